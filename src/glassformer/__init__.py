@@ -1,0 +1,61 @@
+"""Transformers you can see through.
+
+    import glassformer
+
+    model = glassformer.load("runs/python-docs")
+    print(model.generate("The import statement", temperature=0.8))
+
+Names are imported when they are first used, so that `import glassformer` costs nothing.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from glassformer import doctor, presets, recipes
+    from glassformer.api import Model, load, resume, train
+    from glassformer.config import Stack, TransformerConfig
+    from glassformer.errors import UserError
+    from glassformer.models.build import build_model
+    from glassformer.run_config import Run
+    from glassformer.tokenization.tokenizer import Tokenizer
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "Model": "glassformer.api",
+    "Run": "glassformer.run_config",
+    "Stack": "glassformer.config",
+    "Tokenizer": "glassformer.tokenization.tokenizer",
+    "TransformerConfig": "glassformer.config",
+    "UserError": "glassformer.errors",
+    "build_model": "glassformer.models.build",
+    "load": "glassformer.api",
+    "resume": "glassformer.api",
+    "train": "glassformer.api",
+}
+_MODULES = ("doctor", "presets", "recipes")
+
+__all__ = [
+    "Model",
+    "Run",
+    "Stack",
+    "Tokenizer",
+    "TransformerConfig",
+    "UserError",
+    "build_model",
+    "doctor",
+    "load",
+    "presets",
+    "recipes",
+    "resume",
+    "train",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return import_module(f"glassformer.{name}")
+    raise AttributeError(f"module 'glassformer' has no attribute {name!r}")

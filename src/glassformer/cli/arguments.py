@@ -1,0 +1,102 @@
+"""Command-line words: plain options of a verb, and dotted `--section.key value` flags of a run."""
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+import tyro
+
+from glassformer.errors import UserError
+from glassformer.run_config import Run
+from glassformer.settings import Entry, apply_flags, describe
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a command line says: places, plain options (`--out DIR`), and flags of the run."""
+
+    places: list[str]
+    options: dict[str, str]
+    flags: dict[str, str]
+
+
+def read_words(argv: Sequence[str], options: Sequence[str]) -> Words:
+    """Sorts the words; `--key value`, `--key=value`, and `--key` alone for true.
+
+    >>> read_words(["a.txt", "--train.max-steps", "5", "--out=x"], ["out"])
+    Words(places=['a.txt'], options={'out': 'x'}, flags={'train.max-steps': '5'})
+    """
+    places: list[str] = []
+    plain: dict[str, str] = {}
+    flags: dict[str, str] = {}
+    queue = list(argv)
+    while queue:
+        word = queue.pop(0)
+        if not word.startswith("--"):
+            places.append(word)
+            continue
+        key, equals, value = word[2:].partition("=")
+        if not equals:
+            value = queue.pop(0) if queue and not queue[0].startswith("--") else "true"
+        if key in options:
+            plain[key] = value
+        elif "." in key:
+            flags[key] = value
+        else:
+            near = difflib.get_close_matches(key, [*options, *_flag_names()], n=1, cutoff=0.4)
+            leaf = [name for name in _flag_names() if name.rsplit(".", 1)[-1] == key]
+            found = leaf[:1] or near
+            hint = f": did you mean --{found[0]}?" if found else "; --help lists them all"
+            raise UserError(f"unknown option --{key}{hint}")
+    return Words(places, plain, flags)
+
+
+def with_flags(run: Run, flags: dict[str, str]) -> Run:
+    """The run with some of its keys replaced."""
+    return apply_flags(run, flags)
+
+
+def all_flags() -> list[Entry]:
+    """Every key of a run that can be given as a flag."""
+    return [entry for entry in describe(Run) if "." in entry.key]
+
+
+def flags_help() -> str:
+    """One line a key: name, what it is, default."""
+    lines, section = [], ""
+    for entry in all_flags():
+        head = entry.key.split(".", 1)[0]
+        if head != section:
+            section = head
+            lines.append("")
+        flag = f"--{entry.key.replace('_', '-')}"
+        default = "none" if entry.default is None else _shown(entry.default)
+        lines.append(f"  {flag}\n      {entry.doc} ({entry.type}; default {default})")
+    return "\n".join(lines)
+
+
+def parse(function: Any, argv: Sequence[str], verb: str) -> Any:
+    """Calls a verb's function with its typed arguments (tyro); its docstring is the help text."""
+    try:
+        return tyro.cli(function, args=list(argv), prog=f"glassformer {verb}")
+    except SystemExit as stop:
+        if stop.code in (0, None):
+            return 0
+        raise
+
+
+def fail(message: str) -> NoReturn:
+    raise UserError(message)
+
+
+def _flag_names() -> list[str]:
+    return [entry.key.replace("_", "-") for entry in all_flags()]
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

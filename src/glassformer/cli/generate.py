@@ -1,0 +1,156 @@
+"""glassformer generate DIR"""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import tyro
+
+from glassformer import api, files
+from glassformer.cli.arguments import parse
+from glassformer.cli.progress import err
+from glassformer.errors import UserError
+
+BATCH = 32
+"""Prompts of a file that are written together."""
+
+
+def main(argv: list[str]) -> int:
+    return int(parse(generate, argv, "generate") or 0)
+
+
+def generate(
+    directory: tyro.conf.Positional[Path],
+    prompt: str | None = None,
+    input: str | None = None,
+    output: Path | None = None,
+    max_new_tokens: int | None = None,
+    temperature: float | None = None,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    min_p: float | None = None,
+    repetition_penalty: float | None = None,
+    stop: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="TEXT …")] = None,
+    seed: int | None = None,
+    context: Literal["refuse", "slide"] = "refuse",
+    checkpoint: int | None = None,
+    device: str = "auto",
+) -> int:
+    """Writes text with a trained model; without a prompt it asks for one, again and again.
+
+    Args:
+        directory: The model directory.
+        prompt: The text to go on from; "" starts from nothing.
+        input: A jsonl file with a "prompt" in each line, or - for standard input; gives jsonl.
+        output: Where the jsonl goes; standard output by default.
+        max_new_tokens: Tokens to add at most.
+        temperature: 0 takes the most probable token always; above 1 is flatter.
+        top_k: Keep the k most probable tokens; 0 keeps all.
+        top_p: Keep the fewest tokens whose probabilities reach p.
+        min_p: Keep tokens of at least min_p times the highest probability.
+        repetition_penalty: Divides positive logits of tokens seen before.
+        stop: Texts that end the generation.
+        seed: The same seed gives the same text.
+        context: What to do when the text outgrows the model's context: refuse a long prompt and stop when full, or
+            let it slide, which drops the older half.
+        checkpoint: Use the checkpoint of this step.
+        device: auto, cpu, cuda, cuda:N or mps.
+    """
+    given = {
+        "max_new_tokens": max_new_tokens,
+        "temperature": temperature,
+        "top_k": top_k,
+        "top_p": top_p,
+        "min_p": min_p,
+        "repetition_penalty": repetition_penalty,
+        "stop": stop,
+        "seed": seed,
+    }
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if prompt is not None and input is not None:
+        raise UserError("--prompt and --input exclude each other")
+    prompts = None if input is None else list(_prompts(input))
+    model = api.load(directory, step=checkpoint, device=device)
+    slide = context == "slide"
+    if prompts is not None:
+        _from_file(model, prompts, output, slide, settings)
+    elif prompt is not None:
+        _write(model, prompt, slide, settings)
+    elif sys.stdin.isatty():
+        _converse(model, slide, settings)
+    else:
+        raise UserError("give a prompt: --prompt TEXT, or --input FILE.jsonl; on a terminal it is asked for")
+    return 0
+
+
+def _write(model: api.Model, prompt: str, slide: bool, settings: dict[str, Any]) -> None:
+    """Streams to the terminal; notes on the context go to standard error."""
+    _note_context(model, prompt, slide)
+    print(prompt, end="", flush=True)
+    for pieces in model.stream([prompt], slide=slide, **settings):
+        print(pieces[0], end="", flush=True)
+    print()
+
+
+def _note_context(model: api.Model, prompt: str, slide: bool) -> None:
+    n_tokens, max_len = len(model.prompt_ids(prompt)), model.network.config.max_len
+    if slide and n_tokens > max_len:
+        err(
+            f"the prompt has {n_tokens} tokens; its first {n_tokens - max_len} are outside of the context and dropped"
+        )
+
+
+def _converse(model: api.Model, slide: bool, settings: dict[str, Any]) -> None:
+    err("type the beginning of a text and press Enter; Ctrl-D ends")
+    while True:
+        try:
+            prompt = input_line()
+        except EOFError:
+            print()
+            return
+        if not prompt:
+            continue
+        try:
+            _write(model, prompt, slide, settings)
+        except UserError as error:
+            err(f"glassformer: {error}")
+
+
+def input_line() -> str:
+    return input("> ")
+
+
+def _prompts(source: str) -> Iterator[str]:
+    text = sys.stdin.read() if source == "-" else files.read_text(Path(source))
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"line {number} of {'standard input' if source == '-' else source}"
+        try:
+            record = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise UserError(
+                f'{where} is not JSON ({error.msg}); each line must be {{"prompt": "…"}}'
+            ) from error
+        if not isinstance(record, dict) or not isinstance(record.get("prompt"), str):
+            raise UserError(f'{where} has no text field "prompt"')
+        yield record["prompt"]
+
+
+def _from_file(
+    model: api.Model, prompts: list[str], output: Path | None, slide: bool, settings: dict[str, Any]
+) -> None:
+    """One JSON object a prompt, in order."""
+    lines = []
+    for first in range(0, len(prompts), BATCH):
+        batch = prompts[first : first + BATCH]
+        for prompt, text in zip(batch, model.generate(batch, slide=slide, **settings), strict=True):
+            line = json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False)
+            lines.append(line)
+            if output is None:
+                print(line, flush=True)
+        err(f"{min(first + BATCH, len(prompts))} of {len(prompts)} prompts")
+    if output is not None:
+        files.write_text(output, "".join(line + "\n" for line in lines))

@@ -1,0 +1,66 @@
+"""Which verb, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
+
+import difflib
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+
+from glassformer.errors import Interrupted, UserError
+
+VERBS = {
+    "train": "learn from text: a recipe, a TOML file or a text file",
+    "resume": "go on with a run that was stopped",
+    "generate": "write text with a trained model",
+    "evaluate": "the loss of a model on a text",
+    "tokenizer": "train, encode, decode, explain",
+    "data": "report on a text: size, tokens, duplicates",
+    "doctor": "check a model for the classical mistakes",
+    "reproduce": "train a recipe and compare with the result it must reach",
+    "presets": "named model configurations and their sizes",
+    "recipes": "runs that are ready to start",
+}
+
+USAGE = """usage: glassformer VERB …
+
+{verbs}
+
+`glassformer VERB --help` says more about one. Start with:  glassformer train FILE.txt"""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Runs one verb and exits with its code."""
+    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+
+
+def run(argv: list[str]) -> int:
+    """The exit code of one command: 0 done, 1 a check failed, 2 a mistake, 128 + n stopped by signal n."""
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in VERBS.items())))
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from glassformer import __version__
+
+        print(f"glassformer {__version__}")
+        return 0
+    try:
+        if argv[0] not in VERBS:
+            near = difflib.get_close_matches(argv[0], VERBS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(VERBS)}"
+            raise UserError(f"unknown verb {argv[0]!r}: {hint}")
+        code = import_module(f"glassformer.cli.{argv[0]}").main(argv[1:])
+        sys.stdout.flush()
+        return int(code)
+    except UserError as error:
+        print(f"glassformer: {error}", file=sys.stderr)
+        return 2
+    except Interrupted as stop:
+        print(f"glassformer: {stop}", file=sys.stderr)
+        return 128 + (stop.signal or signal.SIGINT)
+    except KeyboardInterrupt:
+        print("glassformer: interrupted", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE

@@ -1,0 +1,36 @@
+"""glassformer reproduce RECIPE"""
+
+import time
+
+from glassformer import recipes
+from glassformer.cli.arguments import fail, read_words, with_flags
+from glassformer.cli.train import train
+
+HELP = """usage: glassformer reproduce RECIPE [--data.path FILE] [--out DIR] [--section.key value …]
+
+Trains a recipe from nothing and compares with the result that it must reach; exit code 1 when it falls short."""
+
+
+def main(argv: list[str]) -> int:
+    if "--help" in argv or "-h" in argv:
+        print(HELP)
+        return 0
+    words = read_words(argv, ["out"])
+    if len(words.places) != 1:
+        fail("reproduce needs one recipe; see `glassformer recipes`")
+    run = with_flags(recipes.load(words.places[0]), words.flags)
+    if run.result is None:
+        fail(f"the recipe {run.name} states no [result] to compare with")
+    began = time.perf_counter()
+    outcome = train(run, words.options.get("out"))
+    seconds = time.perf_counter() - began
+    reached = outcome.reports["valid"].to_dict()[run.result.metric]
+    if reached is None:
+        fail(f"{run.result.metric} is unknown for this run")
+    passed = run.result.at_least <= reached <= run.result.at_most
+    bounds = f"at most {run.result.at_most}"
+    if run.result.at_least:
+        bounds = f"{run.result.at_least} to {run.result.at_most}"
+    verdict = "PASS" if passed else "FAIL"
+    print(f"{verdict}  {run.name}: {run.result.metric} {reached:.4f} (must be {bounds}), {seconds:.0f} s")
+    return 0 if passed else 1

@@ -1,0 +1,128 @@
+"""glassformer tokenizer train|encode|decode|explain"""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from glassformer.cli.arguments import parse
+from glassformer.cli.progress import TerminalReporter
+from glassformer.data.sources import read_documents, read_pieces
+from glassformer.errors import UserError
+from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+HELP = """usage: glassformer tokenizer train FILE… --vocab-size N --out tokenizer.json
+       glassformer tokenizer encode TOKENIZER TEXT     ids of a text (- reads standard input)
+       glassformer tokenizer decode TOKENIZER ID…      the text of ids
+       glassformer tokenizer explain TOKENIZER WORD    the merges that make a word's tokens
+       glassformer tokenizer report TOKENIZER FILE…    tokens per word, bytes per token, frequencies
+
+TOKENIZER is a tokenizer.json or a model directory. `… train --help` says more about one."""
+
+
+def main(argv: list[str]) -> int:
+    verbs = {"train": train, "encode": encode, "decode": decode, "explain": explain, "report": report}
+    if not argv or argv[0] in ("-h", "--help"):
+        print(HELP)
+        return 0 if argv else 2
+    if argv[0] not in verbs:
+        raise UserError(f"unknown verb `tokenizer {argv[0]}`: there are {', '.join(verbs)}")
+    return int(parse(verbs[argv[0]], argv[1:], f"tokenizer {argv[0]}") or 0)
+
+
+def train(
+    text_files: tyro.conf.Positional[tuple[str, ...]],
+    vocab_size: int,
+    out: Path,
+    flavour: Literal["byte", "char", "word", "whitespace"] = "byte",
+    learner: Literal["glassformer", "tokenizers"] = "glassformer",
+    text_field: str = "text",
+) -> int:
+    """Learns a BPE tokenizer and writes tokenizer.json.
+
+    Args:
+        text_files: txt or jsonl files, folders of them, or builtin:NAME.
+        vocab_size: Tokens, special ones included; 0 = the alphabet, no merges.
+        out: The file to write.
+        flavour: byte loses nothing on any text; the others have a rule for unknown characters.
+        learner: Our own, or the Rust library's; they learn the same merges.
+        text_field: The field of a jsonl record that holds the text.
+    """
+    if not text_files:
+        raise UserError("give at least one text file to learn from")
+    texts = (piece.text for piece in read_pieces(list(text_files), text_field=text_field))
+    with TerminalReporter() as reporter, reporter.phase("learning the tokenizer") as progress:
+        tokenizer = Tokenizer.train(
+            texts, vocab_size=vocab_size, flavour=flavour, learner=learner, progress=progress
+        )
+    tokenizer.save(out)
+    print(
+        f"{out}: {tokenizer.vocab_size:,} tokens ({len(SPECIAL_TOKENS)} special), {len(tokenizer.merges):,} merges"
+    )
+    return 0
+
+
+def encode(
+    tokenizer: tyro.conf.Positional[Path],
+    text: tyro.conf.Positional[str],
+    allow_special: bool = False,
+    tokens: bool = False,
+) -> int:
+    """The ids of a text.
+
+    Args:
+        tokenizer: A tokenizer.json, or a model directory.
+        text: The text, or - for standard input.
+        allow_special: Let "[MASK]" and its like in the text be special tokens.
+        tokens: Print the tokens readably in place of ids.
+    """
+    loaded = _load(tokenizer)
+    ids = loaded.encode(
+        sys.stdin.read() if text == "-" else text,
+        allow_special=loaded.special_tokens if allow_special else (),
+    )
+    print(" ".join(loaded.tokens(ids) if tokens else map(str, ids)))
+    return 0
+
+
+def decode(tokenizer: tyro.conf.Positional[Path], ids: tyro.conf.Positional[tuple[int, ...]]) -> int:
+    """The text of ids.
+
+    Args:
+        tokenizer: A tokenizer.json, or a model directory.
+        ids: Token ids; none reads them from standard input.
+    """
+    loaded = _load(tokenizer)
+    try:
+        numbers = list(ids) or [int(word) for word in sys.stdin.read().split()]
+    except ValueError as error:
+        raise UserError("standard input must hold token ids, whole numbers apart by spaces") from error
+    print(loaded.decode(numbers))
+    return 0
+
+
+def explain(tokenizer: tyro.conf.Positional[Path], word: tyro.conf.Positional[str]) -> int:
+    """The merges that make a word's tokens, step by step.
+
+    Args:
+        tokenizer: A tokenizer.json, or a model directory.
+        word: A word or a short text.
+    """
+    print(_load(tokenizer).explain(word))
+    return 0
+
+
+def report(tokenizer: tyro.conf.Positional[Path], text_files: tyro.conf.Positional[tuple[str, ...]]) -> int:
+    """Vocabulary size, tokens per word, bytes per token and the most frequent tokens on some text.
+
+    Args:
+        tokenizer: A tokenizer.json, or a model directory.
+        text_files: txt or jsonl files, folders of them, or builtin:NAME.
+    """
+    print(_load(tokenizer).report(read_documents(list(text_files))))
+    return 0
+
+
+def _load(path: Path) -> Tokenizer:
+    return Tokenizer.load(path / "tokenizer.json" if path.is_dir() else path)

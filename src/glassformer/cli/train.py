@@ -1,0 +1,46 @@
+"""glassformer train RECIPE|FILE.toml|FILE.txt"""
+
+from pathlib import Path
+
+from glassformer import api, recipes
+from glassformer.cli.arguments import Words, fail, flags_help, read_words, with_flags
+from glassformer.cli.progress import TerminalReporter
+from glassformer.run_config import Run
+from glassformer.training.launch import Outcome
+
+HELP = """usage: glassformer train RECIPE|FILE.toml|FILE.txt [--data.path FILE] [--out DIR] [--section.key value …]
+
+Trains a tokenizer and a model, shows progress and validation loss, and leaves a model directory.
+A text file (or jsonl, or a folder of them) alone is enough: sizes are chosen for its length.
+
+  --out DIR   the run's folder (default runs/NAME)
+
+Every key of a recipe is a flag (a number, a text, true or false, or a list as "a b"):
+{flags}"""
+
+
+def main(argv: list[str]) -> int:
+    if "--help" in argv or "-h" in argv:
+        print(HELP.format(flags=flags_help()))
+        return 0
+    words = read_words(argv, ["out"])
+    train(run_for(words), words.options.get("out"))
+    return 0
+
+
+def run_for(words: Words) -> Run:
+    """The run that the words of a command line mean."""
+    if len(words.places) != 1:
+        fail("train needs one recipe, TOML file or text file; see `glassformer recipes` and `train --help`")
+    place = words.places[0]
+    is_text = not place.endswith(".toml") and place not in recipes.names()
+    is_text = is_text and (Path(place).exists() or Path(place).suffix != "" or "/" in place)
+    run = recipes.for_text(Path(place)) if is_text else recipes.load(place)
+    return with_flags(run, words.flags)
+
+
+def train(run: Run, out: str | None) -> Outcome:
+    with TerminalReporter() as reporter:
+        outcome = api.train(run, out, reporter)
+        reporter.say(f"done: {outcome.folder} is the model; try: glassformer generate {outcome.folder}")
+    return outcome

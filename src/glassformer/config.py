@@ -1,0 +1,276 @@
+"""What a model can be: the axes of `TransformerConfig`. A run's other sections are in `run_config.py`.
+
+GPT, BERT, BART, Marian, Llama and T5 are settings of these fields, never classes of their own. Every field is one
+line; letters and words are explained in `docs/glossary.md`.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from glassformer.errors import UserError
+from glassformer.settings import setting
+
+
+@dataclass(frozen=True)
+class Stack:
+    """The shape of an encoder or a decoder."""
+
+    n_layers: int = setting(6, "number of blocks")
+    n_heads: int = setting(8, "number of query heads")
+    n_kv_heads: int = setting(0, "number of key-value heads, shared by groups of query heads; 0 = n_heads")
+    d_head: int = setting(0, "width of a query and key head; 0 = d_model / n_heads")
+    d_value: int = setting(0, "width of a value head; 0 = d_head")
+    d_ff: int = setting(2048, "inner width of the feed-forward layer; 0 = a block of attention alone")
+    window_pattern: tuple[int, ...] = setting(
+        (), "how many tokens back a query sees, layer by layer in turns, itself included; 0 or none = all"
+    )
+
+
+@dataclass(frozen=True)
+class SinusoidalPositions:
+    """Fixed sines and cosines (Vaswani 2017, section 3.5)."""
+
+    kind: ClassVar[str] = "sinusoidal"
+    layout: Literal["interleaved", "halves"] = setting(
+        "interleaved", "sine and cosine of a frequency side by side, or all sines before all cosines"
+    )
+
+
+@dataclass(frozen=True)
+class LearnedPositions:
+    """A table of max_len + offset rows (GPT-2, BERT; BART starts at row 2)."""
+
+    kind: ClassVar[str] = "learned"
+    offset: int = setting(0, "rows of the table before position 0")
+
+
+@dataclass(frozen=True)
+class LinearScaling:
+    """Positions divided by a factor (Chen 2023)."""
+
+    kind: ClassVar[str] = "linear"
+    factor: float = setting(1.0, "how many times longer the context becomes")
+
+
+@dataclass(frozen=True)
+class Llama3Scaling:
+    """Low frequencies divided by a factor, high ones kept, a ramp between (Llama 3.1)."""
+
+    kind: ClassVar[str] = "llama3"
+    factor: float = setting(8.0, "how many times longer the context becomes")
+    low_freq_factor: float = setting(1.0, "wavelengths above original_max_len / this are divided")
+    high_freq_factor: float = setting(4.0, "wavelengths below original_max_len / this are kept")
+    original_max_len: int = setting(8192, "the context of the model before it was extended, in tokens")
+
+
+@dataclass(frozen=True)
+class YarnScaling:
+    """Interpolation by parts and a warmer softmax (Peng 2023)."""
+
+    kind: ClassVar[str] = "yarn"
+    factor: float = setting(1.0, "how many times longer the context becomes")
+    original_max_len: int = setting(2048, "the context of the model before it was extended, in tokens")
+    beta_fast: float = setting(32.0, "frequencies that turn more often than this in the context are kept")
+    beta_slow: float = setting(1.0, "frequencies that turn less often than this are divided by the factor")
+
+
+Scaling = LinearScaling | Llama3Scaling | YarnScaling
+
+
+@dataclass(frozen=True)
+class RotaryPositions:
+    """Queries and keys turned by an angle that grows with the position (Su 2021), half-split layout."""
+
+    kind: ClassVar[str] = "rotary"
+    base: float = setting(10000.0, "wavelengths run from 2π to 2π·base tokens")
+    fraction: float = setting(1.0, "share of each head's width that is turned")
+    scaling: Scaling | None = setting(None, "how the frequencies are stretched for a longer context")
+
+
+@dataclass(frozen=True)
+class AlibiPositions:
+    """A penalty on the score that grows linearly with the distance, by head (Press 2022)."""
+
+    kind: ClassVar[str] = "alibi"
+
+
+@dataclass(frozen=True)
+class RelativePositions:
+    """A learned score bias by bucket of the distance (Raffel 2020), one table a stack."""
+
+    kind: ClassVar[str] = "relative"
+    n_buckets: int = setting(32, "number of distance buckets")
+    max_distance: int = setting(128, "distances from here on share the last bucket, in tokens")
+
+
+@dataclass(frozen=True)
+class NoPositions:
+    """No position signal: a causal model can still count through its mask."""
+
+    kind: ClassVar[str] = "none"
+
+
+Positions = (
+    SinusoidalPositions
+    | LearnedPositions
+    | RotaryPositions
+    | AlibiPositions
+    | RelativePositions
+    | NoPositions
+)
+
+
+@dataclass(frozen=True)
+class TokenHead:
+    """Logits over the vocabulary at every position."""
+
+    kind: ClassVar[str] = "tokens"
+    transform: bool = setting(False, "dense, activation and norm before the projection (BERT)")
+    bias: Literal["none", "learned", "constant"] = setting(
+        "none", "bias of the logits; constant = a buffer of zeros that is stored and never trained (BART)"
+    )
+
+
+@dataclass(frozen=True)
+class PositionHead:
+    """Logits over labels at every position (tagging)."""
+
+    kind: ClassVar[str] = "positions"
+    n_labels: int = setting(2, "number of labels")
+
+
+@dataclass(frozen=True)
+class SequenceHead:
+    """Logits over labels for the whole sequence (classification; one label = regression)."""
+
+    kind: ClassVar[str] = "sequence"
+    n_labels: int = setting(2, "number of labels")
+    pooling: Literal["first", "last", "mean", "max"] = setting("first", "which hidden states are read")
+    pooler: Literal["none", "tanh", "relu"] = setting("none", "dense layer and activation after pooling")
+
+
+@dataclass(frozen=True)
+class NormalInit:
+    """Every weight from N(0, std²), biases zero (GPT-2, BERT)."""
+
+    kind: ClassVar[str] = "normal"
+    std: float = setting(0.02, "standard deviation")
+    residual: Literal["same", "scaled", "zero"] = setting(
+        "same", "projections that write to the residual stream: the same, × (sublayers)^-½ (GPT-2), or zero"
+    )
+
+
+@dataclass(frozen=True)
+class XavierInit:
+    """Every matrix uniform with variance 2 / (fan in + fan out) (Glorot 2010), embeddings N(0, 1/d_embedding)."""
+
+    kind: ClassVar[str] = "xavier"
+
+
+@dataclass(frozen=True)
+class FanInInit:
+    """Every matrix uniform with variance 1 / fan in; embeddings N(0, embedding_std²)."""
+
+    kind: ClassVar[str] = "fan_in"
+    residual: Literal["same", "zero"] = setting("zero", "projections that write to the residual stream")
+    embedding_std: float = setting(1.0, "standard deviation of the embedding tables")
+    head: Literal["same", "zero"] = setting("same", "an untied output head")
+
+
+Init = NormalInit | XavierInit | FanInInit
+
+
+@dataclass(frozen=True)
+class TransformerConfig:
+    """Every axis of a Transformer. Which stacks are present says what kind it is; both means cross-attention."""
+
+    encoder: Stack | None = setting(None, "the stack that sees the whole input")
+    decoder: Stack | None = setting(None, "the causal stack")
+    d_model: int = setting(512, "width of the residual stream")
+    d_embedding: int = setting(0, "width of the token table, projected to d_model; 0 = d_model")
+    vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = the tokenizer's")
+    source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary")
+    n_token_types: int = setting(0, "segment types that are added to the embedding; 0 = none")
+    max_len: int = setting(1024, "longest (target) sequence, in tokens")
+    source_max_len: int = setting(0, "longest source sequence, in tokens; 0 = max_len")
+    share_embeddings: bool = setting(False, "encoder and decoder read one table")
+    tie_output: bool = setting(True, "the head reuses the table of the stack that it reads")
+    positions: Positions = setting(LearnedPositions(), "how the model knows where a token stands")
+    norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "which normalisation, everywhere")
+    norm_eps: float = setting(1e-5, "added to the variance")
+    norm_weight: bool = setting(True, "norms have a learned scale")
+    norm_bias: bool = setting(True, "a layernorm has a learned shift")
+    norm_order: Literal["pre", "post", "sandwich"] = setting("pre", "norm before, after, or on both sides")
+    final_norm: bool = setting(True, "a norm after the last block")
+    embedding_norm: bool = setting(False, "a norm on the embeddings")
+    qk_norm: bool = setting(False, "a norm on each head's queries and keys before the positions turn them")
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"] = setting("gelu", "in the feed-forward")
+    gated_ff: bool = setting(False, "feed-forward with a gate: down(act(gate(x)) · up(x))")
+    fused_qkv: bool = setting(False, "self-attention keeps one matrix for queries, keys and values")
+    qkv_bias: bool = setting(True, "biases of the query, key and value projections")
+    attn_out_proj: bool = setting(True, "attention has an output projection")
+    attn_out_bias: bool = setting(True, "bias of the output projection")
+    ff_bias: bool = setting(True, "biases of the feed-forward")
+    attention_scale: float | None = setting(None, "factor of the scores; none = d_head^-½")
+    scale_embeddings: bool = setting(False, "token embeddings × √d_model")
+    scale_logits: bool = setting(False, "logits × d_model^-½")
+    embedding_dropout: float = setting(0.0, "dropout after the embeddings and positions")
+    residual_dropout: float = setting(0.0, "dropout of what each sublayer adds")
+    attention_dropout: float = setting(0.0, "dropout of the attention weights")
+    ff_dropout: float = setting(0.0, "dropout inside the feed-forward")
+    head: TokenHead | PositionHead | SequenceHead = setting(TokenHead(), "what is read off the hidden states")
+    init: Init = setting(NormalInit(), "how weights start")
+    pad_id: int | None = setting(None, "id of the padding token")
+    bos_id: int | None = setting(None, "id of the token that begins a sequence")
+    eos_id: int | None = setting(None, "id of the token that ends a sequence or document")
+    unk_id: int | None = setting(None, "id of the token for unknown characters")
+    mask_id: int | None = setting(None, "id of the mask token")
+    decoder_start_id: int | None = setting(None, "id that a decoder with an encoder starts from")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that cannot make a model."""
+        if self.encoder is None and self.decoder is None:
+            raise UserError("a model needs a [model.encoder] or a [model.decoder] table, or both")
+        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
+            if stack is not None:
+                self._check_stack(name, stack)
+        for name in ("d_model", "max_len"):
+            if getattr(self, name) < 1:
+                raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 1")
+        for name in ("vocab_size", "source_vocab_size", "d_embedding", "n_token_types", "source_max_len"):
+            if getattr(self, name) < 0:
+                raise UserError(f"model.{name} is {getattr(self, name)} and must not be negative")
+        for name in ("embedding_dropout", "residual_dropout", "attention_dropout", "ff_dropout"):
+            if not 0 <= getattr(self, name) < 1:
+                raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 0 and below 1")
+        both = self.encoder is not None and self.decoder is not None
+        if (self.source_vocab_size or self.share_embeddings) and not both:
+            raise UserError("model.source_vocab_size and share_embeddings need an encoder and a decoder")
+        if self.source_vocab_size and self.share_embeddings:
+            raise UserError("model.share_embeddings needs one joint vocabulary: leave source_vocab_size at 0")
+        if isinstance(self.positions, SinusoidalPositions) and self.d_model % 2:
+            raise UserError(f"sinusoidal positions need an even d_model, and it is {self.d_model}")
+
+    def _check_stack(self, name: str, stack: Stack) -> None:
+        if stack.n_heads < 1 or stack.n_layers < 0 or stack.d_ff < 0:
+            raise UserError(f"model.{name} needs n_heads of at least 1, and n_layers and d_ff not negative")
+        if not stack.d_head and self.d_model % stack.n_heads:
+            raise UserError(
+                f"model.d_model {self.d_model} is not divisible by model.{name}.n_heads {stack.n_heads}: "
+                "change one of them, or give d_head"
+            )
+        if stack.n_kv_heads and stack.n_heads % stack.n_kv_heads:
+            raise UserError(
+                f"model.{name}.n_heads {stack.n_heads} is not divisible by n_kv_heads {stack.n_kv_heads}"
+            )
+        if isinstance(self.positions, RotaryPositions):
+            d_head = stack.d_head or self.d_model // stack.n_heads
+            if d_head < 2 or int(d_head * self.positions.fraction) % 2:
+                raise UserError(f"rotary positions turn pairs, and {d_head} × fraction is not an even width")
+
+    @property
+    def head_stack(self) -> Stack:
+        """The stack that the head reads: the decoder where there is one."""
+        stack = self.decoder or self.encoder
+        assert stack is not None  # checked in __post_init__
+        return stack

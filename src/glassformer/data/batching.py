@@ -1,0 +1,309 @@
+"""Rows of tokens for a model: which ones (samplers, evaluation windows) and in what shape (`pad`, `Batch`).
+
+Knows no task. A sampler gives examples, an objective turns them into a `Batch`: it alone shifts, masks or
+adds tokens, so a row that feeds a model `context` tokens holds `context + 1` ids.
+
+A sampler has no state: its batch is a function of (seed, step), so a run that resumes at step k needs the
+number k and draws exactly what the uninterrupted run would have drawn.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from glassformer.data.tokens import TokenFile
+from glassformer.errors import UserError
+
+Ids = npt.NDArray[np.int64]
+
+# Spawn keys that keep the streams of one seed apart.
+_WINDOWS, _EPOCHS = 1, 2
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Batch:
+    """What a step reads. Every mask is bool, and True means a real token.
+
+    Letters: B rows, T positions that the head reads, S source positions.
+    """
+
+    token_ids: Tensor  # (B, T)
+    attention_mask: Tensor | None = None  # (B, T)
+    labels: Tensor  # (B, T) or (B,); -100 = not scored
+    n_targets: (
+        int  # labels that are scored, counted on the CPU: the divisor is known before the first backward
+    )
+    source_ids: Tensor | None = None  # (B, S)
+    source_attention_mask: Tensor | None = None  # (B, S)
+    token_types: Tensor | None = None  # (B, T)
+    positions: Tensor | None = None  # (B, T)
+    document_ids: Tensor | None = None  # (B, T); a token attends within its own document
+
+    def to(self, device: torch.device | str) -> "Batch":
+        """The same batch on a device; copies to CUDA go through pinned memory and do not wait."""
+        device = torch.device(device)
+
+        def move(x: Tensor) -> Tensor:
+            if device.type == "cuda" and x.device.type == "cpu":
+                return x.pin_memory().to(device, non_blocking=True)
+            return x.to(device)
+
+        moved: dict[str, Any] = {name: move(x) for name, x in self._tensors().items()}
+        return dataclasses.replace(self, **moved)
+
+    def model_inputs(self) -> dict[str, Tensor]:
+        """The keywords of a model's forward: every tensor that is present, but the labels."""
+        return {name: x for name, x in self._tensors().items() if name != "labels"}
+
+    def _tensors(self) -> dict[str, Tensor]:
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        return {name: x for name, x in fields.items() if isinstance(x, Tensor)}
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """One row before an objective has seen it."""
+
+    token_ids: Ids  # (T + 1,) at most context + 1 ids: inputs and next tokens overlap in all but the ends
+    document_ids: Ids | None = None  # (T + 1,) 0, 1, ... along a packed row; None = one document
+
+
+class Sampler(Protocol):
+    """Training examples as a function of the step alone."""
+
+    @property
+    def n_steps_per_epoch(self) -> int:
+        """Steps until everything has been seen once (for random windows: as many targets as the text has)."""
+        ...
+
+    def batch(self, step: int) -> list[Example]: ...
+
+
+def pad(
+    sequences: Sequence[npt.ArrayLike], pad_value: int, *, side: Literal["right", "left"] = "right"
+) -> tuple[Tensor, Tensor]:
+    """Stacks unequal rows: (B, T) int64 with `pad_value` in the gaps, and a (B, T) bool mask of what is real.
+
+    >>> ids, mask = pad([[5, 6, 7], [8]], 0)
+    >>> ids.tolist(), mask.tolist()
+    ([[5, 6, 7], [8, 0, 0]], [[True, True, True], [True, False, False]])
+    >>> pad([[5, 6, 7], [8]], 0, side="left")[0].tolist()
+    [[5, 6, 7], [0, 0, 8]]
+    """
+    if not sequences:
+        raise ValueError("pad needs at least one row")
+    rows = [np.asarray(row, dtype=np.int64) for row in sequences]
+    lengths = np.array([[len(row)] for row in rows])  # (B, 1)
+    columns = np.arange(lengths.max())
+    mask = columns < lengths if side == "right" else columns >= lengths.max() - lengths  # (B, T)
+    ids = np.full(mask.shape, pad_value, dtype=np.int64)
+    ids[mask] = np.concatenate(rows)  # row-major, as the True entries are
+    return torch.from_numpy(ids), torch.from_numpy(mask)
+
+
+class Windows:
+    """Random windows over one stream of tokens: `batch_size` rows of context + 1 ids, each from anywhere.
+
+    The manner of nanoGPT: starts are drawn uniformly and independently, so windows overlap and cross
+    documents. Raises `UserError` when the text is shorter than one window.
+    """
+
+    def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
+        require_positive(context=context, batch_size=batch_size)
+        if tokens.n_tokens < context + 1:
+            raise UserError(
+                f"{tokens.name} has {tokens.n_tokens:,} tokens, fewer than one window of {context + 1:,} "
+                f"(context {context:,} and the token after it); give more text or a smaller data.context"
+            )
+        self.tokens, self.context, self.batch_size, self.seed = tokens, context, batch_size, seed
+
+    @property
+    def n_steps_per_epoch(self) -> int:
+        return _ceil(self.tokens.n_tokens - 1, self.batch_size * self.context)
+
+    def batch(self, step: int) -> list[Example]:
+        rng = _generator(self.seed, _WINDOWS, step)
+        starts = rng.integers(self.tokens.n_tokens - self.context, size=self.batch_size)
+        return [Example(_take(self.tokens, start, self.context + 1)) for start in starts]
+
+
+class Epochs:
+    """One document an example, cut to context + 1 ids, in a new order each epoch.
+
+    The epochs follow one another without a gap: the batch in which one ends is filled with the first examples
+    of the next, so every batch is full and every epoch holds every example once. `n_cut` documents lose their
+    end and `n_skipped` are left out, because a single token has nothing to predict; say both to the user.
+    """
+
+    def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
+        require_positive(context=context, batch_size=batch_size)
+        lengths = tokens.document_lengths
+        self.tokens = tokens
+        self.starts = tokens.document_starts[lengths >= 2]
+        self.lengths = np.minimum(lengths[lengths >= 2], context + 1)
+        self.n_cut = int((lengths > context + 1).sum())
+        self.n_skipped = int((lengths < 2).sum())
+        self._order = _EpochOrder(_require_examples(len(self.starts), tokens), batch_size, seed)
+
+    @property
+    def n_steps_per_epoch(self) -> int:
+        return self._order.n_steps_per_epoch
+
+    def batch(self, step: int) -> list[Example]:
+        return [Example(_take(self.tokens, self.starts[i], self.lengths[i])) for i in self._order.batch(step)]
+
+
+class Packed:
+    """Whole documents packed into rows of at most context + 1 ids; the rows come in a new order each epoch.
+
+    Documents longer than a row are first split into pieces that overlap by one token, so that every next
+    token is a target once. Pieces then go, longest first, to the fullest row that has room for them (best-fit
+    decreasing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The packing is computed
+    once; the epochs follow one another as in `Epochs`. `document_ids` tell the pieces of a row apart: masks,
+    positions and labels come from them.
+    """
+
+    def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
+        require_positive(context=context, batch_size=batch_size)
+        self.tokens = tokens
+        self.starts, self.lengths = _windows(tokens.document_starts, tokens.document_lengths, context)
+        row_of_piece = pack(self.lengths, context + 1)
+        self.n_skipped = int((tokens.document_lengths < 2).sum())
+        self.n_rows = int(row_of_piece.max(initial=-1)) + 1
+        self._by_row = np.argsort(row_of_piece, kind="stable")
+        self._row_starts = np.searchsorted(row_of_piece[self._by_row], np.arange(self.n_rows + 1))
+        self._order = _EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
+
+    @property
+    def n_steps_per_epoch(self) -> int:
+        return self._order.n_steps_per_epoch
+
+    def batch(self, step: int) -> list[Example]:
+        return [self.row(index) for index in self._order.batch(step)]
+
+    def row(self, index: int) -> Example:
+        pieces = self._by_row[self._row_starts[index] : self._row_starts[index + 1]]
+        ids = [_take(self.tokens, self.starts[i], self.lengths[i]) for i in pieces]
+        return Example(np.concatenate(ids), np.repeat(np.arange(len(pieces)), self.lengths[pieces]))
+
+
+def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
+    """The row that each piece goes to, by best-fit decreasing; no length may pass `capacity`.
+
+    >>> pack([3, 6, 4, 7], capacity=10).tolist()  # 7 and 3 fill row 0, 6 and 4 fill row 1
+    [0, 1, 1, 0]
+    """
+    lengths = np.asarray(lengths, dtype=np.int64)
+    if lengths.max(initial=0) > capacity:
+        raise ValueError(f"a piece of {lengths.max()} tokens does not fit a row of {capacity}")
+    rows = np.zeros(len(lengths), dtype=np.int64)
+    open_rows: list[list[int]] = [[] for _ in range(capacity + 1)]  # by the room that is left
+    rooms = (
+        0  # bit r is set when open_rows[r] is not empty: the tightest room is the lowest bit from `length` up
+    )
+    n_rows = 0
+    for piece in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[piece])
+        fitting = rooms >> length
+        if fitting:
+            room = length + (fitting & -fitting).bit_length() - 1
+            row = open_rows[room].pop()
+            if not open_rows[room]:
+                rooms ^= 1 << room
+        else:
+            room, row, n_rows = capacity, n_rows, n_rows + 1
+        rows[piece] = row
+        open_rows[room - length].append(row)
+        rooms |= 1 << (room - length)
+    return rows
+
+
+def consecutive_windows(tokens: TokenFile, context: int, batch_size: int) -> Iterator[list[Example]]:
+    """The whole stream in consecutive windows, every target once: how a loss is reported.
+
+    Window i holds ids [i·C, i·C + C] (C = context): its last id is the next one's first, a target here and an
+    input there. The last window may be shorter. Every id of the stream but the first is a target in exactly
+    one window.
+    """
+    whole = np.array([0]), np.array([tokens.n_tokens])
+    return _in_batches(tokens, *_windows(*whole, context), batch_size)
+
+
+def document_windows(tokens: TokenFile, context: int, batch_size: int) -> Iterator[list[Example]]:
+    """`consecutive_windows` within each document: how a loss is reported for `Epochs` and `Packed`.
+
+    No window crosses documents, none is cut off: every id but the first of its document is a target exactly
+    once.
+    """
+    return _in_batches(
+        tokens, *_windows(tokens.document_starts, tokens.document_lengths, context), batch_size
+    )
+
+
+def require_positive(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise UserError(f"{name} is {number} and must be at least 1")
+
+
+class _EpochOrder:
+    """Batches of indices from shuffled epochs of `range(n)` that follow one another without a gap."""
+
+    def __init__(self, n: int, batch_size: int, seed: int) -> None:
+        self.n, self.batch_size, self.seed = n, batch_size, seed
+        self.n_steps_per_epoch = _ceil(n, batch_size)
+        self._latest: tuple[int, Ids] | None = None
+
+    def batch(self, step: int) -> list[int]:
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        return [int(self._order(place // self.n)[place % self.n]) for place in places]
+
+    def _order(self, epoch: int) -> Ids:
+        if (
+            self._latest is None or self._latest[0] != epoch
+        ):  # computed once an epoch, a function of the epoch alone
+            self._latest = epoch, _generator(self.seed, _EPOCHS, epoch).permutation(self.n)
+        return self._latest[1]
+
+
+def _windows(starts: Ids, lengths: Ids, context: int) -> tuple[Ids, Ids]:
+    """Starts and lengths of the windows that cover stretches of a stream; one token has no target."""
+    require_positive(context=context)
+    n_windows = -(-np.maximum(lengths - 1, 0) // context)
+    stretch = np.repeat(np.arange(len(lengths)), n_windows)
+    offset = context * (np.arange(len(stretch)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows))
+    return starts[stretch] + offset, np.minimum(lengths[stretch] - offset, context + 1)
+
+
+def _in_batches(tokens: TokenFile, starts: Ids, lengths: Ids, batch_size: int) -> Iterator[list[Example]]:
+    require_positive(batch_size=batch_size)
+    _require_examples(len(starts), tokens)
+    for first in range(0, len(starts), batch_size):
+        rows = range(first, min(first + batch_size, len(starts)))
+        yield [Example(_take(tokens, starts[row], lengths[row])) for row in rows]
+
+
+def _take(tokens: TokenFile, start: np.int64, length: np.int64 | int) -> Ids:
+    return tokens.ids[start : start + length].astype(np.int64)
+
+
+def _require_examples(n: int, tokens: TokenFile) -> int:
+    if n < 1:
+        raise UserError(
+            f"{tokens.name} has nothing to predict: it needs at least 2 tokens in a row; give more text"
+        )
+    return n
+
+
+def _generator(seed: int, purpose: int, counter: int) -> np.random.Generator:
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose, counter)))
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)

@@ -1,0 +1,189 @@
+"""What a text is like before anything is trained on it: sizes, repeats, the split, and what is dropped."""
+
+import hashlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from glassformer.data.corpus import Corpus
+from glassformer.data.sources import Counts, Piece, read_pieces
+from glassformer.data.tokens import encode_pieces
+from glassformer.errors import UserError
+from glassformer.tokenization.tokenizer import Tokenizer
+
+
+class RepeatCounter:
+    """Counts the items that repeat an earlier one, in bounded memory.
+
+    Exact up to `limit` distinct items. Beyond that it follows a sample of the contents, halved each time it
+    is full: those whose hash ends in enough zeros (distinct sampling, Gibbons 2001), and `n_repeats` is an
+    estimate.
+
+    >>> counter = RepeatCounter()
+    >>> for line in ("to be", "or not", "to be"):
+    ...     counter.add(line)
+    >>> counter.n_repeats, counter.is_exact
+    (1, True)
+    """
+
+    def __init__(self, limit: int = 1 << 19) -> None:
+        self.limit = limit
+        self.n_items = 0
+        self._divisor = 1
+        self._occurrences: dict[int, int] = {}
+
+    def add(self, item: str) -> None:
+        self.n_items += 1
+        key = int.from_bytes(hashlib.blake2b(item.encode(), digest_size=8).digest(), "little")
+        if key % self._divisor == 0:
+            self._occurrences[key] = self._occurrences.get(key, 0) + 1
+            if len(self._occurrences) > self.limit:
+                self._divisor *= 2
+                self._occurrences = {k: n for k, n in self._occurrences.items() if k % self._divisor == 0}
+
+    @property
+    def is_exact(self) -> bool:
+        return self._divisor == 1
+
+    @property
+    def n_repeats(self) -> int:
+        return (sum(self._occurrences.values()) - len(self._occurrences)) * self._divisor
+
+
+@dataclass
+class SideReport:
+    """The size of one side of the split."""
+
+    name: str
+    n_documents: int = 0
+    n_characters: int = 0
+    n_bytes: int = 0  # as UTF-8
+    n_tokens: int | None = None  # end tokens included; None without a tokenizer
+
+    def measured(self, pieces: Iterable[Piece], lines: RepeatCounter) -> Iterator[Piece]:
+        """The same pieces; they are measured as they stream by, and their lines counted."""
+        for piece in pieces:
+            self.n_documents += piece.ends_document
+            self.n_characters += len(piece.text)
+            self.n_bytes += len(piece.text.encode())
+            for line in piece.text.split("\n"):
+                if line.strip():
+                    lines.add(line)
+            yield piece
+
+
+@dataclass(frozen=True)
+class DataReport:
+    """What `report` found; `table()` is for the eye."""
+
+    name: str
+    n_files: int
+    n_documents: int
+    shortest_document: int  # characters
+    longest_document: int
+    n_repeated_documents: int  # they repeat an earlier one
+    n_lines: int  # blank ones are not counted
+    n_repeated_lines: int
+    repeated_lines_are_exact: bool
+    sides: list[SideReport]  # training and validation, or all of the text when it cannot be split
+    notes: list[str]  # what is dropped, left out or changed, and why
+
+    @property
+    def total(self) -> SideReport:
+        """The sides together. (A single document that is cut in two counts as one.)"""
+        tokens = [side.n_tokens for side in self.sides if side.n_tokens is not None]
+        return SideReport(
+            "in all",
+            self.n_documents,
+            sum(side.n_characters for side in self.sides),
+            sum(side.n_bytes for side in self.sides),
+            sum(tokens) if tokens else None,
+        )
+
+    def table(self) -> str:
+        """The report as plain text."""
+        total = self.total
+        rows: list[tuple[str, ...]] = [("", "documents", "characters", "bytes", "tokens", "bytes per token")]
+        rows += [_row(side) for side in (*self.sides, total)]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = [f"{self.name} ({_plural(self.n_files, 'file')})", ""]
+        for name, *cells in rows:
+            right = (cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True))
+            lines.append("  ".join([name.ljust(widths[0]), *right]).rstrip())
+        about = "" if self.repeated_lines_are_exact else "about "
+        lines += [
+            "",
+            f"document lengths    {self.shortest_document:,} to {self.longest_document:,} characters",
+            f"repeated documents  {self.n_repeated_documents:,} of {self.n_documents:,}",
+            f"repeated lines      {about}{self.n_repeated_lines:,} of {self.n_lines:,} that are not blank",
+            *(f"note                {note}" for note in self.notes),
+        ]
+        return "\n".join(lines)
+
+
+def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
+    """Reads a corpus and says what is in it; with a tokenizer, also what its tokens would be.
+
+    Streams, in bounded memory. A text that cannot be split is reported whole, with the reason as a note.
+    """
+    notes = [note for scan in corpus.scans for note in _notes(scan.counts)]
+    several = corpus.scans[0].n_documents > 1
+    streams: dict[str, Iterator[Piece]]
+    try:
+        n_left_out = corpus.plan.n_left_out
+        streams = {"training": corpus.pieces("train"), "validation": corpus.pieces("valid")}
+        if n_left_out:
+            documents = _plural(n_left_out, "document")
+            notes.append(f"{documents} left out of training: also in the validation text")
+    except UserError as error:
+        streams = {"text": read_pieces(corpus.paths, text_field=corpus.text_field)}
+        notes.append(f"cannot be split: {error}")
+    lines = RepeatCounter()
+    sides = [SideReport(name) for name in streams]
+    for side, pieces in zip(sides, streams.values(), strict=True):
+        measured = side.measured(pieces, lines)
+        if tokenizer is None:
+            deque(measured, maxlen=0)
+        else:
+            end_id = tokenizer.eos_id if several else None
+            side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, tokenizer, end_id))
+    hashes = np.concatenate([scan.hashes for scan in corpus.scans])
+    lengths = np.concatenate([scan.n_characters for scan in corpus.scans])
+    return DataReport(
+        name=corpus.name,
+        n_files=sum(scan.n_files for scan in corpus.scans),
+        n_documents=len(hashes),
+        shortest_document=int(lengths.min()),
+        longest_document=int(lengths.max()),
+        n_repeated_documents=len(hashes) - len(np.unique(hashes)),
+        n_lines=lines.n_items,
+        n_repeated_lines=lines.n_repeats,
+        repeated_lines_are_exact=lines.is_exact,
+        sides=sides,
+        notes=notes,
+    )
+
+
+def _notes(counts: Counts) -> Iterator[str]:
+    if counts.n_blank_documents:
+        yield f"{_plural(counts.n_blank_documents, 'document')} dropped: nothing but white space"
+    if counts.n_crlf:
+        yield f"{_plural(counts.n_crlf, 'line end')} read as LF: written as CRLF"
+    if counts.other_files:
+        kinds = sorted({path.suffix or path.name for path in counts.other_files})
+        yield (
+            f"{_plural(len(counts.other_files), 'file')} passed over: neither txt nor jsonl "
+            f"({', '.join(kinds[:8])}{', ...' if len(kinds) > 8 else ''})"
+        )
+
+
+def _row(side: SideReport) -> tuple[str, ...]:
+    numbers = (side.n_documents, side.n_characters, side.n_bytes, side.n_tokens)
+    per_token = f"{side.n_bytes / side.n_tokens:.2f}" if side.n_tokens else "-"
+    return (side.name, *("-" if number is None else f"{number:,}" for number in numbers), per_token)
+
+
+def _plural(n: int, noun: str) -> str:
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

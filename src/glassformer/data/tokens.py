@@ -1,0 +1,259 @@
+"""Token ids on disk, memory-mapped, prepared once.
+
+A prepared corpus is a folder of its cache, named after the hash of everything that decides its content:
+
+    train.bin, valid.bin        the ids one after another, little-endian uint16, or uint32 above 65,536 tokens
+    train.starts, valid.starts  where each document begins, little-endian int64
+    tokens.json                 counts, and the sizes and SHA-256 of these files
+
+Each document is followed by the end token when several documents train and the tokenizer has such a token, so
+that documents are kept apart and a model learns to end. A single text has no end to learn (its last character
+is where the split, not its author, stopped), so it gets none: its ids are those of the text and nothing else,
+as in nanoGPT.
+"""
+
+import hashlib
+import itertools
+import json
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer import files
+from glassformer.data.corpus import Corpus, Side
+from glassformer.data.sources import Piece, cut
+from glassformer.errors import UserError
+from glassformer.tokenization.tokenizer import Tokenizer
+
+FORMAT_VERSION = 1
+_SIDECAR = "tokens.json"
+BATCH_CHARACTERS = 1 << 20  # encoded at once: enough for every core, little for the memory
+_NAMES: dict[Side, str] = {"train": "the training text", "valid": "the validation text"}
+
+Progress = Callable[[int, int], None]  # (bytes of text done, bytes in all)
+
+
+@dataclass(frozen=True, eq=False)
+class TokenFile:
+    """A stream of token ids and where its documents begin; mapped from disk, or in memory."""
+
+    name: str  # what messages call it: "the training text"
+    ids: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]  # (n_tokens,)
+    document_starts: npt.NDArray[np.int64]  # (n_documents,), the first is 0
+    n_bytes: int  # of the text as UTF-8: the divisor of bits per byte
+    n_characters: int
+
+    @property
+    def n_tokens(self) -> int:
+        return len(self.ids)
+
+    @property
+    def n_documents(self) -> int:
+        return len(self.document_starts)
+
+    @property
+    def document_lengths(self) -> npt.NDArray[np.int64]:
+        """Tokens of each document, its end token included."""
+        return np.diff(self.document_starts, append=self.n_tokens)
+
+
+@dataclass(frozen=True)
+class TokenSplits:
+    """Both sides of a corpus; `folder` is where they lie on disk."""
+
+    train: TokenFile
+    valid: TokenFile
+    folder: Path
+
+
+def prepare(
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    cache_dir: Path,
+    *,
+    dropout: float = 0.0,
+    progress: Progress | None = None,
+) -> TokenSplits:
+    """The tokens of a corpus: from the cache when they are there, whole and unaltered; else encoded.
+
+    Found by content: by the hash of the text, of the split and of the tokenizer. A folder whose files have
+    changed (size or SHA-256) is prepared anew, and a preparation that dies leaves nothing that a later one
+    would accept. Memory does not grow with the text. `progress(done, total)` counts bytes of text.
+
+    `dropout` is the share of merges left out of the training side (BPE-dropout, Provilkov et al. 2020). It is
+    drawn once and the same each time; the validation side never has any.
+    """
+    folder = cache_dir / _key(corpus, tokenizer, dropout)
+    if (found := _open(folder)) is not None:
+        return found
+    n_bytes = corpus.n_bytes
+    done = 0
+
+    def advance(part: EncodedPart) -> EncodedPart:
+        nonlocal done
+        done += part.n_bytes
+        if progress is not None:
+            progress(done, n_bytes)
+        return part
+
+    end_id = tokenizer.eos_id if corpus.plan.end_tokens else None
+    with files.new_folder(folder) as temporary:
+        sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "text": corpus.name, "end_id": end_id}
+        for side in _NAMES:
+            parts = encode_pieces(
+                corpus.pieces(side), tokenizer, end_id, dropout=dropout if side == "train" else 0.0
+            )
+            sidecar[side] = _write(temporary, side, map(advance, parts), _dtype(tokenizer.vocab_size))
+            if not sidecar[side]["n_tokens"]:
+                raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
+        files.write_json(temporary / _SIDECAR, {"sha256": _hash(sidecar), **sidecar})
+    if (prepared := _open(folder)) is None:
+        raise UserError(
+            f"the tokens just written to {folder} read back altered: the disk is not to be trusted"
+        )
+    return prepared
+
+
+def encode_text(tokenizer: Tokenizer, documents: Iterable[str], *, name: str = "the text") -> TokenFile:
+    """The tokens of whole documents, in memory: for a small text that is not worth a place in the cache.
+
+    The rule for end tokens is that of `prepare`: one after each document, none when there is a single one.
+    """
+    rest = iter(documents)
+    first = list(itertools.islice(rest, 2))
+    end_id = tokenizer.eos_id if len(first) > 1 else None
+    pieces = (piece for document in itertools.chain(first, rest) for piece in cut([document]))
+    parts = list(encode_pieces(pieces, tokenizer, end_id))
+    if not sum(len(part.ids) for part in parts):
+        raise UserError(f"{name} gives no token at all; give more text")
+    dtype = _dtype(tokenizer.vocab_size)
+    return TokenFile(
+        name=name,
+        ids=np.concatenate([part.ids.astype(dtype) for part in parts]),
+        document_starts=np.concatenate([part.starts for part in parts]),
+        n_bytes=sum(part.n_bytes for part in parts),
+        n_characters=sum(part.n_characters for part in parts),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class EncodedPart:
+    """Some pieces as ids."""
+
+    ids: npt.NDArray[np.int64]  # end tokens included
+    starts: npt.NDArray[np.int64]  # in the whole stream, of the documents that begin in this part
+    n_bytes: int
+    n_characters: int
+
+
+def encode_pieces(
+    pieces: Iterable[Piece], tokenizer: Tokenizer, end_id: int | None, *, dropout: float = 0.0
+) -> Iterator[EncodedPart]:
+    """Encodes a stream of pieces, about a million characters at a time, with `end_id` after each document."""
+    n_tokens, begins = 0, True
+    for number, batch in enumerate(_batches(pieces)):
+        texts = [piece.text for piece in batch]
+        ids: list[int] = []
+        starts: list[int] = []
+        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=number)
+        for piece, piece_ids in zip(batch, encoded, strict=True):
+            if begins:
+                starts.append(n_tokens + len(ids))
+            ids += piece_ids
+            if piece.ends_document and end_id is not None:
+                ids.append(end_id)
+            begins = piece.ends_document
+        n_tokens += len(ids)
+        yield EncodedPart(
+            np.array(ids, dtype=np.int64),
+            np.array(starts, dtype=np.int64),
+            n_bytes=sum(len(text.encode()) for text in texts),
+            n_characters=sum(map(len, texts)),
+        )
+
+
+def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
+    batch: list[Piece] = []
+    n_characters = 0
+    for piece in pieces:
+        batch.append(piece)
+        n_characters += len(piece.text)
+        if n_characters >= BATCH_CHARACTERS:
+            yield batch
+            batch, n_characters = [], 0
+    if batch:
+        yield batch
+
+
+def _key(corpus: Corpus, tokenizer: Tokenizer, dropout: float) -> str:
+    return _hash([FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout])[:32]
+
+
+def _hash(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()
+
+
+def _dtype(vocab_size: int) -> str:
+    return "<u2" if vocab_size <= 1 << 16 else "<u4"
+
+
+def _write(folder: Path, side: Side, parts: Iterable[EncodedPart], dtype: str) -> dict[str, Any]:
+    """Writes one side as its parts arrive, and returns its part of `tokens.json`."""
+    n_tokens = n_documents = n_bytes = n_characters = 0
+    paths = _side_paths(folder, side)
+    with open(paths[0], "wb") as ids_file, open(paths[1], "wb") as starts_file:
+        for part in parts:
+            ids_file.write(part.ids.astype(dtype).tobytes())
+            starts_file.write(part.starts.astype("<i8").tobytes())
+            n_tokens += len(part.ids)
+            n_documents += len(part.starts)
+            n_bytes += part.n_bytes
+            n_characters += part.n_characters
+    return {
+        "n_tokens": n_tokens,
+        "n_documents": n_documents,
+        "n_bytes": n_bytes,
+        "n_characters": n_characters,
+        "dtype": dtype,
+        "files": {
+            path.name: {"n_bytes": path.stat().st_size, "sha256": files.sha256(path)} for path in paths
+        },
+    }
+
+
+def _open(folder: Path) -> TokenSplits | None:
+    """Maps a prepared folder; None when it is not there, or its files are not those that were written."""
+    if not folder.is_dir():
+        return None
+    try:
+        sidecar = files.read_json(folder / _SIDECAR)
+        if sidecar.pop("sha256") != _hash(sidecar):
+            raise ValueError(f"{folder / _SIDECAR} is not what was written")
+        train, valid = (_open_side(folder, side, sidecar[side]) for side in _NAMES)
+    except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError):
+        return None
+    return TokenSplits(train, valid, folder)
+
+
+def _open_side(folder: Path, side: Side, described: dict[str, Any]) -> TokenFile:
+    paths = _side_paths(folder, side)
+    for path in paths:
+        written = described["files"][path.name]
+        if path.stat().st_size != written["n_bytes"] or files.sha256(path) != written["sha256"]:
+            raise ValueError(f"{path} is not what was written")
+    return TokenFile(
+        name=_NAMES[side],
+        # as a plain array: the same mapping, but a slice of a memmap takes several times as long
+        ids=np.asarray(np.memmap(paths[0], described["dtype"], mode="r")),
+        document_starts=np.fromfile(paths[1], "<i8"),
+        n_bytes=described["n_bytes"],
+        n_characters=described["n_characters"],
+    )
+
+
+def _side_paths(folder: Path, side: Side) -> tuple[Path, Path]:
+    return folder / f"{side}.bin", folder / f"{side}.starts"

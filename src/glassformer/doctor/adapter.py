@@ -1,0 +1,140 @@
+"""How the doctor calls a module that it does not know: rows of ids in, logits and loss out.
+
+Letters: B rows, T target length, S source length, V vocabulary.
+"""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.errors import UserError
+
+Kind = Literal["decoder", "encoder", "encoder-decoder"]
+Forward = Callable[..., Tensor]
+"""(module, token_ids, attention_mask[, source_ids, source_attention_mask]) → logits (B, T, V)."""
+Loss = Callable[..., tuple[Tensor, int]]
+"""The same arguments → (sum of nats over the targets, number of targets)."""
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Token rows as a model reads them; masks are bool, True = a real token."""
+
+    token_ids: Tensor
+    """(B, T)"""
+    attention_mask: Tensor | None
+    """(B, T), or None for a model without a mask."""
+    source_ids: Tensor | None = None
+    """(B, S), for an encoder-decoder."""
+    source_attention_mask: Tensor | None = None
+
+    @property
+    def real(self) -> Tensor:
+        """(B, T) bool: which tokens are not padding."""
+        if self.attention_mask is None:
+            return torch.ones_like(self.token_ids, dtype=torch.bool)
+        return self.attention_mask
+
+    def tensors(self) -> tuple[Tensor | None, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+    def take(self, rows: slice) -> "Rows":
+        """Some of the rows."""
+        return Rows(*(None if tensor is None else tensor[rows] for tensor in self.tensors()))  # type: ignore[arg-type]
+
+
+def call(function: Callable[..., Any], module: nn.Module, rows: Rows) -> Any:
+    """`function(module, token_ids, …)` with as many of the rows' tensors as it has parameters for."""
+    return function(module, *rows.tensors()[: n_tensors(function)])
+
+
+def n_tensors(function: Callable[..., Any]) -> int:
+    """How many tensors a `Forward` or `Loss` takes after the module; 4 when it takes any number.
+
+    >>> n_tensors(lambda module, token_ids: None)
+    1
+    """
+    parameters = inspect.signature(function).parameters.values()
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return 4
+    return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) - 1
+
+
+def default_forward(module: nn.Module, kind: Kind) -> tuple[Forward, bool]:
+    """A `Forward` from the module's signature, and whether its mask may be None.
+
+    `module(token_ids)`, with `attention_mask`, `source_ids` and `source_attention_mask` by name where the signature
+    has them. Logits are the output, its `.logits`, or the first of a tuple.
+    """
+    parameters = inspect.signature(module.forward).parameters
+    if kind == "encoder-decoder":
+        if "source_ids" not in parameters:
+            raise UserError(
+                f"{type(module).__name__}.forward has no source_ids: give forward=lambda module, token_ids, "
+                "attention_mask, source_ids, source_attention_mask: … that returns logits"
+            )
+
+        def forward_two_stacks(
+            module: nn.Module,
+            token_ids: Tensor,
+            attention_mask: Tensor | None,
+            source_ids: Tensor,
+            source_attention_mask: Tensor | None,
+        ) -> Tensor:
+            masks = {"attention_mask": attention_mask, "source_attention_mask": source_attention_mask}
+            named = {name: mask for name, mask in masks.items() if name in parameters}
+            return logits_of(module(token_ids, source_ids=source_ids, **named))
+
+        return forward_two_stacks, True
+    if "attention_mask" not in parameters:
+        return lambda module, token_ids: logits_of(module(token_ids)), True
+
+    def forward_with_mask(module: nn.Module, token_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
+        return logits_of(module(token_ids, attention_mask=attention_mask))
+
+    return forward_with_mask, parameters["attention_mask"].default is None
+
+
+def logits_of(output: Any) -> Tensor:
+    """The logits in what a module returned: the tensor, its `.logits`, or the first of a tuple."""
+    if isinstance(output, tuple | list):
+        output = output[0]
+    output = getattr(output, "logits", output)
+    if not isinstance(output, Tensor):
+        raise UserError(
+            f"the module returned {type(output).__name__} and no logits: "
+            "give forward=lambda module, token_ids, attention_mask: … that returns them"
+        )
+    return output
+
+
+def next_token_loss(forward: Forward) -> Loss:
+    """Cross-entropy of every token given those before it, over pairs that are both real."""
+
+    def loss(module: nn.Module, *tensors: Any) -> tuple[Tensor, int]:
+        rows = Rows(*tensors)
+        logits = call(forward, module, rows)
+        scored = rows.real[:, 1:] & rows.real[:, :-1]
+        total = F.cross_entropy(logits[:, :-1][scored], rows.token_ids[:, 1:][scored], reduction="sum")
+        return total, int(scored.sum())
+
+    return loss
+
+
+def blanks_loss(forward: Forward, blank_id: int) -> Loss:
+    """Cross-entropy of every third token, which the model sees as `blank_id`: an encoder's task, undrawn."""
+
+    def loss(module: nn.Module, *tensors: Any) -> tuple[Tensor, int]:
+        rows = Rows(*tensors)
+        blank = torch.arange(rows.token_ids.shape[1], device=rows.token_ids.device) % 3 == 1
+        seen = Rows(rows.token_ids.masked_fill(blank, blank_id), *rows.tensors()[1:])
+        scored = rows.real & blank
+        total = F.cross_entropy(call(forward, module, seen)[scored], rows.token_ids[scored], reduction="sum")
+        return total, int(scored.sum())
+
+    return loss

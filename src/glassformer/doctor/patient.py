@@ -1,0 +1,209 @@
+"""The module under examination: a copy that may be changed at will, and the rows it is probed with."""
+
+import contextlib
+import copy
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glassformer.doctor.adapter import Forward, Kind, Loss, Rows, call, n_tensors
+from glassformer.errors import UserError
+
+MIN_LEN = 6
+EXTRA = 2
+"""Tokens of room that are kept free for more padding or a continuation."""
+
+
+class NotApplicable(Exception):
+    """A check has nothing to say about this module; the message is the reason."""
+
+
+@dataclass(frozen=True)
+class Patient:
+    """A copy of the module in eval mode, and what the checks need to know about it.
+
+    The copy computes in float64 where the module lets it, so that rounding cannot be taken for a fault: a
+    property that holds there holds by construction. Parameters that are all zero are drawn anew, because a layer
+    that adds nothing would hide every fault inside it.
+    """
+
+    module: nn.Module
+    pristine: nn.Module
+    """A copy with the module's own weights and dtype."""
+    kind: Kind
+    forward: Forward
+    loss: Loss
+    loss_is_given: bool
+    fresh: Callable[[], nn.Module] | None
+    vocab_size: int
+    n_ids: int
+    """Ids that the model can both read and write: less than the vocabulary when a table is too small."""
+    n_outputs: int
+    """Size of the logits."""
+    source_vocab_size: int
+    pad_id: int | None
+    max_len: int
+    mask_may_be_none: bool
+    tables: tuple[nn.Embedding, ...]
+    """The embeddings of `module` that were given the token ids."""
+    generator: torch.Generator
+
+    @property
+    def has_mask(self) -> bool:
+        return n_tensors(self.forward) >= 2
+
+    @property
+    def device(self) -> torch.device:
+        return device_of(self.module)
+
+    @cached_property
+    def dtype(self) -> torch.dtype:
+        return self.logits(self.rows(1)).dtype
+
+    @property
+    def length(self) -> int:
+        """Length of an unpadded row."""
+        return self.max_len - EXTRA
+
+    @property
+    def tolerance(self) -> float:
+        """√eps, half of the dtype's digits: far above what the order of summation moves, far below a token's effect."""
+        return float(torch.finfo(self.dtype).eps ** 0.5)
+
+    def need_mask(self) -> None:
+        if not self.has_mask:
+            raise NotApplicable("the module takes no attention_mask")
+
+    def draw(self, *shape: int, n_ids: int | None = None) -> Tensor:
+        """Random ids, never the padding id."""
+        ids = self._drawable(n_ids or self.n_ids)
+        return ids[torch.randint(len(ids), shape, generator=self.generator)].to(self.device)
+
+    def other(self, token_ids: Tensor, n_ids: int | None = None) -> Tensor:
+        """Random ids that differ from the given ones everywhere."""
+        ids = self._drawable(n_ids or self.n_ids)
+        step = torch.randint(1, len(ids), token_ids.shape, generator=self.generator)
+        return ids[(torch.searchsorted(ids, token_ids.cpu()) + step) % len(ids)].to(self.device)
+
+    def _drawable(self, n_ids: int) -> Tensor:
+        ids = torch.arange(n_ids)
+        return ids if self.pad_id is None else ids[ids != self.pad_id]
+
+    def rows(self, n_rows: int) -> Rows:
+        """Random rows without padding; a source is one token shorter than its target."""
+        source_ids = None
+        if self.kind == "encoder-decoder":
+            source_ids = self.draw(n_rows, self.length - 1, n_ids=self.source_vocab_size)
+        return self.plain(Rows(self.draw(n_rows, self.length), None, source_ids))
+
+    def plain(self, rows: Rows) -> Rows:
+        """The rows with masks that hide nothing: None where the module allows it."""
+        if self.mask_may_be_none or not self.has_mask:
+            return rows
+        return self.masked(rows)
+
+    def masked(self, rows: Rows) -> Rows:
+        """The rows with masks that are all True."""
+        source_mask = None if rows.source_ids is None else torch.ones_like(rows.source_ids, dtype=torch.bool)
+        return replace(rows, attention_mask=torch.ones_like(rows.token_ids, dtype=torch.bool),
+                       source_attention_mask=source_mask)  # fmt: skip
+
+    def logits(self, rows: Rows, train: bool = False, seed: int = 0) -> Tensor:
+        """(B, T, V) without gradient. The same seed draws the same dropout for rows of the same shape."""
+        with torch.no_grad(), self._mode(train):
+            seed_everything(seed)
+            return self.logits_with_grad(rows)
+
+    def logits_with_grad(self, rows: Rows) -> Tensor:
+        logits = call(self.forward, self.module, rows)
+        if logits.dim() != 3 or logits.shape[:2] != rows.token_ids.shape:
+            raise UserError(
+                f"logits of token ids {tuple(rows.token_ids.shape)} must be (rows, length, vocabulary) and "
+                f"are {tuple(logits.shape)}: give a forward=… that returns those of every position"
+            )
+        return logits  # type: ignore[no-any-return]
+
+    @contextlib.contextmanager
+    def _mode(self, train: bool) -> Iterator[None]:
+        """Train mode for a while, with buffers (running statistics) put back afterwards."""
+        buffers = [b.clone() for b in self.module.buffers()] if train else []
+        self.module.train(train)
+        try:
+            yield
+        finally:
+            self.module.eval()
+            for buffer, before in zip(self.module.buffers(), buffers, strict=False):
+                buffer.copy_(before)
+
+    def changed(self, change: Callable[[nn.Module], None]) -> "Patient":
+        """The same patient with a further copy whose parameters `change` may write to."""
+        module = copy.deepcopy(self.module)
+        with torch.no_grad():
+            change(module)
+        return replace(self, module=module, tables=())
+
+    def describe(self, worst: float, what: str) -> tuple[bool, str]:
+        """Passed if the largest relative difference is within the tolerance; and the sentence that says so."""
+        if worst == float("inf"):
+            return False, "logits are not finite"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            worst <= self.tolerance,
+            f"{what} by {worst:.1e} of their scale (allowed {self.tolerance:.0e}, {dtype})",
+        )
+
+
+def gap(value: Tensor, reference: Tensor) -> float:
+    """max |value - reference| / max |reference|; infinite when something is not finite.
+
+    >>> gap(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]))
+    0.25
+    """
+    if reference.numel() == 0:
+        return 0.0
+    if not (value.isfinite().all() and reference.isfinite().all()):
+        return float("inf")
+    scale = max(reference.abs().max().item(), torch.finfo(reference.dtype).tiny)
+    return float((value - reference).abs().max().item() / scale)
+
+
+def device_of(module: nn.Module) -> torch.device:
+    return next((p.device for p in module.parameters()), torch.device("cpu"))
+
+
+def matrices(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Weights of two dimensions and more that are no embedding table."""
+    tables = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
+    return {name: p for name, p in module.named_parameters() if p.dim() >= 2 and id(p) not in tables}
+
+
+def waken(module: nn.Module) -> None:
+    """Draws every parameter that is all zero: N(0, 1/fan in) for a matrix, N(0, 0.02²) for a vector."""
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.is_floating_point() and not parameter.any():
+                parameter.normal_(std=parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02)
+
+
+def seed_everything(seed: int) -> None:
+    """Seeds the generators a module may draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+@contextlib.contextmanager
+def generators_kept(device: torch.device) -> Iterator[None]:
+    """Puts the states of Python's, NumPy's and PyTorch's generators back."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

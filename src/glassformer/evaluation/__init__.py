@@ -1,0 +1,1 @@
+"""How good a model is, each figure by one stated protocol."""

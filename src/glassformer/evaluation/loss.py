@@ -1,0 +1,98 @@
+"""The reported loss: over a whole text, every target once, total nats over total targets."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from glassformer.data.batching import Example, consecutive_windows, document_windows
+from glassformer.data.tokens import TokenFile
+from glassformer.objectives.objective import Model, Objective
+
+MAX_TOKENS = 16_384
+MAX_LOGITS = 1 << 26
+
+
+@dataclass(frozen=True)
+class LossReport:
+    """A loss and what it means in other units."""
+
+    loss: float
+    """Nats per target token: total nats / total targets."""
+    perplexity: float
+    """exp(loss)."""
+    bits_per_byte: float | None
+    """Total bits / bytes of the text as UTF-8: comparable across tokenizers. None when the bytes are unknown."""
+    n_tokens: int
+    """Targets that were scored."""
+
+    def to_dict(self) -> dict[str, float | int | None]:
+        return asdict(self)
+
+
+def loss_report(nats: float, n_targets: int, n_bytes: int | None) -> LossReport:
+    """Turns sums into a report.
+
+    >>> loss_report(nats=200 * math.log(2), n_targets=100, n_bytes=400).bits_per_byte
+    0.5
+    """
+    loss = nats / n_targets
+    bits_per_byte = nats / math.log(2) / n_bytes if n_bytes else None
+    perplexity = math.exp(loss) if loss < 700 else math.inf
+    return LossReport(loss, perplexity, bits_per_byte, n_targets)
+
+
+def evaluation_rows(
+    tokens: TokenFile, context: int, vocab_size: int, keeps_documents_apart: bool
+) -> Iterator[list[Example]]:
+    """The whole text in consecutive windows that do not overlap, every target once, in batches that fit.
+
+    Where training keeps documents apart, no window crosses from one to the next. The size of a batch depends on
+    the shape alone, so the trainer and `evaluate` add up the same numbers.
+    """
+    n_rows = max(1, min(MAX_TOKENS // context, MAX_LOGITS // (context * vocab_size)))
+    windows = document_windows if keeps_documents_apart else consecutive_windows
+    return windows(tokens, context, n_rows)
+
+
+@torch.no_grad()
+def evaluate_loss(
+    model: Model,
+    objective: Objective,
+    batches: Iterable[Sequence[Example]],
+    device: torch.device,
+    n_bytes: int | None = None,
+    autocast: torch.dtype | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> LossReport:
+    """Sums the loss of a model, put in evaluation mode by the caller (`evaluation_mode`), over all batches.
+
+    `autocast` is the precision of the matrix products, None for that of the weights; sums are in double
+    precision. `progress` is told the targets done after each batch.
+    """
+    nats, n_targets = 0.0, 0
+    rng = np.random.default_rng(0)
+    for examples in batches:
+        batch = objective.collate(examples, rng).to(device)
+        with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
+            sums = objective.loss(model, batch)
+        nats += float(sums.nats)
+        n_targets += sums.n_targets
+        if progress is not None:
+            progress(n_targets)
+    return loss_report(nats, n_targets, n_bytes)
+
+
+@contextmanager
+def evaluation_mode(network: nn.Module) -> Iterator[None]:
+    """Dropout off inside the block; the former mode after it."""
+    was_training = network.training
+    network.eval()
+    try:
+        yield
+    finally:
+        network.train(was_training)

@@ -1,0 +1,38 @@
+"""What generation asks of a model; Transformers and recurrent models alike give it."""
+
+from typing import Any, Protocol, Self
+
+from torch import Tensor
+
+
+class DecoderState(Protocol):
+    """What a model remembers of each row between steps; owned by the caller."""
+
+    @property
+    def lengths(self) -> Tensor:
+        """(B,) real tokens so far."""
+        ...
+
+    def select(self, rows: Tensor) -> Self:
+        """The state whose row i is row `rows[i]` of this one: expands, reorders, drops."""
+        ...
+
+    def crop(self, lengths: Tensor) -> Self:
+        """Forgets all but the first `lengths` (B,) tokens; a recurrent state refuses."""
+        ...
+
+
+class Decodable(Protocol):
+    """A model that can be asked for one more token at a time."""
+
+    def start(
+        self,
+        n_rows: int,
+        max_len: int,
+        source_ids: Tensor | None = None,
+        source_attention_mask: Tensor | None = None,
+    ) -> Any: ...
+
+    def step(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        """(B, T) more tokens → logits (B, T, V) and the state that holds them."""
+        ...

@@ -1,0 +1,156 @@
+"""Generation: `start` once, `step` for every token, with the cache; greedy or drawn, many prompts at once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.errors import UserError
+from glassformer.inference.decodable import Decodable
+from glassformer.inference.sampling import choose, shape_logits
+from glassformer.run_config import GenerationConfig
+
+PREFILL = 256
+"""Prompt tokens read at once: their logits need memory, and only the last of each row are wanted."""
+
+
+def generate(
+    model: Decodable,
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    *,
+    max_len: int,
+    end_ids: Sequence[int] = (),
+    never: Sequence[int] = (),
+    slide: bool = False,
+    device: torch.device | str = "cpu",
+    is_finished: Callable[[int, int], bool] | None = None,
+) -> Iterator[list[int | None]]:
+    """Yields, step by step, the new id of every prompt, None where one has ended.
+
+    A row ends with one of `end_ids` (which is yielded), when `is_finished(row, id)` says so, after
+    `config.max_new_tokens`, or when the model's context `max_len` is full. With `slide` it goes on then: the
+    older half of the context is dropped and the rest read again. Ids in `never` are never chosen.
+
+    Every row draws from its own generator, seeded by `config.seed`: a row of a batch gets what it would get
+    alone. Raises `UserError` for an empty prompt, and for one longer than the context unless `slide`.
+    """
+    histories = [list(prompt) for prompt in prompts]
+    for i, history in enumerate(histories):
+        if not history:
+            raise UserError(f"prompt {i + 1} is empty: give at least one token to start from")
+        if len(history) > max_len and not slide:
+            raise UserError(
+                f"prompt {i + 1} has {len(history)} tokens and the model's context is {max_len}: shorten it, or "
+                "let the context slide (--context slide), which drops the beginning"
+            )
+    draws = [np.random.default_rng(config.seed) for _ in histories]
+    rows = list(range(len(histories)))  # of the state → of the prompts
+    logits, state = _read(model, [h[-max_len:] for h in histories], max_len, device)
+    banned = torch.tensor(list(never), dtype=torch.long, device=device)
+    for _ in range(config.max_new_tokens):
+        chosen = _next_ids(logits, config, [histories[r] for r in rows], [draws[r] for r in rows], banned)
+        new: list[int | None] = [None] * len(histories)
+        alive = []
+        for place, row in enumerate(rows):
+            token = chosen[place]
+            new[row] = token
+            histories[row].append(token)
+            ended = token in end_ids or (is_finished is not None and is_finished(row, token))
+            full = len(histories[row]) > max_len and not slide
+            if not (ended or full):
+                alive.append(place)
+        yield new
+        if not alive:
+            return
+        if len(alive) < len(rows):
+            keep = torch.tensor(alive, device=device)
+            rows, chosen, state = [rows[p] for p in alive], [chosen[p] for p in alive], state.select(keep)
+        if int(state.lengths.max()) >= max_len:
+            half = max(1, max_len // 2)
+            logits, state = _read(model, [histories[r][-half:] for r in rows], max_len, device)
+        else:
+            with torch.inference_mode():
+                logits, state = model.step(torch.tensor(chosen, device=device)[:, None], state)
+            logits = logits[:, -1]
+
+
+@torch.inference_mode()
+def _read(
+    model: Decodable, prompts: Sequence[Sequence[int]], max_len: int, device: torch.device | str
+) -> tuple[Tensor, Any]:
+    """Reads prompts of unequal length into a fresh state; the logits (B, V) after each row's last token."""
+    lengths = torch.tensor([len(p) for p in prompts], device=device)
+    width = int(lengths.max())
+    token_ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
+    for i, prompt in enumerate(prompts):
+        token_ids[i, : len(prompt)] = torch.tensor(prompt, device=device)
+    mask = torch.arange(width, device=device) < lengths[:, None]
+    uneven = not bool(mask.all())
+    state = model.start(len(prompts), max_len)
+    last: Tensor | None = None
+    for begin in range(0, width, PREFILL):
+        end = min(begin + PREFILL, width)
+        logits, state = model.step(token_ids[:, begin:end], state, mask[:, begin:end] if uneven else None)
+        here = (lengths > begin) & (lengths <= end)
+        at = (lengths - 1 - begin).clamp(0, end - begin - 1)
+        found = logits.gather(1, at[:, None, None].expand(-1, 1, logits.shape[-1])).squeeze(1)
+        last = found if last is None else torch.where(here[:, None], found, last)
+    assert last is not None
+    return last, state
+
+
+def _next_ids(
+    logits: Tensor,
+    config: GenerationConfig,
+    histories: Sequence[Sequence[int]],
+    draws: Sequence[np.random.Generator],
+    banned: Tensor,
+) -> list[int]:
+    seen = None
+    if config.repetition_penalty != 1:
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        for place, history in enumerate(histories):
+            seen[place, torch.tensor(history, device=logits.device)] = True
+    logits = logits.float().index_fill(-1, banned, -torch.inf)
+    shaped = shape_logits(logits, config, seen)
+    uniform = None
+    if config.temperature > 0:
+        uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64, device=logits.device)
+    return choose(shaped, uniform).tolist()  # type: ignore[no-any-return]
+
+
+class StopWatch:
+    """Lets text through until one of the stop texts appears, wherever the pieces are cut.
+
+    >>> watch = StopWatch(["END"])
+    >>> watch.push("one E"), watch.push("ND two"), watch.stopped
+    ('one ', '', True)
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self.stops = [stop for stop in stops if stop]
+        self.stopped = False
+        self._held = ""
+
+    def push(self, piece: str) -> str:
+        """The text that is certain to stand before any stop; the rest is held back."""
+        if self.stopped:
+            return ""
+        text = self._held + piece
+        found = [at for stop in self.stops if (at := text.find(stop)) >= 0]
+        if found:
+            self.stopped, self._held = True, ""
+            return text[: min(found)]
+        n_held = max(
+            (n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0
+        )
+        self._held = text[len(text) - n_held :]
+        return text[: len(text) - n_held]
+
+    def flush(self) -> str:
+        """What was held back, when nothing more comes."""
+        held, self._held = self._held, ""
+        return held

@@ -1,0 +1,86 @@
+"""From logits to a token: each rule a pure function of (B, V) logits; -inf marks what is left out."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from glassformer.run_config import GenerationConfig
+
+
+def keep_top_k(logits: Tensor, k: int) -> Tensor:
+    """Keeps the k largest logits of a row (Fan 2018), and what ties with the k-th; a k above V keeps all.
+
+    >>> keep_top_k(torch.tensor([[1.0, 3.0, 2.0]]), 2)
+    tensor([[-inf, 3., 2.]])
+    """
+    kth = logits.topk(min(k, logits.shape[-1]), dim=-1).values[..., -1:]
+    return logits.masked_fill(logits < kth, -math.inf)
+
+
+def keep_top_p(logits: Tensor, p: float) -> Tensor:
+    """Keeps the fewest most probable tokens whose probabilities reach p (Holtzman 2020); always at least one.
+
+    >>> keep_top_p(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.7).exp().round(decimals=1)
+    tensor([[0.5000, 0.3000, 0.0000]])
+    """
+    probabilities, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
+    before = probabilities.cumsum(dim=-1) - probabilities  # mass of all that is more probable
+    drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= p)
+    drop.scatter_(-1, order[..., :1], False)
+    return logits.masked_fill(drop, -math.inf)
+
+
+def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
+    """Keeps tokens of at least min_p × the highest probability (Nguyen 2024).
+
+    >>> keep_min_p(torch.tensor([[0.6, 0.3, 0.1]]).log(), 0.4).exp().round(decimals=1)
+    tensor([[0.6000, 0.3000, 0.0000]])
+    """
+    floor = logits.amax(dim=-1, keepdim=True) + (math.log(min_p) if min_p else -math.inf)
+    return logits.masked_fill(logits < floor, -math.inf)
+
+
+def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Logits of tokens seen before are divided by the penalty when positive, else multiplied (Keskar 2019, 4.1).
+
+    `seen` (B, V) bool.
+
+    >>> penalise_repetition(torch.tensor([[2.0, -2.0, 1.0]]), torch.tensor([[True, True, False]]), 2.0)
+    tensor([[ 1., -4.,  1.]])
+    """
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
+
+
+def shape_logits(logits: Tensor, config: GenerationConfig, seen: Tensor | None = None) -> Tensor:
+    """Every rule of a configuration, in the order penalty, temperature, top-k, top-p, min-p.
+
+    Temperature 0 is no division: the caller takes the largest logit (`choose`).
+    """
+    logits = logits.float()
+    if seen is not None and config.repetition_penalty != 1:
+        logits = penalise_repetition(logits, seen, config.repetition_penalty)
+    if config.temperature == 0:
+        return logits
+    logits = logits / config.temperature
+    if config.top_k:
+        logits = keep_top_k(logits, config.top_k)
+    if config.top_p < 1:
+        logits = keep_top_p(logits, config.top_p)
+    return keep_min_p(logits, config.min_p) if config.min_p else logits
+
+
+def choose(logits: Tensor, uniform: Tensor | None) -> Tensor:
+    """(B, V) shaped logits → (B,) ids: the largest without `uniform`, else drawn by it.
+
+    `uniform` (B,) in [0, 1): the token in whose stretch of the cumulative distribution it falls. One number a
+    row makes a row's draw independent of its neighbours.
+
+    >>> choose(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0.7]))
+    tensor([1])
+    """
+    if uniform is None:
+        return logits.argmax(dim=-1)
+    cumulative = logits.double().softmax(dim=-1).cumsum(dim=-1)
+    target = uniform.to(cumulative)[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)

@@ -1,0 +1,113 @@
+"""One Transformer block: attention to itself, attention to a memory, feed-forward; each with its norm and residual."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.nn.attention import EVERYONE, MultiHeadAttention, Tap, scoped
+from glassformer.nn.feedforward import FeedForward
+from glassformer.nn.kv_cache import LayerCache, Slots
+from glassformer.nn.masks import Mask
+from glassformer.nn.norms import NormFactory
+
+Sublayer = Callable[[Tensor], Tensor]
+Connect = Callable[[Tensor, Sublayer, nn.Module, nn.Module | None, Sublayer], Tensor]
+
+
+def pre_norm(
+    x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer
+) -> Tensor:
+    """x + dropout(sublayer(norm(x))), and a norm on what is added when there is one: the sandwich (Ding 2021)."""
+    added = dropout(sublayer(norm(x)))
+    return x + (added if out_norm is None else out_norm(added))
+
+
+def post_norm(
+    x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer
+) -> Tensor:
+    """norm(x + dropout(sublayer(x))) (Vaswani 2017, section 3.1)."""
+    return norm(x + dropout(sublayer(x)))  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class BlockInputs:
+    """What a stack computes once and gives to each of its blocks."""
+
+    mask: Mask = EVERYONE
+    bias: Tensor | None = None
+    rotary: tuple[Tensor, Tensor] | None = None
+    memory: Tensor | None = None
+    memory_mask: Mask = EVERYONE
+    cache: LayerCache | None = None
+    slots: Slots | None = None
+    memory_kv: tuple[Tensor, Tensor] | None = None
+    tap: Tap | None = None
+
+
+class Block(nn.Module):
+    """Self-attention, cross-attention when there is a memory to read, feed-forward unless left out."""
+
+    def __init__(
+        self,
+        d_model: int,
+        self_attn: MultiHeadAttention,
+        cross_attn: MultiHeadAttention | None,
+        ff: FeedForward | None,
+        norm: NormFactory,
+        connect: Connect,
+        norm_outputs: bool,
+        dropout: float,
+    ) -> None:
+        super().__init__()
+
+        def norm_for(present: bool) -> nn.Module | None:
+            return norm(d_model) if present else None
+
+        self.self_attn_norm = norm(d_model)
+        self.self_attn = self_attn
+        self.self_attn_out_norm = norm_for(norm_outputs)
+        self.cross_attn_norm = norm_for(cross_attn is not None)
+        self.cross_attn = cross_attn
+        self.cross_attn_out_norm = norm_for(cross_attn is not None and norm_outputs)
+        self.ff_norm = norm_for(ff is not None)
+        self.ff = ff
+        self.ff_out_norm = norm_for(ff is not None and norm_outputs)
+        self.connect = connect
+        self.residual_dropout = dropout
+
+    def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
+        """(B, T, D) → (B, T, D)."""
+        tap = inputs.tap
+
+        def look_around(h: Tensor) -> Tensor:
+            return self.self_attn(  # type: ignore[no-any-return]
+                h,
+                mask=inputs.mask,
+                bias=inputs.bias,
+                rotary=inputs.rotary,
+                cache=inputs.cache,
+                slots=inputs.slots,
+                tap=scoped(tap, "self_attn"),
+            )
+
+        def look_at_memory(h: Tensor) -> Tensor:
+            assert self.cross_attn is not None
+            return self.cross_attn(  # type: ignore[no-any-return]
+                h,
+                inputs.memory,
+                mask=inputs.memory_mask,
+                memory_kv=inputs.memory_kv,
+                tap=scoped(tap, "cross_attn"),
+            )
+
+        x = self.connect(x, look_around, self.self_attn_norm, self.self_attn_out_norm, self.dropout)
+        if self.cross_attn_norm is not None:
+            x = self.connect(x, look_at_memory, self.cross_attn_norm, self.cross_attn_out_norm, self.dropout)
+        if self.ff is not None and self.ff_norm is not None:
+            x = self.connect(x, self.ff, self.ff_norm, self.ff_out_norm, self.dropout)
+        return x if tap is None else tap("residual", x)
+
+    def dropout(self, x: Tensor) -> Tensor:
+        return F.dropout(x, self.residual_dropout, self.training) if self.residual_dropout else x

@@ -1,0 +1,195 @@
+"""The only constructor of models: it reads the configuration and chooses; forwards branch on None only."""
+
+import functools
+
+import torch
+from torch import nn
+
+from glassformer import config as c
+from glassformer.errors import UserError
+from glassformer.models.blocks import Block, post_norm, pre_norm
+from glassformer.models.heads import PositionLogits, SequenceLogits, TokenLogits, TokenTransform
+from glassformer.models.init import init_weights
+from glassformer.models.stacks import Decoder, Encoder
+from glassformer.models.transformer import Transformer
+from glassformer.nn import positions as p
+from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
+from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
+
+
+def build_model(config: c.TransformerConfig, device: str | torch.device = "cpu") -> Transformer:
+    """A freshly initialised model; on `device="meta"` it has shapes and no memory.
+
+    >>> small = c.TransformerConfig(decoder=c.Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
+    >>> build_model(small).n_parameters()
+    1976
+    """
+    if config.vocab_size < 1:
+        raise UserError("model.vocab_size is 0: give it, or train with a tokenizer that sets it")
+    with torch.device(device):
+        source_table = target_table = None
+        if config.encoder is not None:
+            source_table = _token_table(config, config.source_vocab_size or config.vocab_size)
+        if config.decoder is not None:
+            shared = config.share_embeddings and source_table is not None
+            target_table = source_table if shared else _token_table(config, config.vocab_size)
+        encoder = decoder = None
+        if config.encoder is not None and source_table is not None:
+            n_positions = config.source_max_len or config.max_len
+            encoder = Encoder(**_stack(config, config.encoder, source_table, n_positions, causal=False))
+        if config.decoder is not None and target_table is not None:
+            cross = config.encoder is not None
+            decoder = Decoder(
+                **_stack(config, config.decoder, target_table, config.max_len, causal=True, cross=cross)
+            )
+        table = source_table if target_table is None else target_table
+        assert table is not None
+        model = Transformer(config, encoder, decoder, _head(config, table))
+        init_weights(model, config)
+    return model
+
+
+def _norm(config: c.TransformerConfig) -> NormFactory:
+    if config.norm == "rmsnorm":
+        return functools.partial(RMSNorm, eps=config.norm_eps, weight=config.norm_weight)
+    return functools.partial(
+        LayerNorm,
+        eps=config.norm_eps,
+        weight=config.norm_weight,
+        bias=config.norm_weight and config.norm_bias,
+    )
+
+
+def _token_table(config: c.TransformerConfig, vocab_size: int) -> nn.Embedding:
+    return nn.Embedding(vocab_size, config.d_embedding or config.d_model)
+
+
+def _stack(
+    config: c.TransformerConfig,
+    stack: c.Stack,
+    table: nn.Embedding,
+    n_positions: int,
+    causal: bool,
+    cross: bool = False,
+) -> dict[str, object]:
+    """The parts of an encoder or decoder, by the names of their constructor's arguments."""
+    norm = _norm(config)
+    d_embedding = config.d_embedding or config.d_model
+    embeddings = Embeddings(
+        table,
+        positions=_added_positions(config.positions, n_positions, d_embedding),
+        token_types=nn.Embedding(config.n_token_types, d_embedding) if config.n_token_types else None,
+        norm=norm(d_embedding) if config.embedding_norm else None,
+        d_model=config.d_model,
+        scale=config.scale_embeddings,
+        dropout=config.embedding_dropout,
+    )
+    pattern = stack.window_pattern or (0,)
+    d_head = stack.d_head or config.d_model // stack.n_heads
+    return {
+        "embeddings": embeddings,
+        "blocks": [_block(config, stack, cross) for _ in range(stack.n_layers)],
+        "windows": [pattern[i % len(pattern)] for i in range(stack.n_layers)],
+        "final_norm": norm(config.d_model) if config.final_norm else None,
+        "rotary": _rotary(config.positions, d_head),
+        "score_bias": _score_bias(config.positions, stack.n_heads, causal),
+    }
+
+
+def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
+    attention = functools.partial(
+        MultiHeadAttention,
+        config.d_model,
+        stack.n_heads,
+        n_kv_heads=stack.n_kv_heads or None,
+        d_head=stack.d_head or None,
+        d_value=stack.d_value or None,
+        qkv_bias=config.qkv_bias,
+        out_proj=config.attn_out_proj,
+        out_bias=config.attn_out_bias,
+        scale=config.attention_scale,
+        dropout=config.attention_dropout,
+        qk_norm=_norm(config) if config.qk_norm else None,
+    )
+    feed_forward = None
+    if stack.d_ff:
+        feed_forward = FeedForward(
+            config.d_model,
+            stack.d_ff,
+            ACTIVATIONS[config.activation],
+            gated=config.gated_ff,
+            bias=config.ff_bias,
+            dropout=config.ff_dropout,
+        )
+    return Block(
+        config.d_model,
+        self_attn=attention(fused_qkv=config.fused_qkv),
+        cross_attn=attention() if cross else None,
+        ff=feed_forward,
+        norm=_norm(config),
+        connect=post_norm if config.norm_order == "post" else pre_norm,
+        norm_outputs=config.norm_order == "sandwich",
+        dropout=config.residual_dropout,
+    )
+
+
+def _added_positions(positions: c.Positions, n_positions: int, width: int) -> nn.Module | None:
+    """Positions that are added to the embeddings."""
+    if isinstance(positions, c.SinusoidalPositions):
+        return p.SinusoidalPositions(width, positions.layout)
+    if isinstance(positions, c.LearnedPositions):
+        return p.LearnedPositions(n_positions, width, positions.offset)
+    return None
+
+
+def _rotary(positions: c.Positions, d_head: int) -> p.Rotary | None:
+    """Positions that turn queries and keys."""
+    if not isinstance(positions, c.RotaryPositions):
+        return None
+    frequencies = p.rotary_frequencies(positions.base, int(d_head * positions.fraction))
+    attention_factor = 1.0
+    match positions.scaling:
+        case c.LinearScaling(factor):
+            frequencies = p.linear_scaled(frequencies, factor)
+        case c.Llama3Scaling(factor, low, high, original):
+            frequencies = p.llama3_scaled(frequencies, factor, low, high, original)
+        case c.YarnScaling(factor, original, fast, slow):
+            frequencies, attention_factor = p.yarn_scaled(
+                frequencies, positions.base, factor, original, fast, slow
+            )
+    return p.Rotary(frequencies, attention_factor)
+
+
+def _score_bias(positions: c.Positions, n_heads: int, causal: bool) -> nn.Module | None:
+    """Positions that are added to the scores."""
+    if isinstance(positions, c.AlibiPositions):
+        return p.AlibiBias(n_heads)
+    if isinstance(positions, c.RelativePositions):
+        return p.RelativeBias(n_heads, positions.n_buckets, positions.max_distance, bidirectional=not causal)
+    return None
+
+
+def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
+    head = config.head
+    if isinstance(head, c.PositionHead):
+        return PositionLogits(config.d_model, head.n_labels)
+    if isinstance(head, c.SequenceHead):
+        poolers = {"none": None, "tanh": torch.tanh, "relu": torch.relu}
+        return SequenceLogits(config.d_model, head.n_labels, head.pooling, poolers[head.pooler])
+    d_embedding = config.d_embedding or config.d_model
+    transform = None
+    if head.transform:
+        transform = TokenTransform(
+            config.d_model, d_embedding, ACTIVATIONS[config.activation], _norm(config)(d_embedding)
+        )
+    return TokenLogits(
+        config.d_model,
+        config.vocab_size,
+        d_embedding=d_embedding,
+        tied_to=table if config.tie_output else None,
+        transform=transform,
+        bias=head.bias,
+        scale=config.d_model**-0.5 if config.scale_logits else None,
+    )

@@ -1,0 +1,114 @@
+"""What is read off the hidden states: logits over tokens, over labels a position, over labels a sequence."""
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.nn.feedforward import Activation
+
+
+class TokenTransform(nn.Module):
+    """Dense, activation, norm: what BERT puts before its output projection."""
+
+    def __init__(self, d_model: int, d_out: int, activation: Activation, norm: nn.Module) -> None:
+        super().__init__()
+        self.dense = nn.Linear(d_model, d_out)
+        self.activation = activation
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(x)))  # type: ignore[no-any-return]
+
+
+class TokenLogits(nn.Module):
+    """Hidden states → logits over the vocabulary.
+
+    `tied_to` is the embedding whose table is the projection: one parameter under two names. A table narrower than
+    the model is reached through `narrow` (or the transform).
+    """
+
+    bias: Tensor | None
+
+    def __init__(
+        self,
+        d_model: int,
+        vocab_size: int,
+        *,
+        d_embedding: int | None = None,
+        tied_to: nn.Embedding | None = None,
+        transform: TokenTransform | None = None,
+        bias: str = "none",
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        d_embedding = d_embedding or d_model
+        self.transform = transform
+        needs_narrow = transform is None and d_embedding != d_model
+        self.narrow = nn.Linear(d_model, d_embedding, bias=False) if needs_narrow else None
+        self.proj = nn.Linear(d_embedding, vocab_size, bias=False)
+        if tied_to is not None:
+            self.proj.weight = tied_to.weight
+        if bias == "learned":
+            self.bias = nn.Parameter(torch.zeros(vocab_size))
+        else:
+            self.register_buffer("bias", torch.zeros(vocab_size) if bias == "constant" else None)
+        self.scale = scale
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(…, D) → (…, V)."""
+        x = hidden if self.transform is None else self.transform(hidden)
+        x = x if self.narrow is None else self.narrow(x)
+        x = x if self.scale is None else x * self.scale
+        logits = self.proj(x)
+        return logits if self.bias is None else logits + self.bias
+
+
+class PositionLogits(nn.Module):
+    """Hidden states → logits over labels at every position."""
+
+    def __init__(self, d_model: int, n_labels: int) -> None:
+        super().__init__()
+        self.proj = nn.Linear(d_model, n_labels)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(B, T, D) → (B, T, n_labels)."""
+        return self.proj(hidden)  # type: ignore[no-any-return]
+
+
+def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
+    """(B, T, D) → (B, D) over the real tokens: the first, the last, their mean or their maximum.
+
+    >>> pool(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]), "mean")
+    tensor([[2.]])
+    """
+    if attention_mask is None:
+        attention_mask = torch.ones(hidden.shape[:2], dtype=torch.bool, device=hidden.device)
+    index = torch.arange(hidden.shape[1], device=hidden.device)
+    rows = torch.arange(hidden.shape[0], device=hidden.device)
+    if how == "first":
+        return hidden[rows, attention_mask.int().argmax(dim=1)]
+    if how == "last":
+        return hidden[rows, (attention_mask * index).argmax(dim=1)]
+    real = attention_mask[:, :, None]
+    if how == "max":
+        return hidden.masked_fill(~real, -torch.inf).amax(dim=1)
+    return (hidden * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
+
+
+class SequenceLogits(nn.Module):
+    """Hidden states of a sequence → pooled → dense and activation, when there is a pooler → logits over labels."""
+
+    def __init__(
+        self, d_model: int, n_labels: int, pooling: str, pooler_activation: Activation | None
+    ) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.pooler_activation = pooler_activation
+        self.pooler = None if pooler_activation is None else nn.Linear(d_model, d_model)
+        self.proj = nn.Linear(d_model, n_labels)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """(B, T, D) and (B, T) True = real → (B, n_labels)."""
+        x = pool(hidden, attention_mask, self.pooling)
+        if self.pooler is not None and self.pooler_activation is not None:
+            x = self.pooler_activation(self.pooler(x))
+        return self.proj(x)  # type: ignore[no-any-return]

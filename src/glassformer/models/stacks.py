@@ -1,0 +1,181 @@
+"""Encoder and Decoder: embeddings, blocks, final norm. What blocks share is computed here, once."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from glassformer.models.blocks import Block, BlockInputs
+from glassformer.nn.attention import Tap, scoped
+from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.kv_cache import Slots, TransformerState
+from glassformer.nn.masks import Mask, positions_from_mask
+from glassformer.nn.positions import LearnedPositions
+
+
+class _Stack(nn.Module):
+    """What both stacks have; `rotary` and `score_bias` belong to the stack and serve every self-attention."""
+
+    def __init__(
+        self,
+        embeddings: Embeddings,
+        blocks: Sequence[Block],
+        windows: Sequence[int],
+        final_norm: nn.Module | None,
+        rotary: nn.Module | None,
+        score_bias: nn.Module | None,
+    ) -> None:
+        super().__init__()
+        self.embeddings = embeddings
+        self.blocks = nn.ModuleList(blocks)
+        self.windows = tuple(windows)  # of each block; 0 = all
+        self.final_norm = final_norm
+        self.rotary = rotary
+        self.score_bias = score_bias
+        self.activation_checkpointing = False
+        """Recompute each block in the backward pass; the trainer sets it."""
+
+    def run_blocks(
+        self,
+        x: Tensor,
+        mask: Mask,
+        positions: Tensor,
+        key_positions: Tensor,
+        inputs: BlockInputs,
+        state: TransformerState | None = None,
+    ) -> Tensor:
+        """`x` (B, T, D) through every block and the final norm; `positions` of queries, `key_positions` of keys."""
+        tap = inputs.tap
+        n_keys = key_positions.shape[-1]
+        inputs = replace(
+            inputs,
+            rotary=None if self.rotary is None else self.rotary(positions),
+            bias=None if self.score_bias is None else self.score_bias(positions, key_positions),
+        )
+        biased = inputs.bias is not None
+        masks = {
+            window: replace(mask, window=window).worked_out(x.shape[1], n_keys, x.device, always=biased)
+            for window in set(self.windows)
+        }
+        x = x if tap is None else tap("embeddings", x)
+        for i, block in enumerate(self.blocks):
+            of_block = replace(
+                inputs,
+                mask=masks[self.windows[i]],
+                cache=None if state is None else state.layers[i],
+                memory_kv=None if state is None or state.memory is None else state.memory[i],
+                tap=scoped(tap, f"blocks.{i}"),
+            )
+            if self.activation_checkpointing and self.training:
+                x = checkpoint(block, x, of_block, use_reentrant=False)  # type: ignore[assignment]
+            else:
+                x = block(x, of_block)
+        x = x if self.final_norm is None else self.final_norm(x)
+        return x if tap is None else tap("final", x)
+
+    def token_positions(
+        self, token_ids: Tensor, attention_mask: Tensor | None, positions: Tensor | None
+    ) -> Tensor:
+        """Positions as given, or counted over the real tokens of each row, or 0 … T-1."""
+        if positions is not None:
+            return positions
+        self.check_length(token_ids.shape[1])
+        if attention_mask is not None:
+            return positions_from_mask(attention_mask)
+        return torch.arange(token_ids.shape[1], device=token_ids.device)
+
+    def check_length(self, n_tokens: int) -> None:
+        """Learned positions end somewhere; a clear error, where a lookup's own would be obscure."""
+        table = self.embeddings.positions
+        if isinstance(table, LearnedPositions) and n_tokens > table.max_len:
+            raise ValueError(f"{n_tokens} tokens, and this model has learned positions for {table.max_len}")
+
+
+class Encoder(_Stack):
+    """Every token sees every real token."""
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """`token_ids` (B, S), `attention_mask` (B, S) True = real → hidden states (B, S, D)."""
+        positions = self.token_positions(token_ids, attention_mask, positions)
+        documents = None if document_ids is None else (document_ids, document_ids)
+        mask = Mask(keys=attention_mask, documents=documents)
+        x = self.embeddings(token_ids, positions, token_types)
+        return self.run_blocks(x, mask, positions, positions, BlockInputs(tap=tap))
+
+
+class Decoder(_Stack):
+    """A token sees itself and what came before; with cross-attention it also reads a memory."""
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """`token_ids` (B, T), `memory` (B, S, D), `memory_mask` (B, S) → hidden states (B, T, D)."""
+        positions = self.token_positions(token_ids, attention_mask, positions)
+        documents = None if document_ids is None else (document_ids, document_ids)
+        mask = Mask(causal=True, keys=attention_mask, documents=documents)
+        x = self.embeddings(token_ids, positions, token_types)
+        inputs = BlockInputs(memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
+        return self.run_blocks(x, mask, positions, positions, inputs)
+
+    def step(
+        self,
+        token_ids: Tensor,
+        state: TransformerState,
+        attention_mask: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> tuple[Tensor, TransformerState]:
+        """Adds (B, T) tokens to a cached prefix; padding (False in `attention_mask`) leaves no trace in it."""
+        n_new = token_ids.shape[1]
+        if state.uniform and (attention_mask is None or bool(attention_mask.all())):
+            positions = torch.arange(state.longest, state.longest + n_new, device=token_ids.device)
+            slots = Slots(state.longest, state.longest + n_new)
+            lengths = state.lengths + n_new
+        else:
+            real = torch.ones_like(token_ids, dtype=torch.bool) if attention_mask is None else attention_mask
+            # A padding token stands where the last real one does: inside the table, and with a key to see.
+            positions = (state.lengths[:, None] + real.cumsum(dim=1) - 1).clamp(min=0)  # (B, T)
+            lengths = state.lengths + real.sum(dim=1)
+            slots = Slots(None, int(lengths.max()), positions.masked_fill(~real, state.max_len))
+        if slots.n_filled > state.max_len:
+            raise ValueError(f"{slots.n_filled} tokens do not fit a state made for {state.max_len}")
+        self.check_length(slots.n_filled)
+        # Slots are positions: the causal rule alone hides both the future and what other rows have beyond this one.
+        key_positions = torch.arange(slots.n_filled, device=token_ids.device)
+        at_start = slots.start == 0
+        mask = Mask(causal=True, query_index=None if at_start else positions)
+        if slots.start is not None and n_new == 1 and not any(self.windows):
+            mask = Mask()  # one query that sees all that is filled
+        x = self.embeddings(token_ids, positions)
+        inputs = BlockInputs(slots=slots, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
+        x = self.run_blocks(x, mask, positions, key_positions, inputs, state)
+        uniform = slots.start is not None
+        return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=uniform)
+
+
+def _memory_mask(memory_mask: Tensor | None, x: Tensor, memory: Tensor | None) -> Mask:
+    """The cross-attention's mask, by the source's length and never the target's."""
+    mask = Mask(keys=memory_mask)
+    if memory_mask is None:
+        return mask
+    n_keys = memory_mask.shape[1] if memory is None else memory.shape[1]
+    return mask.worked_out(x.shape[1], n_keys, x.device)

@@ -1,0 +1,159 @@
+"""The Transformer, in its three kinds: which stacks are present says which."""
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.config import TransformerConfig
+from glassformer.models.heads import SequenceLogits
+from glassformer.models.stacks import Decoder, Encoder
+from glassformer.nn.attention import Tap, new_layer_cache, scoped
+from glassformer.nn.kv_cache import TransformerState
+
+
+class Transformer(nn.Module):
+    """encoder: BERT's kind · decoder: GPT's · both: the original, with cross-attention.
+
+    `token_ids` is what the head reads in every kind: the decoder's input where there is a decoder, else the
+    encoder's. `forward` is `head(hidden(…))`.
+    """
+
+    def __init__(
+        self,
+        config: TransformerConfig,
+        encoder: Encoder | None,
+        decoder: Decoder | None,
+        output: nn.Module,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.encoder = encoder
+        self.decoder = decoder
+        self.output = output
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        source_ids: Tensor | None = None,
+        source_attention_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """Logits: (B, T, V) over tokens, (B, T, n_labels) a position, or (B, n_labels) a sequence.
+
+        `token_ids` (B, T), `source_ids` (B, S), masks bool with True = a real token, `document_ids` (B, T) for
+        packed rows: no token sees another document.
+        """
+        hidden = self.hidden(
+            token_ids,
+            attention_mask,
+            source_ids=source_ids,
+            source_attention_mask=source_attention_mask,
+            token_types=token_types,
+            positions=positions,
+            document_ids=document_ids,
+            tap=tap,
+        )
+        return self.head(hidden, attention_mask)
+
+    def hidden(
+        self,
+        token_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        source_ids: Tensor | None = None,
+        source_attention_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """The hidden states that the head reads, (B, T, D)."""
+        memory = self.encode(source_ids, source_attention_mask, tap=tap)
+        if self.decoder is None:
+            assert self.encoder is not None
+            return self.encoder(  # type: ignore[no-any-return]
+                token_ids,
+                attention_mask,
+                token_types=token_types,
+                positions=positions,
+                document_ids=document_ids,
+                tap=scoped(tap, "encoder"),
+            )
+        return self.decoder(  # type: ignore[no-any-return]
+            token_ids,
+            attention_mask,
+            memory=memory,
+            memory_mask=source_attention_mask,
+            token_types=token_types,
+            positions=positions,
+            document_ids=document_ids,
+            tap=scoped(tap, "decoder"),
+        )
+
+    def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """Hidden states → logits; only pooling over a sequence needs the mask."""
+        if isinstance(self.output, SequenceLogits):
+            return self.output(hidden, attention_mask)  # type: ignore[no-any-return]
+        return self.output(hidden)  # type: ignore[no-any-return]
+
+    def encode(
+        self,
+        source_ids: Tensor | None,
+        source_attention_mask: Tensor | None = None,
+        *,
+        token_types: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor | None:
+        """The memory (B, S, D) that cross-attention reads; None for a decoder alone."""
+        if self.encoder is None or self.decoder is None:
+            if source_ids is not None:
+                raise ValueError("this model has one stack only: it takes token_ids and no source_ids")
+            return None
+        if source_ids is None:
+            raise ValueError("a model with an encoder and a decoder needs source_ids")
+        return self.encoder(  # type: ignore[no-any-return]
+            source_ids, source_attention_mask, token_types=token_types, tap=scoped(tap, "encoder")
+        )
+
+    def start(
+        self,
+        n_rows: int,
+        max_len: int,
+        source_ids: Tensor | None = None,
+        source_attention_mask: Tensor | None = None,
+    ) -> TransformerState:
+        """An empty state for `n_rows` rows of at most `max_len` tokens; encodes the source, once."""
+        if self.decoder is None:
+            raise ValueError("an encoder alone cannot generate step by step")
+        weight = self.decoder.embeddings.tokens.weight
+        memory = self.encode(source_ids, source_attention_mask)
+        attentions = [block.self_attn for block in self.decoder.blocks]
+        cross = [block.cross_attn for block in self.decoder.blocks]
+        return TransformerState(
+            layers=[new_layer_cache(a, n_rows, max_len, weight.dtype, weight.device) for a in attentions],  # type: ignore[arg-type]
+            max_len=max_len,
+            lengths=torch.zeros(n_rows, dtype=torch.long, device=weight.device),
+            longest=0,
+            memory=None if memory is None else [c.project_memory(memory) for c in cross],  # type: ignore[union-attr,operator]
+            memory_mask=source_attention_mask,
+        )
+
+    def step(
+        self,
+        token_ids: Tensor,
+        state: TransformerState,
+        attention_mask: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> tuple[Tensor, TransformerState]:
+        """Logits (B, T, V) of T more tokens a row (prefill, or T = 1), and the state that holds them."""
+        assert self.decoder is not None
+        hidden, state = self.decoder.step(token_ids, state, attention_mask, scoped(tap, "decoder"))
+        return self.head(hidden, attention_mask), state
+
+    def n_parameters(self) -> int:
+        """Trained numbers; a tied table counts once."""
+        return sum(p.numel() for p in self.parameters())

@@ -1,0 +1,1 @@
+"""Layers. Torch only: they take numbers, never configurations."""

@@ -1,0 +1,148 @@
+"""Multi-head attention: self and cross, grouped queries, cache; fused, or in the open when a tap asks."""
+
+import math
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.kv_cache import LayerCache, Slots
+from glassformer.nn.masks import Mask
+from glassformer.nn.norms import NormFactory
+from glassformer.nn.positions import apply_rotary
+
+EVERYONE = Mask()
+
+
+class Tap(Protocol):
+    """Sees named tensors on their way and may replace them; `None` in its place means the fused path."""
+
+    def __call__(self, name: str, x: Tensor) -> Tensor: ...
+
+    def scope(self, name: str) -> "Tap": ...
+
+
+def scoped(tap: Tap | None, name: str) -> Tap | None:
+    """The tap of a part; None stays None."""
+    return None if tap is None else tap.scope(name)
+
+
+class MultiHeadAttention(nn.Module):
+    """MultiHead(Q, K, V) = Concat(head₁ … head_H) W_O (Vaswani 2017, section 3.2.2).
+
+    Letters: B batch, T query length, S key length, D d_model, H n_heads, G n_kv_heads, K d_head, W d_value.
+    With G < H each key-value head serves H / G neighbouring query heads (Ainslie 2023). Without `out_proj` the
+    concatenated heads are returned, (B, T, H·W).
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_heads: int,
+        *,
+        n_kv_heads: int | None = None,
+        d_head: int | None = None,
+        d_value: int | None = None,
+        d_memory: int | None = None,
+        qkv_bias: bool = True,
+        fused_qkv: bool = False,
+        out_proj: bool = True,
+        out_bias: bool = True,
+        scale: float | None = None,
+        dropout: float = 0.0,
+        qk_norm: NormFactory | None = None,
+    ) -> None:
+        super().__init__()
+        if d_head is None and d_model % n_heads:
+            raise ValueError(f"d_model {d_model} is not divisible by n_heads {n_heads}")
+        self.n_heads = n_heads
+        self.n_kv_heads = n_kv_heads or n_heads
+        if n_heads % self.n_kv_heads:
+            raise ValueError(f"n_heads {n_heads} is not divisible by n_kv_heads {n_kv_heads}")
+        self.d_head = d_head or d_model // n_heads
+        self.d_value = d_value or self.d_head
+        self.scale = 1 / math.sqrt(self.d_head) if scale is None else scale
+        self.dropout = dropout
+        self.split_sizes = (  # rows of queries, keys and values; of the fused matrix, where there is one
+            n_heads * self.d_head,
+            self.n_kv_heads * self.d_head,
+            self.n_kv_heads * self.d_value,
+        )
+        if fused_qkv:
+            self.qkv_proj = nn.Linear(d_model, sum(self.split_sizes), bias=qkv_bias)
+        else:
+            d_memory = d_memory or d_model
+            self.q_proj = nn.Linear(d_model, self.split_sizes[0], bias=qkv_bias)
+            self.k_proj = nn.Linear(d_memory, self.split_sizes[1], bias=qkv_bias)
+            self.v_proj = nn.Linear(d_memory, self.split_sizes[2], bias=qkv_bias)
+        self.q_norm = None if qk_norm is None else qk_norm(self.d_head)
+        self.k_norm = None if qk_norm is None else qk_norm(self.d_head)
+        self.out_proj = nn.Linear(n_heads * self.d_value, d_model, bias=out_bias) if out_proj else None
+        self.fused_qkv = fused_qkv
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor | None = None,
+        *,
+        mask: Mask = EVERYONE,
+        bias: Tensor | None = None,
+        rotary: tuple[Tensor, Tensor] | None = None,
+        cache: LayerCache | None = None,
+        slots: Slots | None = None,
+        memory_kv: tuple[Tensor, Tensor] | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """`x` (B, T, D) attends to itself, to `memory` (B, S, D), or to a memory already projected.
+
+        `bias` (B or 1, H, T, S) is added to the scores. With a `cache`, keys and values of `x` are written into
+        `slots` and all filled slots are attended to. Returns (B, T, D).
+        """
+        if memory_kv is not None:
+            query, (key, value) = self.heads(self.q_proj(x), self.q_norm), memory_kv
+        elif memory is not None:
+            query, (key, value) = self.heads(self.q_proj(x), self.q_norm), self.project_memory(memory)
+        else:
+            query, key, value = self.project_self(x)
+        if rotary is not None:
+            query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
+        if cache is not None and slots is not None:
+            key, value = cache.append(key, value, slots)
+        dropout = self.dropout if self.training else 0.0
+        if tap is None:
+            context = attention_fused(query, key, value, mask, bias, self.scale, dropout)
+        else:
+            query, key, value = tap("query", query), tap("key", key), tap("value", value)
+            context, _, _ = attention_reference(query, key, value, mask, bias, self.scale, dropout, tap)
+        context = context.transpose(1, 2).flatten(2)  # (B, T, H·W)
+        return context if self.out_proj is None else self.out_proj(context)
+
+    def project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(B, T, D) → query (B, H, T, K), key (B, G, T, K), value (B, G, T, W)."""
+        if self.fused_qkv:
+            q, k, v = self.qkv_proj(x).split(self.split_sizes, dim=-1)
+        else:
+            q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
+        return self.heads(q, self.q_norm), self.heads(k, self.k_norm), self.heads(v, None, self.d_value)
+
+    def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, S, D) → key (B, G, S, K) and value (B, G, S, W), by the memory's own length."""
+        key = self.heads(self.k_proj(memory), self.k_norm)
+        return key, self.heads(self.v_proj(memory), None, self.d_value)
+
+    def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None) -> Tensor:
+        """(B, T, H·K) → (B, H, T, K), each head normed when there is a norm."""
+        x = x.unflatten(-1, (-1, width or self.d_head))  # (B, T, H, K)
+        return (x if norm is None else norm(x)).transpose(1, 2)
+
+
+def new_layer_cache(
+    attention: MultiHeadAttention, n_rows: int, max_len: int, dtype: torch.dtype, device: torch.device
+) -> LayerCache:
+    """Empty buffers for one layer; one slot more than `max_len` takes what padding writes."""
+    shape = (n_rows, attention.n_kv_heads, max_len + 1)
+    return LayerCache(
+        keys=torch.zeros(*shape, attention.d_head, dtype=dtype, device=device),
+        values=torch.zeros(*shape, attention.d_value, dtype=dtype, device=device),
+    )

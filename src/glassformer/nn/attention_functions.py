@@ -1,0 +1,124 @@
+"""Attention as formulas: scores → weights → context. Free functions, the readable reference of every fused path.
+
+Letters: B batch, H heads, T query length, S key length, K key width, W value width.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from glassformer.nn.masks import Mask
+
+
+def scaled_dot_product_scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
+    """score(q, k) = q·k / √K, the inner part of equation 1 of Vaswani (2017).
+
+    `query` (B, H, T, K), `key` (B, H, S, K) → (B, H, T, S). `scale` replaces 1/√K. The root keeps the variance of
+    a dot product of K independent unit-variance terms at 1; without it the softmax saturates as K grows.
+    """
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
+    return query @ key.transpose(-2, -1) * scale
+
+
+def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Softmax over the keys a query may attend to; a query with no such key gets zeros, with finite gradients.
+
+    `scores` (..., T, S), `allowed` bool and broadcastable, True = may attend.
+
+    >>> masked_softmax(torch.zeros(2, 2), torch.tensor([[True, True], [False, False]]))
+    tensor([[0.5000, 0.5000],
+            [0.0000, 0.0000]])
+    """
+    if allowed is None:
+        return scores.softmax(dim=-1)
+    row_has_key = allowed.any(dim=-1, keepdim=True)
+    # -inf, not a large finite number: no score can out-vote it, in any precision. An empty row is opened for the
+    # softmax and closed after it, because the gradient of a softmax over nothing but -inf is not a number.
+    weights = scores.masked_fill(~(allowed | ~row_has_key), -math.inf).softmax(dim=-1)
+    return weights.masked_fill(~row_has_key, 0.0)
+
+
+def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
+    """(B, G, S, K) → (B, H, S, K): each key-value head serves H / G neighbouring query heads (Ainslie 2023)."""
+    return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
+
+
+def attention_reference(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+    tap: Callable[[str, Tensor], Tensor] | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """softmax(scale · q kᵀ + bias) v with every step in sight; returns (context, weights, scores).
+
+    `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W), `bias` (B or 1, H, T, S) is added to the scores.
+    `tap` is shown each step by name and what it returns is used: the scores before the mask, the weights before
+    dropout.
+    """
+    tap = tap or (lambda name, x: x)
+    n_heads = query.shape[1]
+    scores = scaled_dot_product_scores(query, repeat_kv(key, n_heads), scale)  # (B, H, T, S)
+    scores = tap("scores", scores if bias is None else scores + bias)
+    allowed = None if mask.is_trivial else mask.dense(query.shape[2], key.shape[2], query.device)
+    weights = tap("weights", masked_softmax(scores, allowed))
+    context = tap("context", F.dropout(weights, dropout) @ repeat_kv(value, n_heads))  # (B, H, T, W)
+    return context, weights, scores
+
+
+def attention_fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    bias: Tensor | None = None,
+    scale: float | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """The context of `attention_reference` through PyTorch's fused kernel, which never writes the weights out."""
+    grouped = query.shape[1] != key.shape[1]
+    allowed: Tensor | None = None
+    if bias is None and mask.is_only_causal and query.shape[2] == key.shape[2]:
+        return F.scaled_dot_product_attention(
+            query, key, value, is_causal=True, scale=scale, dropout_p=dropout, enable_gqa=grouped
+        )
+    if not mask.is_trivial:
+        allowed = mask.dense(query.shape[2], key.shape[2], query.device)
+    empty = None
+    if allowed is not None and mask.may_leave_a_row_empty:
+        empty = ~allowed.any(dim=-1, keepdim=True)  # (B, 1, T, 1)
+        allowed = allowed | empty
+    attn_mask = allowed
+    if bias is not None:
+        attn_mask = bias.to(query.dtype)
+        if allowed is not None:
+            attn_mask = attn_mask.masked_fill(~allowed, -math.inf)
+    context = F.scaled_dot_product_attention(
+        query, key, value, attn_mask=attn_mask, scale=scale, dropout_p=dropout, enable_gqa=grouped
+    )
+    return context if empty is None else context.masked_fill(empty, 0.0)
+
+
+def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
+    """score(q, k) = vᵀ tanh(q + k), q = W₁h and k = W₂s already projected (Bahdanau 2015, appendix A.1.2).
+
+    `query` (B, T, A), `key` (B, S, A), `vector` (A,) → (B, T, S).
+
+    >>> additive_scores(torch.zeros(1, 1, 2), torch.zeros(1, 3, 2), torch.ones(2)).shape
+    torch.Size([1, 1, 3])
+    """
+    return torch.tanh(query[:, :, None] + key[:, None, :]) @ vector
+
+
+def multiplicative_scores(query: Tensor, key: Tensor) -> Tensor:
+    """score(q, k) = qᵀk: Luong (2015), equation 8 "dot"; "general" when `key` is already W·s.
+
+    `query` (B, T, A), `key` (B, S, A) → (B, T, S).
+    """
+    return query @ key.transpose(-2, -1)

@@ -1,0 +1,52 @@
+"""From ids to the first hidden states."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class Embeddings(nn.Module):
+    """(tokens · scale + types + positions) → norm → dropout → projection.
+
+    The token table may be narrower than the model (`d_embedding`, Lan 2020); then positions, types and norm have
+    its width too, and a projection without bias widens the sum.
+    """
+
+    def __init__(
+        self,
+        tokens: nn.Embedding,
+        positions: nn.Module | None,
+        token_types: nn.Embedding | None,
+        norm: nn.Module | None,
+        d_model: int,
+        scale: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        d_embedding = tokens.embedding_dim
+        self.tokens = tokens
+        self.positions = positions
+        self.token_types = token_types
+        self.norm = norm
+        self.projection = None if d_embedding == d_model else nn.Linear(d_embedding, d_model, bias=False)
+        self.scale = math.sqrt(d_model) if scale else None
+        self.dropout = dropout
+
+    def forward(self, token_ids: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:
+        """`token_ids` (B, T), `positions` (T,) or (B, T) → (B, T, d_model)."""
+        x = self.tokens(token_ids)
+        if self.scale is not None:
+            x = x * self.scale
+        if self.token_types is not None:
+            x = x + self.token_types(torch.zeros_like(token_ids) if token_types is None else token_types)
+        elif token_types is not None:
+            raise ValueError("this model has no token types (n_token_types is 0), and some were given")
+        if self.positions is not None:
+            x = x + self.positions(positions).to(x.dtype)
+        if self.norm is not None:
+            x = self.norm(x)
+        if self.dropout:
+            x = F.dropout(x, self.dropout, self.training)
+        return x if self.projection is None else self.projection(x)

@@ -1,0 +1,59 @@
+"""The position-wise feed-forward layer."""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+Activation = Callable[[Tensor], Tensor]
+
+
+def relu2(x: Tensor) -> Tensor:
+    """max(0, x)² (So 2021).
+
+    >>> import torch
+    >>> relu2(torch.tensor([-1.0, 2.0]))
+    tensor([0., 4.])
+    """
+    return F.relu(x).square()
+
+
+def gelu_tanh(x: Tensor) -> Tensor:
+    """GELU in its tanh approximation (Hendrycks 2016, section 2), as GPT-2 has it."""
+    return F.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": F.silu,
+    "relu2": relu2,
+}
+
+
+class FeedForward(nn.Module):
+    """down(act(up(x))) (Vaswani 2017, equation 2), or down(act(gate(x)) · up(x)) with a gate (Shazeer 2020)."""
+
+    def __init__(
+        self,
+        d_model: int,
+        d_ff: int,
+        activation: Activation,
+        gated: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(d_model, d_ff, bias=bias) if gated else None
+        self.up_proj = nn.Linear(d_model, d_ff, bias=bias)
+        self.down_proj = nn.Linear(d_ff, d_model, bias=bias)
+        self.activation = activation
+        self.dropout = dropout
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.gate_proj is None:
+            h = self.activation(self.up_proj(x))
+        else:
+            h = self.activation(self.gate_proj(x)) * self.up_proj(x)
+        return self.down_proj(F.dropout(h, self.dropout, self.training))  # type: ignore[no-any-return]

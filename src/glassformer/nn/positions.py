@@ -1,0 +1,206 @@
+"""How a model knows where a token stands: five ways, each computed for any position, with no hidden maximum.
+
+Letters: B batch, T query length, S key length, H heads, K head width.
+"""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+
+def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
+    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same) (Vaswani 2017, section 3.5).
+
+    `positions` (..., T) → (..., T, d_model). "halves" puts all sines before all cosines. d_model must be even.
+
+    >>> sinusoid(torch.tensor([0]), 4)
+    tensor([[0., 1., 0., 1.]])
+    """
+    if d_model % 2:
+        raise ValueError(f"sinusoids come in pairs, and d_model is {d_model}")
+    frequency = torch.exp(
+        torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
+        * (-math.log(10000.0) / d_model)
+    )
+    angle = positions[..., None].float() * frequency  # (..., T, d_model/2)
+    pair = (angle.sin(), angle.cos())
+    return torch.cat(pair, -1) if layout == "halves" else torch.stack(pair, -1).flatten(-2)
+
+
+class SinusoidalPositions(nn.Module):
+    """Adds `sinusoid`: no parameters, no buffer, any length, on the input's device."""
+
+    def __init__(self, d_model: int, layout: str = "interleaved") -> None:
+        super().__init__()
+        self.d_model, self.layout = d_model, layout
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return sinusoid(positions, self.d_model, self.layout)
+
+
+class LearnedPositions(nn.Module):
+    """A trained row for each of `max_len` positions; rows start at `offset`."""
+
+    def __init__(self, max_len: int, d_model: int, offset: int = 0) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_len + offset, d_model)
+        self.max_len, self.offset = max_len, offset
+
+    def forward(self, positions: Tensor) -> Tensor:
+        return self.table(positions + self.offset)  # type: ignore[no-any-return]
+
+
+class _ExactBuffers(nn.Module):
+    """Buffers that follow the module to its device and keep their type when the model is cast.
+
+    A frequency rounded to half precision turns far tokens by wrong angles.
+    """
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "_ExactBuffers":
+        def move(x: Tensor) -> Tensor:
+            moved = fn(x)
+            return moved if moved.dtype == x.dtype else x.to(moved.device)
+
+        return super()._apply(move, recurse)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class Rotary(_ExactBuffers):
+    """Cosines and sines of the angles by which queries and keys are turned (Su 2021, section 3.2.2).
+
+    `inverse_frequencies` (K'/2,) in radians per token, K' the turned part of the head; `attention_factor` multiplies
+    both, as YaRN asks. Computed in fp32 whatever the model's precision.
+    """
+
+    inverse_frequencies: Tensor
+
+    def __init__(self, inverse_frequencies: Tensor, attention_factor: float = 1.0) -> None:
+        super().__init__()
+        self.register_buffer("inverse_frequencies", inverse_frequencies, persistent=False)
+        self.attention_factor = attention_factor
+
+    def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """`positions` (T,) or (B, T) → cos and sin, each (1 or B, 1, T, K')."""
+        angle = positions[..., None].float() * self.inverse_frequencies.float()
+        angle = torch.cat((angle, angle), -1).unsqueeze(-3)  # (B, 1, T, K')
+        angle = angle if angle.dim() == 4 else angle[None]
+        return angle.cos() * self.attention_factor, angle.sin() * self.attention_factor
+
+
+def rotary_frequencies(base: float, d_rotary: int) -> Tensor:
+    """θᵢ = base^(-2i/K'), i = 0 … K'/2 - 1, in radians per token (Su 2021, equation 15).
+
+    >>> rotary_frequencies(10000.0, 4)
+    tensor([1.0000, 0.0100])
+    """
+    return base ** -(torch.arange(0, d_rotary, 2, dtype=torch.float32) / d_rotary)
+
+
+def linear_scaled(frequencies: Tensor, factor: float) -> Tensor:
+    """Every angle divided by the factor: position interpolation (Chen 2023)."""
+    return frequencies / factor
+
+
+def llama3_scaled(
+    frequencies: Tensor, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_len: int
+) -> Tensor:
+    """Long waves divided by the factor, short ones kept, a linear blend between (Llama 3.1's rule)."""
+    turns = original_max_len * frequencies / (2 * math.pi)  # full turns over the original context
+    keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
+    return keep * frequencies + (1 - keep) * frequencies / factor
+
+
+def yarn_scaled(
+    frequencies: Tensor, base: float, factor: float, original_max_len: int, beta_fast: float, beta_slow: float
+) -> tuple[Tensor, float]:
+    """NTK-by-parts interpolation and the attention factor 0.1·ln(factor) + 1 (Peng 2023, sections 3.2 and 3.4)."""
+    n = len(frequencies)
+
+    def index_of(turns: float) -> float:
+        """The (fractional) frequency index that turns so many times over the original context."""
+        return n * math.log(original_max_len / (turns * 2 * math.pi)) / math.log(base)
+
+    low = max(math.floor(index_of(beta_fast)), 0)
+    high = min(math.ceil(index_of(beta_slow)), 2 * n - 1)
+    ramp = ((torch.arange(n, dtype=torch.float32) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    scaled = frequencies * (1 - ramp) + frequencies / factor * ramp
+    return scaled, (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
+
+
+def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """Turns pair (i, i + K'/2) of each head by its angle: the half-split layout; the rest of the head passes.
+
+    `x` (B, H, T, K), `cos` and `sin` (1 or B, 1, T, K') with K' ≤ K.
+    """
+    width = cos.shape[-1]
+    turned, rest = (x, None) if width == x.shape[-1] else (x[..., :width], x[..., width:])
+    first, second = turned.chunk(2, dim=-1)
+    cos, sin = cos.to(x.dtype), sin.to(x.dtype)
+    turned = turned * cos + torch.cat((-second, first), -1) * sin
+    return turned if rest is None else torch.cat((turned, rest), -1)
+
+
+def alibi_slopes(n_heads: int) -> list[float]:
+    """2^(-8h/H), h = 1 … H, for a power of two; else every other slope of the next one fills up (Press 2022).
+
+    >>> alibi_slopes(4)
+    [0.25, 0.0625, 0.015625, 0.00390625]
+    """
+    power = 2 ** math.floor(math.log2(n_heads))
+    slopes = [2 ** (-8 * (h + 1) / power) for h in range(power)]
+    return slopes + [2 ** (-4 * (h + 1) / power) for h in range(0, 2 * (n_heads - power), 2)]
+
+
+class AlibiBias(_ExactBuffers):
+    """score bias = -slope · |query position - key position|, one slope a head; nothing is trained."""
+
+    slopes: Tensor
+
+    def __init__(self, n_heads: int) -> None:
+        super().__init__()
+        self.register_buffer("slopes", torch.tensor(alibi_slopes(n_heads)), persistent=False)
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """(T,) or (B, T) and (S,) or (B, S) → (1 or B, H, T, S)."""
+        distance = (query_positions[..., :, None] - key_positions[..., None, :]).abs()
+        distance = distance if distance.dim() == 3 else distance[None]
+        return -self.slopes[:, None, None] * distance[:, None]
+
+
+def relative_bucket(distance: Tensor, n_buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
+    """The bucket of key position - query position (Raffel 2020, section 2.1, as its public code counts).
+
+    Half of the buckets (of each direction, when both are seen) are single distances, the rest grow
+    logarithmically up to `max_distance`, beyond which all share the last.
+
+    >>> relative_bucket(torch.tensor([0, -1, -200]), 32, 128, bidirectional=False)
+    tensor([ 0,  1, 31])
+    """
+    bucket = torch.zeros_like(distance)
+    if bidirectional:
+        n_buckets //= 2
+        bucket = (distance > 0).long() * n_buckets
+        distance = distance.abs()
+    else:
+        distance = -distance.clamp(max=0)
+    n_exact = n_buckets // 2
+    growth = torch.log(distance.clamp(min=1).float() / n_exact) / math.log(max_distance / n_exact)
+    far = (n_exact + (growth * (n_buckets - n_exact)).long()).clamp(max=n_buckets - 1)
+    return bucket + torch.where(distance < n_exact, distance, far)
+
+
+class RelativeBias(nn.Module):
+    """score bias = table[bucket(key position - query position), head], learned, one table a stack."""
+
+    def __init__(self, n_heads: int, n_buckets: int, max_distance: int, bidirectional: bool) -> None:
+        super().__init__()
+        self.table = nn.Embedding(n_buckets, n_heads)
+        self.max_distance, self.bidirectional = max_distance, bidirectional
+
+    def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
+        """(T,) or (B, T) and (S,) or (B, S) → (1 or B, H, T, S)."""
+        distance = key_positions[..., None, :] - query_positions[..., :, None]
+        distance = distance if distance.dim() == 3 else distance[None]
+        bucket = relative_bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
+        return self.table(bucket).permute(0, 3, 1, 2)  # type: ignore[no-any-return]

@@ -1,0 +1,1 @@
+"""What a model learns from. An objective is the only place that shifts, adds or corrupts tokens."""

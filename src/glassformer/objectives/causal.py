@@ -1,0 +1,63 @@
+"""Next-token prediction."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from glassformer.data.batching import Batch, Example, pad
+from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
+from glassformer.objectives.objective import Model
+
+
+class CausalObjective:
+    """Every token predicts the next one: maximises Σ log p(tokenᵢ | tokens before it) (Bengio 2003)."""
+
+    def __init__(self, label_smoothing: float = 0.0) -> None:
+        self.label_smoothing = label_smoothing
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+        """Rows of T + 1 ids → inputs, all but the last, and labels, all but the first. The only shift there is.
+
+        Rows of unequal length are padded on the right; padding is neither attended to nor scored. In a packed
+        row positions restart with every document, and no document predicts the next one's first token.
+
+        >>> rows = [Example(np.array([5, 6, 7])), Example(np.array([8, 9]))]
+        >>> batch = CausalObjective().collate(rows, np.random.default_rng(0))
+        >>> batch.token_ids.tolist(), batch.labels.tolist(), batch.n_targets
+        ([[5, 6], [8, 0]], [[6, 7], [9, -100]], 3)
+        """
+        token_ids, mask = pad([e.token_ids[:-1] for e in examples], 0)
+        labels, _ = pad([e.token_ids[1:] for e in examples], NOT_SCORED)
+        positions = document_ids = None
+        if any(e.document_ids is not None for e in examples):
+            documents = [_documents(e) for e in examples]
+            document_ids, _ = pad([d[:-1] for d in documents], -1)
+            next_documents, _ = pad([d[1:] for d in documents], -1)
+            labels = labels.masked_fill(document_ids != next_documents, NOT_SCORED)
+            positions, _ = pad([_positions(d[:-1]) for d in documents], 0)
+        return Batch(
+            token_ids=token_ids,
+            attention_mask=None if bool(mask.all()) else mask,
+            labels=labels,
+            n_targets=int((labels != NOT_SCORED).sum()),
+            positions=positions,
+            document_ids=document_ids,
+        )
+
+    def loss(self, model: Model, batch: Batch) -> LossSums:
+        """The summed cross-entropy of a batch that `collate` made."""
+        logits = model(**batch.model_inputs())
+        return token_cross_entropy(logits, batch.labels, batch.n_targets, self.label_smoothing)
+
+
+def _documents(example: Example) -> np.ndarray:
+    if example.document_ids is None:
+        return np.zeros(len(example.token_ids), dtype=np.int64)
+    return example.document_ids
+
+
+def _positions(documents: np.ndarray) -> np.ndarray:
+    """Each token's place in its document: [0, 0, 1, 1, 1] → [0, 1, 0, 1, 2]."""
+    place = np.arange(len(documents))
+    begins = np.concatenate(([True], documents[1:] != documents[:-1]))[: len(documents)]
+    return place - np.maximum.accumulate(np.where(begins, place, 0))

@@ -1,0 +1,43 @@
+"""Cross-entropy over tokens, as sums: whoever knows the number of all targets divides, once."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn import functional as F
+
+NOT_SCORED = -100
+"""The label of a position that is no target."""
+
+
+@dataclass(frozen=True)
+class LossSums:
+    """Sums over the targets of a batch, never means: sums of micro-batches and of ranks add up."""
+
+    total: Tensor
+    """What is minimised, label smoothing included; differentiable."""
+    nats: Tensor
+    """The plain negative log-likelihood, in nats; detached."""
+    n_targets: int
+
+
+def token_cross_entropy(
+    logits: Tensor, labels: Tensor, n_targets: int, label_smoothing: float = 0.0
+) -> LossSums:
+    """-Σ log softmax(logits)[label] over all labels that are scored, in fp32 whatever the logits are.
+
+    `logits` (…, V), `labels` (…) with -100 = not scored. With smoothing ε the target is (1-ε) · one-hot + ε/V
+    (Szegedy 2016, section 7); `nats` leaves it out.
+
+    >>> import torch
+    >>> sums = token_cross_entropy(torch.zeros(1, 3, 4), torch.tensor([[2, 0, -100]]), n_targets=2)
+    >>> round(sums.nats.item() / sums.n_targets, 4)  # ln 4
+    1.3863
+    """
+    flat, labels = logits.flatten(0, -2).float(), labels.flatten()
+    nats = F.cross_entropy(flat, labels, ignore_index=NOT_SCORED, reduction="sum")
+    total = nats
+    if label_smoothing:
+        total = F.cross_entropy(
+            flat, labels, ignore_index=NOT_SCORED, reduction="sum", label_smoothing=label_smoothing
+        )
+    return LossSums(total, nats.detach(), n_targets)

@@ -1,0 +1,21 @@
+"""What the training loop asks of a task."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+from torch import Tensor
+
+from glassformer.data.batching import Batch, Example
+from glassformer.objectives.loss import LossSums
+
+Model = Callable[..., Tensor]
+"""A network, or a compiled or wrapped one: fields of a batch as keywords in, logits out."""
+
+
+class Objective(Protocol):
+    """A task: how examples become a batch, and what its loss is. The loop knows nothing else of it."""
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch: ...
+
+    def loss(self, model: Model, batch: Batch) -> LossSums: ...

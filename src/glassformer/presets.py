@@ -1,0 +1,251 @@
+"""Named configurations, each a few numbers away from its family's own words.
+
+Sizes are those of the papers and of the published checkpoints. Two rows of GPT-3's table 2.1 contradict themselves:
+it gives "GPT-3 XL" (1.3 B) 24 heads of width 128 at d_model 2048, and "GPT-3 13B" d_model 5140, which 40 heads of
+width 128 do not fill. Here the heads fill d_model: 16 × 128 = 2048, and 40 × 128 = 5120.
+"""
+
+import difflib
+from dataclasses import replace
+
+from glassformer.config import (
+    FanInInit,
+    LearnedPositions,
+    Llama3Scaling,
+    NormalInit,
+    RelativePositions,
+    RotaryPositions,
+    SinusoidalPositions,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    XavierInit,
+)
+from glassformer.errors import UserError
+
+
+def _gpt(
+    n_layers: int, n_heads: int, d_model: int, vocab_size: int = 50257, max_len: int = 1024
+) -> TransformerConfig:
+    """GPT-2's words (Radford 2019): pre-norm, learned positions, tied head, all biases."""
+    return TransformerConfig(
+        decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
+        d_model=d_model,
+        vocab_size=vocab_size,
+        max_len=max_len,
+        positions=LearnedPositions(),
+        activation="gelu_tanh",
+        embedding_dropout=0.1,
+        residual_dropout=0.1,
+        attention_dropout=0.1,
+        init=NormalInit(0.02, residual="scaled"),
+    )
+
+
+def _gpt3(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
+    """GPT-3 (Brown 2020, table 2.1); its alternating sparse layers are dense here."""
+    return replace(
+        _gpt(n_layers, n_heads, d_model, max_len=2048),
+        embedding_dropout=0.0,
+        residual_dropout=0.0,
+        attention_dropout=0.0,
+    )
+
+
+def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> TransformerConfig:
+    """What small models train best with here (see docs/log.md): rotary positions, RMSNorm without a scale, QK-norm,
+
+    squared ReLU, no biases, projections to the residual stream that start at zero, an untied head.
+    """
+    return TransformerConfig(
+        decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
+        d_model=d_model,
+        max_len=max_len,
+        tie_output=False,
+        positions=RotaryPositions(),
+        norm="rmsnorm",
+        norm_weight=False,
+        qk_norm=True,
+        activation="relu2",
+        qkv_bias=False,
+        attn_out_bias=False,
+        ff_bias=False,
+        init=FanInInit(residual="zero", embedding_std=1.0, head="zero"),
+    )
+
+
+def _bert(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
+    """BERT's words (Devlin 2019), with the masked-LM head."""
+    return TransformerConfig(
+        encoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
+        d_model=d_model,
+        vocab_size=30522,
+        n_token_types=2,
+        max_len=512,
+        positions=LearnedPositions(),
+        norm_eps=1e-12,
+        norm_order="post",
+        final_norm=False,
+        embedding_norm=True,
+        activation="gelu",
+        embedding_dropout=0.1,
+        residual_dropout=0.1,
+        attention_dropout=0.1,
+        head=TokenHead(transform=True, bias="learned"),
+        init=NormalInit(0.02),
+        pad_id=0,
+        unk_id=100,
+        mask_id=103,
+    )
+
+
+def _bart(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
+    """BART's words (Lewis 2020)."""
+    stack = Stack(n_layers, n_heads, d_ff=4 * d_model)
+    return TransformerConfig(
+        encoder=stack,
+        decoder=stack,
+        d_model=d_model,
+        vocab_size=50265,
+        max_len=1024,
+        share_embeddings=True,
+        positions=LearnedPositions(offset=2),
+        norm_order="post",
+        final_norm=False,
+        embedding_norm=True,
+        activation="gelu",
+        embedding_dropout=0.1,
+        residual_dropout=0.1,
+        head=TokenHead(bias="constant"),
+        init=NormalInit(0.02),
+        bos_id=0,
+        pad_id=1,
+        eos_id=2,
+        unk_id=3,
+        mask_id=50264,
+        decoder_start_id=2,
+    )
+
+
+def _paper(d_model: int, d_ff: int, n_heads: int, dropout: float) -> TransformerConfig:
+    """Vaswani (2017), table 3, with the 37,000 shared English-German tokens of section 5.1."""
+    stack = Stack(6, n_heads, d_ff=d_ff)
+    return TransformerConfig(
+        encoder=stack,
+        decoder=stack,
+        d_model=d_model,
+        vocab_size=37000,
+        max_len=512,
+        share_embeddings=True,
+        positions=SinusoidalPositions(),
+        norm_order="post",
+        final_norm=False,
+        activation="relu",
+        scale_embeddings=True,
+        embedding_dropout=dropout,
+        residual_dropout=dropout,
+        init=XavierInit(),
+    )
+
+
+def _t5(n_layers: int, n_heads: int, d_model: int, d_ff: int) -> TransformerConfig:
+    """T5's words (Raffel 2020), version 1.0."""
+    stack = Stack(n_layers, n_heads, d_head=64, d_ff=d_ff)
+    return TransformerConfig(
+        encoder=stack,
+        decoder=stack,
+        d_model=d_model,
+        vocab_size=32128,
+        max_len=512,
+        share_embeddings=True,
+        positions=RelativePositions(n_buckets=32, max_distance=128),
+        norm="rmsnorm",
+        norm_eps=1e-6,
+        activation="relu",
+        qkv_bias=False,
+        attn_out_bias=False,
+        ff_bias=False,
+        attention_scale=1.0,
+        scale_logits=True,
+        embedding_dropout=0.1,
+        residual_dropout=0.1,
+        attention_dropout=0.1,
+        ff_dropout=0.1,
+        init=NormalInit(0.02),
+        pad_id=0,
+        eos_id=1,
+        unk_id=2,
+        decoder_start_id=0,
+    )
+
+
+_MARIAN = replace(
+    _paper(512, 2048, 8, dropout=0.1),
+    vocab_size=58101,
+    positions=SinusoidalPositions(layout="halves"),
+    activation="silu",
+    head=TokenHead(bias="constant"),
+    init=NormalInit(0.02),
+    pad_id=58100,
+    eos_id=0,
+    unk_id=1,
+    decoder_start_id=58100,
+)
+
+_LLAMA_3_1_8B = TransformerConfig(
+    decoder=Stack(32, 32, n_kv_heads=8, d_head=128, d_ff=14336),
+    d_model=4096,
+    vocab_size=128256,
+    max_len=131072,
+    tie_output=False,
+    positions=RotaryPositions(base=500000.0, scaling=Llama3Scaling(8.0, 1.0, 4.0, 8192)),
+    norm="rmsnorm",
+    activation="silu",
+    gated_ff=True,
+    qkv_bias=False,
+    attn_out_bias=False,
+    ff_bias=False,
+    bos_id=128000,
+    eos_id=128001,
+)
+
+PRESETS: dict[str, TransformerConfig] = {
+    "gpt-mini": _gpt(6, 6, 192, max_len=256),
+    "modern-mini": _modern(4, 4, 128, max_len=256),
+    "modern-small": _modern(6, 6, 384, max_len=256),
+    "gpt2": _gpt(12, 12, 768),
+    "gpt2-medium": _gpt(24, 16, 1024),
+    "gpt2-large": _gpt(36, 20, 1280),
+    "gpt2-xl": _gpt(48, 25, 1600),
+    "gpt3-small": _gpt3(12, 12, 768),
+    "gpt3-medium": _gpt3(24, 16, 1024),
+    "gpt3-large": _gpt3(24, 16, 1536),
+    "gpt3-xl": _gpt3(24, 16, 2048),
+    "gpt3-2.7b": _gpt3(32, 32, 2560),
+    "gpt3-6.7b": _gpt3(32, 32, 4096),
+    "gpt3-13b": _gpt3(40, 40, 5120),
+    "gpt3-175b": _gpt3(96, 96, 12288),
+    "bert-base": _bert(12, 12, 768),
+    "bert-large": _bert(24, 16, 1024),
+    "bart-base": _bart(6, 12, 768),
+    "bart-large": _bart(12, 16, 1024),
+    "transformer-base": _paper(512, 2048, 8, dropout=0.1),
+    "transformer-big": _paper(1024, 4096, 16, dropout=0.3),
+    "marian": _MARIAN,
+    "llama-3.1-8b": _LLAMA_3_1_8B,
+    "t5-small": _t5(6, 8, 512, 2048),
+    "t5-base": _t5(12, 12, 768, 3072),
+}
+
+
+def preset(name: str) -> TransformerConfig:
+    """The configuration of that name; `UserError` with the nearest name when there is none.
+
+    >>> preset("gpt2").d_model
+    768
+    """
+    if name not in PRESETS:
+        near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(PRESETS)}"
+        raise UserError(f"unknown preset {name!r}: {hint}")
+    return PRESETS[name]

@@ -1,0 +1,108 @@
+"""Recipes: one TOML file a run that works, with the result it must reach. `REFERENCE.toml` comments every key."""
+
+import difflib
+from importlib.resources import files as package_files
+from pathlib import Path
+from typing import Any
+
+from glassformer import files
+from glassformer.errors import UserError
+from glassformer.presets import preset
+from glassformer.run_config import Run
+from glassformer.settings import from_dict, parse_toml, to_dict
+
+
+def names() -> list[str]:
+    """The recipes inside the package."""
+    here = package_files("glassformer.recipes")
+    found = (item.name for item in here.iterdir() if item.name.endswith(".toml"))
+    return sorted(name.removesuffix(".toml") for name in found if not name.startswith("REFERENCE"))
+
+
+def load(name: str) -> Run:
+    """The run that a recipe states, by the recipe's name or the path of a TOML file.
+
+    >>> load("copy-task").name
+    'copy-task'
+    """
+    if name.endswith(".toml"):
+        text, where = files.read_text(Path(name)), name
+    elif name in names():
+        text, where = (
+            (package_files("glassformer.recipes") / f"{name}.toml").read_text("utf-8"),
+            f"recipe {name}",
+        )
+    else:
+        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else f"recipes are {', '.join(names())}"
+        raise UserError(f"no recipe or file is called {name!r}: {hint}")
+    return parse(text, where)
+
+
+def parse(text: str, where: str) -> Run:
+    """A run from TOML. `preset = "name"` in `[model]` starts from that preset; the other keys change it."""
+    table = parse_toml(text, where)
+    model = table.get("model")
+    if isinstance(model, dict) and "preset" in model:
+        base = to_dict(preset(str(model.pop("preset"))))
+        table["model"] = _merged(base, model)
+    table.setdefault("name", Path(where).stem.removeprefix("recipe "))
+    return from_dict(Run, table, where)
+
+
+def for_text(path: Path) -> Run:
+    """A run for a person's own text file, sized to its length: a few minutes on two cores."""
+    n_bytes = _size(path)
+    limit, vocab_size, model, context, steps = next(row for row in _BY_SIZE if n_bytes <= row[0])
+    text = f'''
+        name = "{path.stem}"
+        [model]
+        preset = "{model}"
+        residual_dropout = {0.1 if limit <= 1 << 22 else 0.0}
+        [tokenizer]
+        vocab_size = {vocab_size}
+        [data]
+        context = {context}
+        [train]
+        max_steps = {steps}
+        batch_size = 16
+        eval_every = {steps // 8}
+        [train.optimizer]
+        kind = "muon"
+        [train.schedule]
+        kind = "linear"
+    '''
+    run = parse(text, f"the defaults for {path}")
+    return from_dict(Run, _merged(to_dict(run), {"name": path.stem or "run", "data": {"path": str(path)}}))
+
+
+_BY_SIZE: list[tuple[float, int, str, int, int]] = [
+    # bytes at most, vocabulary, preset, context, steps
+    (1 << 17, 512, "modern-mini", 64, 800),
+    (1 << 20, 1024, "modern-mini", 128, 1600),
+    (1 << 22, 2048, "modern-mini", 128, 2400),
+    (1 << 25, 4096, "modern-small", 256, 4000),
+    (float("inf"), 16384, "modern-small", 256, 20000),
+]
+
+
+def _size(path: Path) -> int:
+    if not path.exists():
+        raise UserError(f"no such file: {path}")
+    if path.is_dir():
+        return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
+    return path.stat().st_size
+
+
+def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    """`base` with tables merged key by key; a table of another `kind` replaces the old one."""
+    merged = dict(base)
+    for key, value in changes.items():
+        old = merged.get(key)
+        same_kind = (
+            isinstance(old, dict)
+            and isinstance(value, dict)
+            and value.get("kind", old.get("kind")) == old.get("kind")
+        )
+        merged[key] = _merged(old, value) if same_kind else value  # type: ignore[arg-type]
+    return merged

@@ -1,0 +1,287 @@
+"""What a run is: the sections of a recipe beside `[model]`. One line a field; `recipes/REFERENCE.toml` lists them all."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from glassformer.config import Stack, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.settings import setting
+
+
+@dataclass(frozen=True)
+class TokenizerConfig:
+    """How text becomes ids."""
+
+    path: str | None = setting(
+        None, "a tokenizer.json to use as it is; none = learn one on the training text"
+    )
+    flavour: Literal["byte", "char", "word", "whitespace"] = setting("byte", "what the text is cut into")
+    vocab_size: int = setting(4096, "tokens to learn, special ones included; 0 = the alphabet, no merges")
+    learner: Literal["glassformer", "tokenizers"] = setting("glassformer", "our own, or the Rust library's")
+    special_tokens: tuple[str, ...] = setting(
+        ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "they take the first ids"
+    )
+
+
+@dataclass(frozen=True)
+class WindowRows:
+    """Random windows over one stream of tokens."""
+
+    kind: ClassVar[str] = "windows"
+
+
+@dataclass(frozen=True)
+class ExampleRows:
+    """One padded document an example, shuffled epochs."""
+
+    kind: ClassVar[str] = "examples"
+
+
+@dataclass(frozen=True)
+class PackedRows:
+    """Whole documents packed into rows; none sees its neighbours."""
+
+    kind: ClassVar[str] = "packed"
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the text is and how it is cut."""
+
+    path: str | None = setting(None, "a txt or jsonl file, a folder of them, or builtin:NAME")
+    valid_path: str | None = setting(None, "validation text; none = a part of path that training never sees")
+    valid_fraction: float = setting(0.1, "share held out for validation when valid_path is none")
+    text_field: str = setting("text", "the field of a jsonl record that holds the text")
+    arrangement: WindowRows | ExampleRows | PackedRows = setting(WindowRows(), "how documents become rows")
+    context: int = setting(0, "tokens that a row feeds the model; 0 = model.max_len")
+    cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
+
+
+@dataclass(frozen=True)
+class CausalConfig:
+    """Predict every next token."""
+
+    kind: ClassVar[str] = "causal"
+    label_smoothing: float = setting(
+        0.0, "probability spread over the vocabulary; reported losses leave it out"
+    )
+
+
+@dataclass(frozen=True)
+class AdamConfig:
+    """Adam (Kingma 2015); decay is added to the gradient."""
+
+    kind: ClassVar[str] = "adam"
+    learning_rate: float = setting(1e-3, "peak step size")
+    betas: tuple[float, float] = setting((0.9, 0.98), "decay of the two moments")
+    eps: float = setting(1e-9, "added to the root of the second moment")
+    weight_decay: float = setting(0.0, "L2 coefficient")
+    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
+
+
+@dataclass(frozen=True)
+class AdamWConfig:
+    """Adam with decoupled weight decay (Loshchilov 2019), fused."""
+
+    kind: ClassVar[str] = "adamw"
+    learning_rate: float = setting(1e-3, "peak step size")
+    betas: tuple[float, float] = setting((0.9, 0.95), "decay of the two moments")
+    eps: float = setting(1e-8, "added to the root of the second moment")
+    weight_decay: float = setting(0.1, "decoupled decay")
+    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
+
+
+@dataclass(frozen=True)
+class MuonConfig:
+    """Muon (Jordan 2024) for the hidden matrices, AdamW for everything else."""
+
+    kind: ClassVar[str] = "muon"
+    learning_rate: float = setting(0.02, "peak step size of the matrices")
+    momentum: float = setting(0.95, "Nesterov momentum of the matrices")
+    n_steps: int = setting(5, "Newton-Schulz iterations")
+    adjust: Literal["original", "match_rms_adamw"] = setting(
+        "original", "scale of a matrix's step by its shape"
+    )
+    weight_decay: float = setting(0.0, "decoupled decay of the matrices")
+    adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "for embeddings, head, norms and biases")
+
+
+@dataclass(frozen=True)
+class ConstantSchedule:
+    """The peak rate after a linear warm-up."""
+
+    kind: ClassVar[str] = "constant"
+    warmup_steps: int = setting(0, "steps of linear growth to the peak rate")
+
+
+@dataclass(frozen=True)
+class CosineSchedule:
+    """Linear warm-up, then half a cosine to final_ratio × peak."""
+
+    kind: ClassVar[str] = "cosine"
+    warmup_steps: int = setting(100, "steps of linear growth to the peak rate")
+    decay_steps: int = setting(0, "step at which the floor is reached; 0 = max_steps")
+    final_ratio: float = setting(0.1, "the floor as a share of the peak rate")
+
+
+@dataclass(frozen=True)
+class LinearSchedule:
+    """Linear warm-up, then a straight line to final_ratio × peak."""
+
+    kind: ClassVar[str] = "linear"
+    warmup_steps: int = setting(100, "steps of linear growth to the peak rate")
+    decay_steps: int = setting(0, "step at which the floor is reached; 0 = max_steps")
+    final_ratio: float = setting(0.0, "the floor as a share of the peak rate")
+
+
+@dataclass(frozen=True)
+class InverseSqrtSchedule:
+    """Linear warm-up, then × (warmup_steps / step)^½ (Vaswani 2017, equation 3, peak normalised to 1)."""
+
+    kind: ClassVar[str] = "inverse_sqrt"
+    warmup_steps: int = setting(4000, "steps of linear growth to the peak rate")
+
+
+@dataclass(frozen=True)
+class PlateauSchedule:
+    """× ratio whenever the validation metric has not improved for `patience` evaluations."""
+
+    kind: ClassVar[str] = "plateau"
+    warmup_steps: int = setting(0, "steps of linear growth to the peak rate")
+    patience: int = setting(2, "evaluations without improvement before the rate drops")
+    ratio: float = setting(0.5, "factor of a drop")
+    min_ratio: float = setting(0.01, "the floor as a share of the peak rate")
+
+
+@dataclass(frozen=True)
+class WarmupStableDecaySchedule:
+    """Linear warm-up, the peak rate, then a straight line to final_ratio × peak."""
+
+    kind: ClassVar[str] = "warmup_stable_decay"
+    warmup_steps: int = setting(100, "steps of linear growth to the peak rate")
+    decay_fraction: float = setting(0.2, "share of max_steps that the decay takes")
+    final_ratio: float = setting(0.0, "the floor as a share of the peak rate")
+
+
+OptimizerConfig = AdamConfig | AdamWConfig | MuonConfig
+ScheduleConfig = (
+    ConstantSchedule
+    | CosineSchedule
+    | LinearSchedule
+    | InverseSqrtSchedule
+    | PlateauSchedule
+    | WarmupStableDecaySchedule
+)
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop when a validation metric has not improved for `patience` evaluations."""
+
+    metric: str = setting("loss", "name of a validation metric")
+    patience: int = setting(5, "evaluations without improvement")
+    higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The loop."""
+
+    max_steps: int = setting(2000, "optimizer steps")
+    batch_size: int = setting(32, "rows of a micro-batch")
+    accumulation: int = setting(1, "micro-batches of an optimizer step")
+    optimizer: OptimizerConfig = setting(AdamWConfig(), "how gradients become steps")
+    schedule: ScheduleConfig = setting(CosineSchedule(), "how the rate changes")
+    clip_norm: float = setting(1.0, "longest gradient, as a 2-norm over all parameters; 0 = never clipped")
+    seed: int = setting(0, "of the weights, the batches and the dropout")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
+    precision: Literal["fp32", "bf16"] = setting("fp32", "bf16 = autocast; weights and sums stay in fp32")
+    compile: bool = setting(False, "compile the step (torch.compile)")
+    activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
+    ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none")
+    eval_every: int = setting(250, "steps between evaluations")
+    checkpoint_every: int = setting(0, "steps between checkpoints; 0 = at evaluations")
+    log_every: int = setting(10, "steps between lines of metrics.jsonl")
+    keep_checkpoints: int = setting(2, "newest checkpoints that are kept, beside the best")
+    select: Literal["best", "last"] = setting("best", "which weights the run's folder holds in the end")
+    early_stopping: EarlyStopping | None = setting(None, "stop before max_steps")
+    tensorboard: bool = setting(False, "also write TensorBoard events (extra: log)")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that cannot make a run."""
+        for name in (
+            "max_steps",
+            "batch_size",
+            "accumulation",
+            "eval_every",
+            "log_every",
+            "keep_checkpoints",
+        ):
+            if getattr(self, name) < 1:
+                raise UserError(f"train.{name} is {getattr(self, name)} and must be at least 1")
+        for name in ("checkpoint_every", "clip_norm", "seed"):
+            if getattr(self, name) < 0:
+                raise UserError(f"train.{name} is {getattr(self, name)} and must not be negative")
+        if not 0 <= self.ema_decay < 1:
+            raise UserError(f"train.ema_decay is {self.ema_decay} and must be at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class GenerationConfig:
+    """How text is drawn from the model; what `generation.json` holds."""
+
+    max_new_tokens: int = setting(256, "tokens to add at most")
+    temperature: float = setting(1.0, "0 = the most probable token always; above 1 = flatter")
+    top_k: int = setting(0, "keep the k most probable tokens; 0 = all")
+    top_p: float = setting(1.0, "keep the fewest tokens whose probabilities reach p; 1 = all")
+    min_p: float = setting(0.0, "keep tokens of at least min_p × the highest probability; 0 = all")
+    repetition_penalty: float = setting(1.0, "divides positive logits of tokens seen before; 1 = none")
+    stop: tuple[str, ...] = setting((), "texts that end the generation; they are not part of it")
+    seed: int = setting(0, "of the drawing")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that mean nothing."""
+        checks = (
+            (self.max_new_tokens >= 1, f"max_new_tokens is {self.max_new_tokens} and must be at least 1"),
+            (self.temperature >= 0, f"temperature is {self.temperature} and must not be negative"),
+            (self.top_k >= 0, f"top_k is {self.top_k} and must not be negative (0 = all tokens)"),
+            (0 < self.top_p <= 1, f"top_p is {self.top_p} and must be above 0 and at most 1"),
+            (0 <= self.min_p <= 1, f"min_p is {self.min_p} and must be from 0 to 1"),
+            (
+                self.repetition_penalty > 0,
+                f"repetition_penalty is {self.repetition_penalty} and must be positive",
+            ),
+        )
+        for fine, message in checks:
+            if not fine:
+                raise UserError(message)
+
+
+@dataclass(frozen=True)
+class ExpectedResult:
+    """What a recipe must reach: `reproduce` compares."""
+
+    metric: Literal["loss", "bits_per_byte"] = setting("loss", "validation metric at the end")
+    at_most: float = setting(float("inf"), "pass when the metric is not above this")
+    at_least: float = setting(0.0, "pass when the metric is not below this")
+    note: str = setting("", "what the figure is, and how long it takes")
+
+
+@dataclass(frozen=True)
+class Run:
+    """A whole run, as a recipe states it."""
+
+    name: str = setting("run", "name of the run and of its folder")
+    description: str = setting("", "one line")
+    model: TransformerConfig = setting(TransformerConfig(decoder=Stack()), "the network")
+    tokenizer: TokenizerConfig = setting(TokenizerConfig(), "text to ids")
+    data: DataConfig = setting(DataConfig(), "the text")
+    objective: CausalConfig = setting(CausalConfig(), "what is learned")
+    train: TrainConfig = setting(TrainConfig(), "the loop")
+    generation: GenerationConfig = setting(GenerationConfig(), "how it writes")
+    result: ExpectedResult | None = setting(None, "what it must reach")
+
+    @property
+    def context(self) -> int:
+        """Tokens that a row feeds the model."""
+        return self.data.context or self.model.max_len

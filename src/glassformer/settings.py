@@ -1,0 +1,272 @@
+"""Frozen dataclasses to and from plain dictionaries, TOML and command-line flags.
+
+One conversion serves recipes, `config.json` and flags, so a mistake gets the same sentence everywhere: an unknown
+key is an error that suggests the nearest known one, and a value of the wrong type names its key.
+
+A field whose type is a union of dataclasses is tagged: the table says `kind = "rotary"`, and each class states its
+own tag as `kind: ClassVar[str]`. A field that may be None is left out of TOML, or written as the word "none".
+"""
+
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar, Union, cast
+
+from glassformer.errors import UserError
+
+T = TypeVar("T")
+Table = dict[str, Any]
+
+
+def setting(default: T, doc: str) -> T:
+    """A dataclass field with its default and the one line that says what it is, and its unit."""
+    return cast(T, dataclasses.field(default=default, metadata={"doc": doc}))
+
+
+class FlagText(str):
+    """A value as typed on the command line: its type is decided by the field that it lands in."""
+
+
+def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
+    """Builds a dataclass from nested plain values; errors name the dotted key and `where` it stands (a file).
+
+    >>> from glassformer.config import Stack
+    >>> from_dict(Stack, {"n_layers": 2, "n_heads": 4}).n_heads
+    4
+    >>> from_dict(Stack, {"n_layer": 2})
+    Traceback (most recent call last):
+    glassformer.errors.UserError: unknown key n_layer: did you mean n_layers?
+    """
+    return cast(T, _Reader(where, known_keys(cls)).dataclass(cls, table, ""))
+
+
+def to_dict(value: Any) -> Any:
+    """The inverse of `from_dict`: dataclasses become tables, members of a union carry their `kind`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        tag = {"kind": value.kind} if hasattr(value, "kind") else {}
+        return tag | {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return [to_dict(item) for item in value] if isinstance(value, tuple) else value
+
+
+def known_keys(cls: type) -> list[str]:
+    """Every dotted key that a configuration of this class can hold, over all members of its unions."""
+    return list(dict.fromkeys(entry.key for entry in describe(cls)))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the reference: a dotted key, its type in words, its default and what it is."""
+
+    key: str
+    type: str
+    default: Any
+    doc: str
+
+
+def describe(cls: type, prefix: str = "") -> Iterator[Entry]:
+    """Walks a configuration class and yields every key in order; a union yields its `kind`, then each member's keys."""
+    hints = typing.get_type_hints(cls)
+    for field in dataclasses.fields(cls):
+        key, kind = f"{prefix}{field.name}", hints[field.name]
+        members = [m for m in _members(kind) if dataclasses.is_dataclass(m)]
+        doc = field.metadata.get("doc", "")
+        if not members:
+            yield Entry(key, _type_text(kind), to_dict(field.default), doc)
+            continue
+        tagged = [cast(Any, m) for m in members if hasattr(m, "kind")]
+        if tagged:
+            default = getattr(field.default, "kind", None)
+            yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc)
+        for member in members:
+            yield from describe(cast(type, member), f"{key}.")
+
+
+def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command line") -> T:
+    """A copy of a configuration with some dotted keys replaced by text, as flags give it.
+
+    >>> from glassformer.config import Stack
+    >>> apply_flags(Stack(), {"n-layers": "3"}).n_layers
+    3
+    """
+    table = to_dict(value)
+    for flag, text in sorted(flags.items(), key=lambda item: not item[0].endswith(".kind")):
+        *path, leaf = flag.replace("-", "_").split(".")
+        inner = table
+        for name in path:
+            if not isinstance(inner.get(name), dict):
+                inner[name] = {}
+            inner = inner[name]
+        if leaf == "kind" and inner.get("kind") != text:
+            inner.clear()  # the keys of the former kind do not apply
+        inner[leaf] = FlagText(text)
+    return from_dict(type(value), table, where)
+
+
+def parse_toml(text: str, where: str) -> Table:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise UserError(f"{where} is not valid TOML: {error}") from error
+
+
+def to_toml(table: Mapping[str, Any], prefix: str = "") -> str:
+    """Writes nested tables as TOML; values that are None are left out.
+
+    >>> print(to_toml({"name": "x", "train": {"seed": 1, "betas": [0.9, 0.99]}}), end="")
+    name = "x"
+    <BLANKLINE>
+    [train]
+    seed = 1
+    betas = [0.9, 0.99]
+    """
+    tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
+    lines = [
+        f"{key} = {_toml_value(value)}"
+        for key, value in table.items()
+        if value is not None and key not in tables
+    ]
+    text = "".join(line + "\n" for line in lines)
+    for key, value in tables.items():
+        body = to_toml(value, f"{prefix}{key}.")
+        head = f"[{prefix}{key}]\n" if not body.startswith("\n[") else ""
+        text += f"\n{head}{body}" if head else body
+    return text
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
+        return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
+    if isinstance(value, Sequence):
+        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+    return repr(value)
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    """The members of a union, or the type alone."""
+    return typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
+
+
+def _type_text(kind: Any) -> str:
+    if kind is type(None):
+        return "none"
+    if len(_members(kind)) > 1:
+        return " | ".join(_type_text(member) for member in _members(kind))
+    if typing.get_origin(kind) is Literal:
+        return " | ".join(str(value) for value in typing.get_args(kind))
+    if typing.get_origin(kind) is tuple:
+        inner = [_type_text(a) for a in typing.get_args(kind) if a is not Ellipsis]
+        return f"list of {inner[0]}" if Ellipsis in typing.get_args(kind) else f"[{', '.join(inner)}]"
+    return {int: "integer", float: "number", str: "text", bool: "true | false"}.get(kind, str(kind))
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Converts plain values to typed ones; knows where they stand, for the error messages."""
+
+    where: str
+    known: list[str]
+
+    def error(self, message: str) -> UserError:
+        return UserError(f"{message} (in {self.where})" if self.where else message)
+
+    def dataclass(self, cls: Any, table: Any, prefix: str) -> Any:
+        if not isinstance(table, Mapping):
+            raise self.error(f"{prefix.rstrip('.') or 'the configuration'} must be a table, not {table!r}")
+        hints = typing.get_type_hints(cls)
+        names = [field.name for field in dataclasses.fields(cls)]
+        values = {}
+        for key, value in table.items():
+            if key == "kind" and hasattr(cls, "kind"):
+                continue
+            if key not in names:
+                raise self.error(f"unknown key {prefix}{key}{self.suggestion(prefix + key, prefix, names)}")
+            values[key] = self.value(hints[key], value, prefix + key)
+        return cls(**values)
+
+    def suggestion(self, key: str, prefix: str, names: list[str]) -> str:
+        leaf = key.rsplit(".", 1)[-1]
+        elsewhere = [known for known in self.known if known.rsplit(".", 1)[-1] == leaf]
+        near = (
+            [prefix + name for name in difflib.get_close_matches(leaf, names, n=1, cutoff=0.6)]
+            or elsewhere[:1]
+            or difflib.get_close_matches(key, self.known, n=1, cutoff=0.5)
+        )
+        return f": did you mean {near[0]}?" if near else ""
+
+    def value(self, kind: Any, value: Any, key: str) -> Any:
+        members = _members(kind)
+        if type(None) in members and (value is None or value == "none"):
+            return None
+        members = tuple(m for m in members if m is not type(None))
+        tables = [m for m in members if dataclasses.is_dataclass(m)]
+        if tables and isinstance(value, Mapping):
+            return self.dataclass(self.choose(tables, value, key), value, f"{key}.")
+        for member in members:
+            try:
+                return self.leaf(member, value)
+            except ValueError:
+                continue
+        hint = f"; give its kind as {key}.kind" if tables else ""
+        raise self.error(f"{key} must be {_type_text(kind)}, not {str(value)!r}{hint}")
+
+    def choose(self, tables: list[Any], value: Mapping[str, Any], key: str) -> Any:
+        """The member of a tagged union that a table means."""
+        if len(tables) == 1:
+            return tables[0]
+        kinds = {member.kind: member for member in tables}
+        tag = value.get("kind")
+        if tag not in kinds:
+            near = difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.4)
+            hint = f": did you mean {near[0]}?" if near else f"; known are {', '.join(kinds)}"
+            raise self.error(
+                f"{key}.kind {'is missing' if tag is None else f'{str(tag)!r} is unknown'}{hint}"
+            )
+        return kinds[tag]
+
+    def leaf(self, kind: Any, value: Any) -> Any:
+        """One scalar or list; text from the command line is read as the field's own type."""
+        if typing.get_origin(kind) is tuple:
+            return self.tuple(typing.get_args(kind), value)
+        if typing.get_origin(kind) is Literal:
+            for option in typing.get_args(kind):
+                if str(option) == str(value):
+                    return option
+            raise ValueError
+        if isinstance(value, FlagText):
+            return self.flag(kind, value)
+        if kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return float(value)
+        if not isinstance(kind, type) or type(value) is not kind:
+            raise ValueError
+        return value
+
+    def flag(self, kind: Any, text: str) -> Any:
+        if kind is bool:
+            if text.lower() not in ("true", "false"):
+                raise ValueError
+            return text.lower() == "true"
+        if kind is int:
+            return int(text.replace(",", "").replace("_", ""))
+        if kind is float:
+            return float(text)
+        if kind is str:
+            return str(text)
+        raise ValueError
+
+    def tuple(self, inner: tuple[Any, ...], value: Any) -> Any:
+        if isinstance(value, FlagText):
+            value = [FlagText(part) for part in value.replace(",", " ").split()]
+        if not isinstance(value, (list, tuple)):
+            raise ValueError
+        if len(inner) == 2 and inner[1] is Ellipsis:
+            return tuple(self.leaf(inner[0], item) for item in value)
+        if len(inner) != len(value):
+            raise ValueError
+        return tuple(self.leaf(kind, item) for kind, item in zip(inner, value, strict=True))

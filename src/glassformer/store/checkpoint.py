@@ -1,0 +1,120 @@
+"""Checkpoints: `DIR/checkpoints/step-N`, each a model directory and what training needs to go on.
+
+A checkpoint appears whole (temporary folder, fsync, manifest, rename) or not at all; the newest whose manifest
+agrees is the one to resume from. Tensors are safetensors, the rest is JSON.
+"""
+
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from glassformer import files
+from glassformer.errors import UserError
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import WEIGHTS
+
+FOLDER = "checkpoints"
+STATE = "training_state/state.json"
+OPTIMIZER = "training_state/optimizer.safetensors"
+AVERAGE = "training_state/average.safetensors"
+UNAVERAGED = "training_state/weights.safetensors"
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """What the loop needs beside the weights: numbers as JSON, tensors by name."""
+
+    numbers: dict[str, Any]
+    optimizer: dict[str, Tensor]
+    average: dict[str, Tensor] | None = None
+    """The moving average of the weights, where there is one; the model's file then holds it too."""
+    weights: dict[str, Tensor] | None = None
+    """Beside an average, the weights that training goes on from."""
+
+
+def path_of(run_folder: Path, step: int) -> Path:
+    return run_folder / FOLDER / f"step-{step}"
+
+
+def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state: TrainingState) -> Path:
+    """Writes one checkpoint; `write_model` puts the model's files into the folder that it is given."""
+    final = path_of(run_folder, step)
+    with files.new_folder(final) as folder:
+        write_model(folder)
+        (folder / STATE).parent.mkdir()
+        files.write_json(folder / STATE, state.numbers)
+        save_file(_contiguous(state.optimizer), folder / OPTIMIZER)
+        for tensors, name in ((state.average, AVERAGE), (state.weights, UNAVERAGED)):
+            if tensors is not None:
+                save_file(_contiguous(tensors), folder / name)
+        names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+        Manifest.of(folder, "checkpoint", step, names).write(folder)
+    return final
+
+
+def load_state(checkpoint: Path) -> TrainingState:
+    """The training state of a checkpoint whose manifest has been verified."""
+    average = checkpoint / AVERAGE
+    return TrainingState(
+        files.read_json(checkpoint / STATE),
+        load_file(checkpoint / OPTIMIZER),
+        load_file(average) if average.exists() else None,
+    )
+
+
+def weights_path(checkpoint: Path) -> Path:
+    """The weights that training goes on from: the model's own, unless that holds their average."""
+    unaveraged = checkpoint / UNAVERAGED
+    return unaveraged if unaveraged.exists() else checkpoint / WEIGHTS
+
+
+def steps(run_folder: Path) -> list[int]:
+    """Steps of the checkpoints of a run, oldest first; verified or not."""
+    found = []
+    for path in (run_folder / FOLDER).glob("step-*"):
+        number = path.name.removeprefix("step-")
+        if path.is_dir() and number.isdecimal():
+            found.append(int(number))
+    return sorted(found)
+
+
+def newest(run_folder: Path, say: Callable[[str], None]) -> Path:
+    """The newest checkpoint whose manifest agrees; damaged ones are passed over, and `say` is told."""
+    for step in reversed(steps(run_folder)):
+        path = path_of(run_folder, step)
+        try:
+            Manifest.read(path).verify(path)
+            return path
+        except UserError as error:
+            say(f"{error}; trying the checkpoint before it")
+    raise UserError(f"{run_folder} has no intact checkpoint to go on from")
+
+
+def find(run_folder: Path, step: int) -> Path:
+    """The checkpoint of one step; `UserError` naming those that there are."""
+    path = path_of(run_folder, step)
+    if not path.is_dir():
+        there = ", ".join(map(str, steps(run_folder))) or "none"
+        raise UserError(f"{run_folder} has no checkpoint of step {step}; there are: {there}")
+    return path
+
+
+def prune(run_folder: Path, keep: int, always: set[int]) -> None:
+    """Deletes all but the newest `keep` checkpoints and those of `always`, after the newest has been verified."""
+    there = steps(run_folder)
+    if not there:
+        return
+    latest = path_of(run_folder, there[-1])
+    Manifest.read(latest).verify(latest)
+    for step in there[:-keep]:
+        if step not in always:
+            shutil.rmtree(path_of(run_folder, step))
+
+
+def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: x.detach().contiguous() for name, x in tensors.items()}

@@ -1,0 +1,137 @@
+"""A model directory: `config.json`, `model.safetensors`, `tokenizer.json`, `generation.json`, `run.toml`, `manifest.json`.
+
+Every verb takes one. A run's folder is one (the chosen weights), and so is each of its checkpoints.
+"""
+
+import os
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from glassformer import files
+from glassformer.config import TransformerConfig
+from glassformer.errors import UserError
+from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
+from glassformer.run_config import GenerationConfig, Run
+from glassformer.settings import from_dict, parse_toml, to_dict, to_toml
+from glassformer.store.manifest import Manifest
+from glassformer.tokenization.tokenizer import Tokenizer
+
+CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
+GENERATION, RUN = "generation.json", "run.toml"
+MODEL_FILES = [CONFIG, WEIGHTS, TOKENIZER, GENERATION, RUN]
+
+
+@dataclass(frozen=True)
+class StoredModel:
+    """What a model directory holds, in memory."""
+
+    network: Transformer
+    config: TransformerConfig
+    tokenizer: Tokenizer
+    generation: GenerationConfig
+    run: Run
+    manifest: Manifest
+
+
+def weights_of(network: nn.Module) -> dict[str, Tensor]:
+    """Every stored tensor once: a tied table has one name, the first."""
+    parameters = dict(network.named_parameters())
+    all_names = dict(network.named_parameters(remove_duplicate=False))
+    buffers = {name: x for name, x in network.state_dict().items() if name not in all_names}
+    return {name: x.detach().contiguous() for name, x in (parameters | buffers).items()}
+
+
+def load_weights(network: nn.Module, path: Path) -> None:
+    """Fills a network from safetensors; every name and shape must fit, and what does not is listed."""
+    try:
+        stored = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+    wanted = weights_of(network)
+    problems = [f"{name} is missing" for name in wanted if name not in stored]
+    problems += [f"{name} is not part of this model" for name in stored if name not in wanted]
+    problems += [
+        f"{name} has shape {tuple(stored[name].shape)} and not {tuple(x.shape)}"
+        for name, x in wanted.items()
+        if name in stored and stored[name].shape != x.shape
+    ]
+    if problems:
+        raise UserError(f"{path} does not fit {CONFIG}: {'; '.join(problems[:8])}")
+    with torch.no_grad():
+        for name, x in wanted.items():
+            x.copy_(stored[name])
+
+
+def write_model_files(folder: Path, network: nn.Module, tokenizer: Tokenizer, run: Run) -> None:
+    """Writes the files of a model directory, but the manifest, into an existing folder."""
+    files.write_json(folder / CONFIG, to_dict(run.model))
+    save_file(weights_of(network), folder / WEIGHTS, metadata={"format": "pt"})
+    tokenizer.save(folder / TOKENIZER)
+    files.write_json(folder / GENERATION, to_dict(run.generation))
+    files.write_text(folder / RUN, to_toml(to_dict(run)))
+
+
+def publish(checkpoint: Path, folder: Path, step: int) -> None:
+    """Makes `folder` a model directory with the files of one of its checkpoints.
+
+    Each file is replaced atomically and the manifest comes last. Should the power fail between two of them, the
+    manifest disagrees, and `read_model` says so and where the checkpoints are.
+    """
+    try:
+        for name in MODEL_FILES:
+            temporary = folder / f".{name}.tmp-{os.getpid()}"
+            temporary.unlink(missing_ok=True)
+            shutil.copyfile(checkpoint / name, temporary)
+            files.fsync_file(temporary)
+            os.replace(temporary, folder / name)
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {files.reason(error)}") from error
+    Manifest.of(folder, "model", step, MODEL_FILES).write(folder)
+
+
+def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
+    """Reads a model directory after its manifest agrees; `UserError` with the reason when anything is wrong."""
+    if not folder.exists():
+        raise UserError(f"no such model directory: {folder}")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is a file, and a model directory is needed")
+    manifest = Manifest.read(folder)
+    try:
+        manifest.verify(folder)
+    except UserError as error:
+        checkpoints = folder / "checkpoints"
+        hint = f"; an intact state may be in {checkpoints}" if checkpoints.is_dir() else ""
+        raise UserError(f"{error}{hint}") from error
+    for name in MODEL_FILES:
+        if name not in manifest.entries:
+            raise UserError(f"{folder} is not a whole model directory: its manifest has no {name}")
+    config = from_dict(TransformerConfig, files.read_json(folder / CONFIG), str(folder / CONFIG))
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}"
+        )
+    network = build_model(config, device)
+    load_weights(network, folder / WEIGHTS)
+    network.eval()
+    return StoredModel(
+        network,
+        config,
+        tokenizer,
+        from_dict(GenerationConfig, files.read_json(folder / GENERATION), str(folder / GENERATION)),
+        read_run(folder),
+        manifest,
+    )
+
+
+def read_run(folder: Path) -> Run:
+    """The recipe that a model directory was trained with."""
+    path = folder / RUN
+    return from_dict(Run, parse_toml(files.read_text(path), str(path)), str(path))

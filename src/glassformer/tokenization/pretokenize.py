@@ -1,0 +1,121 @@
+"""The four flavours: how a text becomes the chunks inside which byte-pair encoding works.
+
+| flavour      | a chunk is                                            | its symbols                            |
+|--------------|-------------------------------------------------------|----------------------------------------|
+| `byte`       | a word with the space before it (GPT-2's expression)  | the 256 bytes, each as one character   |
+| `char`       | a line with its line end                              | characters, spaces included            |
+| `whitespace` | a word, or a run of punctuation: `\\w+` or `[^\\w\\s]+`  | characters                             |
+| `word`       | what stands between white space                       | characters, then `</w>`, also a symbol |
+
+Merges never cross the border of a chunk. The splitting itself is done by the `tokenizers` library, in
+training and in encoding alike, so both always agree, and so does every other program that reads our
+`tokenizer.json`."""
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from tokenizers import Regex, decoders, normalizers, pre_tokenizers
+
+from glassformer.errors import UserError
+
+Flavour = Literal["byte", "char", "word", "whitespace"]
+FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
+
+END_OF_WORD = "␣"
+"""How `</w>` is written inside a vocabulary: one character (U+2423, OPEN BOX), since a BPE model splits by
+characters.
+
+The same character in a text is read as U+FFFD (the replacement character), so that no text can forge the end
+of a word. """
+
+_WORD_END = r"(?<=\S)(?=\s|\z)"
+
+
+def byte_characters() -> list[str]:
+    """The character that stands for each byte in the `byte` flavour, as in GPT-2 (Radford et al. 2019).
+
+    A printable Latin-1 byte is itself; the 68 others take the code points from U+0100 upwards, in order.
+
+    >>> byte_characters()[ord("a")], byte_characters()[ord(" ")]
+    ('a', 'Ġ')
+    """
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(byte) if byte in printable else chr(next(others)) for byte in range(256)]
+
+
+BYTE_TO_CHARACTER = byte_characters()
+CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CHARACTER)}
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The parts of a `tokenizer.json` around the BPE model; `None` where a flavour needs none."""
+
+    normalizer: normalizers.Normalizer | None
+    pre_tokenizer: pre_tokenizers.PreTokenizer
+    decoder: decoders.Decoder | None
+
+    def chunks(self, text: str) -> list[str]:
+        """The chunks of a text, in order, each a string of the flavour's symbols."""
+        if self.normalizer is not None:
+            text = self.normalizer.normalize_str(text)
+        return [chunk for chunk, _ in self.pre_tokenizer.pre_tokenize_str(text)]
+
+
+def pipeline(flavour: Flavour) -> Pipeline:
+    """The pipeline of a flavour.
+
+    >>> pipeline("byte").chunks("Don't go, é")
+    ['Don', "'t", 'Ġgo', ',', 'ĠÃ©']
+    >>> pipeline("char").chunks("to be\\nor not")
+    ['to be\\n', 'or not']
+    >>> pipeline("whitespace").chunks("Don't go.")
+    ['Don', "'", 't', 'go', '.']
+    >>> pipeline("word").chunks("Don't  go. ")
+    ["Don't␣", 'go.␣']
+    """
+    if flavour == "byte":
+        return Pipeline(None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
+    if flavour == "char":
+        # One line at a time: a chunk of a whole text would make merging slow and memory unbounded.
+        return Pipeline(None, pre_tokenizers.Split("\n", "merged_with_previous"), decoders.Fuse())
+    if flavour == "whitespace":
+        return Pipeline(None, pre_tokenizers.Whitespace(), None)
+    if flavour == "word":
+        mark_word_ends = normalizers.Sequence(
+            [normalizers.Replace(END_OF_WORD, "\ufffd"), normalizers.Replace(Regex(_WORD_END), END_OF_WORD)]
+        )
+        # A space for each mark, except the one at the very end.
+        return Pipeline(mark_word_ends, pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder(suffix=END_OF_WORD))
+    raise UserError(f"unknown tokenizer flavour {flavour!r}; choose one of {', '.join(FLAVOURS)}")
+
+
+def check_text(text: str) -> None:
+    """Refuses a text that UTF-8 cannot say: one with half of a surrogate pair."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"the text holds a lone surrogate, U+{ord(text[error.start]):04X} at character {error.start}, which is "
+            "half of a character and has no UTF-8; read the text with errors='replace', or remove it"
+        ) from None
+
+
+def count_chunks(texts: Iterable[str], flavour: Flavour, *, characters_only: bool = False) -> Counter[str]:
+    """How often each distinct chunk occurs in the texts, which are read once, one at a time.
+
+    With `characters_only` each character is counted by itself: enough to know the alphabet, in little memory.
+
+    >>> count_chunks(["to be or", "not to be"], "whitespace")
+    Counter({'to': 2, 'be': 2, 'or': 1, 'not': 1})
+    """
+    parts = pipeline(flavour)
+    counts: Counter[str] = Counter()
+    for text in texts:
+        check_text(text)
+        chunks = parts.chunks(text)
+        counts.update("".join(chunks) if characters_only else chunks)
+    return counts

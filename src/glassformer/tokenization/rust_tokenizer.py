@@ -1,0 +1,148 @@
+"""The `tokenizers` objects behind `Tokenizer`: put together, trained, recognised and checked."""
+
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import tokenizers
+from tokenizers import AddedToken, models, trainers
+
+from glassformer.errors import UserError
+from glassformer.tokenization.bpe import NO_TEXT, check_room
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, FLAVOURS, Flavour, check_text, pipeline
+
+
+def assemble(
+    flavour: Flavour, special_tokens: Sequence[str], vocab: dict[str, int], merges: list[tuple[str, str]]
+) -> tokenizers.Tokenizer:
+    """A tokenizer of a flavour. Where `[UNK]` is a token, each run of unknown characters becomes one."""
+    unknown = "[UNK]" if "[UNK]" in special_tokens and flavour != "byte" else None
+    rust = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token=unknown, fuse_unk=unknown is not None))
+    parts = pipeline(flavour)
+    if parts.normalizer is not None:
+        rust.normalizer = parts.normalizer
+    rust.pre_tokenizer = parts.pre_tokenizer
+    if parts.decoder is not None:
+        rust.decoder = parts.decoder
+    rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special_tokens])
+    return rust
+
+
+def train_in_rust(
+    texts: Iterable[str],
+    *,
+    flavour: Flavour,
+    vocab_size: int,
+    special_tokens: Sequence[str],
+    initial_alphabet: Sequence[str],
+    min_frequency: int,
+) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """The vocabulary and the merges that `tokenizers`' own BPE trainer finds."""
+    rust = assemble(flavour, (), {}, [])
+    n_characters = 0
+
+    def checked() -> Iterator[str]:
+        nonlocal n_characters
+        for text in texts:
+            check_text(text)
+            n_characters += len(text)
+            yield text
+
+    rust.train_from_iterator(
+        checked(),
+        trainers.BpeTrainer(
+            vocab_size=vocab_size,
+            min_frequency=min_frequency,
+            special_tokens=list(special_tokens),
+            initial_alphabet=list(initial_alphabet),
+            show_progress=False,
+        ),
+    )
+    model = json.loads(rust.to_str())["model"]
+    if n_characters == 0 or len(model["vocab"]) == len(special_tokens):
+        raise UserError(NO_TEXT)
+    if not model["merges"]:
+        check_room(vocab_size, len(model["vocab"]) - len(special_tokens), len(special_tokens))
+    return model["vocab"], without_forged(model["merges"], special_tokens)
+
+
+def recognise(description: Mapping[str, Any]) -> Flavour:
+    """The flavour of a parsed `tokenizer.json`; `UserError` saying why when it is none of the four."""
+    model = description["model"]
+    if model["type"] != "BPE":
+        raise UserError(f"its model is {model['type']}, and only BPE is read here")
+    for option in (
+        "dropout",
+        "continuing_subword_prefix",
+        "end_of_word_suffix",
+        "byte_fallback",
+        "ignore_merges",
+    ):
+        if model.get(option):
+            raise UserError(f"its model sets {option} to {model[option]!r}, which is not supported here")
+    if model["unk_token"] is not None and not model["fuse_unk"]:
+        raise UserError("its model does not join neighbouring unknown characters (fuse_unk), as is done here")
+    if not all(token["special"] for token in description["added_tokens"]):
+        raise UserError("it has added tokens that are not special, which would be taken from ordinary text")
+    for flavour in FLAVOURS:
+        if all(description[part] == value for part, value in _splitting(flavour).items()):
+            return flavour
+    raise UserError(f"it splits text in a way that is none of {', '.join(FLAVOURS)}: see its pre_tokenizer")
+
+
+@cache
+def _splitting(flavour: Flavour) -> dict[str, Any]:
+    description = json.loads(assemble(flavour, (), {}, []).to_str())
+    return {part: description[part] for part in ("normalizer", "pre_tokenizer")}
+
+
+def check_special_tokens(special_tokens: Sequence[str]) -> None:
+    """Special tokens are distinct, and longer than a character, since every character may be ordinary
+    text."""
+    for token in special_tokens:
+        if len(token) < 2:
+            raise UserError(f"the special token {token!r} is too short: it needs two characters or more")
+    if len(set(special_tokens)) < len(special_tokens):
+        raise UserError(f"a special token is named twice: {', '.join(special_tokens)}")
+
+
+def check(
+    vocab: Mapping[str, int],
+    merges: Iterable[tuple[str, str]],
+    special_tokens: Collection[str],
+    unknown: str | None,
+    flavour: Flavour,
+    frequencies: Sequence[int] | None,
+) -> None:
+    """Holds a tokenizer to what the rest relies on; `UserError` for what a file can have wrong."""
+    if list(vocab.values()) != list(range(len(vocab))):
+        raise UserError("its ids are not 0, 1, 2 … without a gap, so no embedding can have one row for each")
+    if len(vocab) == len(special_tokens):
+        raise UserError("its vocabulary has no ordinary token")
+    if flavour == "byte" and (missing := set(BYTE_TO_CHARACTER) - vocab.keys()):
+        raise UserError(f"it lacks {len(missing)} of the 256 bytes, so some text would be lost")
+    if unknown is not None and unknown not in special_tokens:
+        raise UserError(f"its unknown token {unknown} is not one of its special tokens")
+    if frequencies is not None and len(frequencies) != len(vocab):
+        raise UserError(f"it has {len(frequencies)} frequencies for {len(vocab)} tokens")
+    if forged := [left + right for left, right in merges if left + right in special_tokens]:
+        raise UserError(f"its merges spell {forged[0]}, so ordinary text could become a special token")
+
+
+def without_forged(
+    merges: Iterable[tuple[str, str]], special_tokens: Collection[str]
+) -> list[tuple[str, str]]:
+    """The merges without those that spell a special token, and without those that build on such a one.
+
+    >>> without_forged([("a", "b"), ("[", "X]"), ("[X]", "c"), ("[X]c", "d")], ["[X]"])
+    [('a', 'b')]
+    """
+    out_of_reach = set(special_tokens)
+    kept = []
+    for left, right in merges:
+        if out_of_reach.isdisjoint((left, right, left + right)):
+            kept.append((left, right))
+        else:
+            out_of_reach.add(left + right)
+    return kept

@@ -1,0 +1,369 @@
+"""`Tokenizer`: text to ids and back, learned on any text, kept in the `tokenizer.json` that everybody reads.
+
+The splitting and the model run in the `tokenizers` library (Rust). `Tokenizer.reference` does the same
+readably, and tests hold the two equal.
+
+**Special tokens in a text.** `[MASK]` in a text is six ordinary characters, unless the call allows the token
+by name (`allow_special`). `transformers` makes no such difference: with the same file it reads `[MASK]` in a
+text as the token, and so gives the ids that `allow_special=tokenizer.special_tokens` gives here.
+
+**Characters that were not learned.** `byte` has all bytes, so there are none. The other flavours give one
+`[UNK]` for each run of unknown characters in a chunk; without the token `[UNK]` a `UserError` names the
+character. (There, `transformers` drops the character without a word.)
+
+**Decoding.** `byte` gives every text back exactly, and `char` every text of known characters. `word` puts one
+space between words, since it keeps no other white space. `whitespace` does not know where words end: every
+token stands apart from its neighbours by a space. An unknown run decodes as `[UNK]`; other special tokens are
+left out on request."""
+
+import hashlib
+import json
+import random
+import re
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+
+from glassformer import files
+from glassformer.errors import UserError
+from glassformer.tokenization.bpe import Progress, learn_bpe
+from glassformer.tokenization.decoding import TextStream, readable, token_bytes
+from glassformer.tokenization.explain import Explanation
+from glassformer.tokenization.padding import Side, pad
+from glassformer.tokenization.pretokenize import (
+    BYTE_TO_CHARACTER,
+    END_OF_WORD,
+    Flavour,
+    check_text,
+    count_chunks,
+)
+from glassformer.tokenization.reference import ReferenceEncoder
+from glassformer.tokenization.report import TokenReport
+from glassformer.tokenization.rust_tokenizer import (
+    assemble,
+    check,
+    check_special_tokens,
+    recognise,
+    train_in_rust,
+)
+from glassformer.tokenization.templates import Template
+
+Learner = Literal["glassformer", "tokenizers"]
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]")
+"""The default special tokens; their ids are 0 to 6."""
+
+
+class Tokenizer:
+    """A trained BPE tokenizer; it never changes. `train`, `load` and `from_json` make one.
+
+    `vocab` maps every token to its id, `merges` are the joined pairs in order, `frequencies` says by id how
+    often each token stood in the training text (`None` where the learner did not say). `pad_id` and its like
+    are `None` where the tokenizer has no such special token.
+
+    >>> tokenizer = Tokenizer.train(["to be, or not to be"], vocab_size=0, flavour="char", special_tokens=())
+    >>> tokenizer.encode("to be"), tokenizer.decode([7, 5, 0])
+    ([7, 5, 0, 2, 3], 'to ')
+    """
+
+    def __init__(self, rust: tokenizers.Tokenizer, frequencies: Sequence[int] | None = None) -> None:
+        """Wraps a BPE tokenizer of one of the four flavours; `UserError` for any other."""
+        rust.no_truncation()
+        rust.no_padding()
+        rust.encode_special_tokens = True  # special tokens in a text are text; the file does not say so
+        self._rust = rust
+        description = json.loads(rust.to_str())
+        self.flavour: Flavour = recognise(description)
+        self.vocab: dict[str, int] = dict(sorted(rust.get_vocab().items(), key=lambda item: item[1]))
+        self.merges: list[tuple[str, str]] = [(left, right) for left, right in description["model"]["merges"]]
+        self.special_tokens: tuple[str, ...] = tuple(
+            token["content"] for token in description["added_tokens"]
+        )
+        self.frequencies: tuple[int, ...] | None = None if frequencies is None else tuple(frequencies)
+        self.pad_id = self.vocab.get("[PAD]")
+        self.unk_id = self.vocab.get("[UNK]")
+        self.bos_id = self.vocab.get("[BOS]")
+        self.eos_id = self.vocab.get("[EOS]")
+        self.cls_id = self.vocab.get("[CLS]")
+        self.sep_id = self.vocab.get("[SEP]")
+        self.mask_id = self.vocab.get("[MASK]")
+        self._unknown: str | None = description["model"]["unk_token"]
+        self._known_characters: set[str] = set()
+        check(self.vocab, self.merges, self.special_tokens, self._unknown, self.flavour, self.frequencies)
+
+    @classmethod
+    def train(
+        cls,
+        texts: Iterable[str],
+        *,
+        vocab_size: int,
+        flavour: Flavour = "byte",
+        learner: Learner = "glassformer",
+        special_tokens: Sequence[str] = SPECIAL_TOKENS,
+        min_frequency: int = 2,
+        progress: Progress | None = None,
+    ) -> "Tokenizer":
+        """Learns a tokenizer from texts, which are read once, one at a time.
+
+        `vocab_size` counts the special tokens and the alphabet; 0 asks for exactly these and no merges (with
+        `char`: a tokenizer of characters). When no pair is left that occurs `min_frequency` times, learning
+        stops early, and `vocab_size` of the result is smaller than asked for. `progress` is called with
+        (merges made, merges asked for).
+
+        Both learners find the same merges; `tokenizers` is the one in Rust, and keeps neither token
+        frequencies nor to `progress`. Memory holds the distinct chunks, which for `char` with merges are the
+        distinct lines."""
+        check_special_tokens(special_tokens)
+        alphabet = BYTE_TO_CHARACTER if flavour == "byte" else []
+        if learner == "tokenizers":
+            vocab, merges = train_in_rust(
+                texts,
+                flavour=flavour,
+                vocab_size=vocab_size,
+                special_tokens=special_tokens,
+                initial_alphabet=alphabet,
+                min_frequency=min_frequency,
+            )
+            return cls(assemble(flavour, special_tokens, vocab, merges))
+        learned = learn_bpe(
+            count_chunks(texts, flavour, characters_only=vocab_size == 0),
+            vocab_size=vocab_size,
+            special_tokens=special_tokens,
+            initial_alphabet=alphabet,
+            min_frequency=min_frequency,
+            progress=progress,
+        )
+        vocab = {token: i for i, token in enumerate(learned.tokens)}
+        return cls(assemble(flavour, special_tokens, vocab, learned.merges), learned.frequencies)
+
+    @classmethod
+    def load(cls, path: Path) -> "Tokenizer":
+        """Reads a `tokenizer.json`; `UserError` naming the file when it is none, or one of another kind."""
+        text = files.read_text(path)
+        try:
+            return cls.from_json(text)
+        except UserError as error:
+            raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
+
+    def save(self, path: Path) -> None:
+        """Writes `tokenizer.json` atomically; the same tokenizer always gives the same bytes."""
+        files.write_text(path, self.to_json())
+
+    @classmethod
+    def from_json(cls, text: str) -> "Tokenizer":
+        """The inverse of `to_json`."""
+        try:
+            frequencies = json.loads(text)["model"].get("frequencies")
+            frequencies = None if frequencies is None else [int(n) for n in frequencies]
+            rust = tokenizers.Tokenizer.from_str(text)
+        except Exception as error:  # the Rust library raises just that
+            raise UserError(f"it is not a whole tokenizer.json ({error})") from error
+        return cls(rust, frequencies)
+
+    def to_json(self) -> str:
+        """The text of `tokenizer.json`, with `frequencies` beside the vocabulary, which other readers pass
+        over."""
+        description = json.loads(self._rust.to_str())
+        if self.frequencies is not None:
+            description["model"]["frequencies"] = self.frequencies
+        return json.dumps(description, ensure_ascii=False, indent=1) + "\n"
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The SHA-256 of `to_json()`, in hexadecimal: equal for equal tokenizers, to key caches with."""
+        return hashlib.sha256(self.to_json().encode("utf-8")).hexdigest()
+
+    @property
+    def vocab_size(self) -> int:
+        """The number of ids, special tokens included: the rows that a model's embedding needs."""
+        return len(self.vocab)
+
+    def token_to_id(self, token: str) -> int | None:
+        """The id of a token as the vocabulary spells it (`Ġthe`), or None."""
+        return self.vocab.get(token)
+
+    def id_to_token(self, token_id: int) -> str:
+        """The token as the vocabulary spells it; `tokens` gives readable ones. `UserError` for an id out of
+        range."""
+        if not 0 <= token_id < self.vocab_size:
+            raise UserError(
+                f"{token_id} is not a token id: the vocabulary has the ids 0 to {self.vocab_size - 1}"
+            )
+        return self._tokens[token_id]
+
+    def encode(
+        self,
+        text: str,
+        *,
+        template: Template | None = None,
+        allow_special: Collection[str] = (),
+        dropout: float = 0.0,
+        seed: int | None = None,
+    ) -> list[int]:
+        """The ids of a text, with special tokens around them only if a `template` for one text asks for them.
+
+        `allow_special` names the special tokens that the text may contain as such. `dropout` leaves merges
+        out at random (BPE-dropout), each with that probability, reproducibly from `seed`. Raises `UserError`
+        for a character that no token can stand for, and for a lone surrogate."""
+        (ids,) = self.encode_batch([text], allow_special=allow_special, dropout=dropout, seed=seed)
+        return ids if template is None else template.fill([ids], self.vocab)[0]
+
+    def encode_batch(
+        self,
+        texts: Iterable[str],
+        *,
+        allow_special: Collection[str] = (),
+        dropout: float = 0.0,
+        seed: int | None = None,
+    ) -> list[list[int]]:
+        """The ids of each text: as `encode`, but on all cores. With dropout, one random stream serves all
+        texts."""
+        if dropout == 0.0:
+            return self._encode_between(texts, allow_special, self._encode_in_rust)
+        if not 0.0 < dropout <= 1.0 or seed is None:
+            raise ValueError(f"BPE-dropout needs a probability and a seed, not {dropout} and {seed}")
+        rng = random.Random(seed)
+        return self._encode_between(
+            texts,
+            allow_special,
+            lambda pieces: [self.reference.encode(p, dropout=dropout, rng=rng) for p in pieces],
+        )
+
+    def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
+        """The other way to encode: the longest token first wherever it stands, then what is left on both
+        sides."""
+        (ids,) = self._encode_between(
+            [text], allow_special, lambda pieces: list(map(self.reference.encode_longest_match, pieces))
+        )
+        return ids
+
+    def encode_template(
+        self, template: Template, *texts: str, allow_special: Collection[str] = ()
+    ) -> tuple[list[int], list[int]]:
+        """The ids of a template filled with texts, and the token type of each."""
+        return template.fill(self.encode_batch(texts, allow_special=allow_special), self.vocab)
+
+    def _encode_between(
+        self,
+        texts: Iterable[str],
+        allow_special: Collection[str],
+        encode: Callable[[list[str]], list[list[int]]],
+    ) -> list[list[int]]:
+        """Cuts the texts at the special tokens that are allowed, and encodes what is between them."""
+        rows = [self._cut(text, allow_special) for text in texts]
+        pieces = [piece for row in rows for piece in row[::2]]
+        for piece in pieces:
+            self._check_piece(piece)
+        encoded = iter(encode(pieces))
+        rows_of_ids = []
+        for row in rows:
+            ids = next(encoded)
+            for special in row[1::2]:
+                ids += [self.vocab[special], *next(encoded)]
+            rows_of_ids.append(ids)
+        return rows_of_ids
+
+    def _cut(self, text: str, allow_special: Collection[str]) -> list[str]:
+        """Ordinary text at the even places, an allowed special token at the odd ones."""
+        if missing := set(allow_special).difference(self.special_tokens):
+            raise UserError(
+                f"{min(missing)} is not a special token of this tokenizer, so no text can have it"
+            )
+        if not allow_special:
+            return [text]
+        longest_first = sorted(allow_special, key=len, reverse=True)
+        return re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
+
+    def _check_piece(self, piece: str) -> None:
+        """Refuses what the Rust encoder cannot take, or would drop without a word."""
+        check_text(piece)
+        if self.flavour != "byte" and self._unknown is None:
+            for character in sorted(set(piece) - self._known_characters):
+                self.reference.encode(character)
+                self._known_characters.add(character)
+
+    def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
+        return [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
+
+    @cached_property
+    def reference(self) -> ReferenceEncoder:
+        """The readable encoder: the same ids, slowly."""
+        # Without frequencies an early merge counts as a frequent one.
+        frequencies = self.frequencies or range(self.vocab_size, 0, -1)
+        ordinary = dict(zip(self.vocab, frequencies, strict=True))
+        for token in self.special_tokens:
+            del ordinary[token]
+        return ReferenceEncoder(self.flavour, self.vocab, self.merges, ordinary, self._unknown)
+
+    def explain(self, text: str) -> Explanation:
+        """The merges that make the tokens of a text, step by step; `print` it."""
+        self._check_piece(text)
+        return Explanation(tuple(self.reference.explain(text)), self._show)
+
+    def report(self, texts: Iterable[str]) -> TokenReport:
+        """How often each token occurs in the texts, tokens per word, bytes per token."""
+        frequencies: Counter[int] = Counter()
+        n_texts = n_words = n_bytes = 0
+        for text in texts:
+            frequencies.update(self.encode(text))
+            n_texts += 1
+            n_words += len(text.split())
+            n_bytes += len(text.encode("utf-8"))
+        n_unknown = 0 if self.unk_id is None else frequencies[self.unk_id]
+        return TokenReport(
+            self.vocab_size, n_texts, n_words, n_bytes, frequencies.total(), n_unknown, +frequencies
+        )
+
+    def pad(
+        self,
+        sequences: Sequence[Sequence[int]],
+        *,
+        max_len: int | None = None,
+        side: Side = "right",
+        truncate_side: Side | None = None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """Ids (B, T) filled up with `[PAD]`, and their attention mask: see `padding.pad`."""
+        if self.pad_id is None:
+            raise UserError("this tokenizer has no special token [PAD] to fill rows up with")
+        return pad(sequences, pad_id=self.pad_id, max_len=max_len, side=side, truncate_side=truncate_side)
+
+    def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
+        """The text of ids; the module's text says what each flavour gives back. U+FFFD stands for bytes that
+        are no UTF-8."""
+        stream = self.stream(skip_special=skip_special)
+        return "".join([*map(stream.push, ids), stream.flush()])
+
+    def stream(self, *, skip_special: bool = True) -> TextStream:
+        """A decoder for ids that come one at a time: `push` each, then `flush`. It never cuts a character."""
+        return TextStream(self._pieces, self.flavour, self._skipped if skip_special else frozenset())
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Readable tokens: spaces as they are, `</w>` where a word ends, `<0xE2>` for a part of a
+        character."""
+        return [self._show(self.id_to_token(token_id)) for token_id in ids]
+
+    def _show(self, token: str) -> str:
+        if token in self.special_tokens:
+            return token
+        if self.flavour == "word":
+            return token.replace(END_OF_WORD, "</w>")
+        return readable(token_bytes(token, "byte")) if self.flavour == "byte" else token
+
+    @cached_property
+    def _tokens(self) -> list[str]:
+        return list(self.vocab)
+
+    @cached_property
+    def _pieces(self) -> list[bytes]:
+        special = set(self.special_tokens)
+        return [token_bytes(token, self.flavour, special=token in special) for token in self.vocab]
+
+    @cached_property
+    def _skipped(self) -> frozenset[int]:
+        return frozenset(self.vocab[token] for token in self.special_tokens if token != self._unknown)

@@ -1,0 +1,137 @@
+"""Averages of weights: along one run (`ExponentialAverage`) and over checkpoints (`average_state_dicts`)."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import UserError
+
+_N_UPDATES = "n_updates"
+_PREFIX = "average/"
+
+
+class ExponentialAverage:
+    """A moving average of a model's parameters: average ← d · average + (1 - d) · parameter after every step.
+
+    The decay d warms up: at the n-th update (n = 0, 1, …) it is min(decay, (1 + n) / (10 + n)). An average of
+    constant decay would hold on to the random weights of the start; this one looks back over about a ninth of
+    the run so far, until `decay` bounds it. Tied parameters are averaged once; buffers are not averaged.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.decay = decay
+        self.n_updates = 0
+        self._parameters = dict(model.named_parameters())
+        self._averages = {name: p.detach().clone() for name, p in self._parameters.items()}
+        self._swapped = False
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Takes in the parameters as they are now; to be called after each optimizer step."""
+        self._refuse_while_swapped("update")
+        decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
+        torch._foreach_lerp_(list(self._averages.values()), list(self._parameters.values()), 1 - decay)
+        self.n_updates += 1
+
+    @contextmanager
+    def swapped_in(self) -> Iterator[None]:
+        """Inside the block the model holds the average; after it, its own weights again, to the bit."""
+        self._refuse_while_swapped("swap in")
+        self._exchange()
+        self._swapped = True
+        try:
+            yield
+        finally:
+            self._exchange()
+            self._swapped = False
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint must keep."""
+        self._refuse_while_swapped("save")
+        averages = {_PREFIX + name: average for name, average in self._averages.items()}
+        return averages | {_N_UPDATES: torch.tensor(self.n_updates)}
+
+    @torch.no_grad()
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `state_tensors`; `UserError` when the tensors are those of another model."""
+        self._refuse_while_swapped("load")
+        expected = {name: tensor.shape for name, tensor in self.state_tensors().items()}
+        if expected != {name: tensor.shape for name, tensor in tensors.items()}:
+            raise UserError(
+                "the moving average in the checkpoint is not of this model: "
+                "resume with the configuration that the checkpoint was made with"
+            )
+        for name, average in self._averages.items():
+            average.copy_(tensors[_PREFIX + name])
+        self.n_updates = int(tensors[_N_UPDATES])
+
+    @torch.no_grad()
+    def _exchange(self) -> None:
+        # One at a time, in place: compiled steps and optimizers keep their hold on the parameters' memory.
+        for name, parameter in self._parameters.items():
+            kept = parameter.clone()
+            parameter.copy_(self._averages[name])
+            self._averages[name].copy_(kept)
+
+    def _refuse_while_swapped(self, verb: str) -> None:
+        if self._swapped:
+            raise ValueError(f"cannot {verb} a moving average while it is swapped into the model")
+
+
+def average_state_dicts(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The mean of each tensor over several checkpoints (Vaswani 2017, section 6.1), summed in fp64.
+
+    The checkpoints are taken one at a time, so an iterator can load each when its turn comes. Names that
+    share a tensor in the first checkpoint (tied weights) share one in the result. Tensors of whole numbers or
+    truth values have no mean and must be equal. Raises `UserError` when the checkpoints are not of one model.
+
+    >>> average_state_dicts([{"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, 2.0])}])
+    {'w': tensor([2., 2.])}
+    """
+    first: dict[str, Tensor] = {}
+    owners: dict[str, str] = {}  # the first name of every tensor
+    sums: dict[str, Tensor] = {}
+    n_models = 0
+    for state_dict in state_dicts:
+        n_models += 1
+        if n_models == 1:
+            first, owners = dict(state_dict), _first_names(state_dict)
+            sums = {
+                name: first[name].to(torch.float64, copy=True)
+                for name in dict.fromkeys(owners.values())
+                if first[name].is_floating_point()
+            }
+            continue
+        _require_same_model(first, state_dict, n_models)
+        for name, total in sums.items():
+            total += state_dict[name]
+    if not n_models:
+        raise UserError("there is no checkpoint to average: name at least one")
+    means = {name: (total / n_models).to(first[name].dtype) for name, total in sums.items()}
+    return {name: means.get(owner, first[owner]) for name, owner in owners.items()}
+
+
+def _first_names(state_dict: Mapping[str, Tensor]) -> dict[str, str]:
+    """For every name, the first one that holds the same tensor."""
+    seen: dict[tuple[object, ...], str] = {}
+    return {
+        name: seen.setdefault(
+            (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()), name
+        )
+        for name, tensor in state_dict.items()
+    }
+
+
+def _require_same_model(first: Mapping[str, Tensor], other: Mapping[str, Tensor], number: int) -> None:
+    for name in sorted(first.keys() | other.keys()):
+        if name not in first or name not in other or first[name].shape != other[name].shape:
+            problem = f"differs in {name}"
+        elif not first[name].is_floating_point() and not torch.equal(first[name], other[name]):
+            problem = f"has other values in {name}, which has no mean"
+        else:
+            continue
+        raise UserError(
+            f"checkpoint {number} {problem}: checkpoints that are averaged must be of one model configuration"
+        )

@@ -1,0 +1,271 @@
+"""From a recipe to a running trainer: text, tokenizer, tokens, network; fresh or from a checkpoint."""
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import nn
+
+from glassformer import files
+from glassformer.config import TransformerConfig
+from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
+from glassformer.data.corpus import Corpus
+from glassformer.data.tokens import TokenFile, TokenSplits, prepare
+from glassformer.errors import UserError
+from glassformer.evaluation.loss import LossReport, evaluation_rows
+from glassformer.inference.decode import generate
+from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
+from glassformer.objectives.causal import CausalObjective
+from glassformer.run_config import ExampleRows, GenerationConfig, PackedRows, Run, WindowRows
+from glassformer.store import checkpoint
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import TOKENIZER, read_run, write_model_files
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.trainer import Reporter, Task, Trainer
+
+SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
+TRAIN_TOKENS_EVALUATED = 32_768
+
+
+class LaunchReporter(Reporter, Protocol):
+    """A reporter that also shows the preparations."""
+
+    def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]: ...
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A finished run: its folder and the reports of its last evaluation."""
+
+    folder: Path
+    reports: dict[str, LossReport]
+
+
+def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
+    """Trains a run from its first step into a new folder; everything is checked before anything is written."""
+    if checkpoint.steps(folder):
+        raise UserError(
+            f"{folder} already holds a run: go on with `glassformer resume {folder}`, or name another --out"
+        )
+    corpus = _corpus(run)
+    device = choose_device(run.train.device)
+    with reporter.phase("reading the text") as _:
+        plan = corpus.plan
+    if plan.n_left_out:
+        reporter.say(
+            f"{plan.n_left_out} training documents also stand in the validation text and are left out"
+        )
+    tokenizer = _tokenizer(run, corpus, reporter)
+    run = replace(run, model=complete(run.model, tokenizer))
+    _check_lengths(run)
+    splits = _prepare(run, corpus, tokenizer, reporter)
+    task = _task(run, splits, tokenizer)
+    files.require_writable_folder(folder)
+    torch.manual_seed(run.train.seed)
+    network = build_model(run.model).to(device)
+    reporter.say(_summary(run, network, splits, tokenizer, device))
+    trainer = _trainer(run, network, tokenizer, task, folder, reporter, device, corpus.digest)
+    return Outcome(folder, trainer.train())
+
+
+def relaunch(folder: Path, reporter: LaunchReporter) -> Outcome:
+    """Goes on from the newest intact checkpoint of a run, exactly as if it had never stopped."""
+    if not folder.is_dir():
+        raise UserError(f"no such run: {folder}")
+    newest = checkpoint.newest(folder, reporter.say)
+    step = Manifest.read(newest).step
+    run = read_run(newest)
+    corpus = _corpus(run)
+    state = checkpoint.load_state(newest)
+    if state.numbers["data_digest"] != corpus.digest:
+        raise UserError(
+            f"the text of {corpus.name} is not the one that {folder} was trained on: put the old text back, or "
+            "start a new run"
+        )
+    tokenizer = Tokenizer.load(newest / TOKENIZER)
+    splits = _prepare(run, corpus, tokenizer, reporter)
+    device = choose_device(run.train.device)
+    network = build_model(run.model).to(device)
+    task = _task(run, splits, tokenizer)
+    trainer = _trainer(run, network, tokenizer, task, folder, reporter, device, corpus.digest)
+    trainer.restore(newest)
+    done = trainer.progress.finished or step >= run.train.max_steps
+    reporter.say(
+        f"resumed at step {step} of {run.train.max_steps}" + (": nothing is left to do" if done else "")
+    )
+    return Outcome(folder, trainer.train() or _reports_so_far(trainer))
+
+
+def complete(model: TransformerConfig, tokenizer: Tokenizer) -> TransformerConfig:
+    """The configuration with the tokenizer's vocabulary and special ids where it leaves them open."""
+    if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
+        raise UserError(
+            f"model.vocab_size is {model.vocab_size} and the tokenizer has {tokenizer.vocab_size} tokens: leave it "
+            "at 0, or raise it"
+        )
+    ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
+    open_ids = {name: value for name, value in ids.items() if getattr(model, name) is None}
+    return replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size, **open_ids)
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA, then MPS, then the CPU; a device that is not there is an error."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
+
+
+def cache_folder(run: Run) -> Path:
+    """Where prepared tokens are kept: `data.cache_dir`, or the user's cache folder."""
+    if run.data.cache_dir is not None:
+        return Path(run.data.cache_dir)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
+
+
+def _corpus(run: Run) -> Corpus:
+    if run.data.path is None:
+        raise UserError(f"the run {run.name!r} names no text: give it as --data.path FILE")
+    return Corpus(
+        [run.data.path],
+        valid_paths=[run.data.valid_path] if run.data.valid_path else [],
+        valid_fraction=run.data.valid_fraction,
+        text_field=run.data.text_field,
+    )
+
+
+def _tokenizer(run: Run, corpus: Corpus, reporter: LaunchReporter) -> Tokenizer:
+    """The one that is named, or a new one learned on the training text, never on the validation text."""
+    config = run.tokenizer
+    if config.path is not None:
+        return Tokenizer.load(Path(config.path))
+    with reporter.phase("learning the tokenizer") as progress:
+        tokenizer = Tokenizer.train(
+            corpus.training_texts(),
+            vocab_size=config.vocab_size,
+            flavour=config.flavour,
+            learner=config.learner,
+            special_tokens=config.special_tokens,
+            progress=progress,
+        )
+    if tokenizer.vocab_size < config.vocab_size:
+        reporter.say(
+            f"the text gives {tokenizer.vocab_size} tokens, fewer than the {config.vocab_size} asked for"
+        )
+    return tokenizer
+
+
+def _check_lengths(run: Run) -> None:
+    if run.context > run.model.max_len:
+        raise UserError(f"data.context is {run.context} and model.max_len only {run.model.max_len}")
+
+
+def _prepare(run: Run, corpus: Corpus, tokenizer: Tokenizer, reporter: LaunchReporter) -> TokenSplits:
+    with reporter.phase("preparing tokens") as progress:
+        return prepare(corpus, tokenizer, cache_folder(run), progress=progress)
+
+
+def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer) -> Task:
+    """The sampler and the evaluations of a run."""
+    samplers: dict[type, type[Windows] | type[Epochs] | type[Packed]] = {
+        WindowRows: Windows,
+        ExampleRows: Epochs,
+        PackedRows: Packed,
+    }
+    sampler: Sampler = samplers[type(run.data.arrangement)](
+        splits.train, run.context, run.train.batch_size, run.train.seed
+    )
+    apart = not isinstance(run.data.arrangement, WindowRows)
+    slice_of_train = _spread(splits.train, min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED), run.context)
+
+    def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
+        return lambda: evaluation_rows(tokens, run.context, run.model.vocab_size, apart)
+
+    return Task(
+        CausalObjective(run.objective.label_smoothing),
+        sampler,
+        evaluations={"train": rows(slice_of_train), "valid": rows(splits.valid)},
+        n_bytes={"train": None, "valid": splits.valid.n_bytes},
+    )
+
+
+def _spread(tokens: TokenFile, n_tokens: int, context: int) -> TokenFile:
+    """The first documents or tokens of a text, about `n_tokens` of them: enough to see over-fitting."""
+    n_tokens = min(tokens.n_tokens, max(n_tokens, context + 1))
+    starts = tokens.document_starts[tokens.document_starts < n_tokens]
+    return replace(tokens, ids=tokens.ids[:n_tokens], document_starts=starts)
+
+
+def _trainer(
+    run: Run,
+    network: Transformer,
+    tokenizer: Tokenizer,
+    task: Task,
+    folder: Path,
+    reporter: Reporter,
+    device: torch.device,
+    digest: str,
+) -> Trainer:
+    def write_model(into: Path) -> None:
+        write_model_files(into, network, tokenizer, run)
+
+    def sample() -> str:
+        return write_sample(network, tokenizer, run, next(iter(task.evaluations["valid"]())), device)
+
+    return Trainer(
+        run.train,
+        network,
+        replace(task, sample=sample),
+        folder,
+        write_model,
+        reporter,
+        device,
+        digest,
+    )
+
+
+def write_sample(
+    network: Transformer,
+    tokenizer: Tokenizer,
+    run: Run,
+    rows: Sequence[Example],
+    device: torch.device,
+) -> str:
+    """The beginning of the validation text, and how the model goes on."""
+    n_prompt = max(1, min(SAMPLE_PROMPT, run.context // 4))
+    prompt = rows[0].token_ids[:n_prompt].tolist()
+    length = max(1, min(SAMPLE_LENGTH, run.model.max_len - n_prompt))
+    config = GenerationConfig(max_new_tokens=length, temperature=0.8, top_k=50, seed=run.train.seed)
+    end = [] if run.model.eos_id is None else [run.model.eos_id]
+    steps = generate(network, [prompt], config, max_len=run.model.max_len, end_ids=end, device=device)
+    new = [ids[0] for ids in steps if ids[0] is not None]
+    return tokenizer.decode(prompt) + "│" + tokenizer.decode(new)
+
+
+def _summary(
+    run: Run, network: nn.Module, splits: TokenSplits, tokenizer: Tokenizer, device: torch.device
+) -> str:
+    n_parameters = sum(p.numel() for p in network.parameters())
+    train, valid = splits.train, splits.valid
+    bytes_per_token = valid.n_bytes / valid.n_tokens
+    return (
+        f"{run.name}: {n_parameters:,} parameters on {device}; {train.n_tokens:,} training and "
+        f"{valid.n_tokens:,} validation tokens of {bytes_per_token:.2f} bytes, vocabulary {tokenizer.vocab_size:,}"
+    )
+
+
+def _reports_so_far(trainer: Trainer) -> dict[str, LossReport]:
+    """What the last evaluation of a finished run said, when there was nothing left to train."""
+    valid = trainer.progress.valid
+    return {"valid": LossReport(**valid)} if valid else {}  # type: ignore[arg-type]

@@ -1,0 +1,64 @@
+"""`metrics.jsonl`: one JSON object a line, each with its `step`; and TensorBoard, where it is installed."""
+
+import json
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from glassformer import files
+from glassformer.errors import UserError
+
+NAME = "metrics.jsonl"
+
+
+class MetricsLog:
+    """Appends lines; opened at a step, it first drops the lines of later steps, which a resumed run writes again."""
+
+    def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
+        path = folder / NAME
+        kept = [line for line in read_lines(path) if line["step"] <= step]
+        files.write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
+        self._board = _tensorboard(folder, step) if tensorboard else None
+
+    def write(self, step: int, **values: Any) -> None:
+        """One line; numbers under names with their split, such as `train/loss`, also go to TensorBoard."""
+        self._file.write(json.dumps({"step": step, **values}) + "\n")
+        self._file.flush()
+        if self._board is not None:
+            for name, value in values.items():
+                if isinstance(value, (int, float)):
+                    self._board.add_scalar(name, value, step)
+                elif isinstance(value, str):
+                    self._board.add_text(name, value, step)
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        if self._board is not None:
+            self._board.close()
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The whole lines of a metrics file; a last line cut short by a crash is left out."""
+    if not path.exists():
+        return []
+    lines = []
+    for text in files.read_text(path, max_bytes=1 << 30).splitlines():
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            break
+    return lines
+
+
+def _tensorboard(folder: Path, step: int) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise UserError("train.tensorboard needs the extra: pip install 'glassformer[log]'") from error
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step)  # type: ignore[no-untyped-call]

@@ -1,0 +1,367 @@
+"""How gradients become steps: Adam, AdamW and Muon, and which weights decay.
+
+The loop asks for `build_optimizer(model, config)` once, calls `set_learning_rates(optimizer, factor)` before
+each step, and keeps `state_tensors(optimizer)` in its checkpoints.
+"""
+
+import functools
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim.adamw import adamw
+
+from glassformer.errors import UserError
+from glassformer.run_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+
+Adjust = Literal["original", "match_rms_adamw"]
+Group = dict[str, Any]
+NamedParameters = list[tuple[str, nn.Parameter]]
+
+# a, b, c of the polynomial a·x + b·x³ + c·x⁵ of Jordan 2024, chosen for a steep slope at 0: five rounds bring
+# every singular value that is not tiny to about 0.7 - 1.2, which serves as well as exactly 1 and is cheaper.
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+_SMALLEST_NORM = 1e-7
+_FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
+
+
+def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+    """The optimizer that `config` describes, over every parameter of `model` that is trained.
+
+    Each group keeps its peak rate as `initial_lr`. Adam and AdamW run fused where the device has a kernel.
+    Raises `UserError` when Muon is asked for and the model has no hidden matrices.
+    """
+    match config:
+        case MuonConfig():
+            return Muon(_muon_groups(model, config), split_sizes=_split_sizes(model))
+        case AdamWConfig() | AdamConfig():
+            adam = torch.optim.AdamW if isinstance(config, AdamWConfig) else torch.optim.Adam
+            fused = _can_fuse(parameter for _, parameter in _trained(model))
+            return adam(parameter_groups(model, config), betas=config.betas, eps=config.eps, fused=fused)
+
+
+def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Sets the rate of every group to `factor` × its peak rate.
+
+    >>> optimizer = build_optimizer(nn.Linear(2, 2), AdamWConfig(learning_rate=0.5))
+    >>> set_learning_rates(optimizer, 0.25)
+    >>> [group["lr"] for group in optimizer.param_groups]
+    [0.125, 0.125]
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = factor * group["initial_lr"]
+
+
+# Which parameters go where
+
+
+def parameter_groups(model: nn.Module, config: AdamConfig | AdamWConfig) -> list[Group]:
+    """The trained parameters in two groups, those that decay and those that do not; empty ones are left out.
+
+    `matrices`: every weight of two or more dimensions that is no embedding. A table is an embedding by the
+    type of its module (`nn.Embedding`), whatever its name, and so is a head that is tied to it. Norms and
+    biases have one dimension. `matrices_and_embeddings` is the rule of nanoGPT: all but norms and biases.
+    """
+    return _decay_groups(model, _trained(model), config)
+
+
+def hidden_matrices(model: nn.Module) -> NamedParameters:
+    """The weights that Muon steps: of every `nn.Linear` inside a list of blocks (`nn.ModuleList`), by name.
+
+    Outside the blocks stand the embeddings and their projections and the head, which do better with AdamW
+    (Jordan 2024).
+    """
+    blocks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
+    linears = (module for block in blocks for module in block.modules() if isinstance(module, nn.Linear))
+    hidden = {id(linear.weight) for linear in linears} - _embedding_tables(model)
+    return [(name, parameter) for name, parameter in _trained(model) if id(parameter) in hidden]
+
+
+def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
+    matrices = hidden_matrices(model)
+    if not matrices:
+        raise UserError("muon steps the linear layers inside blocks, and this model has none: use adamw")
+    names = {name for name, _ in matrices}
+    rest = [(name, parameter) for name, parameter in _trained(model) if name not in names]
+    options = {"momentum": config.momentum, "n_steps": config.n_steps, "adjust": config.adjust}
+    hidden = _group(matrices, config.learning_rate, config.weight_decay)
+    adam_options = {"betas": config.adamw.betas, "eps": config.adamw.eps}
+    others = _decay_groups(model, rest, config.adamw)
+    return [
+        hidden | {"orthogonal": True} | options,
+        *(other | {"orthogonal": False} | adam_options for other in others),
+    ]
+
+
+def _decay_groups(model: nn.Module, named: NamedParameters, config: AdamConfig | AdamWConfig) -> list[Group]:
+    spared = _embedding_tables(model) if config.decay == "matrices" else set()
+    decayed = [(name, p) for name, p in named if p.ndim >= 2 and id(p) not in spared]
+    kept = [(name, p) for name, p in named if p.ndim < 2 or id(p) in spared]
+    groups = (
+        _group(decayed, config.learning_rate, config.weight_decay),
+        _group(kept, config.learning_rate, 0.0),
+    )
+    return [group for group in groups if group["params"]]
+
+
+def _group(named: NamedParameters, learning_rate: float, weight_decay: float) -> Group:
+    return {
+        "params": named,
+        "lr": learning_rate,
+        "initial_lr": learning_rate,
+        "weight_decay": weight_decay,
+    }
+
+
+def _trained(model: nn.Module) -> NamedParameters:
+    """Tied parameters once, under their first name; frozen ones not at all."""
+    return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
+
+
+def _embedding_tables(model: nn.Module) -> set[int]:
+    return {id(module.weight) for module in model.modules() if isinstance(module, nn.Embedding)}
+
+
+def _split_sizes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
+    """Rows of queries, keys and values in each fused weight; the attention that owns it states them."""
+    return {
+        cast(nn.Linear, module.qkv_proj).weight: cast(tuple[int, ...], module.split_sizes)
+        for module in model.modules()
+        if hasattr(module, "qkv_proj") and hasattr(module, "split_sizes")
+    }
+
+
+def _can_fuse(parameters: Iterable[Tensor]) -> bool:
+    return all(p.device.type in _FUSED_DEVICES and p.is_floating_point() for p in parameters)
+
+
+# Muon
+
+
+class Muon(torch.optim.Optimizer):
+    """Momentum, orthogonalised (Jordan 2024), for hidden matrices; AdamW for the rest; one object, one state.
+
+    Groups with `orthogonal=True` hold matrices W (rows = outputs) and the options `momentum` μ, `n_steps` and
+    `adjust`; with the gradient G, at a rate η and a decay λ:
+
+        M ← μ·M + (1 - μ)·G       U = orthogonalize(μ·M + (1 - μ)·G)       W ← (1 - η·λ)·W - η·scale(W)·U
+
+    The other groups hold the options `betas` and `eps` of AdamW. On every matrix a step equals that of
+    `torch.optim.Muon`, but matrices of one shape, or of its transpose, share batched products, because one by
+    one they are too small to keep a processor busy.
+
+    Args:
+        groups: parameter groups, each with `orthogonal`, `lr`, `weight_decay` and the options above.
+        split_sizes: rows of the matrices inside a fused weight, which are orthogonalised each on its own,
+            because queries, keys and values share no singular vectors.
+        dtype: of the orthogonalisation; None is bfloat16 for fp32 weights where the hardware multiplies it,
+            and the weights' own elsewhere.
+    """
+
+    def __init__(
+        self,
+        groups: Iterable[Group],
+        *,
+        split_sizes: Mapping[Tensor, Sequence[int]] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__(groups, {})
+        self.split_sizes = dict(split_sizes or {})
+        self.dtype = dtype
+        for group in self.param_groups:
+            if not group["orthogonal"]:
+                group["fused"] = _can_fuse(group["params"])
+            elif any(p.ndim != 2 for p in group["params"]):
+                raise ValueError(
+                    "Muon steps matrices; other shapes belong into a group with orthogonal=False"
+                )
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of every parameter that has a gradient; the value of `closure`, where one is given."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            parameters = [p for p in group["params"] if p.grad is not None]
+            if parameters and group["orthogonal"]:
+                self._step_matrices(parameters, group)
+            elif parameters:
+                self._step_others(parameters, group)
+        return loss
+
+    def _step_matrices(self, parameters: list[Tensor], group: Group) -> None:
+        gradients = [cast(Tensor, p.grad) for p in parameters]
+        momenta = [self._moment(p, "momentum") for p in parameters]
+        torch._foreach_lerp_(momenta, gradients, 1 - group["momentum"])
+        directions = torch._foreach_lerp(gradients, momenta, group["momentum"])
+        if group["weight_decay"]:
+            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
+        # The parts of a fused weight are views: a step of a part is a step of the weight.
+        matrices = [part for p in parameters for part in self._parts(p, p)]
+        pairs = zip(parameters, directions, strict=True)
+        parts = [part for p, direction in pairs for part in self._parts(p, direction)]
+        dtype = self.dtype or _fast_dtype(matrices[0].device.type, matrices[0].dtype)
+        for matrix, update in zip(matrices, orthogonalize(parts, group["n_steps"], dtype), strict=True):
+            matrix.add_(update, alpha=-group["lr"] * update_scale(matrix.shape, group["adjust"]))
+
+    def _step_others(self, parameters: list[Tensor], group: Group) -> None:
+        for p in parameters:
+            if "step" not in self.state[p]:
+                # Where a fused kernel looks for it; the plain loops want it on the CPU.
+                self.state[p]["step"] = torch.zeros((), device=p.device if group["fused"] else "cpu")
+        adamw(
+            parameters,
+            [cast(Tensor, p.grad) for p in parameters],
+            [self._moment(p, "exp_avg") for p in parameters],
+            [self._moment(p, "exp_avg_sq") for p in parameters],
+            [],
+            [self.state[p]["step"] for p in parameters],
+            fused=group["fused"],
+            amsgrad=False,
+            beta1=group["betas"][0],
+            beta2=group["betas"][1],
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+    def _moment(self, parameter: Tensor, name: str) -> Tensor:
+        state = self.state[parameter]
+        if name not in state:
+            state[name] = torch.zeros_like(parameter)
+        return cast(Tensor, state[name])
+
+    def _parts(self, parameter: Tensor, tensor: Tensor) -> Sequence[Tensor]:
+        sizes = self.split_sizes.get(parameter)
+        return torch.split(tensor, list(sizes)) if sizes else (tensor,)
+
+
+def update_scale(shape: Sequence[int], adjust: Adjust) -> float:
+    """The factor of an orthogonal update of this shape (rows = outputs), so that one rate serves them all.
+
+    `original` (Jordan 2024) bounds the change of the output; `match_rms_adamw` (Liu 2025, section 2.2) gives
+    the update the root mean square of AdamW's, about 0.2, so that its rates carry over.
+
+    >>> update_scale((512, 128), "original"), update_scale((128, 512), "original")
+    (2.0, 1.0)
+    >>> update_scale((100, 25), "match_rms_adamw")
+    2.0
+    """
+    rows, columns = shape
+    if adjust == "original":
+        return math.sqrt(max(1.0, rows / columns))
+    return 0.2 * math.sqrt(max(rows, columns))
+
+
+def newton_schulz_reference(matrix: Tensor, n_steps: int = 5) -> Tensor:
+    """Moves the singular values of one matrix to about 1 and leaves its singular vectors alone (Jordan 2024).
+
+    With X = U·S·Vᵀ, the round X ← a·X + b·(X·Xᵀ)·X + c·(X·Xᵀ)²·X is U·(a·S + b·S³ + c·S⁵)·Vᵀ. Dividing by the
+    Frobenius norm first brings S into [0, 1].
+
+    >>> newton_schulz_reference(torch.diag(torch.tensor([9.0, 1.0, 0.0]))).diagonal().round(decimals=2)
+    tensor([0.7000, 0.7500, 0.0000])
+    """
+    a, b, c = NEWTON_SCHULZ
+    x: Tensor = matrix / matrix.norm().clamp(min=_SMALLEST_NORM)
+    for _ in range(n_steps):
+        gram = x @ x.T
+        x = a * x + b * gram @ x + c * gram @ gram @ x
+    return x
+
+
+def orthogonalize(
+    matrices: Sequence[Tensor], n_steps: int = 5, dtype: torch.dtype | None = None
+) -> list[Tensor]:
+    """`newton_schulz_reference` of many matrices at once, those of one shape (or its transpose) in one stack.
+
+    A matrix that is taller than wide is turned, so that X·Xᵀ has the smaller side. The products are computed
+    in `dtype` (None: that of the matrices); the norms, before, and the results are in the matrices' own.
+    """
+    a, b, c = NEWTON_SCHULZ
+    stacks: dict[tuple[int, ...], list[int]] = {}
+    for index, matrix in enumerate(matrices):
+        stacks.setdefault(tuple(sorted(matrix.shape)), []).append(index)
+    results = list(matrices)
+    for indices in stacks.values():
+        turned = [matrices[i].shape[0] > matrices[i].shape[1] for i in indices]
+        x = torch.stack(
+            [matrices[i].mT if turn else matrices[i] for i, turn in zip(indices, turned, strict=True)]
+        )
+        own = x.dtype
+        x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_SMALLEST_NORM)).to(dtype)  # (N, R, C), R ≤ C
+        for _ in range(n_steps):
+            gram = x @ x.mT  # (N, R, R)
+            x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+        for index, turn, result in zip(indices, turned, x.to(own), strict=True):
+            results[index] = result.mT if turn else result
+    return results
+
+
+@functools.cache
+def _fast_dtype(device_type: str, weights: torch.dtype) -> torch.dtype:
+    """For fp32 weights, bfloat16 where the hardware has it: exact enough (Jordan 2024), in half the time."""
+    # Older releases of torch cannot be asked, and a CPU that only imitates bfloat16 is far slower with it.
+    cpu: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    on_cpu = device_type == "cpu" and (cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
+    return torch.bfloat16 if weights == torch.float32 and (device_type == "cuda" or on_cpu) else weights
+
+
+# What a checkpoint keeps
+
+
+def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+    """All that an optimizer remembers, flat, as `<parameter>/<what>`; rates and options are in the config.
+
+    >>> model = nn.Linear(2, 2)
+    >>> optimizer = build_optimizer(model, AdamWConfig())
+    >>> model(torch.ones(1, 2)).sum().backward()
+    >>> optimizer.step()
+    >>> sorted(state_tensors(optimizer))[:3]
+    ['bias/exp_avg', 'bias/exp_avg_sq', 'bias/step']
+    """
+    return {
+        f"{name}/{key}": value
+        for name, parameter, _ in _remembered(optimizer)
+        for key, value in optimizer.state.get(parameter, {}).items()
+    }
+
+
+def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
+    """Gives a freshly built optimizer the memory of another; the next steps are then equal to the bit.
+
+    Raises `UserError` when the tensors are those of another model or of another kind of optimizer.
+    """
+    unused = dict(tensors)
+    state: dict[int, dict[str, Tensor]] = {}  # by torch's own numbers: one group after the other
+    for number, (name, parameter, keys) in enumerate(_remembered(optimizer)):
+        memory = {key: unused.pop(f"{name}/{key}") for key in keys if f"{name}/{key}" in unused}
+        if not memory:  # it never had a gradient
+            continue
+        shapes = {key: torch.Size() if key == "step" else parameter.shape for key in keys}
+        if {key: tensor.shape for key, tensor in memory.items()} != shapes:
+            raise _misfit(name)
+        state[number] = {key: tensor.clone() for key, tensor in memory.items()}
+    if unused:
+        raise _misfit(next(iter(unused)))
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})
+
+
+def _remembered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor, tuple[str, ...]]]:
+    """Every parameter with its name and the names of what is kept of it."""
+    for group in optimizer.param_groups:
+        keys = ("momentum",) if group.get("orthogonal") else ("step", "exp_avg", "exp_avg_sq")
+        for name, parameter in zip(group["param_names"], group["params"], strict=True):
+            yield name, parameter, keys
+
+
+def _misfit(name: str) -> UserError:
+    return UserError(
+        f"the optimizer state of {name} in the checkpoint does not fit this model and optimizer: "
+        "resume with the configuration that the checkpoint was made with"
+    )

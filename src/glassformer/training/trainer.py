@@ -1,0 +1,323 @@
+"""The loop, for every task: step, log, evaluate, save. It never reads labels or a task's name."""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from glassformer.data.batching import Example, Sampler
+from glassformer.errors import Interrupted, UserError
+from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.objectives.objective import Objective
+from glassformer.run_config import PlateauSchedule, TrainConfig
+from glassformer.store import checkpoint
+from glassformer.store.checkpoint import TrainingState
+from glassformer.store.model_directory import load_weights, publish, weights_of
+from glassformer.training.averaging import ExponentialAverage
+from glassformer.training.metrics_log import MetricsLog
+from glassformer.training.optimizers import (
+    build_optimizer,
+    load_state_tensors,
+    set_learning_rates,
+    state_tensors,
+)
+from glassformer.training.schedules import Plateau, schedule_factor
+from glassformer.training.signals import StopRequest, stop_on_signals
+from glassformer.training.step import StepResult, TrainStep
+
+_DROPOUT, _COLLATE = 3, 4
+"""Spawn keys that keep these random streams apart from the sampler's."""
+
+
+class Reporter(Protocol):
+    """Where the loop's news goes: a terminal, a test, nowhere."""
+
+    def say(self, text: str) -> None: ...
+
+    def step(self, step: int, max_steps: int, values: dict[str, float]) -> None: ...
+
+    def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None: ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What is trained on what; `evaluations` gives fresh batches of each split and the bytes of its text."""
+
+    objective: Objective
+    sampler: Sampler
+    evaluations: dict[str, Callable[[], Iterable[Sequence[Example]]]]
+    n_bytes: dict[str, int | None]
+    sample: Callable[[], str] | None = None
+    """Text that the model writes now, shown at each evaluation."""
+
+
+@dataclass
+class Progress:
+    """All that the loop remembers beside weights and optimizer; JSON."""
+
+    step: int = 0
+    seconds: float = 0.0
+    n_targets: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    n_without_improvement: int = 0
+    plateau: dict[str, Any] | None = None
+    finished: bool = False
+    valid: dict[str, float | int | None] = field(default_factory=dict)
+    data_digest: str = ""
+
+
+class Trainer:
+    """One run. `train` goes from wherever the progress stands to the last step.
+
+    Batch, dropout and corruption of a step are functions of (seed, step) alone, so a resumed run needs the step
+    and no random state, and evaluation cannot disturb what follows it.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        network: nn.Module,
+        task: Task,
+        folder: Path,
+        write_model: Callable[[Path], None],
+        reporter: Reporter,
+        device: torch.device,
+        data_digest: str = "",
+    ) -> None:
+        self.config, self.network, self.task, self.folder = config, network, task, folder
+        self.write_model, self.reporter, self.device = write_model, reporter, device
+        self.optimizer = build_optimizer(network, config.optimizer)
+        self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
+        self.plateau = None
+        if isinstance(config.schedule, PlateauSchedule):
+            s = config.schedule
+            self.plateau = Plateau(s.patience, s.ratio, s.min_ratio)
+        self.autocast = torch.bfloat16 if config.precision == "bf16" else None
+        for module in network.modules():
+            if hasattr(module, "activation_checkpointing"):
+                module.activation_checkpointing = config.activation_checkpointing
+        self.step = TrainStep(
+            network,
+            task.objective,
+            self.optimizer,
+            clip_norm=config.clip_norm,
+            autocast=self.autocast,
+            device=device,
+            compiled=config.compile,
+        )
+        self.progress = Progress(data_digest=data_digest)
+
+    def restore(self, folder: Path) -> None:
+        """Continues from a verified checkpoint, exactly."""
+        state = checkpoint.load_state(folder)
+        self.progress = Progress(**state.numbers)
+        load_weights(self.network, checkpoint.weights_path(folder))
+        load_state_tensors(self.optimizer, state.optimizer)
+        if self.average is not None and state.average is not None:
+            self.average.load_state_tensors(state.average)
+        if self.plateau is not None and self.progress.plateau is not None:
+            self.plateau.restore(self.progress.plateau)
+
+    def train(self) -> dict[str, LossReport]:
+        """Runs to the end, and returns the reports of the last evaluation.
+
+        Raises `Interrupted` after saving, when a signal asked to stop.
+        """
+        config, progress = self.config, self.progress
+        reports: dict[str, LossReport] = {}
+        log = MetricsLog(self.folder, progress.step, config.tensorboard)
+        with log, stop_on_signals() as stop:
+            clock = _Clock(progress)
+            while progress.step < config.max_steps and not progress.finished:
+                result = self._one_step()
+                progress.step += 1
+                progress.n_targets += result.n_targets
+                clock.count(result)
+                last = progress.step == config.max_steps
+                if progress.step % config.log_every == 0 or last:
+                    self._log_step(log, clock)
+                evaluates = progress.step % config.eval_every == 0 or last
+                if evaluates:
+                    self._refuse_bad_weights()
+                    with clock.paused():
+                        reports = self._evaluate(log)
+                saves = last or progress.finished or bool(stop)
+                saves = saves or progress.step % (config.checkpoint_every or config.eval_every) == 0
+                if saves or (evaluates and progress.best_step == progress.step):
+                    with clock.paused():
+                        self._save()
+                if stop and not last and not progress.finished:
+                    raise self._interrupted(stop)
+        return reports
+
+    def _one_step(self) -> StepResult:
+        config, step = self.config, self.progress.step
+        factor = schedule_factor(config.schedule, step, config.max_steps)
+        set_learning_rates(self.optimizer, factor * (self.plateau.factor if self.plateau else 1.0))
+        torch.manual_seed(_seed(config.seed, _DROPOUT, step))
+        rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(_COLLATE, step)))
+        first = step * config.accumulation
+        micro_batches = [
+            self.task.objective.collate(self.task.sampler.batch(first + i), rng)
+            for i in range(config.accumulation)
+        ]
+        result = self.step(micro_batches)
+        if self.average is not None:
+            self.average.update()
+        return result
+
+    def _log_step(self, log: MetricsLog, clock: "_Clock") -> None:
+        progress = self.progress
+        values = clock.read()
+        values["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        if not math.isfinite(values["train/batch_loss"]) or not math.isfinite(values["gradient_norm"]):
+            raise UserError(
+                f"the loss or its gradient is no longer a number near step {progress.step} (loss "
+                f"{values['train/batch_loss']}, gradient {values['gradient_norm']}): lower "
+                f"train.optimizer.learning-rate; what was saved before stays in {self.folder}"
+            )
+        log.write(progress.step, **values)
+        self.reporter.step(progress.step, self.config.max_steps, values)
+
+    def _refuse_bad_weights(self) -> None:
+        if not all(bool(p.isfinite().all()) for p in self.network.parameters()):
+            raise UserError(
+                f"weights are no longer numbers at step {self.progress.step}: lower "
+                f"train.optimizer.learning-rate; what was saved before stays in {self.folder}"
+            )
+
+    def _evaluate(self, log: MetricsLog) -> dict[str, LossReport]:
+        """Both splits, by the reported protocol, with the averaged weights when there are any."""
+        progress, config = self.progress, self.config
+        with self._chosen_weights(), evaluation_mode(self.network):
+            reports = {
+                split: evaluate_loss(
+                    self.network,
+                    self.task.objective,
+                    batches(),
+                    self.device,
+                    self.task.n_bytes[split],
+                    self.autocast,
+                )
+                for split, batches in self.task.evaluations.items()
+            }
+            sample = None if self.task.sample is None else self.task.sample()
+        values = {
+            f"{split}/{name}": value
+            for split, report in reports.items()
+            for name, value in report.to_dict().items()
+            if name != "n_tokens"
+        }
+        log.write(progress.step, **values, sample=sample)
+        self.reporter.evaluation(progress.step, reports, sample)
+        progress.valid = reports["valid"].to_dict()
+        stopping = config.early_stopping
+        metric = progress.valid.get("loss" if stopping is None else stopping.metric)
+        if metric is None:
+            known = ", ".join(name for name, value in progress.valid.items() if value is not None)
+            raise UserError(f"train.early_stopping.metric is unknown; this task has {known}")
+        signed = -float(metric) if stopping is not None and stopping.higher_is_better else float(metric)
+        if progress.best is None or signed < progress.best:
+            progress.best, progress.best_step, progress.n_without_improvement = signed, progress.step, 0
+        else:
+            progress.n_without_improvement += 1
+        if stopping is not None and progress.n_without_improvement >= stopping.patience:
+            progress.finished = True
+            self.reporter.say(
+                f"stopped at step {progress.step}: {stopping.metric} has not improved for "
+                f"{stopping.patience} evaluations (best at step {progress.best_step})"
+            )
+        if self.plateau is not None:
+            self.plateau.observe(reports["valid"].loss)
+            progress.plateau = self.plateau.state()
+        return reports
+
+    def _chosen_weights(self) -> Any:
+        return nullcontext() if self.average is None else self.average.swapped_in()
+
+    def _save(self) -> None:
+        """A checkpoint; and the run's own folder holds its weights when they are the ones to choose."""
+        progress = self.progress
+        state = TrainingState(
+            numbers=dict(vars(progress)),
+            optimizer=state_tensors(self.optimizer),
+            average=None if self.average is None else self.average.state_tensors(),
+            weights=None if self.average is None else weights_of(self.network),
+        )
+        if self.average is not None:  # copies: the swap below exchanges them in place
+            state = TrainingState(
+                state.numbers, state.optimizer, _copies(state.average), _copies(state.weights)
+            )
+        with self._chosen_weights():
+            path = checkpoint.save(self.folder, progress.step, self.write_model, state)
+        if self.config.select == "last" or progress.best_step in (None, progress.step):
+            publish(path, self.folder, progress.step)
+        keep = set() if progress.best_step is None else {progress.best_step}
+        checkpoint.prune(self.folder, self.config.keep_checkpoints, keep)
+
+    def _interrupted(self, stop: StopRequest) -> Interrupted:
+        name = stop.signal.name if stop.signal else "a signal"
+        return Interrupted(
+            f"{name}: saved at step {self.progress.step} of {self.config.max_steps}; "
+            f"go on with: glassformer resume {self.folder}",
+            stop.signal,
+        )
+
+
+def _copies(tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
+    return None if tensors is None else {name: x.clone() for name, x in tensors.items()}
+
+
+def _seed(seed: int, purpose: int, step: int) -> int:
+    return int(np.random.SeedSequence(seed, spawn_key=(purpose, step)).generate_state(1, np.uint64)[0])
+
+
+class _Clock:
+    """Time spent on steps alone, and sums since the last line of the log."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.results: list[StepResult] = []
+        self.seconds = 0.0
+        self.since = time.perf_counter()
+
+    def count(self, result: StepResult) -> None:
+        self.results.append(result)
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.seconds += now - self.since
+        self.progress.seconds += now - self.since
+        self.since = now
+
+    def read(self) -> dict[str, float]:
+        """Mean loss, the last gradient norm and the rate since the last call; waits for the device."""
+        n_targets = sum(result.n_targets for result in self.results)
+        nats = float(torch.stack([result.nats for result in self.results]).sum())
+        norm = float(self.results[-1].gradient_norm)
+        self._tick()
+        values = {
+            "train/batch_loss": nats / n_targets,
+            "gradient_norm": norm,
+            "tokens_per_s": n_targets / self.seconds,
+            "step_ms": 1000 * self.seconds / len(self.results),
+        }
+        self.results, self.seconds = [], 0.0
+        return values
+
+    def paused(self) -> "_Clock":
+        return self
+
+    def __enter__(self) -> None:
+        self._tick()
+
+    def __exit__(self, *error: object) -> None:
+        self.since = time.perf_counter()

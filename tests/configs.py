@@ -1,0 +1,220 @@
+"""Tiny configurations that between them cover every axis of `TransformerConfig`, and models made of them."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.config import (
+    AlibiPositions,
+    FanInInit,
+    LearnedPositions,
+    LinearScaling,
+    Llama3Scaling,
+    NoPositions,
+    PositionHead,
+    RelativePositions,
+    RotaryPositions,
+    SequenceHead,
+    SinusoidalPositions,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    XavierInit,
+    YarnScaling,
+)
+from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
+
+TWO_LAYERS = Stack(2, 4, d_ff=24)
+GPT = TransformerConfig(decoder=TWO_LAYERS, d_model=16, vocab_size=19, max_len=24)
+LLAMA = replace(
+    GPT,
+    decoder=Stack(2, 4, n_kv_heads=2, d_head=6, d_ff=20),
+    positions=RotaryPositions(base=100.0),
+    norm="rmsnorm",
+    activation="silu",
+    gated_ff=True,
+    qkv_bias=False,
+    attn_out_bias=False,
+    ff_bias=False,
+    tie_output=False,
+)
+BERT = TransformerConfig(
+    encoder=TWO_LAYERS,
+    d_model=16,
+    vocab_size=19,
+    max_len=24,
+    n_token_types=2,
+    norm_order="post",
+    final_norm=False,
+    embedding_norm=True,
+    head=TokenHead(transform=True, bias="learned"),
+)
+PAPER = TransformerConfig(
+    encoder=TWO_LAYERS,
+    decoder=TWO_LAYERS,
+    d_model=16,
+    vocab_size=19,
+    max_len=24,
+    share_embeddings=True,
+    positions=SinusoidalPositions(),
+    norm_order="post",
+    final_norm=False,
+    activation="relu",
+    scale_embeddings=True,
+    init=XavierInit(),
+)
+
+CONFIGS: dict[str, TransformerConfig] = {
+    # One stack that sees the past.
+    "gpt": GPT,
+    "llama": LLAMA,
+    "fused_qkv": replace(GPT, decoder=Stack(2, 4, 2, d_value=3, d_ff=24), fused_qkv=True),
+    "one_kv_head_wide_value": replace(GPT, decoder=Stack(2, 4, 1, d_head=4, d_value=7, d_ff=24)),
+    "window": replace(LLAMA, decoder=replace(LLAMA.decoder, window_pattern=(3,))),
+    "window_pattern": replace(GPT, decoder=replace(TWO_LAYERS, n_layers=3, window_pattern=(2, 0))),
+    "alibi": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, n_heads=3, d_head=4)),
+    "alibi_window": replace(
+        GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, window_pattern=(0, 3))
+    ),
+    "relative": replace(GPT, positions=RelativePositions(n_buckets=8, max_distance=12), attention_scale=1.0),
+    "no_positions": replace(GPT, positions=NoPositions(), norm_weight=False, activation="relu2"),
+    "sinusoidal_halves": replace(GPT, positions=SinusoidalPositions("halves"), activation="gelu_tanh"),
+    "learned_offset": replace(GPT, positions=LearnedPositions(offset=2), norm_bias=False, ff_bias=False),
+    "rotary_partial_qk_norm": replace(
+        LLAMA, decoder=replace(LLAMA.decoder, d_head=8), positions=RotaryPositions(fraction=0.5), qk_norm=True
+    ),
+    "rotary_linear": replace(LLAMA, positions=RotaryPositions(scaling=LinearScaling(2.0))),
+    "rotary_llama3": replace(LLAMA, positions=RotaryPositions(scaling=Llama3Scaling(4.0, 1.0, 4.0, 16))),
+    "rotary_yarn": replace(LLAMA, positions=RotaryPositions(scaling=YarnScaling(4.0, 16))),
+    "sandwich": replace(GPT, norm_order="sandwich", qk_norm=True, init=FanInInit()),
+    "post_norm": replace(GPT, norm_order="post", final_norm=False, embedding_norm=True),
+    "attention_only": replace(GPT, decoder=replace(TWO_LAYERS, d_ff=0)),
+    "no_out_proj": replace(GPT, attn_out_proj=False, qkv_bias=False),
+    "d_embedding": replace(GPT, d_embedding=6, embedding_norm=True, scale_embeddings=True, scale_logits=True),
+    "token_types": replace(GPT, n_token_types=3, head=TokenHead(bias="constant")),
+    "gpt_classifier": replace(GPT, head=SequenceHead(3, "last", "relu")),
+    # One stack that sees everything.
+    "bert": BERT,
+    "bert_narrow_table": replace(BERT, d_embedding=6),
+    "bert_relative": replace(
+        BERT, positions=RelativePositions(n_buckets=8, max_distance=12), norm="rmsnorm", norm_order="pre"
+    ),
+    "bert_rotary_window": replace(
+        BERT, positions=RotaryPositions(), encoder=replace(TWO_LAYERS, window_pattern=(3, 0)), fused_qkv=True
+    ),
+    "bert_alibi": replace(BERT, positions=AlibiPositions()),
+    "tagger": replace(BERT, head=PositionHead(5)),
+    "classifier_first": replace(BERT, head=SequenceHead(3, "first", "tanh")),
+    "classifier_mean": replace(BERT, head=SequenceHead(3, "mean")),
+    "classifier_max": replace(BERT, head=SequenceHead(1, "max")),
+    # Both, with cross-attention.
+    "paper": PAPER,
+    "two_vocabularies": replace(PAPER, share_embeddings=False, source_vocab_size=13, source_max_len=30),
+    "bart": replace(
+        PAPER,
+        positions=LearnedPositions(offset=2),
+        embedding_norm=True,
+        scale_embeddings=False,
+        activation="gelu",
+        head=TokenHead(bias="constant"),
+    ),
+    "t5": replace(
+        PAPER,
+        positions=RelativePositions(n_buckets=8, max_distance=12),
+        norm="rmsnorm",
+        norm_order="pre",
+        final_norm=True,
+        scale_embeddings=False,
+        scale_logits=True,
+        attention_scale=1.0,
+        qkv_bias=False,
+        attn_out_bias=False,
+        ff_bias=False,
+    ),
+    "unequal_stacks": replace(
+        PAPER,
+        encoder=Stack(1, 2, d_ff=12),
+        decoder=Stack(2, 4, n_kv_heads=2, d_head=6, d_value=5, d_ff=20, window_pattern=(3, 0)),
+        positions=RotaryPositions(),
+        share_embeddings=False,
+        tie_output=False,
+        fused_qkv=True,
+        qk_norm=True,
+        norm_order="sandwich",
+    ),
+}
+
+CAUSAL = [name for name, config in CONFIGS.items() if config.decoder]
+ENCODERS = [name for name, config in CONFIGS.items() if not config.decoder]
+CROSS = [name for name, config in CONFIGS.items() if config.decoder and config.encoder]
+BY_TOKEN = [name for name, config in CONFIGS.items() if not isinstance(config.head, SequenceHead)]
+GENERATORS = [name for name in CAUSAL if name in BY_TOKEN]
+
+
+@torch.no_grad()
+def randomise(module: torch.nn.Module, seed: int = 0) -> None:
+    """Draws every parameter, norms and biases too, so that none can be forgotten unseen."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in module.named_parameters():
+        noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
+        is_scale = "norm" in name.lower() and name.endswith("weight")
+        parameter.copy_(noise + 1 if is_scale else noise)
+
+
+def random_model(
+    config: TransformerConfig | str, seed: int = 0, dtype: torch.dtype = torch.float64
+) -> Transformer:
+    """A model in evaluation mode with all parameters random."""
+    model = build_model(CONFIGS[config] if isinstance(config, str) else config).to(dtype).eval()
+    randomise(model, seed)
+    return model
+
+
+def random_ids(vocab_size: int, *shape: int, seed: int = 1) -> Tensor:
+    return torch.randint(vocab_size, shape, generator=torch.Generator().manual_seed(seed))
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Arguments of a forward, without padding: `model(inputs.token_ids, **inputs.others)`."""
+
+    token_ids: Tensor
+    others: dict[str, Any]
+
+    def rows(self, rows: Any) -> "Inputs":
+        return Inputs(self.token_ids[rows], {name: x[rows] for name, x in self.others.items()})
+
+
+def random_inputs(model: Transformer, n_rows: int = 2, n_tokens: int = 9, n_source: int = 7) -> Inputs:
+    """Token ids, and a source of another length where the model reads one."""
+    config = model.config
+    others = {}
+    if config.encoder and config.decoder:
+        vocab_size = config.source_vocab_size or config.vocab_size
+        others["source_ids"] = random_ids(vocab_size, n_rows, n_source, seed=2)
+    if config.n_token_types and not (config.encoder and config.decoder):
+        others["token_types"] = random_ids(config.n_token_types, n_rows, n_tokens, seed=3)
+    return Inputs(random_ids(config.vocab_size, n_rows, n_tokens), others)
+
+
+class Recorder:
+    """A tap that keeps what it sees by full name, and puts `replacements` in its place."""
+
+    def __init__(self, replacements: dict[str, Any] | None = None) -> None:
+        self.seen: dict[str, Tensor] = {}
+        self.replacements = replacements or {}
+        self.prefix = ""
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        name = self.prefix + name
+        self.seen[name] = x
+        return self.replacements[name](x) if name in self.replacements else x
+
+    def scope(self, name: str) -> "Recorder":
+        inner = Recorder()
+        inner.seen, inner.replacements = self.seen, self.replacements
+        inner.prefix = f"{self.prefix}{name}."
+        return inner

@@ -1,0 +1,108 @@
+"""Texts that need no download: what they hold, that they stay the same, that their split leaks nothing."""
+
+import itertools
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from glassformer.data import builtin
+from glassformer.data.corpus import Corpus
+from glassformer.data.sources import find_sources
+from glassformer.errors import UserError
+
+
+def side(corpus: Corpus, name: str) -> str:
+    return "".join(piece.text for piece in corpus.pieces(name))
+
+
+def test_every_text_is_the_same_each_time() -> None:
+    for path in ("builtin:python-docs", "builtin:copy-task"):
+        (source,) = find_sources([path])
+        assert list(builtin.documents(path)) == list(builtin.documents(path))
+        assert source.sha256() == source.sha256()
+
+
+def test_python_docs_is_one_long_document() -> None:
+    (document,) = builtin.documents("builtin:python-docs")
+    assert len(document) > 200_000
+    assert "\n\n\n" not in document
+    assert not document.startswith("\n") and document.endswith("\n") and not document.endswith("\n\n")
+
+
+def test_pitfall_22_python_docs_repeats_no_line_on_the_other_side() -> None:
+    corpus = Corpus(["builtin:python-docs"])
+    train, valid = ({line.strip() for line in side(corpus, name).split("\n")} for name in ("train", "valid"))
+    cut_line = {side(corpus, "train").split("\n")[-1].strip(), side(corpus, "valid").split("\n")[0].strip()}
+    assert not (train & valid) - {""} - cut_line
+    assert len(valid) > 100
+
+
+def test_pitfall_22_python_docs_shares_hardly_any_phrase_between_its_sides() -> None:
+    corpus = Corpus(["builtin:python-docs"])
+
+    def phrases(text: str, n: int = 8) -> list[tuple[str, ...]]:
+        words = text.split()
+        return [tuple(words[i : i + n]) for i in range(len(words) - n + 1)]
+
+    train = set(phrases(side(corpus, "train")))
+    valid = phrases(side(corpus, "valid"))
+    assert sum(phrase in train for phrase in valid) / len(valid) < 0.005
+
+
+def test_python_stdlib_is_the_source_of_this_python() -> None:
+    documents = list(builtin.documents("builtin:python-stdlib"))
+    assert len(documents) > 200
+    assert sum(map(len, documents)) > 3_000_000
+    assert Path(json.__file__).read_text("utf-8") in documents
+
+
+def test_python_stdlib_leaves_out_tests_and_third_parties_in_the_order_of_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in (
+        "b.py",
+        "a/z.py",
+        "a.py",
+        "site-packages/x.py",
+        "json/tests/t.py",
+        "test/t.py",
+        "_sysconfigdata_x.py",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(f"# {name}\r\n".encode())
+    (tmp_path / "empty.py").touch()
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    assert list(builtin.documents("builtin:python-stdlib")) == ["# a/z.py\n", "# a.py\n", "# b.py\n"]
+
+
+def test_a_python_without_its_source_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(UserError, match="keeps no source of its standard library"):
+        list(builtin.documents("builtin:python-stdlib"))
+
+
+def test_copy_task_records_are_copies_and_distinct() -> None:
+    documents = list(builtin.documents("builtin:copy-task"))
+    assert len(documents) == len(set(documents)) == builtin.COPY_RECORDS
+    for document in documents:
+        word, copy = document.split("|")
+        assert word == copy and len(word) == builtin.COPY_LENGTH and set(word) <= set(builtin.COPY_LETTERS)
+
+
+def test_copy_task_letters_are_as_unpredictable_as_the_stated_floor() -> None:
+    words = [document.split("|")[0] for document in builtin.documents("builtin:copy-task")]
+    pairs = Counter(pair for word in words for pair in itertools.pairwise(word))
+    total = pairs.total()
+    entropy_of_pairs = -sum(n / total * math.log(n / total) for n in pairs.values())
+    assert math.isclose(entropy_of_pairs / 2 * builtin.COPY_LENGTH, builtin.COPY_ENTROPY_NATS, rel_tol=1e-3)
+
+
+def test_pitfall_22_copy_task_shares_no_record_between_its_sides() -> None:
+    corpus = Corpus(["builtin:copy-task"])
+    train, valid = ({piece.text for piece in corpus.pieces(name)} for name in ("train", "valid"))
+    assert not train & valid
+    assert len(train) + len(valid) == builtin.COPY_RECORDS
+    assert 1800 <= len(valid) <= 2000

@@ -1,0 +1,83 @@
+"""The report: its numbers are those of the text, and it says what was dropped."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.data.corpus import Corpus
+from glassformer.data.report import RepeatCounter, report
+
+Write = Callable[[str, str | bytes], Path]
+
+
+def test_the_numbers_are_those_of_the_text(write: Write, utf8: Any) -> None:
+    texts = ["é\nb\n", "b\n\nb\n", "é\nb\n", " ", *(f"line {i}\n" for i in range(30))]
+    path = write("a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
+    found = report(Corpus([path]), utf8)
+    kept = [text for text in texts if text.strip()]
+    n_bytes = sum(len(text.encode()) for text in kept)
+    assert (found.n_files, found.n_documents, found.n_repeated_documents) == (1, 33, 1)
+    assert (found.shortest_document, found.longest_document) == (4, 8)
+    assert (found.n_lines, found.n_repeated_lines) == (36, 4)
+    assert found.total.n_characters == sum(map(len, kept))
+    assert found.total.n_bytes == n_bytes
+    assert found.total.n_tokens == n_bytes + 33  # an end token each
+    assert [side.name for side in found.sides] == ["training", "validation"]
+    assert sum(side.n_documents for side in found.sides) == 33
+    assert found.notes == ["1 document dropped: nothing but white space"]
+
+
+def test_the_table_says_it_all(write: Write, utf8: Any, tmp_path: Path) -> None:
+    write("d/a.txt", "one\r\ntwo\r\n" * 50)
+    write("d/b.pdf", b"%PDF")
+    assert report(Corpus([tmp_path / "d"]), utf8).table() == (
+        f"{tmp_path}/d (1 file)\n"
+        "\n"
+        "            documents  characters  bytes  tokens  bytes per token\n"
+        "training            1         360    360     360             1.00\n"
+        "validation          1          40     40      40             1.00\n"
+        "in all              1         400    400     400             1.00\n"
+        "\n"
+        "document lengths    400 to 400 characters\n"
+        "repeated documents  0 of 1\n"
+        "repeated lines      98 of 100 that are not blank\n"
+        "note                100 line ends read as LF: written as CRLF\n"
+        "note                1 file passed over: neither txt nor jsonl (.pdf)"
+    )
+
+
+def test_a_text_that_cannot_be_split_is_reported_whole(write: Write) -> None:
+    found = report(Corpus([write("a.txt", "x")]))
+    assert [side.name for side in found.sides] == ["text"]
+    assert "cannot be split" in found.notes[0]
+    assert found.total.n_tokens is None
+    assert "-" in found.table()
+
+
+def test_documents_left_out_of_training_are_named(write: Write) -> None:
+    train, valid = write("a.jsonl", '{"text": "a"}\n{"text": "b"}\n'), write("b.txt", "b")
+    found = report(Corpus([train], valid_paths=[valid]))
+    assert "1 document left out of training: also in the validation text" in found.notes
+    assert [side.n_documents for side in found.sides] == [1, 1]
+    assert found.n_files == 2
+
+
+def test_repeats_are_exact_while_they_are_few() -> None:
+    counter = RepeatCounter(limit=100)
+    for i in range(1000):
+        counter.add(str(i % 100))
+    assert (counter.n_items, counter.n_repeats, counter.is_exact) == (1000, 900, True)
+
+
+@pytest.mark.parametrize("n_distinct", [5_000, 50_000])
+def test_repeats_are_estimated_in_bounded_memory_when_they_are_many(n_distinct: int) -> None:
+    counter = RepeatCounter(limit=2000)
+    for i in range(n_distinct):
+        counter.add(str(i))
+        counter.add(str(i % (n_distinct // 2)))
+    assert not counter.is_exact and len(counter._occurrences) <= 2000
+    assert counter.n_items == 2 * n_distinct
+    assert counter.n_repeats == pytest.approx(n_distinct, rel=0.15)

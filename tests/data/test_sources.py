@@ -1,0 +1,245 @@
+"""Reading: encodings, line ends, jsonl, folders, and one sentence for each mistake."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.data import sources
+from glassformer.data.sources import Counts, cut, find_sources, read_documents, read_pieces
+from glassformer.errors import UserError
+from glassformer.tokenization.pretokenize import FLAVOURS, pipeline
+
+Write = Callable[[str, str | bytes], Path]
+
+
+def read(*paths: Path | str, field: str = "text", counts: Counts | None = None) -> list[str]:
+    return list(read_documents(paths, text_field=field, counts=counts))
+
+
+def message(*paths: Path | str, field: str = "text") -> str:
+    with pytest.raises(UserError) as caught:
+        read(*paths, field=field)
+    return str(caught.value)
+
+
+# What is read
+
+
+def test_a_txt_file_is_one_document(write: Write) -> None:
+    assert read(write("a.txt", "one\n\ntwo\n")) == ["one\n\ntwo\n"]
+
+
+def test_any_other_name_is_read_as_text(write: Write) -> None:
+    assert read(write("notes.md", "# title\n")) == ["# title\n"]
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
+def test_a_byte_order_mark_is_no_character(write: Write, name: str) -> None:
+    content = json.dumps({"text": "é"}, ensure_ascii=False) if name == "a.jsonl" else "é"
+    assert read(write(name, b"\xef\xbb\xbf" + content.encode())) == ["é"]
+
+
+def test_a_later_byte_order_mark_is_kept(write: Write) -> None:
+    assert read(write("a.txt", "a\ufeffb")) == ["a\ufeffb"]
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 1 << 18])
+def test_crlf_becomes_lf_and_a_lone_cr_stays_wherever_blocks_end(
+    write: Write, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    counts = Counts()
+    assert read(write("a.txt", "a\r\nb\rc\r\r\né\r"), counts=counts) == ["a\nb\rc\r\né\r"]
+    assert counts.n_crlf == 2
+
+
+@pytest.mark.parametrize("block", [1, 2, 3, 5])
+def test_characters_are_whole_wherever_blocks_end(
+    write: Write, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    text = "\ufeffa é 漢字 🙂 \u0301x"
+    assert read(write("a.txt", text)) == [text[1:]]
+
+
+def test_jsonl_gives_the_named_field_of_each_line(write: Write) -> None:
+    lines = [{"body": "one\r\ntwo", "id": 1}, {"id": 2, "body": "a\u2028b"}]
+    path = write("a.jsonl", "\n".join(json.dumps(line, ensure_ascii=False) for line in lines))
+    assert read(path, field="body") == ["one\ntwo", "a\u2028b"]
+
+
+def test_blank_documents_are_dropped_and_counted(write: Write) -> None:
+    counts = Counts()
+    jsonl = write("d/a.jsonl", '{"text": ""}\n\n{"text": " \\n"}\n{"text": "x"}\n')
+    write("d/empty.txt", "")
+    write("d/white.txt", b"\xef\xbb\xbf \n")
+    assert read(jsonl.parent, counts=counts) == ["x"]
+    assert counts.n_blank_documents == 4
+
+
+def test_a_folder_is_read_with_its_subfolders_sorted_by_path(write: Write, tmp_path: Path) -> None:
+    for name in ("b.txt", "a/z.txt", "a/b/c.TXT", "c.jsonl", "photo.png", ".hidden.txt", ".git/x.txt"):
+        write(f"top/{name}", '{"text": "c.jsonl"}' if name.endswith("jsonl") else name)
+    counts = Counts()
+    assert read(tmp_path / "top", counts=counts) == ["a/b/c.TXT", "a/z.txt", "b.txt", "c.jsonl"]
+    assert [path.name for path in counts.other_files] == ["photo.png"]
+
+
+def test_several_paths_keep_their_order(write: Write) -> None:
+    assert read(write("b.txt", "B"), write("a.txt", "A")) == ["B", "A"]
+
+
+# What is refused, in one sentence that names the place
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    assert message(tmp_path / "none.txt") == f"no such file: {tmp_path}/none.txt"
+
+
+def test_an_empty_file(write: Write) -> None:
+    assert "a.txt is empty" in message(write("a.txt", ""))
+
+
+def test_a_folder_without_text(write: Write) -> None:
+    assert "holds no .txt or .jsonl file" in message(write("d/photo.png", b"\x89PNG").parent)
+
+
+def test_a_name_that_no_file_can_have() -> None:
+    assert "cannot read" in message("a" * 5000)
+
+
+@pytest.mark.parametrize("block", [1, 4, 1 << 18])
+def test_invalid_utf8_names_offset_and_line(
+    write: Write, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
+    assert "a.txt is not UTF-8: byte 0xff at offset 8 (line 2)" in message(
+        write("a.txt", b"caf\xc3\xa9\nab\xffc\n")
+    )
+    assert "byte 0xc3 at offset 2 (line 1)" in message(write("cut.txt", b"ab\xc3"))
+
+
+def test_invalid_utf8_in_jsonl_names_offset_and_line(write: Write) -> None:
+    first = b'{"text": "\xc3\xa9"}\n'
+    path = write("a.jsonl", b"\xef\xbb\xbf" + first + b'{"text": "\xe9"}\n')
+    assert f"byte 0xe9 at offset {3 + len(first) + 10} (line 2)" in message(path)
+    assert "byte 0xe9 at offset 13 (line 1)" in message(write("b.jsonl", b'\xef\xbb\xbf{"text": "\xe9"}\n'))
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("{text: 1}", "a.jsonl:2 is not JSON"),
+        ("[" * 100_000, "a.jsonl:2 is not JSON"),
+        ('["x"]', "a.jsonl:2 is not an object"),
+        ('{"txt": "x"}', "a.jsonl:2 has no field 'text': did you mean 'txt'?"),
+        ('{"id": 3, "body": "x"}', "a.jsonl:2 has no field 'text'; it has 'id', 'body'"),
+        ('{"text": null}', "a.jsonl:2: the field 'text' is not a text but null"),
+        ('{"text": "a\\ud83d"}', "a.jsonl:2 is not text: half of a surrogate pair ('\\ud83d') stands alone"),
+    ],
+)
+def test_bad_lines_of_jsonl_name_file_and_line(write: Write, line: str, words: str) -> None:
+    found = message(write("a.jsonl", '{"text": "fine"}\n' + line + "\n"))
+    assert words in found and "\n" not in found
+
+
+def test_a_jsonl_file_of_one_endless_line_is_refused(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "MAX_LINE_BYTES", 20)
+    assert "a.jsonl:1 is longer than 20 bytes" in message(write("a.jsonl", '{"text": "0123456789"}'))
+
+
+def test_an_unknown_builtin_suggests_the_nearest() -> None:
+    assert "did you mean builtin:python-docs?" in message("builtin:pythondocs")
+
+
+# Streaming
+
+
+def small_pieces(monkeypatch: pytest.MonkeyPatch, size: int, most: int) -> None:
+    monkeypatch.setattr(sources, "PIECE_CHARACTERS", size)
+    monkeypatch.setattr(sources, "MAX_PIECE_CHARACTERS", most)
+
+
+def test_a_file_streams_in_pieces_of_bounded_size(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pieces(monkeypatch, 64, 256)
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 100)
+    lines = "".join(f"line {i}\n\n" for i in range(300))
+    text = lines + "x" * 3000 + " y" * 1000
+    pieces = list(read_pieces([write("a.txt", text)]))
+    assert "".join(piece.text for piece in pieces) == text
+    assert [piece.ends_document for piece in pieces] == [False] * (len(pieces) - 1) + [True]
+    assert max(len(piece.text) for piece in pieces) <= 256
+    assert len(pieces) > 40
+
+
+WORDS = st.sampled_from(
+    [
+        "a",
+        "don't",
+        "'s",
+        "12",
+        ".",
+        "é",
+        "漢",
+        "🙂",
+        " ",
+        "  ",
+        "\n",
+        "\r",
+        "\t",
+        "\u00a0",
+        "\u2003",
+        "\x1c",
+        "\x85",
+    ]
+)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(st.lists(WORDS, max_size=60), st.integers(1, 7))
+def test_pieces_cut_at_line_ends_are_split_into_the_chunks_of_the_whole_text(
+    words: list[str], block: int
+) -> None:
+    text = "".join(words)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        small_pieces(monkeypatch, 1, 10_000)
+        pieces = [p.text for p in cut([text[i : i + block] for i in range(0, len(text), block)])]
+    assert "".join(pieces) == text
+    for flavour in FLAVOURS:
+        chunks = pipeline(flavour).chunks
+        assert [chunk for piece in pieces for chunk in chunks(piece)] == chunks(text), flavour
+
+
+SPACES = st.tuples(st.sampled_from(["", " ", "\n", "\u00a0", "\x1c "]), st.sampled_from([" ", "\t", "\r"]))
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(
+    st.lists(st.tuples(SPACES.map("".join), st.sampled_from(["a", "don't", "12", ".", "漢"])), max_size=30)
+)
+def test_pieces_cut_between_words_are_split_into_the_chunks_of_the_whole_text(
+    words: list[tuple[str, str]],
+) -> None:
+    text = "".join(map("".join, words))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        small_pieces(monkeypatch, 1, 10)
+        monkeypatch.setattr(sources, "_LINE_CUT", re.compile("(?!)"))  # finds nothing
+        pieces = [piece.text for piece in cut([text])]
+    assert "".join(pieces) == text
+    assert len(text) <= 10 or len(pieces) > 1
+    for flavour in ("byte", "word", "whitespace"):
+        chunks = pipeline(flavour).chunks
+        assert [chunk for piece in pieces for chunk in chunks(piece)] == chunks(text), flavour
+
+
+def test_sources_are_hashed_by_their_bytes(write: Write) -> None:
+    (first,), (second,), (builtin,) = (
+        find_sources([path]) for path in (write("a.txt", "a\r\n"), write("b.txt", "a\n"), "builtin:copy-task")
+    )
+    assert len({first.sha256(), second.sha256(), builtin.sha256()}) == 3
+    assert find_sources([write("c.txt", "a\n")])[0].sha256() == second.sha256()

@@ -1,0 +1,294 @@
+"""Prepared tokens: the ids are those of the text, found again by content, whole or not at all."""
+
+import json
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer.data import builtin, sources, tokens
+from glassformer.data.corpus import Corpus
+from glassformer.data.tokens import encode_text, prepare
+from glassformer.errors import UserError
+from glassformer.tokenization.pretokenize import FLAVOURS
+from glassformer.tokenization.tokenizer import Tokenizer
+
+Write = Callable[[str, str | bytes], Path]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+@pytest.fixture(scope="module")
+def prose() -> str:
+    (document,) = builtin.documents("builtin:python-docs")
+    return document[:40_000] + "naïve café — 漢字 🙂\r\n\n\tdon't  \n" + document[40_000:60_000]
+
+
+@pytest.fixture
+def in_small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 50)
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 999)
+    monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 300)
+
+
+def jsonl(texts: Sequence[str]) -> str:
+    return "".join(json.dumps({"text": text}) + "\n" for text in texts)
+
+
+# The ids are those of the text
+
+
+def test_a_single_text_has_no_end_token(write: Write, utf8: Any, cache: Path) -> None:
+    text = "abcé\n" * 40
+    splits = prepare(Corpus([write("a.txt", text)]), utf8, cache)
+    assert utf8.eos_id not in splits.train.ids and utf8.eos_id not in splits.valid.ids
+    assert utf8.decode(splits.train.ids) == text[:180]
+    assert utf8.decode(splits.valid.ids) == text[180:]
+    assert (splits.train.n_bytes, splits.train.n_characters, splits.train.n_documents) == (216, 180, 1)
+    assert (splits.valid.n_bytes, splits.valid.n_characters, splits.valid.n_documents) == (24, 20, 1)
+
+
+def test_each_of_several_documents_is_followed_by_the_end_token(write: Write, utf8: Any, cache: Path) -> None:
+    texts = [f"document {i}\n" * (i + 1) for i in range(30)]
+    corpus = Corpus([write("a.jsonl", jsonl(texts))])
+    splits = prepare(corpus, utf8, cache)
+    found = []
+    for side in (splits.train, splits.valid):
+        for start, length in zip(side.document_starts, side.document_lengths, strict=True):
+            ids = side.ids[start : start + length]
+            assert ids[-1] == utf8.eos_id and utf8.eos_id not in ids[:-1]
+            found.append(utf8.decode(ids))
+        assert side.n_bytes == side.n_tokens - side.n_documents
+    assert sorted(found) == sorted(texts)
+
+
+def test_a_tokenizer_without_an_end_token_gets_none(write: Write, utf8: Any, cache: Path) -> None:
+    utf8.eos_id = None
+    splits = prepare(Corpus([write("a.jsonl", jsonl(["ab", "cd", "ef"]))]), utf8, cache)
+    assert (splits.train.n_tokens, splits.train.n_documents, splits.valid.n_tokens) == (4, 2, 2)
+
+
+def test_validation_follows_the_rule_of_the_training_text(write: Write, utf8: Any, cache: Path) -> None:
+    one, several = write("one.txt", "alone"), write("several.jsonl", jsonl(["x", "y"]))
+    assert prepare(Corpus([one], valid_paths=[several]), utf8, cache).valid.n_tokens == 2
+    assert prepare(Corpus([several], valid_paths=[one]), utf8, cache).valid.n_tokens == 6
+
+
+@pytest.mark.parametrize(("vocab_size", "bytes_per_id"), [(65_536, 2), (65_537, 4)])
+def test_ids_take_two_bytes_while_they_fit(
+    write: Write, utf8: Any, cache: Path, vocab_size: int, bytes_per_id: int
+) -> None:
+    utf8.vocab_size = vocab_size
+    utf8.encode_batch = lambda texts, **_: [[vocab_size - 1] * len(text) for text in texts]
+    splits = prepare(Corpus([write("a.txt", "x" * 100)]), utf8, cache)
+    assert splits.train.ids.tolist() == [vocab_size - 1] * 90
+    assert (splits.folder / "train.bin").stat().st_size == 90 * bytes_per_id
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_streamed_ids_are_those_of_the_whole_text(
+    write: Write, cache: Path, prose: str, flavour: Any, in_small_pieces: None
+) -> None:
+    tokenizer = Tokenizer.train([prose], vocab_size=600, flavour=flavour, learner="tokenizers")
+    path, text = write("a.txt", prose), prose.replace("\r\n", "\n")
+    splits = prepare(Corpus([path]), tokenizer, cache)
+    cut = int(len(text) * 0.9)
+    assert splits.train.ids.tolist() == tokenizer.encode(text[:cut])
+    assert splits.valid.ids.tolist() == tokenizer.encode(text[cut:])
+    assert encode_text(tokenizer, [text]).ids.tolist() == tokenizer.encode(text)
+
+
+def test_dropout_changes_the_training_ids_only(write: Write, cache: Path, prose: str) -> None:
+    tokenizer = Tokenizer.train([prose], vocab_size=600, learner="tokenizers")
+    corpus = Corpus([write("a.txt", prose[:8000])])
+    plain, dropped = prepare(corpus, tokenizer, cache), prepare(corpus, tokenizer, cache, dropout=0.3)
+    assert dropped.train.n_tokens > plain.train.n_tokens
+    assert tokenizer.decode(dropped.train.ids.tolist()) == tokenizer.decode(plain.train.ids.tolist())
+    assert dropped.valid.ids.tolist() == plain.valid.ids.tolist()
+
+
+def test_ids_are_mapped_from_disk_and_cannot_be_changed(write: Write, utf8: Any, cache: Path) -> None:
+    ids = prepare(Corpus([write("a.txt", "x" * 100)]), utf8, cache).train.ids
+    assert isinstance(ids.base, np.memmap) and type(ids) is np.ndarray
+    with pytest.raises(ValueError, match="read-only"):
+        ids[0] = 1
+
+
+def test_memory_does_not_grow_with_the_text(
+    write: Write, utf8: Any, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "PIECE_CHARACTERS", 1 << 12)
+    monkeypatch.setattr(sources, "_BLOCK_BYTES", 1 << 13)
+    monkeypatch.setattr(tokens, "BATCH_CHARACTERS", 1 << 13)
+
+    def peak(n_bytes: int) -> int:
+        corpus = Corpus([write(f"{n_bytes}.txt", "one more line\n" * (n_bytes // 14))])
+        tracemalloc.start()
+        prepare(corpus, utf8, cache)
+        (_, most), _ = tracemalloc.get_traced_memory(), tracemalloc.stop()
+        return most
+
+    assert peak(1 << 21) < 1.5 * peak(1 << 18)
+
+
+def test_progress_counts_the_bytes_of_the_text(
+    write: Write, utf8: Any, cache: Path, in_small_pieces: None
+) -> None:
+    seen: list[tuple[int, int]] = []
+    prepare(Corpus([write("a.txt", "é\n" * 2000)]), utf8, cache, progress=lambda *now: seen.append(now))
+    assert len(seen) > 10
+    assert [total for _, total in seen] == [6000] * len(seen)
+    assert [done for done, _ in seen] == sorted({done for done, _ in seen}) and seen[-1][0] == 6000
+
+
+# Found again by content
+
+
+def test_prepared_once_and_found_again(write: Write, utf8: Any, cache: Path) -> None:
+    path = write("a.txt", "text\n" * 100)
+    first = prepare(Corpus([path]), utf8, cache)
+    n_calls = utf8.n_calls
+    again = prepare(Corpus([write("elsewhere/b.txt", path.read_bytes())]), utf8, cache)
+    assert utf8.n_calls == n_calls
+    assert again.folder == first.folder
+    assert again.train.ids.tolist() == first.train.ids.tolist()
+    assert (again.train.n_bytes, again.train.n_characters) == (first.train.n_bytes, first.train.n_characters)
+    assert again.valid.document_starts.tolist() == [0]
+
+
+def test_another_text_split_tokenizer_or_dropout_is_prepared_apart(
+    write: Write, utf8: Any, cache: Path
+) -> None:
+    path = write("a.txt", "text\n" * 100)
+    folders = {prepare(Corpus([path]), utf8, cache).folder}
+    folders.add(prepare(Corpus([path], valid_fraction=0.2), utf8, cache).folder)
+    folders.add(prepare(Corpus([path]), utf8, cache, dropout=0.1).folder)
+    utf8.fingerprint = "another"
+    folders.add(prepare(Corpus([path]), utf8, cache).folder)
+    path.write_text("text\n" * 99 + "Text\n")
+    folders.add(prepare(Corpus([path]), utf8, cache).folder)
+    assert len(folders) == 5
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def flip_a_bit(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def change_a_number(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b"450", b"451").replace(b"\0\0", b"\0\1"))
+
+
+@pytest.mark.parametrize("damage", [truncate, flip_a_bit, empty, change_a_number, Path.unlink])
+@pytest.mark.parametrize("name", ["train.bin", "valid.bin", "train.starts", "tokens.json"])
+def test_damaged_tokens_are_prepared_anew(
+    write: Write, utf8: Any, cache: Path, damage: Callable[[Path], None], name: str
+) -> None:
+    corpus = Corpus([write("a.txt", "text\n" * 100)])
+    first = prepare(corpus, utf8, cache)
+    whole = {path.name: path.read_bytes() for path in first.folder.iterdir()}
+    damage(first.folder / name)
+    again = prepare(corpus, utf8, cache)
+    assert {path.name: path.read_bytes() for path in again.folder.iterdir()} == whole
+    assert utf8.decode(again.valid.ids) == "text\n" * 10
+
+
+# Whole or not at all
+
+
+def test_a_preparation_that_fails_leaves_nothing(
+    write: Write, utf8: Any, cache: Path, in_small_pieces: None
+) -> None:
+    corpus = Corpus([write("a.txt", "text\n" * 1000)])
+
+    def fail(done: int, total: int) -> None:
+        if done > total // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(corpus, utf8, cache, progress=fail)
+    assert list(cache.iterdir()) == []
+    assert utf8.decode(prepare(corpus, utf8, cache).train.ids) == "text\n" * 900
+
+
+KILLED = """
+import os, sys
+from pathlib import Path
+from glassformer.data.corpus import Corpus
+from glassformer.data.tokens import prepare
+
+class Killed:
+    vocab_size, eos_id, fingerprint = 257, 0, "utf-8"
+    def encode_batch(self, texts, **_):
+        return [[1] * len(text) for text in texts]
+
+def kill(done, total):
+    if done > total // 2:
+        os.kill(os.getpid(), 9)
+
+prepare(Corpus([sys.argv[1]]), Killed(), Path(sys.argv[2]), progress=kill)
+"""
+
+
+def test_a_preparation_that_is_killed_leaves_nothing_that_is_accepted(
+    write: Write, utf8: Any, cache: Path
+) -> None:
+    path = write("a.txt", "text\n" * 1_000_000)
+    killed = subprocess.run([sys.executable, "-c", KILLED, path, cache], capture_output=True, check=False)
+    assert killed.returncode == -9, killed.stderr
+    assert any(cache.iterdir()), "it was killed while it wrote"
+    assert set(prepare(Corpus([path]), utf8, cache).train.ids[:5]) == {byte + 1 for byte in b"text\n"}
+
+
+def test_a_cache_that_cannot_be_written_is_named(write: Write, utf8: Any) -> None:
+    path = write("a.txt", "text\n" * 100)
+    with pytest.raises(UserError, match=r"cannot write .*a\.txt/cache"):
+        prepare(Corpus([path]), utf8, path / "cache")
+
+
+def test_a_character_that_the_tokenizer_lacks_leaves_nothing(write: Write, cache: Path) -> None:
+    corpus = Corpus([write("a.txt", "a b " * 30 + "ß" * 12)])
+    tokenizer = Tokenizer.train(corpus.training_texts(), vocab_size=0, flavour="char", special_tokens=())
+    with pytest.raises(UserError, match="ß"):
+        prepare(corpus, tokenizer, cache)
+    assert list(cache.iterdir()) == []
+
+
+def test_a_text_without_any_token_is_refused(write: Write, utf8: Any, cache: Path) -> None:
+    utf8.encode_batch = lambda texts, **_: [[] for _ in texts]
+    with pytest.raises(UserError, match="gives no token at all"):
+        prepare(Corpus([write("a.txt", "text\n" * 100)]), utf8, cache)
+    with pytest.raises(UserError, match="gives no token at all"):
+        encode_text(utf8, ["text"])
+    with pytest.raises(UserError, match="gives no token at all"):
+        encode_text(utf8, [])
+
+
+# In memory
+
+
+def test_encode_text_follows_the_rules_of_prepare(utf8: Any, in_small_pieces: None) -> None:
+    single = encode_text(utf8, ["é" * 400], name="the poem")
+    assert utf8.eos_id not in single.ids and single.name == "the poem"
+    assert (single.n_tokens, single.n_bytes, single.n_characters, single.n_documents) == (800, 800, 400, 1)
+    several = encode_text(utf8, (text for text in ["a\n" * 300, "b", "c"]))
+    assert several.document_starts.tolist() == [0, 601, 603]
+    assert several.ids[several.document_starts + several.document_lengths - 1].tolist() == [0, 0, 0]
+    assert several.ids.dtype == np.uint16 and several.n_bytes == 602

@@ -1,0 +1,64 @@
+"""Which parameter of ours is which of theirs: copies values across, and holds gradients equal."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class Pair:
+    ours: nn.Parameter
+    theirs: nn.Parameter
+    rows: slice | None = None
+    transposed: bool = False
+
+    def part(self, theirs: Tensor) -> Tensor:
+        """What corresponds to ours, in a tensor of theirs."""
+        theirs = theirs.T if self.transposed else theirs
+        return theirs if self.rows is None else theirs[self.rows]
+
+
+class Pairs:
+    """A mapping that must cover both models whole: no parameter without its counterpart.
+
+    `without` are prefixes of parameters of ours that they lack, and that have no part in what is compared.
+    """
+
+    def __init__(self, ours: nn.Module, theirs: nn.Module, without: tuple[str, ...] = ()) -> None:
+        self.ours, self.theirs, self.without = ours, theirs, without
+        self.pairs: list[Pair] = []
+
+    def module(self, ours: str, theirs: str, rows: slice | None = None, transposed: bool = False) -> None:
+        """Pairs weight and bias of two linear layers, tables or norms by their paths."""
+        mine, other = self.ours.get_submodule(ours), self.theirs.get_submodule(theirs)
+        self.parameter(mine.weight, other.weight, rows, transposed)
+        bias = getattr(mine, "bias", None)
+        assert (bias is None) == (getattr(other, "bias", None) is None), (ours, theirs)
+        if bias is not None:
+            self.parameter(bias, other.bias, rows)
+
+    def parameter(
+        self, ours: nn.Parameter, theirs: nn.Parameter, rows: slice | None = None, transposed: bool = False
+    ) -> None:
+        self.pairs.append(Pair(ours, theirs, rows, transposed))
+
+    @torch.no_grad()
+    def copy(self) -> None:
+        """Theirs into ours, after making sure that nothing on either side is left out."""
+        mine, theirs = {pair.ours for pair in self.pairs}, {pair.theirs for pair in self.pairs}
+        needed = {n: p for n, p in self.ours.named_parameters() if not n.startswith(self.without)}
+        forgotten = [name for name, p in needed.items() if p not in mine]
+        forgotten += [name for name, p in self.theirs.named_parameters() if p not in theirs]
+        assert not forgotten, forgotten
+        for pair in self.pairs:
+            value = pair.part(pair.theirs)
+            assert value.shape == pair.ours.shape, (value.shape, pair.ours.shape)
+            pair.ours.copy_(value)
+
+    def assert_equal_gradients(self, tolerance: float) -> None:
+        for pair in self.pairs:
+            assert pair.ours.grad is not None and pair.theirs.grad is not None
+            torch.testing.assert_close(
+                pair.ours.grad, pair.part(pair.theirs.grad), rtol=tolerance, atol=tolerance
+            )

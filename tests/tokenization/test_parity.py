@@ -1,0 +1,123 @@
+"""Equal to the `tokenizers` library and to `transformers`, merge for merge and id for id."""
+
+import json
+import os
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import models, pre_tokenizers, trainers
+
+from glassformer.tokenization import FLAVOURS, Flavour, Tokenizer
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, pipeline
+
+
+@pytest.fixture(scope="module")
+def hf_tokenizers(
+    tokenizers_by_flavour: dict[Flavour, Tokenizer], tmp_path_factory: pytest.TempPathFactory
+) -> Any:
+    """`transformers.PreTrainedTokenizerFast` on the file of each of our tokenizers, unchanged."""
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # those of the library's own imports
+        from transformers import PreTrainedTokenizerFast
+    folder: Path = tmp_path_factory.mktemp("tokenizers")
+    loaded = {}
+    for flavour, tokenizer in tokenizers_by_flavour.items():
+        tokenizer.save(folder / f"{flavour}.json")
+        loaded[flavour] = PreTrainedTokenizerFast(tokenizer_file=str(folder / f"{flavour}.json"))
+    return loaded
+
+
+def train_with_tokenizers(
+    texts: list[str], pre_tokenizer: pre_tokenizers.PreTokenizer | None, alphabet: list[str]
+) -> dict[str, Any]:
+    """The model of a tokenizer that the library itself trains, put together without our code."""
+    theirs = tokenizers.Tokenizer(models.BPE())
+    if pre_tokenizer is not None:
+        theirs.pre_tokenizer = pre_tokenizer
+    theirs.train_from_iterator(
+        texts,
+        trainers.BpeTrainer(vocab_size=2000, initial_alphabet=alphabet, min_frequency=2, show_progress=False),
+    )
+    model: dict[str, Any] = json.loads(theirs.to_str())["model"]
+    return model
+
+
+@pytest.mark.parametrize("flavour", ["byte", "char", "whitespace"])
+def test_merges_equal_those_of_tokenizers(flavour: Flavour, documents: list[str]) -> None:
+    texts = [line for document in documents for line in document.splitlines(keepends=True)]
+    if flavour == "byte":
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        model = train_with_tokenizers(texts, pre_tokenizers.ByteLevel(add_prefix_space=False), alphabet)
+    elif flavour == "whitespace":
+        model = train_with_tokenizers(texts, pre_tokenizers.Whitespace(), [])
+    else:
+        model = train_with_tokenizers(texts, None, [])  # each line is one word
+    ours = Tokenizer.train(texts, vocab_size=2000, flavour=flavour, special_tokens=())
+    assert ours.merges == [tuple(pair) for pair in model["merges"]]
+    assert ours.vocab == model["vocab"]
+    assert ours.vocab_size == 2000
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_both_learners_make_the_same_tokenizer(flavour: Flavour, documents: list[str]) -> None:
+    ours = Tokenizer.train(documents[:30], vocab_size=800, flavour=flavour)
+    theirs = Tokenizer.train(documents[:30], vocab_size=800, flavour=flavour, learner="tokenizers")
+    assert ours.vocab == theirs.vocab
+    assert ours.merges == theirs.merges
+    assert theirs.frequencies is None
+
+
+def test_the_byte_alphabet_is_that_of_tokenizers() -> None:
+    assert sorted(BYTE_TO_CHARACTER) == sorted(pre_tokenizers.ByteLevel.alphabet())
+    for byte in range(128):
+        ((chunk, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(chr(byte))
+        assert chunk == BYTE_TO_CHARACTER[byte]
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_ids_equal_the_readable_encoder_on_mixed_lines(
+    flavour: Flavour, tokenizers_by_flavour: dict[Flavour, Tokenizer], mixed_lines: list[str]
+) -> None:
+    tokenizer = tokenizers_by_flavour[flavour]
+    for line, ids in zip(mixed_lines, tokenizer.encode_batch(mixed_lines), strict=True):
+        assert ids == tokenizer.reference.encode(line), repr(line)
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_transformers_loads_the_file_unchanged_and_gives_the_same_ids_and_text(
+    flavour: Flavour,
+    tokenizers_by_flavour: dict[Flavour, Tokenizer],
+    mixed_lines: list[str],
+    hf_tokenizers: Any,
+) -> None:
+    ours, theirs = tokenizers_by_flavour[flavour], hf_tokenizers[flavour]
+    assert len(theirs) == ours.vocab_size
+    # The one difference: transformers reads special tokens in a text as such, so the same is asked for here.
+    ids = ours.encode_batch(mixed_lines, allow_special=ours.special_tokens)
+    assert theirs(mixed_lines, add_special_tokens=False)["input_ids"] == ids
+    for row in ids[::5]:
+        text = theirs.decode(row, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        assert ours.decode(row, skip_special=False) == text
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_file_survives_a_pass_through_tokenizers(
+    flavour: Flavour, tokenizers_by_flavour: dict[Flavour, Tokenizer]
+) -> None:
+    ours = tokenizers_by_flavour[flavour]
+    again = Tokenizer.from_json(tokenizers.Tokenizer.from_str(ours.to_json()).to_str())
+    assert (again.vocab, again.merges, again.flavour) == (ours.vocab, ours.merges, flavour)
+
+
+def test_one_line_is_a_chunk_of_the_char_flavour(mixed_lines: list[str]) -> None:
+    chunks = pipeline("char").chunks
+    for line in mixed_lines:
+        assert (
+            chunks(line)
+            == [part + "\n" for part in line.split("\n")[:-1]]
+            + [line.split("\n")[-1]][: not line.endswith("\n") and line != ""]
+        )

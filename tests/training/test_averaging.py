@@ -1,0 +1,213 @@
+from collections.abc import Iterator
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from glassformer.errors import UserError
+from glassformer.training.averaging import ExponentialAverage, average_state_dicts
+
+
+class TiedModel(nn.Module):
+    def __init__(self, width: int = 3) -> None:
+        super().__init__()
+        self.table = nn.Embedding(5, width)
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, 5, bias=False)
+        self.head.weight = self.table.weight
+        self.register_buffer("n_seen", torch.tensor(7))
+
+
+def change(model: nn.Module, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator))
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+def all_equal(one: list[Tensor], other: list[Tensor]) -> bool:
+    return all(torch.equal(p, q) for p, q in zip(one, other, strict=True))
+
+
+# Along a run
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.3, 0.999])
+def test_the_average_by_its_rule(decay: float) -> None:
+    model = TiedModel()
+    average = ExponentialAverage(model, decay)
+    expected = weights(model)
+    for n in range(8):
+        change(model, n)
+        average.update()
+        d = min(decay, (1 + n) / (10 + n))
+        expected = [d * old + (1 - d) * new for old, new in zip(expected, weights(model), strict=True)]
+    with average.swapped_in():
+        for ours, theirs in zip(weights(model), expected, strict=True):
+            torch.testing.assert_close(ours, theirs)
+
+
+def test_the_start_is_forgotten_although_the_decay_is_slow() -> None:
+    model = nn.Linear(1, 1, bias=False)
+    with torch.no_grad():
+        model.weight.fill_(1000.0)
+    average = ExponentialAverage(model, 0.9999)
+    with torch.no_grad():
+        model.weight.fill_(1.0)
+    for _ in range(100):
+        average.update()
+    with average.swapped_in():
+        assert model.weight.item() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_swapping_gives_back_the_weights_to_the_bit_and_keeps_their_memory_and_ties() -> None:
+    model = TiedModel()
+    average = ExponentialAverage(model, 0.9)
+    change(model, 1)
+    average.update()
+    before, addresses = weights(model), [p.data_ptr() for p in model.parameters()]
+    with average.swapped_in():
+        inside = weights(model)
+        assert not all_equal(before, inside)
+        assert model.head.weight is model.table.weight
+        assert addresses == [p.data_ptr() for p in model.parameters()]
+    assert all_equal(before, weights(model))
+    with average.swapped_in():
+        assert all_equal(inside, weights(model))
+
+
+def test_swapping_ends_when_the_evaluation_fails() -> None:
+    model = TiedModel()
+    average = ExponentialAverage(model, 0.9)
+    change(model, 1)
+    before = weights(model)
+    with pytest.raises(KeyboardInterrupt), average.swapped_in():
+        raise KeyboardInterrupt
+    assert all_equal(before, weights(model))
+    average.update()
+
+
+def test_training_is_not_touched_by_the_average() -> None:
+    model = TiedModel()
+    average = ExponentialAverage(model, 0.9)
+    before = weights(model)
+    average.update()
+    assert all_equal(before, weights(model))
+    assert all(parameter.requires_grad and parameter.grad_fn is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("verb", ["update", "swap in", "save", "load"])
+def test_what_would_mix_up_the_two_is_refused_while_swapped(verb: str) -> None:
+    average = ExponentialAverage(TiedModel(), 0.9)
+    state = average.state_tensors()
+    calls = {
+        "update": average.update,
+        "swap in": lambda: average.swapped_in().__enter__(),
+        "save": average.state_tensors,
+        "load": lambda: average.load_state_tensors(state),
+    }
+    with average.swapped_in(), pytest.raises(ValueError, match=f"cannot {verb}"):
+        calls[verb]()
+
+
+def test_resuming_is_equal_to_the_bit() -> None:
+    straight, resumed = TiedModel(), TiedModel()
+    average = ExponentialAverage(straight, 0.9)
+    for n in range(3):
+        change(straight, n)
+        average.update()
+    other = ExponentialAverage(resumed, 0.9)
+    other.load_state_tensors(load(save(average.state_tensors())))
+    for n in range(3, 6):
+        for model, running in ((straight, average), (resumed, other)):
+            change(model, n)
+            running.update()
+    with average.swapped_in(), other.swapped_in():
+        assert all_equal(weights(straight), weights(resumed))
+
+
+def test_a_tied_parameter_is_kept_once_and_another_model_is_refused() -> None:
+    state = ExponentialAverage(TiedModel(), 0.9).state_tensors()
+    assert set(state) == {"average/table.weight", "average/norm.weight", "average/norm.bias", "n_updates"}
+    with pytest.raises(UserError, match="not of this model"):
+        ExponentialAverage(TiedModel(width=4), 0.9).load_state_tensors(state)
+
+
+# Over checkpoints
+
+
+def test_the_mean_of_checkpoints_keeps_ties_types_and_whole_numbers() -> None:
+    model = TiedModel()
+    checkpoints = []
+    for n in range(3):
+        change(model, n)
+        checkpoints.append({name: tensor.clone() for name, tensor in model.state_dict().items()})
+        checkpoints[-1]["head.weight"] = checkpoints[-1]["table.weight"]
+    originals = [{name: tensor.clone() for name, tensor in checkpoint.items()} for checkpoint in checkpoints]
+
+    mean = average_state_dicts(iter(checkpoints))
+
+    assert list(mean) == list(checkpoints[0])
+    assert mean["head.weight"] is mean["table.weight"]
+    assert torch.equal(mean["n_seen"], torch.tensor(7))
+    for name in ("table.weight", "norm.weight", "norm.bias"):
+        expected = torch.stack([checkpoint[name].double() for checkpoint in checkpoints]).mean(0).float()
+        assert torch.equal(mean[name], expected)
+    for checkpoint, original in zip(checkpoints, originals, strict=True):
+        assert all_equal(list(checkpoint.values()), list(original.values()))
+
+
+def test_sums_do_not_lose_small_weights_in_half_precision() -> None:
+    values = [1.0] + [2.0**-8] * 255  # in bfloat16, 1 + 2⁻⁸ is 1
+    mean = average_state_dicts({"w": torch.tensor([value], dtype=torch.bfloat16)} for value in values)
+    assert mean["w"].dtype == torch.bfloat16
+    assert mean["w"].item() == pytest.approx(sum(values) / 256, rel=2**-8)
+
+
+def test_fp64_checkpoints_are_not_changed_by_their_sum() -> None:
+    first, second = ({"w": torch.full((2,), value, dtype=torch.float64)} for value in (1.0, 2.0))
+    assert average_state_dicts([first, second])["w"].tolist() == [1.5, 1.5]
+    assert first["w"].tolist() == [1.0, 1.0]
+
+
+def test_one_checkpoint_is_its_own_mean_but_no_view_of_it() -> None:
+    only = {"w": torch.tensor([1.5])}
+    mean = average_state_dicts([only])
+    mean["w"] += 1
+    assert only["w"].item() == 1.5
+
+
+def test_checkpoints_are_taken_one_at_a_time() -> None:
+    taken = []
+
+    def one_by_one() -> Iterator[dict[str, Tensor]]:
+        for n in range(3):
+            taken.append(n)
+            yield {"w": torch.tensor([float(n)])}
+
+    assert average_state_dicts(one_by_one())["w"].item() == 1.0
+    assert taken == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        ({"w": torch.zeros(2)}, "checkpoint 2 differs in n"),
+        ({"w": torch.zeros(3), "n": torch.tensor(1)}, "checkpoint 2 differs in w"),
+        ({"w": torch.zeros(2), "n": torch.tensor(2)}, "other values in n"),
+        ({"w": torch.zeros(2), "n": torch.tensor(1), "x": torch.zeros(1)}, "checkpoint 2 differs in x"),
+    ],
+)
+def test_checkpoints_of_different_models_are_refused(second: dict[str, Tensor], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        average_state_dicts([{"w": torch.zeros(2), "n": torch.tensor(1)}, second])
+
+
+def test_no_checkpoint_is_refused() -> None:
+    with pytest.raises(UserError, match="no checkpoint"):
+        average_state_dicts([])

@@ -1,0 +1,400 @@
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor, nn
+
+from glassformer.errors import UserError
+from glassformer.run_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from glassformer.training import optimizers
+from glassformer.training.optimizers import (
+    Muon,
+    build_optimizer,
+    hidden_matrices,
+    load_state_tensors,
+    newton_schulz_reference,
+    orthogonalize,
+    parameter_groups,
+    set_learning_rates,
+    state_tensors,
+)
+
+CONFIGS: list[OptimizerConfig] = [
+    AdamConfig(weight_decay=0.01),
+    AdamWConfig(),
+    MuonConfig(weight_decay=0.1, adamw=AdamWConfig(weight_decay=0.1)),
+]
+SHAPES = [(8, 8), (8, 24), (24, 8), (8, 8), (16, 5), (1, 8), (8, 1), (24, 8)]
+
+
+class TinyBlock(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.up_proj = nn.Linear(width, 2 * width)
+        self.down_proj = nn.Linear(2 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down_proj(torch.tanh(self.up_proj(self.norm(x))))
+
+
+class TinyModel(nn.Module):
+    """Names that say nothing, so that only the types of the modules can tell what is what."""
+
+    def __init__(self, tied: bool = False, width: int = 8) -> None:
+        super().__init__()
+        self.a = nn.Embedding(11, 6)
+        self.b = nn.Embedding(5, width)
+        self.c = nn.Linear(6, width, bias=False)
+        self.d = nn.ModuleList(TinyBlock(width) for _ in range(2))
+        self.e = nn.RMSNorm(width)
+        self.f = nn.Linear(width, 6)
+        self.g = nn.Linear(6, 11)
+        if tied:
+            self.g.weight = self.a.weight
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        x = self.c(self.a(token_ids)) + self.b(torch.arange(token_ids.shape[1]))
+        for block in self.d:
+            x = block(x)
+        return self.g(self.f(self.e(x)))
+
+
+BLOCK_MATRICES = {f"d.{i}.{name}.weight" for i in range(2) for name in ("up_proj", "down_proj")}
+
+
+def tiny_model(tied: bool = False) -> TinyModel:
+    torch.manual_seed(0)
+    return TinyModel(tied)
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    for step in steps:
+        set_learning_rates(optimizer, 1 / (1 + step))
+        generator = torch.Generator().manual_seed(step)
+        token_ids = torch.randint(0, 11, (4, 5), generator=generator)
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(token_ids).flatten(0, 1), token_ids.flatten()).backward()
+        optimizer.step()
+
+
+def names_of_groups(optimizer: torch.optim.Optimizer) -> list[set[str]]:
+    return [set(group["param_names"]) for group in optimizer.param_groups]
+
+
+# Which parameters decay
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_pitfall_25_no_decay_on_norms_biases_embeddings(tied: bool) -> None:
+    matrices = BLOCK_MATRICES | {"c.weight", "f.weight"} | (set() if tied else {"g.weight"})
+    model = tiny_model(tied)
+    decayed, kept = parameter_groups(model, AdamWConfig(weight_decay=0.25))
+    assert {name for name, _ in decayed["params"]} == matrices
+    assert {name for name, _ in kept["params"]} == {n for n, _ in model.named_parameters()} - matrices
+    assert (decayed["weight_decay"], kept["weight_decay"]) == (0.25, 0.0)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_pitfall_25_seen_from_outside(kind: str, tied: bool) -> None:
+    # Without gradient, decay is all that a step does.
+    adamw = AdamWConfig(learning_rate=0.1, weight_decay=0.5)
+    configs = {"adamw": adamw, "muon": MuonConfig(learning_rate=0.1, weight_decay=0.5, adamw=adamw)}
+    model = tiny_model(tied)
+    before = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    build_optimizer(model, configs[kind]).step()
+    shrunk = BLOCK_MATRICES | {"c.weight", "f.weight"} | (set() if tied else {"g.weight"})
+    for name, parameter in model.named_parameters():
+        factor = 1 - 0.1 * 0.5 if name in shrunk else 1.0
+        torch.testing.assert_close(parameter.detach(), factor * before[name], rtol=1e-6, atol=0)
+
+
+def test_decay_of_embeddings_when_asked_is_the_rule_by_dimension() -> None:
+    model = tiny_model(tied=True)
+    decayed, kept = parameter_groups(model, AdamWConfig(decay="matrices_and_embeddings"))
+    by_dimension = {name for name, parameter in model.named_parameters() if parameter.dim() >= 2}
+    assert {name for name, _ in decayed["params"]} == by_dimension
+    assert all(parameter.dim() < 2 for _, parameter in kept["params"])
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_trained_parameter_is_stepped_once(config: OptimizerConfig, tied: bool) -> None:
+    model = tiny_model(tied)
+    model.c.weight.requires_grad_(False)
+    stepped = [p for group in build_optimizer(model, config).param_groups for p in group["params"]]
+    assert len(stepped) == len({id(p) for p in stepped})
+    assert {id(p) for p in stepped} == {id(p) for p in model.parameters() if p.requires_grad}
+
+
+def test_an_empty_group_is_left_out() -> None:
+    (group,) = parameter_groups(nn.Linear(2, 2, bias=False), AdamWConfig(weight_decay=0.3))
+    assert group["weight_decay"] == 0.3
+
+
+def test_rates_follow_the_peak_of_each_group() -> None:
+    config = MuonConfig(learning_rate=0.02, adamw=AdamWConfig(learning_rate=0.004))
+    optimizer = build_optimizer(tiny_model(), config)
+    for factor in (0.5, 0.25):
+        set_learning_rates(optimizer, factor)
+        assert [group["lr"] for group in optimizer.param_groups] == [0.02 * factor, *[0.004 * factor] * 2]
+
+
+@pytest.mark.parametrize(
+    ("config", "kind"), [(AdamConfig, torch.optim.Adam), (AdamWConfig, torch.optim.AdamW)]
+)
+def test_adam_and_adamw_are_torchs_own_and_fused(
+    config: type[AdamConfig | AdamWConfig], kind: type[torch.optim.Optimizer]
+) -> None:
+    optimizer = build_optimizer(tiny_model(), config(learning_rate=0.5, betas=(0.7, 0.8), eps=1e-3))
+    assert type(optimizer) is kind
+    for group in optimizer.param_groups:
+        assert (group["lr"], group["betas"], group["eps"], group["fused"]) == (0.5, (0.7, 0.8), 1e-3, True)
+
+
+# Newton-Schulz
+
+
+def random_matrices(shapes: list[tuple[int, int]], dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
+
+
+@pytest.mark.parametrize("n_steps", [1, 5])
+def test_stacks_equal_the_reference_one_by_one(n_steps: int) -> None:
+    matrices = random_matrices(SHAPES)
+    for matrix, result in zip(matrices, orthogonalize(matrices, n_steps), strict=True):
+        torch.testing.assert_close(result, newton_schulz_reference(matrix, n_steps), rtol=0, atol=1e-12)
+
+
+def test_singular_vectors_stay_and_singular_values_come_near_one() -> None:
+    (matrix,) = random_matrices([(12, 20)])
+    u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
+    turned = u.T @ newton_schulz_reference(matrix) @ vt.T
+    values = turned.diagonal()
+    torch.testing.assert_close(turned, torch.diag(values), rtol=0, atol=1e-10)
+    assert values.min() > 0.65
+    assert values.max() < 1.25
+
+
+def test_the_scale_of_the_gradient_does_not_matter_and_zero_stays_zero() -> None:
+    (matrix,) = random_matrices([(6, 9)])
+    small, large, zero = orthogonalize([1e-3 * matrix, 1e6 * matrix, 0 * matrix])
+    torch.testing.assert_close(small, large)
+    assert torch.equal(zero, torch.zeros(6, 9, dtype=torch.float64))
+
+
+def test_bfloat16_is_close_and_comes_back_in_the_own_type() -> None:
+    matrices = random_matrices([(32, 48), (48, 32)], torch.float32)
+    exact, rounded = orthogonalize(matrices), orthogonalize(matrices, dtype=torch.bfloat16)
+    for one, other in zip(exact, rounded, strict=True):
+        assert other.dtype == torch.float32
+        distance = ((one - other).norm() / one.norm()).item()
+        assert distance > 0
+        assert distance < 0.03
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "device", "weights", "expected"),
+    [
+        ({"avx512_bf16": True}, "cpu", torch.float32, torch.bfloat16),
+        ({"amx_bf16": True}, "cpu", torch.float32, torch.bfloat16),
+        ({"avx512_bf16": False}, "cpu", torch.float32, torch.float32),
+        ({}, "cpu", torch.float32, torch.float32),
+        ({}, "cuda", torch.float32, torch.bfloat16),
+        ({"avx512_bf16": True}, "mps", torch.float32, torch.float32),
+        ({"avx512_bf16": True}, "cpu", torch.float64, torch.float64),
+    ],
+)
+def test_bfloat16_only_where_the_hardware_has_it(
+    capabilities: dict[str, bool],
+    device: str,
+    weights: torch.dtype,
+    expected: torch.dtype,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities, raising=False)
+    assert optimizers._fast_dtype.__wrapped__(device, weights) == expected
+
+
+# Muon
+
+
+def muon_group(parameters: list[nn.Parameter], **options: object) -> dict[str, object]:
+    defaults = {"lr": 0.02, "weight_decay": 0.0, "momentum": 0.95, "n_steps": 5, "adjust": "original"}
+    return {"params": parameters, "orthogonal": True} | defaults | options
+
+
+def step_both(
+    ours: list[nn.Parameter], theirs: list[nn.Parameter], steps: list[Callable[[], object]]
+) -> None:
+    for our, their in zip(ours, theirs, strict=True):
+        our.grad = torch.randn_like(our)
+        their.grad = our.grad.clone()
+    for step in steps:
+        step()
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="this torch has no Muon of its own")
+@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize(
+    ("adjust", "weight_decay", "momentum"), [("original", 0.1, 0.95), ("match_rms_adamw", 0.0, 0.8)]
+)
+def test_muon_equals_torchs_step_for_step(
+    adjust: str, weight_decay: float, momentum: float, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if exact:  # torch's always rounds to bfloat16; without the rounding the two must agree to the last digits
+        monkeypatch.setattr(Tensor, "bfloat16", Tensor.clone)
+    dtype = torch.float64 if exact else torch.float32
+    torch.manual_seed(0)
+    ours = [nn.Parameter(matrix) for matrix in random_matrices(SHAPES, dtype)]
+    theirs = [nn.Parameter(matrix.detach().clone()) for matrix in ours]
+    group = muon_group(ours, adjust=adjust, weight_decay=weight_decay, momentum=momentum)
+    muon = Muon([group], dtype=dtype if exact else torch.bfloat16)
+    torch_muon = torch.optim.Muon(
+        theirs, lr=0.02, adjust_lr_fn=adjust, weight_decay=weight_decay, momentum=momentum
+    )
+    for _ in range(5):
+        step_both(ours, theirs, [muon.step, torch_muon.step])
+        for our, their in zip(ours, theirs, strict=True):
+            # Rounded, a step may differ by some thousandths of its length, which is of the order of the rate.
+            torch.testing.assert_close(our, their, rtol=0, atol=1e-12 if exact else 4e-3)
+
+
+def test_a_muon_step_by_its_equations() -> None:
+    config = MuonConfig(learning_rate=0.1, weight_decay=0.2, momentum=0.9)
+    model = tiny_model().double()
+    optimizer = build_optimizer(model, config)
+    weight = model.d[0].up_proj.weight
+    w, m = weight.detach().clone(), torch.zeros_like(weight)
+    for _ in range(3):
+        g = torch.randn_like(w)
+        weight.grad = g.clone()
+        optimizer.step()
+        m = 0.9 * m + 0.1 * g
+        update = newton_schulz_reference(0.9 * m + 0.1 * g)
+        w = w - 0.1 * 0.2 * w - 0.1 * math.sqrt(2) * update  # twice as many rows as columns
+        torch.testing.assert_close(weight.detach(), w, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_muon_steps_the_linear_layers_of_blocks_and_adamw_the_rest_to_the_bit(tied: bool) -> None:
+    model, twin = tiny_model(tied), tiny_model(tied)
+    assert {name for name, _ in hidden_matrices(model)} == BLOCK_MATRICES
+    adamw = AdamWConfig(learning_rate=0.01)
+    ours, theirs = build_optimizer(model, MuonConfig(adamw=adamw)), build_optimizer(twin, adamw)
+    for _ in range(3):
+        step_both(list(model.parameters()), list(twin.parameters()), [ours.step, theirs.step])
+    for (name, our), (_, their) in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+        assert torch.equal(our, their) == (name not in BLOCK_MATRICES), name
+
+
+def test_a_tied_head_in_a_list_of_heads_is_no_hidden_matrix() -> None:
+    model = tiny_model()
+    tied_head, other_head = nn.Linear(6, 11), nn.Linear(6, 3)
+    tied_head.weight = model.a.weight
+    model.d.extend([tied_head, other_head])
+    assert {name for name, _ in hidden_matrices(model)} == BLOCK_MATRICES | {"d.3.weight"}
+
+
+def test_fused_queries_keys_and_values_are_stepped_as_the_matrices_that_they_are() -> None:
+    class Fused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.split_sizes = (8, 4, 6)
+            self.qkv_proj = nn.Linear(8, 18, bias=False)
+
+    fused = nn.ModuleList([Fused()]).double()
+    weight = fused[0].qkv_proj.weight
+    parts = [nn.Parameter(part.detach().clone()) for part in weight.split((8, 4, 6))]
+    optimizers_ = [build_optimizer(fused, MuonConfig()), Muon([muon_group(parts)])]
+    for _ in range(3):
+        weight.grad = torch.randn_like(weight)
+        for part, gradient in zip(parts, weight.grad.split((8, 4, 6)), strict=True):
+            part.grad = gradient.clone()
+        for optimizer in optimizers_:
+            optimizer.step()
+    torch.testing.assert_close(weight, torch.cat(parts), rtol=0, atol=1e-12)
+
+
+def test_parameters_without_gradient_are_left_alone() -> None:
+    model = tiny_model()
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    optimizer = build_optimizer(model, CONFIGS[2])
+    assert optimizer.step(lambda: 1.5) == 1.5
+    assert all(torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert state_tensors(optimizer) == {}
+
+
+def test_muon_refuses_what_is_no_matrix_and_a_model_without_blocks() -> None:
+    with pytest.raises(ValueError, match="Muon steps matrices"):
+        Muon([muon_group([nn.Parameter(torch.zeros(3))])])
+    with pytest.raises(UserError, match="use adamw"):
+        build_optimizer(nn.Linear(3, 3), MuonConfig())
+
+
+# Resuming
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
+@pytest.mark.parametrize("tied", [False, True])
+def test_resuming_through_a_file_of_tensors_is_equal_to_the_bit(config: OptimizerConfig, tied: bool) -> None:
+    straight = tiny_model(tied)
+    train(straight, build_optimizer(straight, config), range(6))
+
+    interrupted = tiny_model(tied)
+    optimizer = build_optimizer(interrupted, config)
+    train(interrupted, optimizer, range(3))
+    saved = save(state_tensors(optimizer))
+    resumed = TinyModel(tied)
+    resumed.load_state_dict(interrupted.state_dict())
+    optimizer = build_optimizer(resumed, config)
+    load_state_tensors(optimizer, load(saved))
+    train(resumed, optimizer, range(3, 6))
+
+    for one, other in zip(straight.parameters(), resumed.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_loaded_state_is_a_copy() -> None:
+    model = tiny_model()
+    optimizer = build_optimizer(model, CONFIGS[2])
+    train(model, optimizer, range(1))
+    saved = {name: tensor.clone() for name, tensor in state_tensors(optimizer).items()}
+    given = {name: tensor.clone() for name, tensor in saved.items()}
+    load_state_tensors(optimizer, given)
+    train(model, optimizer, range(1, 2))
+    assert all(torch.equal(given[name], saved[name]) for name in saved)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda state: state | {"nowhere.weight/exp_avg": torch.zeros(3)},
+        lambda state: state | {"a.weight/exp_avg": torch.zeros(3, 3)},
+        lambda state: {name: tensor for name, tensor in state.items() if name != "a.weight/exp_avg_sq"},
+        lambda state: {name: tensor for name, tensor in state.items() if name != "a.weight/step"},
+    ],
+    ids=["unknown parameter", "wrong shape", "moment missing", "step missing"],
+)
+def test_state_that_does_not_fit_is_refused(
+    spoil: Callable[[dict[str, Tensor]], dict[str, Tensor]],
+) -> None:
+    model = tiny_model()
+    optimizer = build_optimizer(model, AdamWConfig())
+    train(model, optimizer, range(1))
+    with pytest.raises(UserError, match="does not fit"):
+        load_state_tensors(build_optimizer(model, AdamWConfig()), spoil(state_tensors(optimizer)))
+
+
+def test_state_of_another_optimizer_is_refused() -> None:
+    model = tiny_model()
+    optimizer = build_optimizer(model, AdamWConfig())
+    train(model, optimizer, range(1))
+    with pytest.raises(UserError, match="does not fit"):
+        load_state_tensors(build_optimizer(model, MuonConfig()), state_tensors(optimizer))
