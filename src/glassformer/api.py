@@ -37,9 +37,7 @@ class Model:
     def generate(self, prompt: str, *, slide: bool = False, **settings: Any) -> str: ...
     @overload
     def generate(self, prompt: Sequence[str], *, slide: bool = False, **settings: Any) -> list[str]: ...
-    def generate(
-        self, prompt: str | Sequence[str], *, slide: bool = False, **settings: Any
-    ) -> str | list[str]:
+    def generate(self, prompt: str | Sequence[str], *, slide: bool = False, **settings: Any) -> str | list[str]:
         """The continuation of a prompt, or of each of several; a batch gives what each gives alone.
 
         `settings` are fields of `GenerationConfig` that replace the model's defaults. `slide` lets the context
@@ -64,9 +62,7 @@ class Model:
             pieces[row] = "" if token in end_ids else watches[row].push(streams[row].push(token))
             return watches[row].stopped
 
-        never = [
-            i for name in self.tokenizer.special_tokens if (i := self.tokenizer.token_to_id(name)) is not None
-        ]
+        never = [i for name in self.tokenizer.special_tokens if (i := self.tokenizer.token_to_id(name)) is not None]
         steps = generate(
             self.network,
             ids,
@@ -93,9 +89,7 @@ class Model:
             return ids
         start = self.tokenizer.eos_id
         if start is None:
-            raise UserError(
-                "the prompt is empty, and this tokenizer has no end token to start from: give a prompt"
-            )
+            raise UserError("the prompt is empty, and this tokenizer has no end token to start from: give a prompt")
         return [start]
 
     def evaluate(
@@ -112,9 +106,7 @@ class Model:
         autocast = torch.bfloat16 if run.train.precision == "bf16" else None
         report = (lambda done: progress(done, tokens.n_tokens)) if progress else None
         with evaluation_mode(self.network):
-            return evaluate_loss(
-                self.network, CausalObjective(), rows, self.device, tokens.n_bytes, autocast, report
-            )
+            return evaluate_loss(self.network, CausalObjective(), rows, self.device, tokens.n_bytes, autocast, report)
 
     def _tokens(self, path: str | Path | None) -> TokenFile:
         data = self.run.data

@@ -110,14 +110,7 @@ class NoPositions:
     kind: ClassVar[str] = "none"
 
 
-Positions = (
-    SinusoidalPositions
-    | LearnedPositions
-    | RotaryPositions
-    | AlibiPositions
-    | RelativePositions
-    | NoPositions
-)
+Positions = SinusoidalPositions | LearnedPositions | RotaryPositions | AlibiPositions | RelativePositions | NoPositions
 
 
 @dataclass(frozen=True)
@@ -260,9 +253,7 @@ class TransformerConfig:
                 "change one of them, or give d_head"
             )
         if stack.n_kv_heads and stack.n_heads % stack.n_kv_heads:
-            raise UserError(
-                f"model.{name}.n_heads {stack.n_heads} is not divisible by n_kv_heads {stack.n_kv_heads}"
-            )
+            raise UserError(f"model.{name}.n_heads {stack.n_heads} is not divisible by n_kv_heads {stack.n_kv_heads}")
         if isinstance(self.positions, RotaryPositions):
             d_head = stack.d_head or self.d_model // stack.n_heads
             if d_head < 2 or int(d_head * self.positions.fraction) % 2:

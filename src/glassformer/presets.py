@@ -24,9 +24,7 @@ from glassformer.config import (
 from glassformer.errors import UserError
 
 
-def _gpt(
-    n_layers: int, n_heads: int, d_model: int, vocab_size: int = 50257, max_len: int = 1024
-) -> TransformerConfig:
+def _gpt(n_layers: int, n_heads: int, d_model: int, vocab_size: int = 50257, max_len: int = 1024) -> TransformerConfig:
     """GPT-2's words (Radford 2019): pre-norm, learned positions, tied head, all biases."""
     return TransformerConfig(
         decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),

@@ -1,4 +1,4 @@
-"""What a run is: the sections of a recipe beside `[model]`. One line a field; `recipes/REFERENCE.toml` lists them all."""
+"""What a run is: the sections of a recipe beside `[model]`. `recipes/REFERENCE.toml` lists every key."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,9 +12,7 @@ from glassformer.settings import setting
 class TokenizerConfig:
     """How text becomes ids."""
 
-    path: str | None = setting(
-        None, "a tokenizer.json to use as it is; none = learn one on the training text"
-    )
+    path: str | None = setting(None, "a tokenizer.json to use as it is; none = learn one on the training text")
     flavour: Literal["byte", "char", "word", "whitespace"] = setting("byte", "what the text is cut into")
     vocab_size: int = setting(4096, "tokens to learn, special ones included; 0 = the alphabet, no merges")
     learner: Literal["glassformer", "tokenizers"] = setting("glassformer", "our own, or the Rust library's")
@@ -62,9 +60,7 @@ class CausalConfig:
     """Predict every next token."""
 
     kind: ClassVar[str] = "causal"
-    label_smoothing: float = setting(
-        0.0, "probability spread over the vocabulary; reported losses leave it out"
-    )
+    label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
 
 
 @dataclass(frozen=True)
@@ -99,9 +95,7 @@ class MuonConfig:
     learning_rate: float = setting(0.02, "peak step size of the matrices")
     momentum: float = setting(0.95, "Nesterov momentum of the matrices")
     n_steps: int = setting(5, "Newton-Schulz iterations")
-    adjust: Literal["original", "match_rms_adamw"] = setting(
-        "original", "scale of a matrix's step by its shape"
-    )
+    adjust: Literal["original", "match_rms_adamw"] = setting("original", "scale of a matrix's step by its shape")
     weight_decay: float = setting(0.0, "decoupled decay of the matrices")
     adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "for embeddings, head, norms and biases")
 

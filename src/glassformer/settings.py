@@ -24,7 +24,8 @@ Table = dict[str, Any]
 
 def setting(default: T, doc: str) -> T:
     """A dataclass field with its default and the one line that says what it is, and its unit."""
-    return cast(T, dataclasses.field(default=default, metadata={"doc": doc}))
+    field: Any = dataclasses.field(default=default, metadata={"doc": doc})
+    return field
 
 
 class FlagText(str):
@@ -41,7 +42,8 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     Traceback (most recent call last):
     glassformer.errors.UserError: unknown key n_layer: did you mean n_layers?
     """
-    return cast(T, _Reader(where, known_keys(cls)).dataclass(cls, table, ""))
+    built: T = _Reader(where, known_keys(cls)).dataclass(cls, table, "")
+    return built
 
 
 def to_dict(value: Any) -> Any:
@@ -124,11 +126,7 @@ def to_toml(table: Mapping[str, Any], prefix: str = "") -> str:
     betas = [0.9, 0.99]
     """
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = [
-        f"{key} = {_toml_value(value)}"
-        for key, value in table.items()
-        if value is not None and key not in tables
-    ]
+    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if value is not None and key not in tables]
     text = "".join(line + "\n" for line in lines)
     for key, value in tables.items():
         body = to_toml(value, f"{prefix}{key}.")
@@ -225,9 +223,7 @@ class _Reader:
         if tag not in kinds:
             near = difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.4)
             hint = f": did you mean {near[0]}?" if near else f"; known are {', '.join(kinds)}"
-            raise self.error(
-                f"{key}.kind {'is missing' if tag is None else f'{str(tag)!r} is unknown'}{hint}"
-            )
+            raise self.error(f"{key}.kind {'is missing' if tag is None else f'{str(tag)!r} is unknown'}{hint}")
         return kinds[tag]
 
     def leaf(self, kind: Any, value: Any) -> Any:

@@ -19,9 +19,7 @@ class Utf8Tokenizer:
     def __init__(self) -> None:
         self.n_calls = 0
 
-    def encode_batch(
-        self, texts: Sequence[str], *, dropout: float = 0.0, seed: int | None = None
-    ) -> list[list[int]]:
+    def encode_batch(self, texts: Sequence[str], *, dropout: float = 0.0, seed: int | None = None) -> list[list[int]]:
         self.n_calls += 1
         return [[byte + 1 for byte in text.encode()] for text in texts]
 

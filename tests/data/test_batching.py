@@ -55,11 +55,7 @@ def targets(examples: Iterable[Example]) -> list[int]:
 
 def every_target_within_documents(lengths: list[int]) -> list[int]:
     starts = np.cumsum([0, *lengths[:-1]])
-    return [
-        place
-        for start, length in zip(starts, lengths, strict=True)
-        for place in range(start + 1, start + length)
-    ]
+    return [place for start, length in zip(starts, lengths, strict=True) for place in range(start + 1, start + length)]
 
 
 # A batch is a function of (seed, step)
@@ -126,9 +122,7 @@ def test_a_text_shorter_than_one_window_is_refused(documents: Documents) -> None
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(("context", "batch_size"), [(0, 1), (8, 0)])
-def test_sizes_below_one_are_refused(
-    sampler: type, context: int, batch_size: int, documents: Documents
-) -> None:
+def test_sizes_below_one_are_refused(sampler: type, context: int, batch_size: int, documents: Documents) -> None:
     with pytest.raises(UserError, match="must be at least 1"):
         sampler(documents(20), context, batch_size, 0)
 
@@ -242,9 +236,7 @@ def test_document_windows_have_every_target_once(lengths: list[int], context: in
 
 
 @pytest.mark.parametrize("windows", [consecutive_windows, document_windows])
-def test_one_token_has_nothing_to_predict(
-    windows: Callable[..., Iterable[object]], documents: Documents
-) -> None:
+def test_one_token_has_nothing_to_predict(windows: Callable[..., Iterable[object]], documents: Documents) -> None:
     with pytest.raises(UserError, match="nothing to predict"):
         list(windows(documents(1), 8, 4))
 

@@ -139,8 +139,9 @@ def test_the_digest_follows_the_text_and_the_split_only(write: Write) -> None:
     others = [
         digest("c.txt", "some texT"),
         digest("d.txt", "some text", valid_fraction=0.2),
+        digest("d.txt", "some text", text_field="body"),
         digest("e.jsonl", "some text"),
         digest("f.txt", "some text", valid_paths=[write("v.txt", "v")]),
         Corpus([write("g1.txt", "some"), write("g2.txt", " text")]).digest,
     ]
-    assert len({first, *others}) == 6
+    assert len({first, *others}) == 7

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.data import sources
@@ -59,9 +59,7 @@ def test_crlf_becomes_lf_and_a_lone_cr_stays_wherever_blocks_end(
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
-def test_characters_are_whole_wherever_blocks_end(
-    write: Write, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_characters_are_whole_wherever_blocks_end(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
     text = "\ufeffa é 漢字 🙂 \u0301x"
     assert read(write("a.txt", text)) == [text[1:]]
@@ -114,13 +112,9 @@ def test_a_name_that_no_file_can_have() -> None:
 
 
 @pytest.mark.parametrize("block", [1, 4, 1 << 18])
-def test_invalid_utf8_names_offset_and_line(
-    write: Write, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_utf8_names_offset_and_line(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
-    assert "a.txt is not UTF-8: byte 0xff at offset 8 (line 2)" in message(
-        write("a.txt", b"caf\xc3\xa9\nab\xffc\n")
-    )
+    assert "a.txt is not UTF-8: byte 0xff at offset 8 (line 2)" in message(write("a.txt", b"caf\xc3\xa9\nab\xffc\n"))
     assert "byte 0xc3 at offset 2 (line 1)" in message(write("cut.txt", b"ab\xc3"))
 
 
@@ -202,9 +196,9 @@ WORDS = st.sampled_from(
 
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(st.lists(WORDS, max_size=60), st.integers(1, 7))
-def test_pieces_cut_at_line_ends_are_split_into_the_chunks_of_the_whole_text(
-    words: list[str], block: int
-) -> None:
+@example(["a", " ", "\n", "\x1c", "b"], 9)  # white space for Python, not for the tokenizers
+@example(["a", "\n", "\n", " ", "b"], 9)
+def test_pieces_cut_at_line_ends_are_split_into_the_chunks_of_the_whole_text(words: list[str], block: int) -> None:
     text = "".join(words)
     with pytest.MonkeyPatch.context() as monkeypatch:
         small_pieces(monkeypatch, 1, 10_000)
@@ -219,9 +213,7 @@ SPACES = st.tuples(st.sampled_from(["", " ", "\n", "\u00a0", "\x1c "]), st.sampl
 
 
 @settings(max_examples=150, derandomize=True, deadline=None)
-@given(
-    st.lists(st.tuples(SPACES.map("".join), st.sampled_from(["a", "don't", "12", ".", "漢"])), max_size=30)
-)
+@given(st.lists(st.tuples(SPACES.map("".join), st.sampled_from(["a", "don't", "12", ".", "漢"])), max_size=30))
 def test_pieces_cut_between_words_are_split_into_the_chunks_of_the_whole_text(
     words: list[tuple[str, str]],
 ) -> None:

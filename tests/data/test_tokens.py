@@ -139,9 +139,7 @@ def test_memory_does_not_grow_with_the_text(
     assert peak(1 << 21) < 1.5 * peak(1 << 18)
 
 
-def test_progress_counts_the_bytes_of_the_text(
-    write: Write, utf8: Any, cache: Path, in_small_pieces: None
-) -> None:
+def test_progress_counts_the_bytes_of_the_text(write: Write, utf8: Any, cache: Path, in_small_pieces: None) -> None:
     seen: list[tuple[int, int]] = []
     prepare(Corpus([write("a.txt", "é\n" * 2000)]), utf8, cache, progress=lambda *now: seen.append(now))
     assert len(seen) > 10
@@ -164,9 +162,7 @@ def test_prepared_once_and_found_again(write: Write, utf8: Any, cache: Path) -> 
     assert again.valid.document_starts.tolist() == [0]
 
 
-def test_another_text_split_tokenizer_or_dropout_is_prepared_apart(
-    write: Write, utf8: Any, cache: Path
-) -> None:
+def test_another_text_split_tokenizer_or_dropout_is_prepared_apart(write: Write, utf8: Any, cache: Path) -> None:
     path = write("a.txt", "text\n" * 100)
     folders = {prepare(Corpus([path]), utf8, cache).folder}
     folders.add(prepare(Corpus([path], valid_fraction=0.2), utf8, cache).folder)
@@ -213,9 +209,7 @@ def test_damaged_tokens_are_prepared_anew(
 # Whole or not at all
 
 
-def test_a_preparation_that_fails_leaves_nothing(
-    write: Write, utf8: Any, cache: Path, in_small_pieces: None
-) -> None:
+def test_a_preparation_that_fails_leaves_nothing(write: Write, utf8: Any, cache: Path, in_small_pieces: None) -> None:
     corpus = Corpus([write("a.txt", "text\n" * 1000)])
 
     def fail(done: int, total: int) -> None:
@@ -247,9 +241,7 @@ prepare(Corpus([sys.argv[1]]), Killed(), Path(sys.argv[2]), progress=kill)
 """
 
 
-def test_a_preparation_that_is_killed_leaves_nothing_that_is_accepted(
-    write: Write, utf8: Any, cache: Path
-) -> None:
+def test_a_preparation_that_is_killed_leaves_nothing_that_is_accepted(write: Write, utf8: Any, cache: Path) -> None:
     path = write("a.txt", "text\n" * 1_000_000)
     killed = subprocess.run([sys.executable, "-c", KILLED, path, cache], capture_output=True, check=False)
     assert killed.returncode == -9, killed.stderr

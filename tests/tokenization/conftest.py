@@ -45,7 +45,7 @@ def mixed_lines() -> list[str]:
 
 @pytest.fixture(scope="session")
 def documents() -> list[str]:
-    """Python's own documentation: 0.7 MB of English, which every Python has."""
+    """Python's own documentation: 0.7 MB of English that every Python has."""
     return list(topics.values())
 
 

@@ -97,9 +97,7 @@ def _write(model: api.Model, prompt: str, slide: bool, settings: dict[str, Any])
 def _note_context(model: api.Model, prompt: str, slide: bool) -> None:
     n_tokens, max_len = len(model.prompt_ids(prompt)), model.network.config.max_len
     if slide and n_tokens > max_len:
-        err(
-            f"the prompt has {n_tokens} tokens; its first {n_tokens - max_len} are outside of the context and dropped"
-        )
+        err(f"the prompt has {n_tokens} tokens; its first {n_tokens - max_len} are outside of the context and dropped")
 
 
 def _converse(model: api.Model, slide: bool, settings: dict[str, Any]) -> None:
@@ -131,9 +129,7 @@ def _prompts(source: str) -> Iterator[str]:
         try:
             record = json.loads(line)
         except json.JSONDecodeError as error:
-            raise UserError(
-                f'{where} is not JSON ({error.msg}); each line must be {{"prompt": "…"}}'
-            ) from error
+            raise UserError(f'{where} is not JSON ({error.msg}); each line must be {{"prompt": "…"}}') from error
         if not isinstance(record, dict) or not isinstance(record.get("prompt"), str):
             raise UserError(f'{where} has no text field "prompt"')
         yield record["prompt"]

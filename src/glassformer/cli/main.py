@@ -10,6 +10,7 @@ from importlib import import_module
 from glassformer.errors import Interrupted, UserError
 
 VERBS = {
+    "demo": "train on built-in text and write, in a few minutes",
     "train": "learn from text: a recipe, a TOML file or a text file",
     "resume": "go on with a run that was stopped",
     "generate": "write text with a trained model",

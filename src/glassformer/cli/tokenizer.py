@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
 import tyro
 
@@ -53,13 +53,9 @@ def train(
         raise UserError("give at least one text file to learn from")
     texts = (piece.text for piece in read_pieces(list(text_files), text_field=text_field))
     with TerminalReporter() as reporter, reporter.phase("learning the tokenizer") as progress:
-        tokenizer = Tokenizer.train(
-            texts, vocab_size=vocab_size, flavour=flavour, learner=learner, progress=progress
-        )
+        tokenizer = Tokenizer.train(texts, vocab_size=vocab_size, flavour=flavour, learner=learner, progress=progress)
     tokenizer.save(out)
-    print(
-        f"{out}: {tokenizer.vocab_size:,} tokens ({len(SPECIAL_TOKENS)} special), {len(tokenizer.merges):,} merges"
-    )
+    print(f"{out}: {tokenizer.vocab_size:,} tokens ({len(SPECIAL_TOKENS)} special), {len(tokenizer.merges):,} merges")
     return 0
 
 

@@ -36,9 +36,7 @@ class Batch:
     token_ids: Tensor  # (B, T)
     attention_mask: Tensor | None = None  # (B, T)
     labels: Tensor  # (B, T) or (B,); -100 = not scored
-    n_targets: (
-        int  # labels that are scored, counted on the CPU: the divisor is known before the first backward
-    )
+    n_targets: int  # labels that are scored, counted on the CPU: the divisor is known before the first backward
     source_ids: Tensor | None = None  # (B, S)
     source_attention_mask: Tensor | None = None  # (B, S)
     token_types: Tensor | None = None  # (B, T)
@@ -204,9 +202,7 @@ def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
         raise ValueError(f"a piece of {lengths.max()} tokens does not fit a row of {capacity}")
     rows = np.zeros(len(lengths), dtype=np.int64)
     open_rows: list[list[int]] = [[] for _ in range(capacity + 1)]  # by the room that is left
-    rooms = (
-        0  # bit r is set when open_rows[r] is not empty: the tightest room is the lowest bit from `length` up
-    )
+    rooms = 0  # bit r is set when open_rows[r] is not empty: the tightest room is the lowest bit from `length` up
     n_rows = 0
     for piece in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[piece])
@@ -241,9 +237,7 @@ def document_windows(tokens: TokenFile, context: int, batch_size: int) -> Iterat
     No window crosses documents, none is cut off: every id but the first of its document is a target exactly
     once.
     """
-    return _in_batches(
-        tokens, *_windows(tokens.document_starts, tokens.document_lengths, context), batch_size
-    )
+    return _in_batches(tokens, *_windows(tokens.document_starts, tokens.document_lengths, context), batch_size)
 
 
 def require_positive(**numbers: int) -> None:
@@ -265,9 +259,7 @@ class _EpochOrder:
         return [int(self._order(place // self.n)[place % self.n]) for place in places]
 
     def _order(self, epoch: int) -> Ids:
-        if (
-            self._latest is None or self._latest[0] != epoch
-        ):  # computed once an epoch, a function of the epoch alone
+        if self._latest is None or self._latest[0] != epoch:  # computed once an epoch, a function of the epoch alone
             self._latest = epoch, _generator(self.seed, _EPOCHS, epoch).permutation(self.n)
         return self._latest[1]
 
@@ -295,9 +287,7 @@ def _take(tokens: TokenFile, start: np.int64, length: np.int64 | int) -> Ids:
 
 def _require_examples(n: int, tokens: TokenFile) -> int:
     if n < 1:
-        raise UserError(
-            f"{tokens.name} has nothing to predict: it needs at least 2 tokens in a row; give more text"
-        )
+        raise UserError(f"{tokens.name} has nothing to predict: it needs at least 2 tokens in a row; give more text")
     return n
 
 

@@ -112,9 +112,7 @@ class Corpus:
         if self.valid_paths:
             side[np.isin(scan.hashes, self.scans[1].hashes)] = -1
             if side.all():
-                raise UserError(
-                    f"all of {self.name} also stands in the validation text; give another data.valid_path"
-                )
+                raise UserError(f"all of {self.name} also stands in the validation text; give another data.valid_path")
             return Plan(side, end_tokens=scan.n_documents > 1)
         if scan.n_documents == 1:
             n_characters = int(scan.n_characters[0])
@@ -167,9 +165,7 @@ class Corpus:
                 n_characters.append(length)
                 digest, length = hashlib.blake2b(digest_size=8), 0
         if not hashes:
-            raise UserError(
-                f"{', '.join(map(str, paths))} holds nothing but white space; give a file with text"
-            )
+            raise UserError(f"{', '.join(map(str, paths))} holds nothing but white space; give a file with text")
         return Scan(
             np.array(hashes, dtype=np.uint64),
             np.array(n_characters, dtype=np.int64),

@@ -247,22 +247,14 @@ def _jsonl_records(path: Path, text_field: str, counts: Counts) -> Iterator[str]
         try:
             record = json.loads(line)
         except (json.JSONDecodeError, RecursionError) as error:
-            raise UserError(
-                f"{path}:{number} is not JSON: {error}; a jsonl file has one object a line"
-            ) from error
+            raise UserError(f"{path}:{number} is not JSON: {error}; a jsonl file has one object a line") from error
         if not isinstance(record, dict):
-            raise UserError(
-                f'{path}:{number} is not an object; every line must look like {{"{text_field}": "..."}}'
-            )
+            raise UserError(f'{path}:{number} is not an object; every line must look like {{"{text_field}": "..."}}')
         if text_field not in record:
-            raise UserError(
-                f"{path}:{number} has no field {text_field!r}{_nearest_field(text_field, record)}"
-            )
+            raise UserError(f"{path}:{number} has no field {text_field!r}{_nearest_field(text_field, record)}")
         text = record[text_field]
         if not isinstance(text, str):
-            raise UserError(
-                f"{path}:{number}: the field {text_field!r} is not a text but {json.dumps(text)[:40]}"
-            )
+            raise UserError(f"{path}:{number}: the field {text_field!r} is not a text but {json.dumps(text)[:40]}")
         try:
             text.encode()
         except UnicodeEncodeError as error:  # JSON can escape what UTF-8 cannot hold
@@ -284,9 +276,7 @@ def _jsonl_lines(path: Path) -> Iterator[str]:
         with open(path, "rb") as file:
             for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
                 if len(line) > MAX_LINE_BYTES:
-                    raise UserError(
-                        f"{path}:{number} is longer than {MAX_LINE_BYTES:,} bytes; is it a jsonl file?"
-                    )
+                    raise UserError(f"{path}:{number} is longer than {MAX_LINE_BYTES:,} bytes; is it a jsonl file?")
                 try:
                     yield line.decode("utf-8-sig" if number == 1 else "utf-8")
                 except UnicodeDecodeError as error:

@@ -104,17 +104,13 @@ def prepare(
     with files.new_folder(folder) as temporary:
         sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "text": corpus.name, "end_id": end_id}
         for side in _NAMES:
-            parts = encode_pieces(
-                corpus.pieces(side), tokenizer, end_id, dropout=dropout if side == "train" else 0.0
-            )
+            parts = encode_pieces(corpus.pieces(side), tokenizer, end_id, dropout=dropout if side == "train" else 0.0)
             sidecar[side] = _write(temporary, side, map(advance, parts), _dtype(tokenizer.vocab_size))
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
         files.write_json(temporary / _SIDECAR, {"sha256": _hash(sidecar), **sidecar})
     if (prepared := _open(folder)) is None:
-        raise UserError(
-            f"the tokens just written to {folder} read back altered: the disk is not to be trusted"
-        )
+        raise UserError(f"the tokens just written to {folder} read back altered: the disk is not to be trusted")
     return prepared
 
 
@@ -219,9 +215,7 @@ def _write(folder: Path, side: Side, parts: Iterable[EncodedPart], dtype: str) -
         "n_bytes": n_bytes,
         "n_characters": n_characters,
         "dtype": dtype,
-        "files": {
-            path.name: {"n_bytes": path.stat().st_size, "sha256": files.sha256(path)} for path in paths
-        },
+        "files": {path.name: {"n_bytes": path.stat().st_size, "sha256": files.sha256(path)} for path in paths},
     }
 
 

@@ -19,6 +19,8 @@ Forward = Callable[..., Tensor]
 """(module, token_ids, attention_mask[, source_ids, source_attention_mask]) → logits (B, T, V)."""
 Loss = Callable[..., tuple[Tensor, int]]
 """The same arguments → (sum of nats over the targets, number of targets)."""
+MaskUse = Literal["none", "optional", "required"]
+"""Whether a `Forward` takes masks, and whether they may be None."""
 
 
 @dataclass(frozen=True)
@@ -65,39 +67,30 @@ def n_tensors(function: Callable[..., Any]) -> int:
     return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters) - 1
 
 
-def default_forward(module: nn.Module, kind: Kind) -> tuple[Forward, bool]:
-    """A `Forward` from the module's signature, and whether its mask may be None.
+def default_forward(module: nn.Module, kind: Kind) -> tuple[Forward, MaskUse]:
+    """A `Forward` from the module's signature, and what it does with masks.
 
     `module(token_ids)`, with `attention_mask`, `source_ids` and `source_attention_mask` by name where the signature
     has them. Logits are the output, its `.logits`, or the first of a tuple.
     """
     parameters = inspect.signature(module.forward).parameters
+    names = ["attention_mask"]
     if kind == "encoder-decoder":
+        names = ["attention_mask", "source_ids", "source_attention_mask"]
         if "source_ids" not in parameters:
             raise UserError(
                 f"{type(module).__name__}.forward has no source_ids: give forward=lambda module, token_ids, "
                 "attention_mask, source_ids, source_attention_mask: … that returns logits"
             )
+    masks = [parameters[name] for name in names if name in parameters and name != "source_ids"]
 
-        def forward_two_stacks(
-            module: nn.Module,
-            token_ids: Tensor,
-            attention_mask: Tensor | None,
-            source_ids: Tensor,
-            source_attention_mask: Tensor | None,
-        ) -> Tensor:
-            masks = {"attention_mask": attention_mask, "source_attention_mask": source_attention_mask}
-            named = {name: mask for name, mask in masks.items() if name in parameters}
-            return logits_of(module(token_ids, source_ids=source_ids, **named))
+    def forward(module: nn.Module, token_ids: Tensor, *others: Tensor | None) -> Tensor:
+        named = {name: x for name, x in zip(names, others, strict=False) if name in parameters}
+        return logits_of(module(token_ids, **named))
 
-        return forward_two_stacks, True
-    if "attention_mask" not in parameters:
-        return lambda module, token_ids: logits_of(module(token_ids)), True
-
-    def forward_with_mask(module: nn.Module, token_ids: Tensor, attention_mask: Tensor | None) -> Tensor:
-        return logits_of(module(token_ids, attention_mask=attention_mask))
-
-    return forward_with_mask, parameters["attention_mask"].default is None
+    if not masks:
+        return forward, "none"
+    return forward, "optional" if all(mask.default is None for mask in masks) else "required"
 
 
 def logits_of(output: Any) -> Tensor:

@@ -6,14 +6,16 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.doctor.adapter import Forward, Kind, Loss, Rows, call, n_tensors
+from glassformer.doctor.adapter import Forward, Kind, Loss, MaskUse, Rows, call
 from glassformer.errors import UserError
 
+Side = Literal["left", "right"]
 MIN_LEN = 6
 EXTRA = 2
 """Tokens of room that are kept free for more padding or a continuation."""
@@ -48,14 +50,10 @@ class Patient:
     source_vocab_size: int
     pad_id: int | None
     max_len: int
-    mask_may_be_none: bool
+    mask_use: MaskUse
     tables: tuple[nn.Embedding, ...]
     """The embeddings of `module` that were given the token ids."""
     generator: torch.Generator
-
-    @property
-    def has_mask(self) -> bool:
-        return n_tensors(self.forward) >= 2
 
     @property
     def device(self) -> torch.device:
@@ -76,7 +74,7 @@ class Patient:
         return float(torch.finfo(self.dtype).eps ** 0.5)
 
     def need_mask(self) -> None:
-        if not self.has_mask:
+        if self.mask_use == "none":
             raise NotApplicable("the module takes no attention_mask")
 
     def draw(self, *shape: int, n_ids: int | None = None) -> Tensor:
@@ -103,19 +101,46 @@ class Patient:
 
     def plain(self, rows: Rows) -> Rows:
         """The rows with masks that hide nothing: None where the module allows it."""
-        if self.mask_may_be_none or not self.has_mask:
-            return rows
-        return self.masked(rows)
+        return self.masked(rows) if self.mask_use == "required" else rows
 
     def masked(self, rows: Rows) -> Rows:
         """The rows with masks that are all True."""
         source_mask = None if rows.source_ids is None else torch.ones_like(rows.source_ids, dtype=torch.bool)
-        return replace(rows, attention_mask=torch.ones_like(rows.token_ids, dtype=torch.bool),
-                       source_attention_mask=source_mask)  # fmt: skip
+        return replace(rows, attention_mask=rows.real, source_attention_mask=source_mask)
+
+    def uneven(self, rows: Rows, width: int, side: Side = "right", random_padding: bool = False) -> Rows:
+        """Row i loses its last i % 3 tokens and is padded to `width`; sources too, always on the right.
+
+        Padding is the padding id, or random ids: nobody may look at it.
+        """
+
+        def pad(ids: Tensor, width: int, side: Side, n_ids: int) -> tuple[Tensor, Tensor]:
+            lengths = ids.shape[1] - torch.arange(len(ids), device=ids.device)[:, None] % 3
+            index = torch.arange(width, device=ids.device)
+            mask = index < lengths if side == "right" else index >= width - lengths
+            padding = self.draw(len(ids), width, n_ids=n_ids)
+            padded = padding if random_padding else torch.full_like(padding, self.pad_id or 0)
+            padded[mask] = ids[torch.arange(ids.shape[1], device=ids.device) < lengths]
+            return padded, mask
+
+        target = pad(rows.token_ids, width, side, self.n_ids)
+        if rows.source_ids is None:
+            return Rows(*target)
+        return Rows(*target, *pad(rows.source_ids, width, "right", self.source_vocab_size))
+
+    def alone(self, rows: Rows) -> list[Rows]:
+        """Each row of `rows` by itself, without its padding."""
+        single = []
+        for i in range(len(rows.token_ids)):
+            ids, source_ids = rows.token_ids[i][rows.real[i]], None
+            if rows.source_ids is not None and rows.source_attention_mask is not None:
+                source_ids = rows.source_ids[i][rows.source_attention_mask[i]][None]
+            single.append(self.plain(Rows(ids[None], None, source_ids)))
+        return single
 
     def logits(self, rows: Rows, train: bool = False, seed: int = 0) -> Tensor:
         """(B, T, V) without gradient. The same seed draws the same dropout for rows of the same shape."""
-        with torch.no_grad(), self._mode(train):
+        with torch.no_grad(), self.mode(train):
             seed_everything(seed)
             return self.logits_with_grad(rows)
 
@@ -126,10 +151,10 @@ class Patient:
                 f"logits of token ids {tuple(rows.token_ids.shape)} must be (rows, length, vocabulary) and "
                 f"are {tuple(logits.shape)}: give a forward=… that returns those of every position"
             )
-        return logits  # type: ignore[no-any-return]
+        return logits
 
     @contextlib.contextmanager
-    def _mode(self, train: bool) -> Iterator[None]:
+    def mode(self, train: bool) -> Iterator[None]:
         """Train mode for a while, with buffers (running statistics) put back afterwards."""
         buffers = [b.clone() for b in self.module.buffers()] if train else []
         self.module.train(train)

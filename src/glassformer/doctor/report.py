@@ -50,8 +50,7 @@ class Report:
         return {
             "ok": self.ok,
             "results": [
-                {"name": r.name, "status": r.status, "detail": r.detail, "meaning": r.meaning}
-                for r in self.results
+                {"name": r.name, "status": r.status, "detail": r.detail, "meaning": r.meaning} for r in self.results
             ],
         }
 

@@ -119,7 +119,7 @@ def _next_ids(
     uniform = None
     if config.temperature > 0:
         uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64, device=logits.device)
-    return choose(shaped, uniform).tolist()  # type: ignore[no-any-return]
+    return choose(shaped, uniform).tolist()
 
 
 class StopWatch:
@@ -144,9 +144,7 @@ class StopWatch:
         if found:
             self.stopped, self._held = True, ""
             return text[: min(found)]
-        n_held = max(
-            (n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0
-        )
+        n_held = max((n for stop in self.stops for n in range(1, len(stop)) if text.endswith(stop[:n])), default=0)
         self._held = text[len(text) - n_held :]
         return text[: len(text) - n_held]
 

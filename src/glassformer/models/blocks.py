@@ -16,19 +16,15 @@ Sublayer = Callable[[Tensor], Tensor]
 Connect = Callable[[Tensor, Sublayer, nn.Module, nn.Module | None, Sublayer], Tensor]
 
 
-def pre_norm(
-    x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer
-) -> Tensor:
+def pre_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer) -> Tensor:
     """x + dropout(sublayer(norm(x))), and a norm on what is added when there is one: the sandwich (Ding 2021)."""
     added = dropout(sublayer(norm(x)))
     return x + (added if out_norm is None else out_norm(added))
 
 
-def post_norm(
-    x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer
-) -> Tensor:
+def post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer) -> Tensor:
     """norm(x + dropout(sublayer(x))) (Vaswani 2017, section 3.1)."""
-    return norm(x + dropout(sublayer(x)))  # type: ignore[no-any-return]
+    return norm(x + dropout(sublayer(x)))
 
 
 @dataclass(frozen=True)
@@ -82,7 +78,7 @@ class Block(nn.Module):
         tap = inputs.tap
 
         def look_around(h: Tensor) -> Tensor:
-            return self.self_attn(  # type: ignore[no-any-return]
+            return self.self_attn(
                 h,
                 mask=inputs.mask,
                 bias=inputs.bias,
@@ -94,7 +90,7 @@ class Block(nn.Module):
 
         def look_at_memory(h: Tensor) -> Tensor:
             assert self.cross_attn is not None
-            return self.cross_attn(  # type: ignore[no-any-return]
+            return self.cross_attn(
                 h,
                 inputs.memory,
                 mask=inputs.memory_mask,

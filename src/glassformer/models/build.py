@@ -38,12 +38,10 @@ def build_model(config: c.TransformerConfig, device: str | torch.device = "cpu")
         encoder = decoder = None
         if config.encoder is not None and source_table is not None:
             n_positions = config.source_max_len or config.max_len
-            encoder = Encoder(**_stack(config, config.encoder, source_table, n_positions, causal=False))
+            encoder = Encoder(*_stack(config, config.encoder, source_table, n_positions, causal=False))
         if config.decoder is not None and target_table is not None:
             cross = config.encoder is not None
-            decoder = Decoder(
-                **_stack(config, config.decoder, target_table, config.max_len, causal=True, cross=cross)
-            )
+            decoder = Decoder(*_stack(config, config.decoder, target_table, config.max_len, causal=True, cross=cross))
         table = source_table if target_table is None else target_table
         assert table is not None
         model = Transformer(config, encoder, decoder, _head(config, table))
@@ -73,8 +71,8 @@ def _stack(
     n_positions: int,
     causal: bool,
     cross: bool = False,
-) -> dict[str, object]:
-    """The parts of an encoder or decoder, by the names of their constructor's arguments."""
+) -> tuple[Embeddings, list[Block], list[int], nn.Module | None, nn.Module | None, nn.Module | None]:
+    """The parts of an encoder or decoder, in the order of their constructor."""
     norm = _norm(config)
     d_embedding = config.d_embedding or config.d_model
     embeddings = Embeddings(
@@ -88,14 +86,14 @@ def _stack(
     )
     pattern = stack.window_pattern or (0,)
     d_head = stack.d_head or config.d_model // stack.n_heads
-    return {
-        "embeddings": embeddings,
-        "blocks": [_block(config, stack, cross) for _ in range(stack.n_layers)],
-        "windows": [pattern[i % len(pattern)] for i in range(stack.n_layers)],
-        "final_norm": norm(config.d_model) if config.final_norm else None,
-        "rotary": _rotary(config.positions, d_head),
-        "score_bias": _score_bias(config.positions, stack.n_heads, causal),
-    }
+    return (
+        embeddings,
+        [_block(config, stack, cross) for _ in range(stack.n_layers)],
+        [pattern[i % len(pattern)] for i in range(stack.n_layers)],
+        norm(config.d_model) if config.final_norm else None,
+        _rotary(config.positions, d_head),
+        _score_bias(config.positions, stack.n_heads, causal),
+    )
 
 
 def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
@@ -156,9 +154,7 @@ def _rotary(positions: c.Positions, d_head: int) -> p.Rotary | None:
         case c.Llama3Scaling(factor, low, high, original):
             frequencies = p.llama3_scaled(frequencies, factor, low, high, original)
         case c.YarnScaling(factor, original, fast, slow):
-            frequencies, attention_factor = p.yarn_scaled(
-                frequencies, positions.base, factor, original, fast, slow
-            )
+            frequencies, attention_factor = p.yarn_scaled(frequencies, positions.base, factor, original, fast, slow)
     return p.Rotary(frequencies, attention_factor)
 
 

@@ -16,7 +16,7 @@ class TokenTransform(nn.Module):
         self.norm = norm
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.norm(self.activation(self.dense(x)))  # type: ignore[no-any-return]
+        return self.norm(self.activation(self.dense(x)))
 
 
 class TokenLogits(nn.Module):
@@ -71,7 +71,7 @@ class PositionLogits(nn.Module):
 
     def forward(self, hidden: Tensor) -> Tensor:
         """(B, T, D) → (B, T, n_labels)."""
-        return self.proj(hidden)  # type: ignore[no-any-return]
+        return self.proj(hidden)
 
 
 def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
@@ -97,9 +97,7 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
 class SequenceLogits(nn.Module):
     """Hidden states of a sequence → pooled → dense and activation, when there is a pooler → logits over labels."""
 
-    def __init__(
-        self, d_model: int, n_labels: int, pooling: str, pooler_activation: Activation | None
-    ) -> None:
+    def __init__(self, d_model: int, n_labels: int, pooling: str, pooler_activation: Activation | None) -> None:
         super().__init__()
         self.pooling = pooling
         self.pooler_activation = pooler_activation
@@ -111,4 +109,4 @@ class SequenceLogits(nn.Module):
         x = pool(hidden, attention_mask, self.pooling)
         if self.pooler is not None and self.pooler_activation is not None:
             x = self.pooler_activation(self.pooler(x))
-        return self.proj(x)  # type: ignore[no-any-return]
+        return self.proj(x)

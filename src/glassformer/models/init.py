@@ -20,10 +20,8 @@ def init_weights(model: Transformer, config: TransformerConfig) -> None:
     drawn: set[Tensor] = set()
     tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}
     residual = residual_projections(model)
-    parts = {
-        m.qkv_proj: m.split_sizes
-        for m in model.modules()
-        if isinstance(m, MultiHeadAttention) and m.fused_qkv
+    parts: dict[nn.Module, tuple[int, ...]] = {
+        m.qkv_proj: m.split_sizes for m in model.modules() if isinstance(m, MultiHeadAttention) and m.fused_qkv
     }
     for module in model.modules():
         if not isinstance(module, (nn.Linear, nn.Embedding)) or module.weight in drawn:
@@ -33,7 +31,7 @@ def init_weights(model: Transformer, config: TransformerConfig) -> None:
         if module.weight in tables:
             _draw_table(module.weight, scheme)
         else:
-            for part in module.weight.split(list(parts.get(module, module.weight.shape[:1]))):
+            for part in module.weight.split(list(parts.get(module, (len(module.weight),)))):
                 _draw_matrix(part, scheme, module in residual, is_head, n_residual=len(residual))
         if isinstance(module, nn.Linear) and module.bias is not None:
             module.bias.zero_()

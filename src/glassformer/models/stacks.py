@@ -69,15 +69,13 @@ class _Stack(nn.Module):
                 tap=scoped(tap, f"blocks.{i}"),
             )
             if self.activation_checkpointing and self.training:
-                x = checkpoint(block, x, of_block, use_reentrant=False)  # type: ignore[assignment]
+                x = checkpoint(block, x, of_block, use_reentrant=False)
             else:
                 x = block(x, of_block)
         x = x if self.final_norm is None else self.final_norm(x)
         return x if tap is None else tap("final", x)
 
-    def token_positions(
-        self, token_ids: Tensor, attention_mask: Tensor | None, positions: Tensor | None
-    ) -> Tensor:
+    def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None, positions: Tensor | None) -> Tensor:
         """Positions as given, or counted over the real tokens of each row, or 0 … T-1."""
         if positions is not None:
             return positions

@@ -75,7 +75,7 @@ class Transformer(nn.Module):
         memory = self.encode(source_ids, source_attention_mask, tap=tap)
         if self.decoder is None:
             assert self.encoder is not None
-            return self.encoder(  # type: ignore[no-any-return]
+            return self.encoder(
                 token_ids,
                 attention_mask,
                 token_types=token_types,
@@ -83,7 +83,7 @@ class Transformer(nn.Module):
                 document_ids=document_ids,
                 tap=scoped(tap, "encoder"),
             )
-        return self.decoder(  # type: ignore[no-any-return]
+        return self.decoder(
             token_ids,
             attention_mask,
             memory=memory,
@@ -97,8 +97,8 @@ class Transformer(nn.Module):
     def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Hidden states → logits; only pooling over a sequence needs the mask."""
         if isinstance(self.output, SequenceLogits):
-            return self.output(hidden, attention_mask)  # type: ignore[no-any-return]
-        return self.output(hidden)  # type: ignore[no-any-return]
+            return self.output(hidden, attention_mask)
+        return self.output(hidden)
 
     def encode(
         self,
@@ -115,9 +115,7 @@ class Transformer(nn.Module):
             return None
         if source_ids is None:
             raise ValueError("a model with an encoder and a decoder needs source_ids")
-        return self.encoder(  # type: ignore[no-any-return]
-            source_ids, source_attention_mask, token_types=token_types, tap=scoped(tap, "encoder")
-        )
+        return self.encoder(source_ids, source_attention_mask, token_types=token_types, tap=scoped(tap, "encoder"))
 
     def start(
         self,

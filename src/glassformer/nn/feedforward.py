@@ -56,4 +56,4 @@ class FeedForward(nn.Module):
             h = self.activation(self.up_proj(x))
         else:
             h = self.activation(self.gate_proj(x)) * self.up_proj(x)
-        return self.down_proj(F.dropout(h, self.dropout, self.training))  # type: ignore[no-any-return]
+        return self.down_proj(F.dropout(h, self.dropout, self.training))

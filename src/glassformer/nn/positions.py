@@ -21,8 +21,7 @@ def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved") -> Te
     if d_model % 2:
         raise ValueError(f"sinusoids come in pairs, and d_model is {d_model}")
     frequency = torch.exp(
-        torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32)
-        * (-math.log(10000.0) / d_model)
+        torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32) * (-math.log(10000.0) / d_model)
     )
     angle = positions[..., None].float() * frequency  # (..., T, d_model/2)
     pair = (angle.sin(), angle.cos())
@@ -49,7 +48,7 @@ class LearnedPositions(nn.Module):
         self.max_len, self.offset = max_len, offset
 
     def forward(self, positions: Tensor) -> Tensor:
-        return self.table(positions + self.offset)  # type: ignore[no-any-return]
+        return self.table(positions + self.offset)
 
 
 class _ExactBuffers(nn.Module):
@@ -63,7 +62,7 @@ class _ExactBuffers(nn.Module):
             moved = fn(x)
             return moved if moved.dtype == x.dtype else x.to(moved.device)
 
-        return super()._apply(move, recurse)  # type: ignore[no-any-return, no-untyped-call]
+        return super()._apply(move, recurse)
 
 
 class Rotary(_ExactBuffers):
@@ -203,4 +202,4 @@ class RelativeBias(nn.Module):
         distance = key_positions[..., None, :] - query_positions[..., :, None]
         distance = distance if distance.dim() == 3 else distance[None]
         bucket = relative_bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)
-        return self.table(bucket).permute(0, 3, 1, 2)  # type: ignore[no-any-return]
+        return self.table(bucket).permute(0, 3, 1, 2)

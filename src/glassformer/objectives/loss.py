@@ -20,9 +20,7 @@ class LossSums:
     n_targets: int
 
 
-def token_cross_entropy(
-    logits: Tensor, labels: Tensor, n_targets: int, label_smoothing: float = 0.0
-) -> LossSums:
+def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_smoothing: float = 0.0) -> LossSums:
     """-Σ log softmax(logits)[label] over all labels that are scored, in fp32 whatever the logits are.
 
     `logits` (…, V), `labels` (…) with -100 = not scored. With smoothing ε the target is (1-ε) · one-hot + ε/V
@@ -37,7 +35,5 @@ def token_cross_entropy(
     nats = F.cross_entropy(flat, labels, ignore_index=NOT_SCORED, reduction="sum")
     total = nats
     if label_smoothing:
-        total = F.cross_entropy(
-            flat, labels, ignore_index=NOT_SCORED, reduction="sum", label_smoothing=label_smoothing
-        )
+        total = F.cross_entropy(flat, labels, ignore_index=NOT_SCORED, reduction="sum", label_smoothing=label_smoothing)
     return LossSums(total, nats.detach(), n_targets)

@@ -100,9 +100,7 @@ def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     for key, value in changes.items():
         old = merged.get(key)
         same_kind = (
-            isinstance(old, dict)
-            and isinstance(value, dict)
-            and value.get("kind", old.get("kind")) == old.get("kind")
+            isinstance(old, dict) and isinstance(value, dict) and value.get("kind", old.get("kind")) == old.get("kind")
         )
         merged[key] = _merged(old, value) if same_kind else value  # type: ignore[arg-type]
     return merged

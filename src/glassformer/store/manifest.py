@@ -40,13 +40,8 @@ class Manifest:
         value: Any = files.read_json(path)
         try:
             if value["format_version"] > FORMAT_VERSION:
-                raise UserError(
-                    f"{path} is of a newer format ({value['format_version']}): update glassformer"
-                )
-            entries = {
-                str(name): (int(entry["bytes"]), str(entry["sha256"]))
-                for name, entry in value["files"].items()
-            }
+                raise UserError(f"{path} is of a newer format ({value['format_version']}): update glassformer")
+            entries = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in value["files"].items()}
             return cls(str(value["kind"]), int(value["step"]), entries)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is damaged: {error!r}") from error

@@ -1,4 +1,4 @@
-"""A model directory: `config.json`, `model.safetensors`, `tokenizer.json`, `generation.json`, `run.toml`, `manifest.json`.
+"""A model directory: config, weights, tokenizer, generation defaults, the run's recipe, and a manifest of them all.
 
 Every verb takes one. A run's folder is one (the chosen weights), and so is each of its checkpoints.
 """

@@ -50,9 +50,7 @@ def merge_steps(
         yield MergeStep(rank, left, right, tuple(symbols))
 
 
-def longest_match(
-    chunk: str, frequencies: Mapping[str, int], unknown: str, max_len: int | None = None
-) -> list[str]:
+def longest_match(chunk: str, frequencies: Mapping[str, int], unknown: str, max_len: int | None = None) -> list[str]:
     """Cuts at the longest token that occurs anywhere in the chunk, then cuts what is left of it on both sides
     likewise.
 

@@ -130,9 +130,7 @@ class _Corpus:
         n_chunks = len(chunk_counts)
         lengths = np.fromiter(map(len, chunk_counts), np.int64, n_chunks)
         counts = np.fromiter(chunk_counts.values(), np.int64, n_chunks)
-        self.weights = np.concatenate(
-            [[0], np.repeat(counts, lengths + 1)]
-        )  # how often the symbol's chunk occurs
+        self.weights = np.concatenate([[0], np.repeat(counts, lengths + 1)])  # how often the symbol's chunk occurs
         self.counts: dict[Pair, int] = {}
         self.places: dict[Pair, _Ints] = {}  # of the left symbol, in rising order; some may be out of date
         self.heap: list[tuple[int, Pair]] = []  # (-count, pair)
@@ -189,9 +187,7 @@ class _Corpus:
         for symbol, count, places in _grouped(symbols[left], left_weights, left):
             self.counts[symbol, pair[0]] -= count
             self._add((symbol, new), count, places)
-        for symbol, count, places in _grouped(
-            symbols[right[has_right]], weights[has_right], first[has_right]
-        ):
+        for symbol, count, places in _grouped(symbols[right[has_right]], weights[has_right], first[has_right]):
             self._add((new, symbol), count, places)
 
     def _places_now(self, pair: Pair) -> _Ints:
@@ -216,9 +212,7 @@ class _Corpus:
 def _symbols(chunks: Iterable[str], alphabet: Sequence[str]) -> _Ints:
     """All chunks end to end, as ids, with `_GONE` before, between and after them."""
     border = "\ud800"  # half of a surrogate pair: in no chunk
-    code_points = np.frombuffer(
-        (border + border.join(chunks) + border).encode("utf-32-le", "surrogatepass"), np.uint32
-    )
+    code_points = np.frombuffer((border + border.join(chunks) + border).encode("utf-32-le", "surrogatepass"), np.uint32)
     id_of = np.full(0x110000, _GONE, np.int64)
     for i, token in enumerate(alphabet):
         if len(token) == 1:

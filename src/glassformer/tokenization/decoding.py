@@ -56,9 +56,7 @@ class TextStream:
         """The text that can be shown now; often '' or more than one character. `UserError` for an id out of
         range."""
         if not 0 <= token_id < len(self._pieces):
-            raise UserError(
-                f"{token_id} is not a token id: the vocabulary has the ids 0 to {len(self._pieces) - 1}"
-            )
+            raise UserError(f"{token_id} is not a token id: the vocabulary has the ids 0 to {len(self._pieces) - 1}")
         if token_id in self._skip:
             return ""
         text = self._held + self._decoder.decode(self._pieces[token_id])

@@ -46,7 +46,7 @@ def pad(
         if len(row) > width:
             if truncate_side is None:
                 raise UserError(
-                    f"row {i} has {len(row)} tokens, more than max_len = {width}; say at which side to truncate it"
+                    f"row {i} has {len(row)} tokens, more than max_len = {width}; say at which side to cut it"
                 )
             row = truncate(row, width, truncate_side)
         place = slice(0, len(row)) if side == "right" else slice(width - len(row), width)

@@ -99,8 +99,8 @@ def check_text(text: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
-            f"the text holds a lone surrogate, U+{ord(text[error.start]):04X} at character {error.start}, which is "
-            "half of a character and has no UTF-8; read the text with errors='replace', or remove it"
+            f"the text holds a lone surrogate, U+{ord(text[error.start]):04X} at character {error.start}, which "
+            "is half of a character and has no UTF-8; read the text with errors='replace', or remove it"
         ) from None
 
 

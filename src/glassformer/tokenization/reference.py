@@ -68,8 +68,9 @@ class ReferenceEncoder:
                 symbols.append(character)
             elif self._unknown is None:
                 raise UserError(
-                    f"the character {character!r} (U+{ord(character):04X}) is not in the vocabulary, and there is no "
-                    "[UNK] to stand for it; train with the special token [UNK], with this character, or as bytes"
+                    f"the character {character!r} (U+{ord(character):04X}) is not in the vocabulary, and there "
+                    "is no [UNK] to stand for it; train with the special token [UNK], with this character, or "
+                    "with the flavour byte"
                 )
             elif not symbols or symbols[-1] != self._unknown:
                 symbols.append(self._unknown)

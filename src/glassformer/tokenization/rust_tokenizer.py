@@ -130,9 +130,7 @@ def check(
         raise UserError(f"its merges spell {forged[0]}, so ordinary text could become a special token")
 
 
-def without_forged(
-    merges: Iterable[tuple[str, str]], special_tokens: Collection[str]
-) -> list[tuple[str, str]]:
+def without_forged(merges: Iterable[tuple[str, str]], special_tokens: Collection[str]) -> list[tuple[str, str]]:
     """The merges without those that spell a special token, and without those that build on such a one.
 
     >>> without_forged([("a", "b"), ("[", "X]"), ("[X]", "c"), ("[X]c", "d")], ["[X]"])

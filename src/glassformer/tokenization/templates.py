@@ -25,9 +25,7 @@ class Template:
         template = cls(tuple(text.split()))
         segments = [part for part in template.parts if _is_segment(part)]
         if not segments or segments != [chr(ord("A") + i) for i in range(len(segments))]:
-            raise UserError(
-                f"the template {text!r} must name its texts A, B … in order, each once: '[CLS] A [SEP]'"
-            )
+            raise UserError(f"the template {text!r} must name its texts A, B … in order, each once: '[CLS] A [SEP]'")
         return template
 
     def fill(self, segments: Sequence[Sequence[int]], ids: Mapping[str, int]) -> tuple[list[int], list[int]]:
@@ -39,9 +37,7 @@ class Template:
         """
         n_segments = sum(map(_is_segment, self.parts))
         if len(segments) != n_segments:
-            raise ValueError(
-                f"the template {' '.join(self.parts)!r} needs {n_segments} texts, not {len(segments)}"
-            )
+            raise ValueError(f"the template {' '.join(self.parts)!r} needs {n_segments} texts, not {len(segments)}")
         token_ids: list[int] = []
         token_types: list[int] = []
         token_type = 0

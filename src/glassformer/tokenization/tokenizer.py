@@ -82,9 +82,7 @@ class Tokenizer:
         self.flavour: Flavour = recognise(description)
         self.vocab: dict[str, int] = dict(sorted(rust.get_vocab().items(), key=lambda item: item[1]))
         self.merges: list[tuple[str, str]] = [(left, right) for left, right in description["model"]["merges"]]
-        self.special_tokens: tuple[str, ...] = tuple(
-            token["content"] for token in description["added_tokens"]
-        )
+        self.special_tokens: tuple[str, ...] = tuple(token["content"] for token in description["added_tokens"])
         self.frequencies: tuple[int, ...] | None = None if frequencies is None else tuple(frequencies)
         self.pad_id = self.vocab.get("[PAD]")
         self.unk_id = self.vocab.get("[UNK]")
@@ -192,9 +190,7 @@ class Tokenizer:
         """The token as the vocabulary spells it; `tokens` gives readable ones. `UserError` for an id out of
         range."""
         if not 0 <= token_id < self.vocab_size:
-            raise UserError(
-                f"{token_id} is not a token id: the vocabulary has the ids 0 to {self.vocab_size - 1}"
-            )
+            raise UserError(f"{token_id} is not a token id: the vocabulary has the ids 0 to {self.vocab_size - 1}")
         return self._tokens[token_id]
 
     def encode(
@@ -272,9 +268,7 @@ class Tokenizer:
     def _cut(self, text: str, allow_special: Collection[str]) -> list[str]:
         """Ordinary text at the even places, an allowed special token at the odd ones."""
         if missing := set(allow_special).difference(self.special_tokens):
-            raise UserError(
-                f"{min(missing)} is not a special token of this tokenizer, so no text can have it"
-            )
+            raise UserError(f"{min(missing)} is not a special token of this tokenizer, so no text can have it")
         if not allow_special:
             return [text]
         longest_first = sorted(allow_special, key=len, reverse=True)
@@ -317,7 +311,14 @@ class Tokenizer:
             n_bytes += len(text.encode("utf-8"))
         n_unknown = 0 if self.unk_id is None else frequencies[self.unk_id]
         return TokenReport(
-            self.vocab_size, n_texts, n_words, n_bytes, frequencies.total(), n_unknown, +frequencies
+            vocab_size=self.vocab_size,
+            n_texts=n_texts,
+            n_words=n_words,
+            n_bytes=n_bytes,
+            n_tokens=frequencies.total(),
+            n_unknown=n_unknown,
+            frequencies=+frequencies,
+            most_frequent=tuple((self.tokens([i])[0], n) for i, n in frequencies.most_common(20)),
         )
 
     def pad(

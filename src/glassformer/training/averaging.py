@@ -117,9 +117,7 @@ def _first_names(state_dict: Mapping[str, Tensor]) -> dict[str, str]:
     """For every name, the first one that holds the same tensor."""
     seen: dict[tuple[object, ...], str] = {}
     return {
-        name: seen.setdefault(
-            (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()), name
-        )
+        name: seen.setdefault((tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()), name)
         for name, tensor in state_dict.items()
     }
 

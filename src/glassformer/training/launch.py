@@ -57,9 +57,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     with reporter.phase("reading the text") as _:
         plan = corpus.plan
     if plan.n_left_out:
-        reporter.say(
-            f"{plan.n_left_out} training documents also stand in the validation text and are left out"
-        )
+        reporter.say(f"{plan.n_left_out} training documents also stand in the validation text and are left out")
     tokenizer = _tokenizer(run, corpus, reporter)
     run = replace(run, model=complete(run.model, tokenizer))
     _check_lengths(run)
@@ -95,9 +93,7 @@ def relaunch(folder: Path, reporter: LaunchReporter) -> Outcome:
     trainer = _trainer(run, network, tokenizer, task, folder, reporter, device, corpus.digest)
     trainer.restore(newest)
     done = trainer.progress.finished or step >= run.train.max_steps
-    reporter.say(
-        f"resumed at step {step} of {run.train.max_steps}" + (": nothing is left to do" if done else "")
-    )
+    reporter.say(f"resumed at step {step} of {run.train.max_steps}" + (": nothing is left to do" if done else ""))
     return Outcome(folder, trainer.train() or _reports_so_far(trainer))
 
 
@@ -160,9 +156,7 @@ def _tokenizer(run: Run, corpus: Corpus, reporter: LaunchReporter) -> Tokenizer:
             progress=progress,
         )
     if tokenizer.vocab_size < config.vocab_size:
-        reporter.say(
-            f"the text gives {tokenizer.vocab_size} tokens, fewer than the {config.vocab_size} asked for"
-        )
+        reporter.say(f"the text gives {tokenizer.vocab_size} tokens, fewer than the {config.vocab_size} asked for")
     return tokenizer
 
 
@@ -253,9 +247,7 @@ def write_sample(
     return tokenizer.decode(prompt) + "│" + tokenizer.decode(new)
 
 
-def _summary(
-    run: Run, network: nn.Module, splits: TokenSplits, tokenizer: Tokenizer, device: torch.device
-) -> str:
+def _summary(run: Run, network: nn.Module, splits: TokenSplits, tokenizer: Tokenizer, device: torch.device) -> str:
     n_parameters = sum(p.numel() for p in network.parameters())
     train, valid = splits.train, splits.valid
     bytes_per_token = valid.n_bytes / valid.n_tokens

@@ -61,4 +61,4 @@ def _tensorboard(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UserError("train.tensorboard needs the extra: pip install 'glassformer[log]'") from error
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step)  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step)

@@ -174,9 +174,7 @@ class Muon(torch.optim.Optimizer):
             if not group["orthogonal"]:
                 group["fused"] = _can_fuse(group["params"])
             elif any(p.ndim != 2 for p in group["params"]):
-                raise ValueError(
-                    "Muon steps matrices; other shapes belong into a group with orthogonal=False"
-                )
+                raise ValueError("Muon steps matrices; other shapes belong into a group with orthogonal=False")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
@@ -275,9 +273,7 @@ def newton_schulz_reference(matrix: Tensor, n_steps: int = 5) -> Tensor:
     return x
 
 
-def orthogonalize(
-    matrices: Sequence[Tensor], n_steps: int = 5, dtype: torch.dtype | None = None
-) -> list[Tensor]:
+def orthogonalize(matrices: Sequence[Tensor], n_steps: int = 5, dtype: torch.dtype | None = None) -> list[Tensor]:
     """`newton_schulz_reference` of many matrices at once, those of one shape (or its transpose) in one stack.
 
     A matrix that is taller than wide is turned, so that X·Xᵀ has the smaller side. The products are computed
@@ -290,9 +286,7 @@ def orthogonalize(
     results = list(matrices)
     for indices in stacks.values():
         turned = [matrices[i].shape[0] > matrices[i].shape[1] for i in indices]
-        x = torch.stack(
-            [matrices[i].mT if turn else matrices[i] for i, turn in zip(indices, turned, strict=True)]
-        )
+        x = torch.stack([matrices[i].mT if turn else matrices[i] for i, turn in zip(indices, turned, strict=True)])
         own = x.dtype
         x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_SMALLEST_NORM)).to(dtype)  # (N, R, C), R ≤ C
         for _ in range(n_steps):

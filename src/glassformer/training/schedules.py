@@ -86,9 +86,7 @@ def inverse_sqrt(step: int, warmup_steps: int) -> float:
     return min(n / w, math.sqrt(w / n))
 
 
-def warmup_stable_decay(
-    step: int, warmup_steps: int, decay_steps: int, final_ratio: float, max_steps: int
-) -> float:
+def warmup_stable_decay(step: int, warmup_steps: int, decay_steps: int, final_ratio: float, max_steps: int) -> float:
     """Warm-up, the peak rate, and a straight line to `final_ratio` in the last `decay_steps` (Hu 2024, §4).
 
     >>> [round(warmup_stable_decay(step, 1, 4, 0.2, max_steps=8), 2) for step in range(9)]

@@ -103,7 +103,7 @@ class Trainer:
         self.autocast = torch.bfloat16 if config.precision == "bf16" else None
         for module in network.modules():
             if hasattr(module, "activation_checkpointing"):
-                module.activation_checkpointing = config.activation_checkpointing
+                setattr(module, "activation_checkpointing", config.activation_checkpointing)  # noqa: B010
         self.step = TrainStep(
             network,
             task.objective,
@@ -166,8 +166,7 @@ class Trainer:
         rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(_COLLATE, step)))
         first = step * config.accumulation
         micro_batches = [
-            self.task.objective.collate(self.task.sampler.batch(first + i), rng)
-            for i in range(config.accumulation)
+            self.task.objective.collate(self.task.sampler.batch(first + i), rng) for i in range(config.accumulation)
         ]
         result = self.step(micro_batches)
         if self.average is not None:
@@ -253,9 +252,7 @@ class Trainer:
             weights=None if self.average is None else weights_of(self.network),
         )
         if self.average is not None:  # copies: the swap below exchanges them in place
-            state = TrainingState(
-                state.numbers, state.optimizer, _copies(state.average), _copies(state.weights)
-            )
+            state = TrainingState(state.numbers, state.optimizer, _copies(state.average), _copies(state.weights))
         with self._chosen_weights():
             path = checkpoint.save(self.folder, progress.step, self.write_model, state)
         if self.config.select == "last" or progress.best_step in (None, progress.step):

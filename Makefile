@@ -1,0 +1,39 @@
+# `make demo` and `make test` set everything up by themselves, in .venv; nothing else is touched.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+
+.PHONY: demo test check bench clean
+
+demo: .venv/core  ## learn a tokenizer and a model on Python's documentation, and let it write
+	@$(BIN)/glassformer demo
+
+test: .venv/dev  ## every test, doctests included
+	@$(BIN)/python -m pytest -q
+
+check: .venv/dev  ## formatting, lint, types
+	@$(BIN)/ruff format --check .
+	@$(BIN)/ruff check .
+	@$(BIN)/mypy
+
+bench: .venv/dev  ## our speed beside the peers', from one run
+	@$(BIN)/python benchmarks/train_step.py
+	@$(BIN)/python benchmarks/tokenizer.py
+
+.venv/python:
+	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"glassformer needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.12")'
+	@$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/core: pyproject.toml constraints.txt | .venv/python
+	@echo "installing glassformer into .venv (torch is large; a minute or two)"
+	@$(PIP) -e .
+	@touch $@
+
+.venv/dev: pyproject.toml constraints.txt | .venv/python
+	@echo "installing glassformer and its test tools into .venv (torch is large; a minute or two)"
+	@$(PIP) -e '.[dev]'
+	@touch $@ .venv/core
+
+clean:
+	rm -rf .venv

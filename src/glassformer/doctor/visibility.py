@@ -1,0 +1,183 @@
+"""Who sees whom: causality, sight both ways, and masks that hold when scores are extreme.
+
+A check takes a `Patient` and returns whether it passed and a sentence of what was measured.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.doctor.adapter import Rows
+from glassformer.doctor.patient import NotApplicable, Patient, gap, matrices
+
+Outcome = tuple[bool, str]
+
+WEIGHT_FACTOR = 1e8
+"""For weights: scores grow by its square, past any finite number that a mask might use."""
+MAX_ZEROED = 16
+
+
+def causality(patient: Patient) -> Outcome:
+    """Other tokens from position t on leave the logits before t as they were, in both modes and under any mask."""
+    _need_causal(patient)
+    worst = max(_future_leak(patient, train) for train in (False, True))
+    return patient.describe(worst, "other future tokens change earlier logits")
+
+
+def causality_by_gradient(patient: Patient) -> Outcome:
+    """∂ logits[t] / ∂ embedding[s] = 0 for s > t, and for every other row."""
+    _need_causal(patient)
+    rows = patient.rows(2)
+    for train in (False, True):
+        for t in (0, patient.length // 2, patient.length - 2):
+            gradient = embedding_gradient(patient, rows, t, train)  # (B, T)
+            leaks = [s for s in range(t + 1, patient.length) if gradient[0, s] > 0]
+            if leaks:
+                return False, f"the gradient of the logits at {t} reaches the embeddings at {leaks}"
+            if gradient[1].any():
+                return False, "the gradient of one row's logits reaches another row"
+    return True, "no gradient reaches a later embedding"
+
+
+def sight(patient: Patient) -> Outcome:
+    """Another token changes the logits at its neighbours on both sides; another source token, those everywhere."""
+    if patient.kind == "decoder":
+        raise NotApplicable("a decoder must not look ahead")
+    rows = patient.rows(2)
+    for variant in _mask_variants(patient, rows):
+        before = patient.logits(variant)
+        for seen, seer, changed in _sights(patient, variant):
+            change = gap(patient.logits(changed)[:, seer], before[:, seer])
+            if not patient.tolerance < change < float("inf"):
+                return False, f"another token at {seen} does not reach the logits at position {seer}"
+    return True, "every probed token reaches the logits it must"
+
+
+def large_scores(patient: Patient) -> Outcome:
+    """With weights × 1e8 masks still hide what they hide at ordinary scores."""
+
+    def enlarge(module: nn.Module) -> None:
+        for weight in matrices(module).values():
+            weight.mul_(WEIGHT_FACTOR)
+
+    large = patient.changed(enlarge)
+    if not large.logits(large.masked(large.rows(1))).isfinite().all():
+        raise NotApplicable(f"weights × {WEIGHT_FACTOR:.0e} overflow {large.dtype}, mask or no mask")
+    worst = _mask_leak(large)
+    return large.describe(worst, f"with weights × {WEIGHT_FACTOR:.0e} hidden tokens change the logits")
+
+
+def zero_scores(patient: Patient) -> Outcome:
+    """With a projection of zeros every score is exactly 0: finite logits, and nothing hidden comes to light."""
+    parts = _projections(patient.module)[:MAX_ZEROED]
+    if not parts:
+        raise NotApplicable("the module has no weight matrix besides its embeddings")
+    worst = 0.0
+    for name, start, stop in parts:
+
+        def zero(module: nn.Module, name: str = name, start: int = start, stop: int = stop) -> None:
+            matrices(module)[name][start:stop] = 0
+            for other, parameter in module.named_parameters():
+                if other.endswith("bias"):
+                    parameter.zero_()
+
+        worst = max(worst, _mask_leak(patient.changed(zero)))
+    return patient.describe(worst, "with a projection of zeros hidden tokens change the logits")
+
+
+def embedding_gradient(patient: Patient, rows: Rows, t: int, train: bool) -> Tensor:
+    """(B, T): size of the gradient at each token's embedding, of a random sum of the first row's logits at `t`."""
+    if not patient.tables:
+        raise NotApplicable("no nn.Embedding of the module is given the token ids, so there is nothing to hook")
+    leaves: list[Tensor] = []
+
+    def as_leaf(_: nn.Module, __: object, output: Tensor) -> Tensor:
+        leaves.append(output.detach().requires_grad_())
+        return leaves[-1]
+
+    handles = [table.register_forward_hook(as_leaf) for table in patient.tables]
+    try:
+        with patient.mode(train):
+            logits = patient.logits_with_grad(rows)
+    finally:
+        for handle in handles:
+            handle.remove()
+    if not logits.requires_grad:
+        raise NotApplicable("the logits carry no gradient")
+    weights = torch.randn(logits.shape[-1], generator=patient.generator).to(logits)
+    (logits[0, t] @ weights).backward()
+    patient.module.zero_grad()
+    gradients = [leaf.grad for leaf in leaves if leaf.grad is not None and leaf.shape[:2] == rows.token_ids.shape]
+    if not gradients:
+        raise NotApplicable("no gradient reaches the token embeddings")
+    return torch.stack([gradient.abs().amax(-1) for gradient in gradients]).sum(0)
+
+
+def _need_causal(patient: Patient) -> None:
+    if patient.kind == "encoder":
+        raise NotApplicable("an encoder sees the whole input")
+
+
+def _mask_variants(patient: Patient, rows: Rows) -> Iterator[Rows]:
+    """The same tokens without a mask and with one that hides nothing, as far as the module takes them."""
+    yield patient.plain(rows)
+    if patient.mask_use == "optional":
+        yield patient.masked(rows)
+
+
+def _future_leak(patient: Patient, train: bool) -> float:
+    """The largest relative change of logits before t when every token from t on is another."""
+    rows = patient.rows(4)
+    variants = list(_mask_variants(patient, rows))
+    if patient.mask_use != "none":
+        variants.append(patient.uneven(rows, patient.length))
+    worst = 0.0
+    for variant in variants:
+        before = patient.logits(variant, train)
+        for t in (1, patient.length // 2, patient.length - 1):
+            token_ids = variant.token_ids.clone()
+            token_ids[:, t:] = patient.other(token_ids[:, t:])
+            after = patient.logits(replace(variant, token_ids=token_ids), train)
+            real = variant.real[:, :t]
+            worst = max(worst, gap(after[:, :t][real], before[:, :t][real]))
+    return worst
+
+
+def _mask_leak(patient: Patient) -> float:
+    """The largest relative change that the future, or the content of padding, makes where it must not be seen."""
+    worst = 0.0 if patient.kind == "encoder" else _future_leak(patient, train=False)
+    rows = patient.rows(4)
+    if patient.mask_use == "none":
+        return max(worst, gap(*[patient.logits(rows)] * 2))
+    padded = patient.uneven(rows, patient.length)
+    other = patient.uneven(rows, patient.length, random_padding=True)
+    return max(worst, gap(patient.logits(other)[other.real], patient.logits(padded)[padded.real]))
+
+
+def _sights(patient: Patient, rows: Rows) -> Iterator[tuple[int, int, Rows]]:
+    """(position changed, position whose logits must notice, the rows with that change)."""
+    last = patient.length - 1
+    if rows.source_ids is not None:
+        n_source = rows.source_ids.shape[1]
+        for seen, seer in ((0, 0), (n_source - 1, 0), (0, last), (n_source - 1, last)):
+            source_ids = rows.source_ids.clone()
+            source_ids[:, seen] = patient.other(source_ids[:, seen], patient.source_vocab_size)
+            yield seen, seer, replace(rows, source_ids=source_ids)
+        return
+    for seen, seer in ((0, 1), (1, 0), (last - 1, last), (last, last - 1)):
+        token_ids = rows.token_ids.clone()
+        token_ids[:, seen] = patient.other(token_ids[:, seen])
+        yield seen, seer, replace(rows, token_ids=token_ids)
+
+
+def _projections(module: nn.Module) -> list[tuple[str, int, int]]:
+    """(name, first row, last row) of the matrices; one that stacks queries, keys and values counts as three."""
+    parts = []
+    for name, weight in matrices(module).items():
+        n_rows = weight.shape[0]
+        n_parts = 3 if weight.dim() == 2 and n_rows == 3 * weight.shape[1] else 1
+        size = n_rows // n_parts
+        parts += [(name, i * size, (i + 1) * size) for i in range(n_parts)]
+    return parts
