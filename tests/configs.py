@@ -156,12 +156,13 @@ GENERATORS = [name for name in CAUSAL if name in BY_TOKEN]
 
 @torch.no_grad()
 def randomise(module: torch.nn.Module, seed: int = 0) -> None:
-    """Draws every parameter, norms and biases too, so that none can be forgotten unseen."""
+    """Draws every trained parameter, norms and biases too, so that none can be forgotten unseen."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in module.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
-        is_scale = "norm" in name.lower() and name.endswith("weight")
-        parameter.copy_(noise + 1 if is_scale else noise)
+        is_scale = parameter.dim() == 1 and name.endswith("weight")
+        if parameter.requires_grad:
+            parameter.copy_(noise + 1 if is_scale else noise)
 
 
 def random_model(

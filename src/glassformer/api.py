@@ -8,9 +8,8 @@ from typing import Any, overload
 
 import torch
 
-from glassformer.data.corpus import Corpus
 from glassformer.data.sources import read_documents
-from glassformer.data.tokens import TokenFile, encode_text, prepare
+from glassformer.data.tokens import TokenFile, encode_text
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode, evaluation_rows
 from glassformer.inference.decode import StopWatch, generate
@@ -20,7 +19,15 @@ from glassformer.run_config import GenerationConfig, Run, WindowRows
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.launch import LaunchReporter, Outcome, cache_folder, choose_device, launch, relaunch
+from glassformer.training.launch import (
+    LaunchReporter,
+    Outcome,
+    choose_device,
+    corpus_of,
+    launch,
+    prepared_tokens,
+    relaunch,
+)
 
 
 @dataclass(frozen=True)
@@ -115,13 +122,7 @@ class Model:
             return encode_text(self.tokenizer, documents, name=str(path))
         if data.path is None:
             raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
-        corpus = Corpus(
-            [data.path],
-            valid_paths=[data.valid_path] if data.valid_path else [],
-            valid_fraction=data.valid_fraction,
-            text_field=data.text_field,
-        )
-        return prepare(corpus, self.tokenizer, cache_folder(self.run)).valid
+        return prepared_tokens(self.run, corpus_of(self.run), self.tokenizer).valid
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -> Model:

@@ -19,6 +19,7 @@ class TokenizerConfig:
     special_tokens: tuple[str, ...] = setting(
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "they take the first ids"
     )
+    dropout: float = setting(0.0, "share of merges left out at random in the training text, once (BPE-dropout)")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,11 @@ def setting(default: T, doc: str) -> T:
     return field
 
 
+def setting_doc(field: "dataclasses.Field[Any]") -> str:
+    """The line that `setting` was given."""
+    return str(field.metadata.get("doc", ""))
+
+
 class FlagText(str):
     """A value as typed on the command line: its type is decided by the field that it lands in."""
 
@@ -74,16 +79,16 @@ def describe(cls: type, prefix: str = "") -> Iterator[Entry]:
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
         key, kind = f"{prefix}{field.name}", hints[field.name]
-        members = [m for m in _members(kind) if dataclasses.is_dataclass(m)]
-        doc = field.metadata.get("doc", "")
-        if not members:
-            yield Entry(key, _type_text(kind), to_dict(field.default), doc)
+        tables = [m for m in members(kind) if dataclasses.is_dataclass(m)]
+        doc = setting_doc(field)
+        if not tables:
+            yield Entry(key, type_text(kind), to_dict(field.default), doc)
             continue
-        tagged = [cast(Any, m) for m in members if hasattr(m, "kind")]
+        tagged = [cast(Any, m) for m in tables if hasattr(m, "kind")]
         if tagged:
             default = getattr(field.default, "kind", None)
             yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc)
-        for member in members:
+        for member in tables:
             yield from describe(cast(type, member), f"{key}.")
 
 
@@ -126,7 +131,7 @@ def to_toml(table: Mapping[str, Any], prefix: str = "") -> str:
     betas = [0.9, 0.99]
     """
     tables = {key: value for key, value in table.items() if isinstance(value, Mapping)}
-    lines = [f"{key} = {_toml_value(value)}" for key, value in table.items() if value is not None and key not in tables]
+    lines = [f"{key} = {toml_value(value)}" for key, value in table.items() if value is not None and key not in tables]
     text = "".join(line + "\n" for line in lines)
     for key, value in tables.items():
         body = to_toml(value, f"{prefix}{key}.")
@@ -135,31 +140,31 @@ def to_toml(table: Mapping[str, Any], prefix: str = "") -> str:
     return text
 
 
-def _toml_value(value: Any) -> str:
+def toml_value(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
         escaped = value.replace("\\", "\\\\").replace('"', '\\"')
         return '"' + "".join(c if c.isprintable() else f"\\U{ord(c):08x}" for c in escaped) + '"'
     if isinstance(value, Sequence):
-        return "[" + ", ".join(_toml_value(item) for item in value) + "]"
+        return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)
 
 
-def _members(kind: Any) -> tuple[Any, ...]:
+def members(kind: Any) -> tuple[Any, ...]:
     """The members of a union, or the type alone."""
     return typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 
-def _type_text(kind: Any) -> str:
+def type_text(kind: Any) -> str:
     if kind is type(None):
         return "none"
-    if len(_members(kind)) > 1:
-        return " | ".join(_type_text(member) for member in _members(kind))
+    if len(members(kind)) > 1:
+        return " | ".join(type_text(member) for member in members(kind))
     if typing.get_origin(kind) is Literal:
         return " | ".join(str(value) for value in typing.get_args(kind))
     if typing.get_origin(kind) is tuple:
-        inner = [_type_text(a) for a in typing.get_args(kind) if a is not Ellipsis]
+        inner = [type_text(a) for a in typing.get_args(kind) if a is not Ellipsis]
         return f"list of {inner[0]}" if Ellipsis in typing.get_args(kind) else f"[{', '.join(inner)}]"
     return {int: "integer", float: "number", str: "text", bool: "true | false"}.get(kind, str(kind))
 
@@ -199,20 +204,20 @@ class _Reader:
         return f": did you mean {near[0]}?" if near else ""
 
     def value(self, kind: Any, value: Any, key: str) -> Any:
-        members = _members(kind)
-        if type(None) in members and (value is None or value == "none"):
+        options = members(kind)
+        if type(None) in options and (value is None or value == "none"):
             return None
-        members = tuple(m for m in members if m is not type(None))
-        tables = [m for m in members if dataclasses.is_dataclass(m)]
+        options = tuple(m for m in options if m is not type(None))
+        tables = [m for m in options if dataclasses.is_dataclass(m)]
         if tables and isinstance(value, Mapping):
             return self.dataclass(self.choose(tables, value, key), value, f"{key}.")
-        for member in members:
+        for member in options:
             try:
                 return self.leaf(member, value)
             except ValueError:
                 continue
         hint = f"; give its kind as {key}.kind" if tables else ""
-        raise self.error(f"{key} must be {_type_text(kind)}, not {str(value)!r}{hint}")
+        raise self.error(f"{key} must be {type_text(kind)}, not {str(value)!r}{hint}")
 
     def choose(self, tables: list[Any], value: Mapping[str, Any], key: str) -> Any:
         """The member of a tagged union that a table means."""

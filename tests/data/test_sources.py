@@ -209,6 +209,20 @@ def test_pieces_cut_at_line_ends_are_split_into_the_chunks_of_the_whole_text(wor
         assert [chunk for piece in pieces for chunk in chunks(piece)] == chunks(text), flavour
 
 
+def test_a_long_document_without_line_ends_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    small_pieces(monkeypatch, 64, 256)
+    searched: list[int] = []
+
+    class Counting:
+        def search(self, text: str, first: int, last: int) -> None:
+            searched.append(min(last, len(text)) - first)
+
+    monkeypatch.setattr(sources, "_LINE_CUT", Counting())
+    monkeypatch.setattr(sources, "_SPACE_CUT", Counting())
+    assert "".join(piece.text for piece in cut(["x" * 50_000])) == "x" * 50_000
+    assert sum(searched) <= 2 * 50_000
+
+
 SPACES = st.tuples(st.sampled_from(["", " ", "\n", "\u00a0", "\x1c "]), st.sampled_from([" ", "\t", "\r"]))
 
 
@@ -219,11 +233,11 @@ def test_pieces_cut_between_words_are_split_into_the_chunks_of_the_whole_text(
 ) -> None:
     text = "".join(map("".join, words))
     with pytest.MonkeyPatch.context() as monkeypatch:
-        small_pieces(monkeypatch, 1, 10)
+        small_pieces(monkeypatch, 12, 24)
         monkeypatch.setattr(sources, "_LINE_CUT", re.compile("(?!)"))  # finds nothing
         pieces = [piece.text for piece in cut([text])]
     assert "".join(pieces) == text
-    assert len(text) <= 10 or len(pieces) > 1
+    assert len(text) <= 24 or len(pieces) > 1
     for flavour in ("byte", "word", "whitespace"):
         chunks = pipeline(flavour).chunks
         assert [chunk for piece in pieces for chunk in chunks(piece)] == chunks(text), flavour

@@ -15,7 +15,7 @@ class Pair:
 
     def part(self, theirs: Tensor) -> Tensor:
         """What corresponds to ours, in a tensor of theirs."""
-        theirs = theirs.T if self.transposed else theirs
+        theirs = theirs.mT if self.transposed and theirs.dim() == 2 else theirs
         return theirs if self.rows is None else theirs[self.rows]
 
 
@@ -49,7 +49,8 @@ class Pairs:
         mine, theirs = {pair.ours for pair in self.pairs}, {pair.theirs for pair in self.pairs}
         needed = {n: p for n, p in self.ours.named_parameters() if not n.startswith(self.without)}
         forgotten = [name for name, p in needed.items() if p not in mine]
-        forgotten += [name for name, p in self.theirs.named_parameters() if p not in theirs]
+        trained = {name: p for name, p in self.theirs.named_parameters() if p.requires_grad}
+        forgotten += [name for name, p in trained.items() if p not in theirs]
         assert not forgotten, forgotten
         for pair in self.pairs:
             value = pair.part(pair.theirs)

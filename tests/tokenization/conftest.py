@@ -7,6 +7,8 @@ import pytest
 
 from glassformer.tokenization import FLAVOURS, Flavour, Tokenizer
 
+SPEECH = "to be, or not to be, that is the question:\nwhether 'tis nobler in the mind to suffer"
+
 ALPHABETS = [
     "the quick brown fox, isn't it? 'tis we'll they've I'm 3.14 x² _id_ THE END",
     "àéîõüßçñøåÅ ﬁ ½ Ⅷ İı",
@@ -54,3 +56,15 @@ def tokenizers_by_flavour(documents: list[str], mixed_lines: list[str]) -> dict[
     """One tokenizer of each flavour, trained on English and a little of everything else, so that merges meet it."""
     texts = [*documents, *mixed_lines[:1000]]
     return {flavour: Tokenizer.train(texts, vocab_size=2000, flavour=flavour) for flavour in FLAVOURS}
+
+
+@pytest.fixture(scope="session")
+def characters() -> Tokenizer:
+    """A tokenizer of characters, with the special tokens."""
+    return Tokenizer.train([SPEECH], vocab_size=0, flavour="char")
+
+
+@pytest.fixture(scope="session")
+def only_bytes() -> Tokenizer:
+    """A byte tokenizer with some merges and without special tokens."""
+    return Tokenizer.train([SPEECH], vocab_size=300, special_tokens=())

@@ -1,24 +1,25 @@
 """Equal to the `tokenizers` library and to `transformers`, merge for merge and id for id."""
 
 import json
-import os
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
-from glassformer.tokenization import FLAVOURS, Flavour, Tokenizer
+from glassformer.tokenization import FLAVOURS, Flavour, Learner, Tokenizer
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, pipeline
 
 
 @pytest.fixture(scope="module")
 def hf_tokenizers(tokenizers_by_flavour: dict[Flavour, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """`transformers.PreTrainedTokenizerFast` on the file of each of our tokenizers, unchanged."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    with warnings.catch_warnings():
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        patch.setenv("HF_HUB_OFFLINE", "1")
         warnings.simplefilter("ignore")  # those of the library's own imports
         from transformers import PreTrainedTokenizerFast
     folder: Path = tmp_path_factory.mktemp("tokenizers")
@@ -58,6 +59,27 @@ def test_merges_equal_those_of_tokenizers(flavour: Flavour, documents: list[str]
     assert ours.merges == [tuple(pair) for pair in model["merges"]]
     assert ours.vocab == model["vocab"]
     assert ours.vocab_size == 2000
+
+
+@settings(derandomize=True, max_examples=150, deadline=None)
+@given(
+    lines=st.lists(st.text("ab", min_size=1, max_size=30) | st.text("abcd é\n", min_size=1, max_size=20), min_size=1),
+    vocab_size=st.integers(12, 60),
+    min_frequency=st.integers(0, 3),
+)
+def test_merges_equal_those_of_tokenizers_on_any_text(lines: list[str], vocab_size: int, min_frequency: int) -> None:
+    ours, theirs = (
+        Tokenizer.train(
+            lines,
+            vocab_size=vocab_size,
+            flavour="char",
+            learner=learner,
+            special_tokens=(),
+            min_frequency=min_frequency,
+        )
+        for learner in get_args(Learner)
+    )
+    assert (ours.vocab, ours.merges) == (theirs.vocab, theirs.merges)
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)

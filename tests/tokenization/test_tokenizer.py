@@ -1,36 +1,21 @@
-"""`Tokenizer`: the file, special tokens, decoding, streams, templates, padding, dropout, and what it refuses."""
+"""`Tokenizer`: training, the file, unknown characters, dropout, the longest match, and what it explains."""
 
-import codecs
 import hashlib
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
 import tokenizers
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from tokenizers import models
 
 from glassformer.errors import UserError
-from glassformer.tokenization import FLAVOURS, SPECIAL_TOKENS, Flavour, Template, Tokenizer, pad, truncate
-from glassformer.tokenization.decoding import readable
+from glassformer.tokenization import FLAVOURS, SPECIAL_TOKENS, Flavour, Tokenizer
 from glassformer.tokenization.pretokenize import count_chunks, pipeline
-
-TEXT = "to be, or not to be, that is the question:\nwhether 'tis nobler in the mind to suffer"
-
-BYTES = Tokenizer.train([TEXT], vocab_size=300, special_tokens=())
 
 Trained = dict[Flavour, Tokenizer]
 
-
-@pytest.fixture(scope="module")
-def characters() -> Tokenizer:
-    return Tokenizer.train([TEXT], vocab_size=0, flavour="char")
-
-
-# Training
+TEXT = "to be, or not to be, that is the question:\nwhether 'tis nobler in the mind to suffer"
 
 
 def test_special_tokens_have_the_first_ids(characters: Tokenizer) -> None:
@@ -95,9 +80,6 @@ def test_pitfall_22_a_tokenizer_knows_only_the_text_it_was_given() -> None:
     tokenizer = Tokenizer.train([train], vocab_size=0, flavour="char")
     assert "z" not in tokenizer.vocab
     assert tokenizer.encode(validation)[-1] == tokenizer.unk_id
-
-
-# The file
 
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
@@ -166,9 +148,6 @@ def test_a_file_whose_settings_would_cut_or_fill_text_does_neither(characters: T
     assert len(Tokenizer.from_json(rust.to_str()).encode("to be or")) == 8
 
 
-# Unknown characters
-
-
 @pytest.mark.parametrize("flavour", ["char", "word", "whitespace"])
 def test_pitfall_27_unknown_characters_follow_the_stated_rule(flavour: Flavour) -> None:
     tokenizer = Tokenizer.train([TEXT], vocab_size=0, flavour=flavour)
@@ -214,217 +193,6 @@ def test_a_lone_surrogate_is_an_error_that_names_it(flavour: Flavour, tokenizers
         tokenizer.encode_batch(["ab", "\ud800"])
     with pytest.raises(UserError, match=r"lone surrogate"):
         tokenizer.explain("\ud800")
-
-
-# Decoding
-
-
-@settings(derandomize=True, max_examples=300, deadline=None)
-@given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_pitfall_27_bytes_lose_nothing(text: str) -> None:
-    assert BYTES.decode(BYTES.encode(text)) == text
-
-
-def test_pitfall_27_bytes_lose_nothing_on_mixed_lines(tokenizers_by_flavour: Trained, mixed_lines: list[str]) -> None:
-    tokenizer = tokenizers_by_flavour["byte"]
-    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
-    every_seventh = "".join(chr(i) for i in range(0, 0x110000, 7) if not 0xD800 <= i < 0xE000)
-    assert tokenizer.decode(tokenizer.encode(every_seventh)) == every_seventh
-
-
-def test_characters_that_are_known_come_back(mixed_lines: list[str]) -> None:
-    tokenizer = Tokenizer.train(mixed_lines, vocab_size=0, flavour="char", special_tokens=())
-    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
-
-
-def test_pitfall_29_words_come_back_with_one_space_between_them(tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour["word"]
-    for text in ["", "one", "  two \t words\n", "isn't it?  Yes.", " "]:
-        assert tokenizer.decode(tokenizer.encode(text)) == " ".join(text.split())
-
-
-def test_pitfall_29_whitespace_gives_every_token_apart(tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour["whitespace"]
-    ids = tokenizer.encode("The statements,  unlowerable.")
-    assert len(ids) > 4  # some word is more than one token
-    assert tokenizer.decode(ids) == " ".join(tokenizer.tokens(ids))
-    assert tokenizer.decode(ids).replace(" ", "") == "Thestatements,unlowerable."
-
-
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_special_tokens_are_left_out_of_a_text_unless_asked_for(
-    flavour: Flavour, tokenizers_by_flavour: Trained
-) -> None:
-    tokenizer = tokenizers_by_flavour[flavour]
-    ids = [2, *tokenizer.encode("the"), 3, 0, 0]
-    assert tokenizer.decode(ids) == "the"
-    assert tokenizer.decode(ids, skip_special=False).replace(" ", "") == "[BOS]the[EOS][PAD][PAD]"
-    assert tokenizer.tokens(ids)[-3:] == ["[EOS]", "[PAD]", "[PAD]"]
-
-
-def test_special_tokens_need_not_be_ascii() -> None:
-    tokenizer = Tokenizer.train([TEXT], vocab_size=0, special_tokens=["<début du texte>"])
-    (special,) = tokenizer.encode("<début du texte>", allow_special=["<début du texte>"])
-    assert tokenizer.decode([special], skip_special=False) == "<début du texte>"
-    assert tokenizer.tokens([special]) == ["<début du texte>"]
-
-
-@pytest.mark.parametrize("wrong", [-1, 10_000])
-def test_an_id_out_of_range_is_an_error(wrong: int, characters: Tokenizer) -> None:
-    for use in (characters.decode, characters.tokens):
-        with pytest.raises(UserError, match=f"{wrong} is not a token id: the vocabulary has the ids 0 to"):
-            use([7, wrong])
-
-
-def test_pitfall_30_the_ids_are_exactly_the_rows_of_an_embedding(tokenizers_by_flavour: Trained) -> None:
-    for tokenizer in tokenizers_by_flavour.values():
-        assert sorted(tokenizer.vocab.values()) == list(range(tokenizer.vocab_size))
-        assert [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)] == list(tokenizer.vocab)
-        assert tokenizer.vocab_size == len(tokenizer.special_tokens) + len(tokenizer.merges) + len(
-            [token for token in tokenizer.vocab if len(token) == 1]
-        )
-
-
-# Streams
-
-
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_pitfall_36_a_stream_never_cuts_a_character(
-    flavour: Flavour, tokenizers_by_flavour: Trained, mixed_lines: list[str]
-) -> None:
-    tokenizer = tokenizers_by_flavour[flavour]
-    for line in mixed_lines[:2000]:
-        ids = tokenizer.encode(line)
-        stream = tokenizer.stream()
-        shown = [stream.push(i) for i in ids]
-        if "\ufffd" not in line and "␣" not in line:
-            assert "\ufffd" not in "".join(shown)
-        assert "".join(shown) + stream.flush() == tokenizer.decode(ids)
-
-
-def test_pitfall_36_the_bytes_of_one_character_wait_for_the_last() -> None:
-    tokenizer = Tokenizer.train(["x"], vocab_size=0)
-    ids = tokenizer.encode("é🙂")
-    stream = tokenizer.stream()
-    assert [stream.push(i) for i in ids] == ["", "é", "", "", "", "🙂"]
-    assert stream.flush() == ""
-    assert stream.push(ids[0]) == ""
-    assert stream.flush() == "\ufffd"
-
-
-def test_a_stream_of_any_ids_is_decoded_as_bytes_are(tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour["byte"]
-    rust = tokenizers.Tokenizer.from_str(tokenizer.to_json())
-    rng = random.Random(0)
-    for _ in range(300):
-        ids = [rng.randrange(tokenizer.vocab_size) for _ in range(rng.randint(0, 20))]
-        stream = tokenizer.stream(skip_special=False)
-        text = "".join([*map(stream.push, ids), stream.flush()])
-        assert text == tokenizer.decode(ids, skip_special=False)
-        assert text == rust.decode(ids, skip_special_tokens=False)
-
-
-def test_readable_bytes() -> None:
-    assert readable(b"caf\xc3\xa9 \xe2\x98") == "café <0xE2><0x98>"
-    assert readable(codecs.BOM_UTF8) == "\ufeff"
-
-
-# Special tokens in a text
-
-
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_pitfall_28_no_text_gives_a_special_token_unless_allowed(flavour: Flavour, tmp_path: Path) -> None:
-    text = "[MASK] is [SEP] not [MASK][UNK] a <token> [PAD]"
-    path = tmp_path / "tokenizer.json"
-    for learner in ("glassformer", "tokenizers"):
-        trained = Tokenizer.train([text] * 50, vocab_size=400, flavour=flavour, learner=learner)  # type: ignore[arg-type]
-        trained.save(path)
-        for tokenizer in (trained, Tokenizer.load(path)):
-            for ids in (
-                tokenizer.encode(text),
-                *tokenizer.encode_batch([text]),
-                tokenizer.reference.encode(text),
-                tokenizer.encode_longest_match(text),
-                tokenizer.encode(text, dropout=0.5, seed=0),
-            ):
-                assert min(ids) >= len(SPECIAL_TOKENS)
-            ids = tokenizer.encode(text, allow_special=["[MASK]", "[PAD]"])
-            assert [i for i in ids if i < len(SPECIAL_TOKENS)] == [6, 6, 0]
-
-
-def test_pitfall_28_a_file_whose_merges_spell_a_special_token_is_refused() -> None:
-    description = json.loads(Tokenizer.train(["[PA [PA D]"], vocab_size=0, flavour="char").to_json())
-    vocab = description["model"]["vocab"]
-    for token in ["[P", "[PA", "D]"]:
-        vocab[token] = len(vocab)
-    del description["model"]["frequencies"]
-    description["model"]["merges"] = [["[", "P"], ["[P", "A"], ["D", "]"]]
-    Tokenizer.from_json(json.dumps(description))
-    description["model"]["merges"] += [["[PA", "D]"]]
-    with pytest.raises(UserError, match=r"its merges spell \[PAD\]"):
-        Tokenizer.from_json(json.dumps(description))
-
-
-def test_the_longest_of_the_allowed_special_tokens_wins() -> None:
-    tokenizer = Tokenizer.train(["<a>b"], vocab_size=0, flavour="char", special_tokens=["<a>", "<a>b"])
-    assert tokenizer.encode("<a>b<a>", allow_special=["<a>", "<a>b"]) == [1, 0]
-
-
-def test_only_special_tokens_can_be_allowed(characters: Tokenizer) -> None:
-    with pytest.raises(UserError, match="<s> is not a special token"):
-        characters.encode("to be", allow_special=["<s>"])
-
-
-# Templates, padding, truncation
-
-
-def test_templates_and_token_types(characters: Tokenizer) -> None:
-    template = Template.parse("[CLS] A [SEP] B [SEP]")
-    ids, types = characters.encode_template(template, "to", "be")
-    t, o, b, e = (characters.vocab[c] for c in "tobe")
-    assert ids == [4, t, o, 5, b, e, 5]
-    assert types == [0, 0, 0, 0, 1, 1, 1]
-    assert characters.encode("to", template=Template.parse("[BOS] A [EOS]")) == [2, t, o, 3]
-    assert characters.encode("to") == [t, o]
-
-
-def test_templates_say_what_is_wrong(characters: Tokenizer) -> None:
-    for wrong in ["", "[CLS]", "B A", "A A", "[CLS] B"]:
-        with pytest.raises(UserError, match="must name its texts A, B"):
-            Template.parse(wrong)
-    with pytest.raises(UserError, match="needs <s>, which the tokenizer does not have"):
-        characters.encode("to", template=Template.parse("<s> A"))
-    with pytest.raises(ValueError, match="needs 2 texts, not 1"):
-        characters.encode("to", template=Template.parse("A B"))
-
-
-def test_padding_on_both_sides() -> None:
-    ids, mask = pad([[1, 2, 3], [4], []], pad_id=9, side="left")
-    assert ids.tolist() == [[1, 2, 3], [9, 9, 4], [9, 9, 9]]
-    assert mask.tolist() == [[True] * 3, [False, False, True], [False] * 3]
-    ids, mask = pad([[1, 2, 3], [4]], pad_id=9, max_len=4)
-    assert ids.tolist() == [[1, 2, 3, 9], [4, 9, 9, 9]]
-    assert (ids.dtype, mask.dtype) == ("int64", "bool")
-    assert pad([], pad_id=0)[0].shape == (0, 0)
-
-
-def test_truncation_is_never_silent() -> None:
-    with pytest.raises(UserError, match="row 1 has 3 tokens, more than max_len = 2"):
-        pad([[1], [1, 2, 3]], pad_id=0, max_len=2)
-    assert pad([[1], [1, 2, 3]], pad_id=0, max_len=2, truncate_side="left")[0].tolist() == [[1, 0], [2, 3]]
-    assert pad([[1, 2, 3]], pad_id=0, max_len=2, truncate_side="right")[0].tolist() == [[1, 2]]
-    assert truncate([1, 2, 3], 0, "left") == []
-
-
-def test_the_tokenizer_pads_with_its_own_token(characters: Tokenizer) -> None:
-    ids, mask = characters.pad(characters.encode_batch(["to", "b"]))
-    assert ids[1, 1] == characters.pad_id
-    assert not mask[1, 1]
-    with pytest.raises(UserError, match=r"no special token \[PAD\]"):
-        BYTES.pad([[1]])
-
-
-# Dropout, the longest match, explanations, reports
 
 
 def test_dropout_is_reproducible_and_keeps_the_text(tokenizers_by_flavour: Trained) -> None:

@@ -2,7 +2,7 @@
 
 import time
 
-from glassformer import recipes
+from glassformer import api, recipes
 from glassformer.cli.arguments import fail, read_words, with_flags
 from glassformer.cli.train import train
 
@@ -24,7 +24,7 @@ def main(argv: list[str]) -> int:
     began = time.perf_counter()
     outcome = train(run, words.options.get("out"))
     seconds = time.perf_counter() - began
-    reached = outcome.reports["valid"].to_dict()[run.result.metric]
+    reached = api.load(outcome.folder).evaluate().to_dict()[run.result.metric]
     if reached is None:
         fail(f"{run.result.metric} is unknown for this run")
     passed = run.result.at_least <= reached <= run.result.at_most

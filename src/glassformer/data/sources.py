@@ -131,9 +131,8 @@ def read_documents(
 
 # A line end that ends a token in every flavour: alone between two words ("a\n|b"), or followed by exactly one
 # more white-space character ("a\n|\nb"), because byte-level BPE gives the last of several to the next word.
-_LINE_CUT = re.compile(r"(?<=\S\n)(?=\S)|(?<=\n)(?=[ \t\r\n]\S)")
-# Where no such line end is near: before the last white space of a run ("a| b"), safe wherever words are
-# split.
+_LINE_CUT = re.compile(r"\n(?:(?<=\S\n)(?=\S)|(?=[ \t\r\n]\S))")
+# Where no such line end is near: before the last white space of a run ("a| b"), safe where words are split.
 _SPACE_CUT = re.compile(r"(?=[ \t\r\n]\S)")
 
 
@@ -157,12 +156,14 @@ def cut(blocks: Iterable[str]) -> Iterator[Piece]:
 
 
 def _cut_place(buffer: str, start: int) -> int | None:
-    if match := _LINE_CUT.search(buffer, start + PIECE_CHARACTERS):
-        return match.start()
-    if len(buffer) - start <= MAX_PIECE_CHARACTERS:
+    last = start + MAX_PIECE_CHARACTERS
+    if match := _LINE_CUT.search(buffer, start + PIECE_CHARACTERS, last):
+        return match.end()
+    if len(buffer) <= last:
         return None
-    match = _SPACE_CUT.search(buffer, start + PIECE_CHARACTERS)
-    return match.start() if match else start + MAX_PIECE_CHARACTERS
+    # late in what was searched in vain, so that little of it is searched again
+    match = _SPACE_CUT.search(buffer, last - PIECE_CHARACTERS, last)
+    return match.start() if match else last
 
 
 def _find_files(path: Path, counts: Counts) -> list[Path]:

@@ -144,6 +144,12 @@ class Patient:
             seed_everything(seed)
             return self.logits_with_grad(rows)
 
+    def loss_of(self, rows: Rows) -> tuple[Tensor, int]:
+        """(sum of nats, number of targets), with gradient and without dropout."""
+        seed_everything(0)
+        total, n_targets = call(self.loss, self.module, rows)
+        return total, int(n_targets)
+
     def logits_with_grad(self, rows: Rows) -> Tensor:
         logits = call(self.forward, self.module, rows)
         if logits.dim() != 3 or logits.shape[:2] != rows.token_ids.shape:
@@ -195,6 +201,10 @@ def gap(value: Tensor, reference: Tensor) -> float:
         return float("inf")
     scale = max(reference.abs().max().item(), torch.finfo(reference.dtype).tiny)
     return float((value - reference).abs().max().item() / scale)
+
+
+def first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 def device_of(module: nn.Module) -> torch.device:

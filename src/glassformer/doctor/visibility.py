@@ -98,17 +98,17 @@ def embedding_gradient(patient: Patient, rows: Rows, t: int, train: bool) -> Ten
         return leaves[-1]
 
     handles = [table.register_forward_hook(as_leaf) for table in patient.tables]
+    weights = torch.randn(patient.n_outputs, generator=patient.generator).to(patient.device, patient.dtype)
     try:
         with patient.mode(train):
             logits = patient.logits_with_grad(rows)
+            if not logits.requires_grad:
+                raise NotApplicable("the logits carry no gradient")
+            (logits[0, t] @ weights).backward()
     finally:
         for handle in handles:
             handle.remove()
-    if not logits.requires_grad:
-        raise NotApplicable("the logits carry no gradient")
-    weights = torch.randn(logits.shape[-1], generator=patient.generator).to(logits)
-    (logits[0, t] @ weights).backward()
-    patient.module.zero_grad()
+        patient.module.zero_grad()
     gradients = [leaf.grad for leaf in leaves if leaf.grad is not None and leaf.shape[:2] == rows.token_ids.shape]
     if not gradients:
         raise NotApplicable("no gradient reaches the token embeddings")
@@ -150,7 +150,8 @@ def _mask_leak(patient: Patient) -> float:
     worst = 0.0 if patient.kind == "encoder" else _future_leak(patient, train=False)
     rows = patient.rows(4)
     if patient.mask_use == "none":
-        return max(worst, gap(*[patient.logits(rows)] * 2))
+        logits = patient.logits(rows)
+        return max(worst, gap(logits, logits))  # infinite when they are not finite
     padded = patient.uneven(rows, patient.length)
     other = patient.uneven(rows, patient.length, random_padding=True)
     return max(worst, gap(patient.logits(other)[other.real], patient.logits(padded)[padded.real]))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from glassformer.models.blocks import Block, BlockInputs
-from glassformer.nn.attention import Tap, scoped
+from glassformer.nn.attention import Tap
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.kv_cache import Slots, TransformerState
 from glassformer.nn.masks import Mask, positions_from_mask
@@ -54,20 +54,15 @@ class _Stack(nn.Module):
             rotary=None if self.rotary is None else self.rotary(positions),
             bias=None if self.score_bias is None else self.score_bias(positions, key_positions),
         )
-        biased = inputs.bias is not None
-        masks = {
-            window: replace(mask, window=window).worked_out(x.shape[1], n_keys, x.device, always=biased)
-            for window in set(self.windows)
-        }
+        by_window = {w: _masked(inputs, replace(mask, window=w), x, n_keys) for w in set(self.windows)}
         x = x if tap is None else tap("embeddings", x)
         for i, block in enumerate(self.blocks):
-            of_block = replace(
-                inputs,
-                mask=masks[self.windows[i]],
-                cache=None if state is None else state.layers[i],
-                memory_kv=None if state is None or state.memory is None else state.memory[i],
-                tap=scoped(tap, f"blocks.{i}"),
-            )
+            of_block = by_window[self.windows[i]]
+            if state is not None:
+                memory_kv = None if state.memory is None else state.memory[i]
+                of_block = replace(of_block, cache=state.layers[i], memory_kv=memory_kv)
+            if tap is not None:
+                of_block = replace(of_block, tap=tap.scope(f"blocks.{i}"))
             if self.activation_checkpointing and self.training:
                 x = checkpoint(block, x, of_block, use_reentrant=False)
             else:
@@ -89,6 +84,12 @@ class _Stack(nn.Module):
         table = self.embeddings.positions
         if isinstance(table, LearnedPositions) and n_tokens > table.max_len:
             raise ValueError(f"{n_tokens} tokens, and this model has learned positions for {table.max_len}")
+
+
+def _masked(inputs: BlockInputs, mask: Mask, x: Tensor, n_keys: int) -> BlockInputs:
+    """The inputs of all blocks that share a mask, which is worked out once."""
+    biased = inputs.bias is not None
+    return replace(inputs, mask=mask.worked_out(x.shape[1], n_keys, x.device, always=biased))
 
 
 class Encoder(_Stack):

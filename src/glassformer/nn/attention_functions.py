@@ -12,6 +12,8 @@ from torch.nn import functional as F
 
 from glassformer.nn.masks import Mask
 
+_HALVES = (torch.bfloat16, torch.float16)
+
 
 def scaled_dot_product_scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
     """score(q, k) = q·k / √K, the inner part of equation 1 of Vaswani (2017).
@@ -82,6 +84,9 @@ def attention_fused(
     dropout: float = 0.0,
 ) -> Tensor:
     """The context of `attention_reference` through PyTorch's fused kernel, which never writes the weights out."""
+    if query.dtype in _HALVES and query.device.type == "cpu" and query.requires_grad:
+        # The backward of the CPU's kernel is several times slower in half precision than in single.
+        return _attention_in_float(query, key, value, mask, bias, scale, dropout)
     grouped = query.shape[1] != key.shape[1]
     allowed: Tensor | None = None
     if bias is None and mask.is_only_causal and query.shape[2] == key.shape[2]:
@@ -103,6 +108,14 @@ def attention_fused(
         query, key, value, attn_mask=attn_mask, scale=scale, dropout_p=dropout, enable_gqa=grouped
     )
     return context if empty is None else context.masked_fill(empty, 0.0)
+
+
+def _attention_in_float(
+    query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None, scale: float | None, dropout: float
+) -> Tensor:
+    with torch.autocast("cpu", enabled=False):
+        context = attention_fused(query.float(), key.float(), value.float(), mask, bias, scale, dropout)
+    return context.to(query.dtype)
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:

@@ -1,5 +1,4 @@
-"""The two ways to cut a chunk of text into learned tokens: the merges in their order, and the longest match
-first."""
+"""The two ways to cut a chunk of text into learned tokens: the merges in their order, and the longest match first."""
 
 import random
 from collections.abc import Iterator, Mapping

@@ -11,7 +11,8 @@ thing in a few lines, and a test holds the two equal. The rules are those of the
 No two merges spell the same string: wherever a string ends up as one token, no merge crossed its borders, so
 inside it the same merges were made. A special token is another matter, since its string may stand in the
 text. Here one rule is ours: a merge that would spell a special token is never made, so that no text can
-produce one."""
+produce one.
+"""
 
 import heapq
 from collections import Counter
@@ -45,8 +46,7 @@ class LearnedBPE:
     merges: list[tuple[str, str]]
     """The pairs of tokens that were joined, in order."""
     frequencies: list[int]
-    """How often each token stands in the training text when all merges are made, by id; 0 for one used up by
-    others."""
+    """How often each token stands in the training text when all merges are made, by id; 0 for one used up by others."""
 
 
 def learn_bpe(
@@ -121,7 +121,8 @@ class _Corpus:
 
     All chunks lie end to end in one array, so that numpy handles all places of a pair at once. A pair comes
     into being at one moment, when the younger of its symbols is made, and from then on loses places only. So
-    its place in the heap can be too high, never too low, and is corrected when it comes to the top."""
+    its place in the heap can be too high, never too low, and is corrected when it comes to the top.
+    """
 
     def __init__(self, chunk_counts: Mapping[str, int], alphabet: Sequence[str]) -> None:
         self.symbols = _symbols(chunk_counts, alphabet)
@@ -146,8 +147,7 @@ class _Corpus:
         heapq.heappush(self.heap, (-count, pair))
 
     def pop_most_frequent(self, min_frequency: int) -> Pair | None:
-        """The pair to merge next; it is not given a second time. None when none occurs `min_frequency`
-        times."""
+        """The pair to merge next; it is not given a second time. None when none occurs `min_frequency` times."""
         while self.heap:
             negative_count, pair = self.heap[0]
             count = self.counts[pair]
@@ -161,8 +161,7 @@ class _Corpus:
         return None
 
     def merge(self, pair: Pair, new: int) -> None:
-        """Writes the symbol `new` wherever `pair` stands, from left to right, and corrects the pairs around
-        it."""
+        """Writes the symbol `new` wherever `pair` stands, from left to right, and corrects the pairs around it."""
         symbols, after = self.symbols, self.after
         first = self._places_now(pair)
         second = after[first]

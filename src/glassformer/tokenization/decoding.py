@@ -42,7 +42,8 @@ class TextStream:
     whole text.
 
     An incomplete character waits until its last byte is there; bytes that are no UTF-8 become U+FFFD. The
-    space that ends the last word (`word`) or stands before the first token (`whitespace`) is left out."""
+    space that ends the last word (`word`) or stands before the first token (`whitespace`) is left out.
+    """
 
     def __init__(self, pieces: Sequence[bytes], flavour: Flavour, skip: frozenset[int] = frozenset()) -> None:
         self._pieces = pieces
@@ -53,8 +54,7 @@ class TextStream:
         self._held = ""
 
     def push(self, token_id: int) -> str:
-        """The text that can be shown now; often '' or more than one character. `UserError` for an id out of
-        range."""
+        """The text that can be shown now; often '' or more than one character. `UserError` for an id out of range."""
         if not 0 <= token_id < len(self._pieces):
             raise UserError(f"{token_id} is not a token id: the vocabulary has the ids 0 to {len(self._pieces) - 1}")
         if token_id in self._skip:

@@ -1,15 +1,16 @@
-"""The four flavours: how a text becomes the chunks inside which byte-pair encoding works.
+r"""The four flavours: how a text becomes the chunks inside which byte-pair encoding works.
 
 | flavour      | a chunk is                                            | its symbols                            |
 |--------------|-------------------------------------------------------|----------------------------------------|
 | `byte`       | a word with the space before it (GPT-2's expression)  | the 256 bytes, each as one character   |
 | `char`       | a line with its line end                              | characters, spaces included            |
-| `whitespace` | a word, or a run of punctuation: `\\w+` or `[^\\w\\s]+`  | characters                             |
+| `whitespace` | a word, or a run of punctuation: `\w+` or `[^\w\s]+`  | characters                             |
 | `word`       | what stands between white space                       | characters, then `</w>`, also a symbol |
 
 Merges never cross the border of a chunk. The splitting itself is done by the `tokenizers` library, in
 training and in encoding alike, so both always agree, and so does every other program that reads our
-`tokenizer.json`."""
+`tokenizer.json`.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -28,7 +29,8 @@ END_OF_WORD = "␣"
 characters.
 
 The same character in a text is read as U+FFFD (the replacement character), so that no text can forge the end
-of a word. """
+of a word.
+"""
 
 _WORD_END = r"(?<=\S)(?=\s|\z)"
 

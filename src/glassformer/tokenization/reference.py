@@ -1,7 +1,8 @@
 """The encoder that can be read: what `Tokenizer` does in Rust, step by step in Python.
 
 It is the oracle of the fast one, explains a token, and encodes where the fast one cannot: with BPE-dropout
-(the Rust encoder takes no seed), and by the longest match."""
+(the Rust encoder takes no seed), and by the longest match.
+"""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,8 +14,7 @@ from glassformer.tokenization.pretokenize import Flavour, pipeline
 
 
 class ReferenceEncoder:
-    """Encodes plain text (no special tokens in it) with a vocabulary, its merges, and its unknown token if
-    any."""
+    """Encodes plain text (no special tokens in it) with a vocabulary, its merges, and its unknown token if any."""
 
     def __init__(
         self,

@@ -98,8 +98,7 @@ def _splitting(flavour: Flavour) -> dict[str, Any]:
 
 
 def check_special_tokens(special_tokens: Sequence[str]) -> None:
-    """Special tokens are distinct, and longer than a character, since every character may be ordinary
-    text."""
+    """Special tokens are distinct, and longer than a character, since every character may be ordinary text."""
     for token in special_tokens:
         if len(token) < 2:
             raise UserError(f"the special token {token!r} is too short: it needs two characters or more")

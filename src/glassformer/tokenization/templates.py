@@ -1,5 +1,4 @@
-"""Templates such as `[CLS] A [SEP] B [SEP]`: special tokens around one or two texts (Devlin et al. 2019,
-section 3)."""
+"""Templates such as `[CLS] A [SEP] B [SEP]`: special tokens around one or two texts (Devlin et al. 2019, section 3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,8 @@ from glassformer.errors import UserError
 @dataclass(frozen=True)
 class Template:
     """Special tokens and segments in order. A segment is a single capital letter: `A` the first text, `B` the
-    second."""
+    second.
+    """
 
     parts: tuple[str, ...]
 

@@ -14,7 +14,8 @@ character. (There, `transformers` drops the character without a word.)
 **Decoding.** `byte` gives every text back exactly, and `char` every text of known characters. `word` puts one
 space between words, since it keeps no other white space. `whitespace` does not know where words end: every
 token stands apart from its neighbours by a space. An unknown run decodes as `[UNK]`; other special tokens are
-left out on request."""
+left out on request.
+"""
 
 import hashlib
 import json
@@ -36,22 +37,10 @@ from glassformer.tokenization.bpe import Progress, learn_bpe
 from glassformer.tokenization.decoding import TextStream, readable, token_bytes
 from glassformer.tokenization.explain import Explanation
 from glassformer.tokenization.padding import Side, pad
-from glassformer.tokenization.pretokenize import (
-    BYTE_TO_CHARACTER,
-    END_OF_WORD,
-    Flavour,
-    check_text,
-    count_chunks,
-)
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, END_OF_WORD, Flavour, check_text, count_chunks
 from glassformer.tokenization.reference import ReferenceEncoder
 from glassformer.tokenization.report import TokenReport
-from glassformer.tokenization.rust_tokenizer import (
-    assemble,
-    check,
-    check_special_tokens,
-    recognise,
-    train_in_rust,
-)
+from glassformer.tokenization.rust_tokenizer import assemble, check, check_special_tokens, recognise, train_in_rust
 from glassformer.tokenization.templates import Template
 
 Learner = Literal["glassformer", "tokenizers"]
@@ -114,9 +103,9 @@ class Tokenizer:
         stops early, and `vocab_size` of the result is smaller than asked for. `progress` is called with
         (merges made, merges asked for).
 
-        Both learners find the same merges; `tokenizers` is the one in Rust, and keeps neither token
-        frequencies nor to `progress`. Memory holds the distinct chunks, which for `char` with merges are the
-        distinct lines."""
+        Both learners find the same merges; `tokenizers` is the one in Rust, which gives no frequencies and calls
+        no `progress`. Memory holds the distinct chunks, which for `char` with merges are the distinct lines.
+        """
         check_special_tokens(special_tokens)
         alphabet = BYTE_TO_CHARACTER if flavour == "byte" else []
         if learner == "tokenizers":
@@ -165,8 +154,7 @@ class Tokenizer:
         return cls(rust, frequencies)
 
     def to_json(self) -> str:
-        """The text of `tokenizer.json`, with `frequencies` beside the vocabulary, which other readers pass
-        over."""
+        """The text of `tokenizer.json`, with `frequencies` beside the vocabulary, which other readers pass over."""
         description = json.loads(self._rust.to_str())
         if self.frequencies is not None:
             description["model"]["frequencies"] = self.frequencies
@@ -187,8 +175,7 @@ class Tokenizer:
         return self.vocab.get(token)
 
     def id_to_token(self, token_id: int) -> str:
-        """The token as the vocabulary spells it; `tokens` gives readable ones. `UserError` for an id out of
-        range."""
+        """The token as the vocabulary spells it; `tokens` gives readable ones. `UserError` for an id out of range."""
         if not 0 <= token_id < self.vocab_size:
             raise UserError(f"{token_id} is not a token id: the vocabulary has the ids 0 to {self.vocab_size - 1}")
         return self._tokens[token_id]
@@ -206,7 +193,8 @@ class Tokenizer:
 
         `allow_special` names the special tokens that the text may contain as such. `dropout` leaves merges
         out at random (BPE-dropout), each with that probability, reproducibly from `seed`. Raises `UserError`
-        for a character that no token can stand for, and for a lone surrogate."""
+        for a character that no token can stand for, and for a lone surrogate.
+        """
         (ids,) = self.encode_batch([text], allow_special=allow_special, dropout=dropout, seed=seed)
         return ids if template is None else template.fill([ids], self.vocab)[0]
 
@@ -218,8 +206,7 @@ class Tokenizer:
         dropout: float = 0.0,
         seed: int | None = None,
     ) -> list[list[int]]:
-        """The ids of each text: as `encode`, but on all cores. With dropout, one random stream serves all
-        texts."""
+        """The ids of each text: as `encode`, but on all cores. With dropout, one random stream serves all texts."""
         if dropout == 0.0:
             return self._encode_between(texts, allow_special, self._encode_in_rust)
         if not 0.0 < dropout <= 1.0 or seed is None:
@@ -232,8 +219,7 @@ class Tokenizer:
         )
 
     def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
-        """The other way to encode: the longest token first wherever it stands, then what is left on both
-        sides."""
+        """The other way to encode: the longest token first wherever it stands, then what is left on both sides."""
         (ids,) = self._encode_between(
             [text], allow_special, lambda pieces: list(map(self.reference.encode_longest_match, pieces))
         )
@@ -336,7 +322,8 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of ids; the module's text says what each flavour gives back. U+FFFD stands for bytes that
-        are no UTF-8."""
+        are no UTF-8.
+        """
         stream = self.stream(skip_special=skip_special)
         return "".join([*map(stream.push, ids), stream.flush()])
 
@@ -345,8 +332,7 @@ class Tokenizer:
         return TextStream(self._pieces, self.flavour, self._skipped if skip_special else frozenset())
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Readable tokens: spaces as they are, `</w>` where a word ends, `<0xE2>` for a part of a
-        character."""
+        """Readable tokens: spaces as they are, `</w>` where a word ends, `<0xE2>` for a part of a character."""
         return [self._show(self.id_to_token(token_id)) for token_id in ids]
 
     def _show(self, token: str) -> str:

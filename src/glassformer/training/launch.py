@@ -52,7 +52,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         raise UserError(
             f"{folder} already holds a run: go on with `glassformer resume {folder}`, or name another --out"
         )
-    corpus = _corpus(run)
+    corpus = corpus_of(run)
     device = choose_device(run.train.device)
     with reporter.phase("reading the text") as _:
         plan = corpus.plan
@@ -78,7 +78,7 @@ def relaunch(folder: Path, reporter: LaunchReporter) -> Outcome:
     newest = checkpoint.newest(folder, reporter.say)
     step = Manifest.read(newest).step
     run = read_run(newest)
-    corpus = _corpus(run)
+    corpus = corpus_of(run)
     state = checkpoint.load_state(newest)
     if state.numbers["data_digest"] != corpus.digest:
         raise UserError(
@@ -123,14 +123,15 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def cache_folder(run: Run) -> Path:
+def _cache_folder(run: Run) -> Path:
     """Where prepared tokens are kept: `data.cache_dir`, or the user's cache folder."""
     if run.data.cache_dir is not None:
         return Path(run.data.cache_dir)
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
 
 
-def _corpus(run: Run) -> Corpus:
+def corpus_of(run: Run) -> Corpus:
+    """The text of a run and its split."""
     if run.data.path is None:
         raise UserError(f"the run {run.name!r} names no text: give it as --data.path FILE")
     return Corpus(
@@ -165,9 +166,16 @@ def _check_lengths(run: Run) -> None:
         raise UserError(f"data.context is {run.context} and model.max_len only {run.model.max_len}")
 
 
+def prepared_tokens(
+    run: Run, corpus: Corpus, tokenizer: Tokenizer, progress: Callable[[int, int], None] | None = None
+) -> TokenSplits:
+    """The tokens of a run's text, from the cache when they are there."""
+    return prepare(corpus, tokenizer, _cache_folder(run), dropout=run.tokenizer.dropout, progress=progress)
+
+
 def _prepare(run: Run, corpus: Corpus, tokenizer: Tokenizer, reporter: LaunchReporter) -> TokenSplits:
     with reporter.phase("preparing tokens") as progress:
-        return prepare(corpus, tokenizer, cache_folder(run), progress=progress)
+        return prepared_tokens(run, corpus, tokenizer, progress)
 
 
 def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer) -> Task:

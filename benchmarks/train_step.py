@@ -1,0 +1,106 @@
+"""Time of one training step, ours beside the peers', from one run.
+
+    python benchmarks/train_step.py [--shape shakespeare|gpt2] [--precision fp32|bf16] [--compile] [--rounds N]
+
+Every model has the same sizes, the same fused AdamW, clipping and data, and takes its step in turns with the
+others (A B C A B C …), so that a machine that drifts slows all of them. Printed are medians and, pair by pair, the
+ratio to ours; the rates of matrix products measured on the spot say what the machine could do.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from peers import MODELS, SHAPES, Shape
+
+
+def make_step(
+    network: nn.Module, shape: Shape, autocast: torch.dtype | None, compiled: bool, device: torch.device
+) -> Callable[[], None]:
+    """One whole optimizer step as a function of nothing."""
+    network.to(device).train()
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
+    forward = torch.compile(network) if compiled else network
+    ids = torch.randint(shape.vocab_size, (shape.batch, shape.context + 1), device=device)
+    parameters = list(network.parameters())
+
+    def step() -> None:
+        with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
+            logits = forward(ids[:, :-1])
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+        loss.backward()
+        nn.utils.clip_grad_norm_(parameters, 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+    return step
+
+
+def matmul_rate(dtype: torch.dtype, device: torch.device, size: int = 1024) -> float:
+    """FLOP/s of a square matrix product, the best of a few."""
+    a = torch.randn(size, size, dtype=dtype, device=device)
+    best = float("inf")
+    for _ in range(8):
+        began = time.perf_counter()
+        (a @ a).sum().item()
+        best = min(best, time.perf_counter() - began)
+    return 2 * size**3 / best
+
+
+def step_flops(shape: Shape) -> float:
+    """6 · weights · tokens, and attention's 12 · layers · width · context per token, halved by the causal mask."""
+    weights = 12 * shape.n_layers * shape.d_model**2 + shape.vocab_size * shape.d_model
+    return shape.n_tokens * (6 * weights + 6 * shape.n_layers * shape.d_model * shape.context)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shape", choices=SHAPES, default="shakespeare")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    shape, device = SHAPES[arguments.shape], torch.device(arguments.device)
+    autocast = torch.bfloat16 if arguments.precision == "bf16" else None
+
+    torch.manual_seed(0)
+    steps = {name: make_step(make(shape), shape, autocast, arguments.compile, device) for name, make in MODELS.items()}
+
+    def timed(step: Callable[[], None]) -> float:
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        began = time.perf_counter()
+        step()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return time.perf_counter() - began
+
+    for step in steps.values():
+        for _ in range(5):
+            step()
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for _ in range(arguments.rounds):
+        for name, step in steps.items():
+            seconds[name].append(timed(step))
+
+    rate = matmul_rate(autocast or torch.float32, device)
+    mode = f"{arguments.precision}, {'compiled' if arguments.compile else 'eager'}, {device}"
+    print(f"training step, {arguments.shape} shape ({shape.n_tokens} tokens), {mode}, torch {torch.__version__}")
+    print(f"matrix products of 1024²: {rate / 1e9:,.0f} GFLOP/s; {arguments.rounds} rounds in turns, medians\n")
+    print(f"{'':<24}{'ms':>8}{'tokens/s':>11}{'of matmul rate':>16}{'time / ours':>13}")
+    own = seconds["glassformer"]
+    for name, times in seconds.items():
+        median = statistics.median(times)
+        ratio = statistics.median(t / o for t, o in zip(times, own, strict=True))
+        share = step_flops(shape) / median / rate
+        print(f"{name:<24}{1000 * median:>8.2f}{shape.n_tokens / median:>11,.0f}{share:>15.0%}{ratio:>13.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,29 @@
+"""Property checks that run on any model, ours or not, in seconds.
+
+>>> import torch
+>>> from torch import nn
+>>> from glassformer.doctor import check
+>>> class Peeking(nn.Module):
+...     "A language model made of PyTorch's parts, whose author forgot the causal mask."
+...     def __init__(self):
+...         super().__init__()
+...         self.tokens = nn.Embedding(64, 32)
+...         self.block = nn.TransformerEncoderLayer(32, nhead=4, dim_feedforward=64, dropout=0.0, batch_first=True)
+...         self.head = nn.Linear(32, 64)
+...     def forward(self, token_ids):
+...         return self.head(self.block(self.tokens(token_ids)))
+>>> report = check(Peeking(), vocab_size=64, checks=["causality-by-gradient", "deterministic"])
+>>> report.failed
+('causality-by-gradient',)
+>>> report.results[0].detail
+'the gradient of the logits at 0 reaches the embeddings at [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]'
+
+A model whose interface differs is adapted in one line: `forward=lambda module, token_ids, attention_mask: …`.
+"""
+
+from glassformer.doctor.adapter import Forward, Kind, Loss
+from glassformer.doctor.examine import CHECKS, check
+from glassformer.doctor.ours import check_transformer
+from glassformer.doctor.report import Report, Result
+
+__all__ = ["CHECKS", "Forward", "Kind", "Loss", "Report", "Result", "check", "check_transformer"]

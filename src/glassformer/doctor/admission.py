@@ -1,0 +1,141 @@
+"""From a module to a `Patient`: copied, run once, and what it is noted down."""
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.doctor.adapter import (
+    Forward,
+    Kind,
+    Loss,
+    MaskUse,
+    Rows,
+    blanks_loss,
+    default_forward,
+    n_tensors,
+    next_token_loss,
+)
+from glassformer.doctor.patient import MIN_LEN, Patient, first_line, waken
+from glassformer.errors import UserError
+
+MIN_VOCABULARY = 4
+
+
+@contextlib.contextmanager
+def on_copies_only(module: nn.Module) -> Iterator[nn.Module]:
+    """A copy of the module; whoever runs the original meanwhile is refused, so that nothing can change it."""
+    try:
+        pristine = copy.deepcopy(module)
+    except Exception as error:
+        raise UserError(
+            f"{type(module).__name__} cannot be copied, and checks work on copies: {first_line(error)}"
+        ) from error
+
+    def refuse(*_: object) -> None:
+        raise UserError("forward, loss or fresh ran the original module: they must use the one that they are given")
+
+    guard = module.register_forward_pre_hook(refuse)
+    try:
+        yield pristine
+    finally:
+        guard.remove()
+
+
+def admit(
+    pristine: nn.Module,
+    *,
+    vocab_size: int,
+    kind: Kind,
+    forward: Forward | None,
+    loss: Loss | None,
+    fresh: Callable[[], nn.Module] | None,
+    max_len: int,
+    pad_id: int | None,
+    source_vocab_size: int | None,
+    seed: int,
+) -> Patient:
+    """Runs the module on a few small ids, in float64 where it can. `UserError` when it does not run."""
+    if max_len < MIN_LEN:
+        raise UserError(f"max_len is {max_len}, and the checks need rows of at least {MIN_LEN} tokens")
+    if vocab_size < MIN_VOCABULARY:
+        raise UserError(f"vocab_size is {vocab_size}, and the checks need at least {MIN_VOCABULARY} ids")
+    mask_use: MaskUse
+    if forward is None:
+        forward, mask_use = default_forward(pristine, kind)
+    else:
+        mask_use = "required" if n_tensors(forward) >= 2 else "none"
+    if loss is None:
+        blank_id = 1 if pad_id == 0 else 0
+        default_loss = blanks_loss(forward, blank_id) if kind == "encoder" else next_token_loss(forward)
+    patient = Patient(
+        module=_awake(copy.deepcopy(pristine)),
+        pristine=pristine,
+        kind=kind,
+        forward=forward,
+        loss=loss or default_loss,
+        loss_is_given=loss is not None,
+        fresh=fresh,
+        vocab_size=vocab_size,
+        n_ids=MIN_VOCABULARY,  # until it is known what the tables hold
+        n_outputs=0,
+        source_vocab_size=source_vocab_size or vocab_size,
+        pad_id=pad_id,
+        max_len=max_len,
+        mask_use=mask_use,
+        tables=(),
+        generator=torch.Generator().manual_seed(seed),
+    )
+    rows = patient.rows(2)
+    try:
+        patient.logits(rows)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the module could not be run on token ids {tuple(rows.token_ids.shape)} "
+            f"({type(error).__name__}: {first_line(error)}): give forward=lambda module, token_ids, …"
+        ) from error
+    patient = _in_float64(patient, rows)
+    tables = _tables(patient, rows)
+    n_outputs = patient.logits(rows).shape[-1]
+    n_ids = min([vocab_size, n_outputs, *(table.num_embeddings for table in tables)])
+    return replace(patient, tables=tables, n_outputs=n_outputs, n_ids=n_ids)
+
+
+def _awake(module: nn.Module) -> nn.Module:
+    """In eval mode, no parameter frozen or all zero, no gradient left over."""
+    module.eval().zero_grad()
+    for parameter in module.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    waken(module)
+    return module
+
+
+def _in_float64(patient: Patient, rows: Rows) -> Patient:
+    """The patient in float64, or as it was when the module (or the device) does not compute in it."""
+    try:
+        precise = replace(patient, module=copy.deepcopy(patient.module).double())
+        return precise if precise.logits(rows).dtype == torch.float64 else patient
+    except (RuntimeError, TypeError, NotImplementedError):
+        return patient
+
+
+def _tables(patient: Patient, rows: Rows) -> tuple[nn.Embedding, ...]:
+    """The embeddings that are given exactly the token ids."""
+    found: list[nn.Embedding] = []
+
+    def look(table: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if isinstance(table, nn.Embedding) and torch.equal(inputs[0], rows.token_ids):
+            found.append(table)
+
+    hooks = [m.register_forward_pre_hook(look) for m in patient.module.modules() if isinstance(m, nn.Embedding)]
+    try:
+        patient.logits(rows)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return tuple(dict.fromkeys(found))

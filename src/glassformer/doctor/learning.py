@@ -1,0 +1,166 @@
+"""What a loss and its gradient must be: additive, blind to padding, one token ahead, near ln V at first, falling."""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.doctor.adapter import Rows, call
+from glassformer.doctor.patient import NotApplicable, Patient, gap, seed_everything
+from glassformer.doctor.visibility import Outcome
+
+START_TOLERANCE_NATS = 0.5
+N_STEPS = 60
+
+
+def accumulation(patient: Patient) -> Outcome:
+    """Gradients of micro-batches with unequally many targets, summed and divided once, are those of one batch."""
+    rows = patient.rows(4)
+    if patient.mask_use != "none":
+        rows = patient.uneven(rows, patient.length)
+    whole = _gradients(patient, [rows])
+    parts = _gradients(patient, [rows.take(slice(0, 1)), rows.take(slice(1, 4))])
+    scale = max((g.abs().max().item() for g in whole), default=0.0)
+    if not scale:
+        raise NotApplicable("the loss has no gradient")
+    worst = max(gap(p, w) * w.abs().max().item() / scale for p, w in zip(parts, whole, strict=True) if w.any())
+    return worst <= patient.tolerance, (
+        f"gradients of micro-batches and of one batch differ by {worst:.1e} of their scale "
+        f"(allowed {patient.tolerance:.0e})"
+    )
+
+
+def loss_padding(patient: Patient) -> Outcome:
+    """The loss per token is the same however much padding stands beside the tokens."""
+    patient.need_mask()
+    rows = patient.rows(3)
+    losses = []
+    for width in (patient.length, patient.max_len):
+        total, n_targets = patient.loss_of(patient.uneven(rows, width))
+        losses.append(total.item() / max(n_targets, 1))
+    difference = abs(losses[1] - losses[0])
+    return difference <= patient.tolerance * abs(losses[0]), (
+        f"more padding moves the loss by {difference:.1e} nats per token"
+    )
+
+
+def shift(patient: Patient) -> Outcome:
+    """The labels are the inputs one position later, as read off the gradient of the given loss.
+
+    The gradient of a cross-entropy at the logits is softmax - one-hot(label): it is most negative at the label.
+    """
+    if patient.kind == "encoder":
+        raise NotApplicable("an encoder's labels stand where its inputs stand")
+    if not patient.loss_is_given:
+        raise NotApplicable("no loss was given: the doctor's own shifts by one")
+    inputs, logits = _what_the_loss_ran(patient, patient.rows(4))
+    labels = logits.argmin(-1)
+    scored = logits.abs().amax(-1) > 0
+    if not scored.any():
+        return False, "the loss scores no position"
+
+    def agreement(ahead: int) -> float:
+        n = inputs.shape[1] - ahead
+        return float((labels[:, :n] == inputs[:, ahead:])[scored[:, :n]].float().mean())
+
+    shares = {ahead: agreement(ahead) for ahead in range(4)}
+    best = max(shares, key=lambda ahead: shares[ahead])
+    if shares[best] < 0.9:
+        return False, "the labels are not the inputs at any shift from 0 to 3"
+    return best == 1, f"the labels are the inputs {best} position{'s' * (best != 1)} ahead"
+
+
+def loss_at_start(patient: Patient) -> Outcome:
+    """A freshly built model gives random text ln V nats per token, give or take half a nat."""
+    if patient.fresh is None:
+        raise NotApplicable("give fresh=…, a function that builds the module anew")
+    seed_everything(0)
+    module = patient.fresh().eval().to(patient.device)
+    with torch.no_grad():
+        total, n_targets = call(patient.loss, module, patient.rows(32))
+    loss = float(total) / max(n_targets, 1)
+    return abs(loss - math.log(patient.n_outputs)) <= START_TOLERANCE_NATS, (
+        f"{loss:.2f} nats per token, and ln {patient.n_outputs} is {math.log(patient.n_outputs):.2f}"
+    )
+
+
+def learns(patient: Patient) -> Outcome:
+    """A copy brings the loss of one batch below half of what the frequencies of its tokens alone would allow."""
+    if not any(p.requires_grad for p in patient.pristine.parameters()):
+        raise NotApplicable("no parameter of the module is trainable")
+    rows = patient.rows(4)
+    shares = torch.bincount(rows.token_ids.flatten()).double() / rows.token_ids.numel()
+    target = -float(torch.special.xlogy(shares, shares).sum()) / 2
+    width = min(max(patient.pristine.parameters(), key=lambda p: p.numel()).shape, default=1)
+    rate = min(1e-2, 0.5 / width)  # wide layers need small steps
+    losses = [_train(patient, rows, rate * factor, target) for factor in (1.0, 0.2)]
+    return min(losses) <= target, f"{min(losses):.2f} nats per token at best, to reach {target:.2f}"
+
+
+def _train(patient: Patient, rows: Rows, rate: float, target: float) -> float:
+    """The lowest loss, in nats per token, within `N_STEPS` steps of Adam on a copy; ends at the target."""
+    seed_everything(0)
+    module = copy.deepcopy(patient.pristine).float().train()
+    optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=rate)
+    lowest = math.inf
+    for _ in range(N_STEPS):
+        total, n_targets = call(patient.loss, module, rows)
+        loss = total / max(n_targets, 1)
+        lowest = min(lowest, loss.item() if loss.isfinite() else math.inf)
+        if lowest <= target or not loss.requires_grad:
+            break
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+        optimizer.step()
+    return lowest
+
+
+def _gradients(patient: Patient, micro_batches: list[Rows]) -> list[Tensor]:
+    """Σ gradients / Σ targets, of every parameter that the loss depends on."""
+    parameters = [p for p in patient.module.parameters() if p.requires_grad]
+    sums = [torch.zeros_like(p) for p in parameters]
+    n_targets = 0
+    for rows in micro_batches:
+        total, n = patient.loss_of(rows)
+        n_targets += n
+        for s, g in zip(sums, torch.autograd.grad(total, parameters, allow_unused=True), strict=True):
+            if g is not None:
+                s += g
+    return [s / max(n_targets, 1) for s in sums]
+
+
+def _what_the_loss_ran(patient: Patient, rows: Rows) -> tuple[Tensor, Tensor]:
+    """The ids that the loss gave to the module, and the loss's gradient at the logits that came back."""
+    ids: list[Tensor] = []
+    logits: list[Tensor] = []
+
+    def see_ids(_: nn.Module, inputs: tuple[Any, ...]) -> None:
+        ids.append(inputs[0].detach())
+
+    def see_logits(_: nn.Module, __: object, output: object) -> None:
+        logits.extend(_tensors_of_width(output, patient.n_outputs))
+
+    hooks = [table.register_forward_pre_hook(see_ids) for table in patient.tables]
+    hooks.append(patient.module.register_forward_hook(see_logits))
+    try:
+        total, _ = patient.loss_of(patient.masked(rows) if patient.mask_use != "none" else rows)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    if not ids or not logits or logits[-1].shape[:2] != ids[-1].shape:
+        raise NotApplicable("the loss does not call the module in a way that shows its inputs and logits")
+    (gradient,) = torch.autograd.grad(total, logits[-1], allow_unused=True)
+    if gradient is None:
+        raise NotApplicable("the loss does not come from the logits that the module returns")
+    return ids[-1], gradient
+
+
+def _tensors_of_width(output: Any, width: int) -> list[Tensor]:
+    """The (B, T, width) tensors in what a module returned."""
+    if isinstance(output, dict):
+        output = list(output.values())
+    items = output if isinstance(output, tuple | list) else [getattr(output, "logits", output)]
+    return [x for x in items if isinstance(x, Tensor) and x.dim() == 3 and x.shape[-1] == width]

@@ -1,0 +1,56 @@
+"""Writes `REFERENCE.toml`: every key with its default, its values and what it is.
+
+python -m glassformer.recipes.reference > src/glassformer/recipes/REFERENCE.toml
+"""
+
+import dataclasses
+import typing
+from collections.abc import Iterator
+from typing import Any
+
+from glassformer.run_config import Run
+from glassformer.settings import members, setting_doc, toml_value, type_text
+
+HEAD = """\
+# Every key of a recipe, with its default. As it stands this file is the default run, but for the text's path.
+# A table with a `kind` holds the keys of that kind alone; the other kinds stand in comments below it.
+# Every key is also a flag: [train] max_steps is --train.max-steps.
+"""
+
+
+def reference() -> str:
+    """The text of `REFERENCE.toml`."""
+    return HEAD + "".join(line + "\n" for line in _table(Run(), "", ""))
+
+
+def _table(value: Any, prefix: str, mark: str) -> Iterator[str]:
+    """The lines of one dataclass: its plain keys first, then its tables; `mark` comments all of them out."""
+    hints = typing.get_type_hints(type(value))
+    inner: list[str] = []
+    for field in dataclasses.fields(value):
+        kinds = [m for m in members(hints[field.name]) if dataclasses.is_dataclass(m)]
+        current, doc = getattr(value, field.name), setting_doc(field)
+        if kinds:
+            inner += _choices(f"{prefix}{field.name}", kinds, current, doc, mark)
+            continue
+        none = "# " if current is None and not mark else mark
+        shown = '"…"' if current is None else toml_value(list(current) if isinstance(current, tuple) else current)
+        yield f"{none}{field.name} = {shown}  # {doc} ({type_text(hints[field.name])})"
+    yield from inner
+
+
+def _choices(name: str, kinds: list[Any], current: Any, doc: str, mark: str) -> Iterator[str]:
+    """A table, and in comments what the other kinds of it would hold."""
+    ordered = sorted(kinds, key=lambda kind: type(current) is not kind)
+    for kind in ordered:
+        here = mark if type(current) is kind else "# "
+        yield ""
+        summary = (kind.__doc__ or "").strip().splitlines()[0]
+        yield f"{here}[{name}]  # {doc}. {summary}"
+        if hasattr(kind, "kind"):
+            yield f'{here}kind = "{kind.kind}"'
+        yield from _table(current if type(current) is kind else kind(), f"{name}.", here)
+
+
+if __name__ == "__main__":
+    print(reference(), end="")

@@ -1,0 +1,124 @@
+"""Ids back to text: what each flavour gives back, all at once and as a stream."""
+
+import codecs
+import random
+
+import pytest
+import tokenizers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.errors import UserError
+from glassformer.tokenization import FLAVOURS, Flavour, Tokenizer
+from glassformer.tokenization.decoding import readable
+
+Trained = dict[Flavour, Tokenizer]
+
+TEXT = "to be, or not to be, that is the question:\nwhether 'tis nobler in the mind to suffer"
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(text=st.text(st.characters(exclude_categories=["Cs"])))
+def test_pitfall_27_bytes_lose_nothing(only_bytes: Tokenizer, text: str) -> None:
+    assert only_bytes.decode(only_bytes.encode(text)) == text
+
+
+def test_pitfall_27_bytes_lose_nothing_on_mixed_lines(tokenizers_by_flavour: Trained, mixed_lines: list[str]) -> None:
+    tokenizer = tokenizers_by_flavour["byte"]
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
+    every_seventh = "".join(chr(i) for i in range(0, 0x110000, 7) if not 0xD800 <= i < 0xE000)
+    assert tokenizer.decode(tokenizer.encode(every_seventh)) == every_seventh
+
+
+def test_characters_that_are_known_come_back(mixed_lines: list[str]) -> None:
+    tokenizer = Tokenizer.train(mixed_lines, vocab_size=0, flavour="char", special_tokens=())
+    assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
+
+
+def test_pitfall_29_words_come_back_with_one_space_between_them(tokenizers_by_flavour: Trained) -> None:
+    tokenizer = tokenizers_by_flavour["word"]
+    for text in ["", "one", "  two \t words\n", "isn't it?  Yes.", " "]:
+        assert tokenizer.decode(tokenizer.encode(text)) == " ".join(text.split())
+
+
+def test_pitfall_29_whitespace_gives_every_token_apart(tokenizers_by_flavour: Trained) -> None:
+    tokenizer = tokenizers_by_flavour["whitespace"]
+    ids = tokenizer.encode("The statements,  unlowerable.")
+    assert len(ids) > 4  # some word is more than one token
+    assert tokenizer.decode(ids) == " ".join(tokenizer.tokens(ids))
+    assert tokenizer.decode(ids).replace(" ", "") == "Thestatements,unlowerable."
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_special_tokens_are_left_out_of_a_text_unless_asked_for(
+    flavour: Flavour, tokenizers_by_flavour: Trained
+) -> None:
+    tokenizer = tokenizers_by_flavour[flavour]
+    ids = [2, *tokenizer.encode("the"), 3, 0, 0]
+    assert tokenizer.decode(ids) == "the"
+    assert tokenizer.decode(ids, skip_special=False).replace(" ", "") == "[BOS]the[EOS][PAD][PAD]"
+    assert tokenizer.tokens(ids)[-3:] == ["[EOS]", "[PAD]", "[PAD]"]
+
+
+def test_special_tokens_need_not_be_ascii() -> None:
+    tokenizer = Tokenizer.train([TEXT], vocab_size=0, special_tokens=["<début du texte>"])
+    (special,) = tokenizer.encode("<début du texte>", allow_special=["<début du texte>"])
+    assert tokenizer.decode([special], skip_special=False) == "<début du texte>"
+    assert tokenizer.tokens([special]) == ["<début du texte>"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 10_000])
+def test_an_id_out_of_range_is_an_error(wrong: int, characters: Tokenizer) -> None:
+    for use in (characters.decode, characters.tokens):
+        with pytest.raises(UserError, match=f"{wrong} is not a token id: the vocabulary has the ids 0 to"):
+            use([7, wrong])
+
+
+def test_pitfall_30_the_ids_are_exactly_the_rows_of_an_embedding(tokenizers_by_flavour: Trained) -> None:
+    for tokenizer in tokenizers_by_flavour.values():
+        assert sorted(tokenizer.vocab.values()) == list(range(tokenizer.vocab_size))
+        assert [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)] == list(tokenizer.vocab)
+        assert tokenizer.vocab_size == len(tokenizer.special_tokens) + len(tokenizer.merges) + len(
+            [token for token in tokenizer.vocab if len(token) == 1]
+        )
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_pitfall_36_a_stream_never_cuts_a_character(
+    flavour: Flavour, tokenizers_by_flavour: Trained, mixed_lines: list[str]
+) -> None:
+    tokenizer = tokenizers_by_flavour[flavour]
+    for line in mixed_lines[:2000]:
+        ids = tokenizer.encode(line)
+        stream = tokenizer.stream()
+        shown = [stream.push(i) for i in ids]
+        if "\ufffd" not in line and "␣" not in line:
+            assert "\ufffd" not in "".join(shown)
+        assert "".join(shown) + stream.flush() == tokenizer.decode(ids)
+
+
+def test_pitfall_36_the_bytes_of_one_character_wait_for_the_last() -> None:
+    tokenizer = Tokenizer.train(["x"], vocab_size=0)
+    ids = tokenizer.encode("é🙂")
+    stream = tokenizer.stream()
+    assert [stream.push(i) for i in ids] == ["", "é", "", "", "", "🙂"]
+    assert stream.flush() == ""
+    assert stream.push(ids[0]) == ""
+    assert stream.flush() == "\ufffd"
+
+
+def test_a_stream_of_any_ids_is_decoded_as_bytes_are(tokenizers_by_flavour: Trained) -> None:
+    tokenizer = tokenizers_by_flavour["byte"]
+    rust = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    rng = random.Random(0)
+    for _ in range(300):
+        ids = [rng.randrange(tokenizer.vocab_size) for _ in range(rng.randint(0, 20))]
+        stream = tokenizer.stream(skip_special=False)
+        text = "".join([*map(stream.push, ids), stream.flush()])
+        assert text == tokenizer.decode(ids, skip_special=False)
+        assert text == rust.decode(ids, skip_special_tokens=False)
+
+
+def test_readable_bytes() -> None:
+    assert readable(b"caf\xc3\xa9 \xe2\x98") == "café <0xE2><0x98>"
+    assert readable(codecs.BOM_UTF8) == "\ufeff"

@@ -1,0 +1,72 @@
+"""Special tokens in a text, and templates that put them around texts."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from glassformer.errors import UserError
+from glassformer.tokenization import FLAVOURS, SPECIAL_TOKENS, Flavour, Template, Tokenizer
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_pitfall_28_no_text_gives_a_special_token_unless_allowed(flavour: Flavour, tmp_path: Path) -> None:
+    text = "[MASK] is [SEP] not [MASK][UNK] a <token> [PAD]"
+    path = tmp_path / "tokenizer.json"
+    for learner in ("glassformer", "tokenizers"):
+        trained = Tokenizer.train([text] * 50, vocab_size=400, flavour=flavour, learner=learner)
+        trained.save(path)
+        for tokenizer in (trained, Tokenizer.load(path)):
+            for ids in (
+                tokenizer.encode(text),
+                *tokenizer.encode_batch([text]),
+                tokenizer.reference.encode(text),
+                tokenizer.encode_longest_match(text),
+                tokenizer.encode(text, dropout=0.5, seed=0),
+            ):
+                assert min(ids) >= len(SPECIAL_TOKENS)
+            ids = tokenizer.encode(text, allow_special=["[MASK]", "[PAD]"])
+            assert [i for i in ids if i < len(SPECIAL_TOKENS)] == [6, 6, 0]
+
+
+def test_pitfall_28_a_file_whose_merges_spell_a_special_token_is_refused() -> None:
+    description = json.loads(Tokenizer.train(["[PA [PA D]"], vocab_size=0, flavour="char").to_json())
+    vocab = description["model"]["vocab"]
+    for token in ["[P", "[PA", "D]"]:
+        vocab[token] = len(vocab)
+    del description["model"]["frequencies"]
+    description["model"]["merges"] = [["[", "P"], ["[P", "A"], ["D", "]"]]
+    Tokenizer.from_json(json.dumps(description))
+    description["model"]["merges"] += [["[PA", "D]"]]
+    with pytest.raises(UserError, match=r"its merges spell \[PAD\]"):
+        Tokenizer.from_json(json.dumps(description))
+
+
+def test_the_longest_of_the_allowed_special_tokens_wins() -> None:
+    tokenizer = Tokenizer.train(["<a>b"], vocab_size=0, flavour="char", special_tokens=["<a>", "<a>b"])
+    assert tokenizer.encode("<a>b<a>", allow_special=["<a>", "<a>b"]) == [1, 0]
+
+
+def test_only_special_tokens_can_be_allowed(characters: Tokenizer) -> None:
+    with pytest.raises(UserError, match="<s> is not a special token"):
+        characters.encode("to be", allow_special=["<s>"])
+
+
+def test_templates_and_token_types(characters: Tokenizer) -> None:
+    template = Template.parse("[CLS] A [SEP] B [SEP]")
+    ids, types = characters.encode_template(template, "to", "be")
+    t, o, b, e = (characters.vocab[c] for c in "tobe")
+    assert ids == [4, t, o, 5, b, e, 5]
+    assert types == [0, 0, 0, 0, 1, 1, 1]
+    assert characters.encode("to", template=Template.parse("[BOS] A [EOS]")) == [2, t, o, 3]
+    assert characters.encode("to") == [t, o]
+
+
+def test_templates_say_what_is_wrong(characters: Tokenizer) -> None:
+    for wrong in ["", "[CLS]", "B A", "A A", "[CLS] B"]:
+        with pytest.raises(UserError, match="must name its texts A, B"):
+            Template.parse(wrong)
+    with pytest.raises(UserError, match="needs <s>, which the tokenizer does not have"):
+        characters.encode("to", template=Template.parse("<s> A"))
+    with pytest.raises(ValueError, match="needs 2 texts, not 1"):
+        characters.encode("to", template=Template.parse("A B"))
