@@ -155,6 +155,11 @@ def test_longest_match_gives_one_unknown_for_each_span() -> None:
     assert longest_match("ba", {"ab": 1}, "?") == ["?"]
 
 
+def test_longest_match_takes_a_line_of_many_different_characters() -> None:
+    line = "".join(map(chr, range(0x4E00, 0x4E00 + 1200)))
+    assert longest_match(line, dict.fromkeys(line, 1), "?") == list(line)
+
+
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(
     st.text("abc", max_size=30),

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.doctor.adapter import Rows, call
+from glassformer.doctor.adapter import Rows
 from glassformer.doctor.patient import NotApplicable, Patient, gap, seed_everything
 from glassformer.doctor.visibility import Outcome
 
@@ -79,7 +79,7 @@ def loss_at_start(patient: Patient) -> Outcome:
     seed_everything(0)
     module = patient.fresh().eval().to(patient.device)
     with torch.no_grad():
-        total, n_targets = call(patient.loss, module, patient.rows(32))
+        total, n_targets = patient.loss_of(patient.rows(32), module)
     loss = float(total) / max(n_targets, 1)
     return abs(loss - math.log(patient.n_outputs)) <= START_TOLERANCE_NATS, (
         f"{loss:.2f} nats per token, and ln {patient.n_outputs} is {math.log(patient.n_outputs):.2f}"
@@ -101,12 +101,11 @@ def learns(patient: Patient) -> Outcome:
 
 def _train(patient: Patient, rows: Rows, rate: float, target: float) -> float:
     """The lowest loss, in nats per token, within `N_STEPS` steps of Adam on a copy; ends at the target."""
-    seed_everything(0)
     module = copy.deepcopy(patient.pristine).float().train()
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=rate)
     lowest = math.inf
     for _ in range(N_STEPS):
-        total, n_targets = call(patient.loss, module, rows)
+        total, n_targets = patient.loss_of(rows, module)
         loss = total / max(n_targets, 1)
         lowest = min(lowest, loss.item() if loss.isfinite() else math.inf)
         if lowest <= target or not loss.requires_grad:
@@ -146,7 +145,7 @@ def _what_the_loss_ran(patient: Patient, rows: Rows) -> tuple[Tensor, Tensor]:
     hooks = [table.register_forward_pre_hook(see_ids) for table in patient.tables]
     hooks.append(patient.module.register_forward_hook(see_logits))
     try:
-        total, _ = patient.loss_of(patient.masked(rows) if patient.mask_use != "none" else rows)
+        total, _ = patient.loss_of(rows)
     finally:
         for hook in hooks:
             hook.remove()

@@ -144,10 +144,11 @@ class Patient:
             seed_everything(seed)
             return self.logits_with_grad(rows)
 
-    def loss_of(self, rows: Rows) -> tuple[Tensor, int]:
-        """(sum of nats, number of targets), with gradient and without dropout."""
+    def loss_of(self, rows: Rows, module: nn.Module | None = None) -> tuple[Tensor, int]:
+        """(sum of nats, number of targets), with gradient. A loss that was given always gets masks."""
         seed_everything(0)
-        total, n_targets = call(self.loss, self.module, rows)
+        rows = self.masked(rows) if self.loss_is_given and rows.attention_mask is None else rows
+        total, n_targets = call(self.loss, module or self.module, rows)
         return total, int(n_targets)
 
     def logits_with_grad(self, rows: Rows) -> Tensor:
@@ -162,13 +163,16 @@ class Patient:
     @contextlib.contextmanager
     def mode(self, train: bool) -> Iterator[None]:
         """Train mode for a while, with buffers (running statistics) put back afterwards."""
-        buffers = [b.clone() for b in self.module.buffers()] if train else []
-        self.module.train(train)
+        if not train:
+            yield
+            return
+        buffers = [buffer.clone() for buffer in self.module.buffers()]
+        self.module.train()
         try:
             yield
         finally:
             self.module.eval()
-            for buffer, before in zip(self.module.buffers(), buffers, strict=False):
+            for buffer, before in zip(self.module.buffers(), buffers, strict=True):
                 buffer.copy_(before)
 
     def changed(self, change: Callable[[nn.Module], None]) -> "Patient":

@@ -64,7 +64,7 @@ def attention_reference(
     `tap` is shown each step by name and what it returns is used: the scores before the mask, the weights before
     dropout.
     """
-    tap = tap or (lambda name, x: x)
+    tap = (lambda name, x: x) if tap is None else tap
     n_heads = query.shape[1]
     scores = scaled_dot_product_scores(query, repeat_kv(key, n_heads), scale)  # (B, H, T, S)
     scores = tap("scores", scores if bias is None else scores + bias)

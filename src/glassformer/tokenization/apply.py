@@ -22,8 +22,7 @@ def merge_steps(
     dropout: float = 0.0,
     rng: random.Random | None = None,
 ) -> Iterator[MergeStep]:
-    """Joins neighbours in place, the pair of the lowest rank first and the leftmost of equals, until no pair
-    has a rank.
+    """Joins neighbours in place, the pair of lowest rank first and the leftmost of equals, until no pair has a rank.
 
     With `dropout`, each possible merge is left out of each round with that probability, drawn from `rng`
     (Provilkov, Emelianenko and Voita 2020, algorithm 1): the same text is then cut in many ways.
@@ -50,8 +49,7 @@ def merge_steps(
 
 
 def longest_match(chunk: str, frequencies: Mapping[str, int], unknown: str, max_len: int | None = None) -> list[str]:
-    """Cuts at the longest token that occurs anywhere in the chunk, then cuts what is left of it on both sides
-    likewise.
+    """Cuts at the longest token that stands anywhere in the chunk, then cuts what is left on both sides likewise.
 
     Of several tokens of that length the most frequent one in the training text comes first, then the one that
     sorts first. A span where nothing matches is one `unknown`. No token is longer than `max_len`, where that
@@ -62,12 +60,26 @@ def longest_match(chunk: str, frequencies: Mapping[str, int], unknown: str, max_
     >>> longest_match("lowwow", {"low": 9, "w": 1}, "[UNK]")
     ['low', 'w', '[UNK]', 'w']
     """
-    for n in range(min(len(chunk), max_len or len(chunk)), 0, -1):
-        matches = {chunk[i : i + n] for i in range(len(chunk) - n + 1)} & frequencies.keys()
+    tokens: list[str] = []
+    # What is left to do, the leftmost last: spans, and how long a token in them can be; 0 marks a finished token.
+    todo = [(chunk, max_len or len(chunk))] if chunk else []
+    while todo:
+        span, longest = todo.pop()
+        best = _longest_token(span, frequencies, longest)
+        if longest == 0:
+            tokens.append(span)
+        elif best is None:
+            tokens.append(unknown)
+        else:
+            around = [(rest, len(best)) for rest in span.split(best)]
+            parts = [part for rest in around for part in ((best, 0), rest)][1:]
+            todo += [part for part in reversed(parts) if part[0]]
+    return tokens
+
+
+def _longest_token(span: str, frequencies: Mapping[str, int], longest: int) -> str | None:
+    for n in range(min(len(span), longest), 0, -1):
+        matches = {span[i : i + n] for i in range(len(span) - n + 1)} & frequencies.keys()
         if matches:
-            best = min(matches, key=lambda token: (-frequencies[token], token))
-            tokens: list[str] = []
-            for i, rest in enumerate(chunk.split(best)):
-                tokens += [best] * (i > 0) + longest_match(rest, frequencies, unknown, n)
-            return tokens
-    return [unknown] if chunk else []
+            return min(matches, key=lambda token: (-frequencies[token], token))
+    return None

@@ -116,8 +116,7 @@ def check_room(vocab_size: int, n_alphabet: int, n_special: int) -> None:
 
 
 class _Corpus:
-    """The distinct chunks as linked lists of symbols, with the count and the places of every pair of
-    neighbours.
+    """The distinct chunks as linked lists of symbols, with the count and the places of every pair of neighbours.
 
     All chunks lie end to end in one array, so that numpy handles all places of a pair at once. A pair comes
     into being at one moment, when the younger of its symbols is made, and from then on loses places only. So
@@ -169,8 +168,7 @@ class _Corpus:
         weights = self.weights[first]
 
         # x first second y: the pairs (x, first) and (second, y) end, where there are such neighbours.
-        # Between two merges side by side stands one pair that ends: it is counted as the left one's (second,
-        # y).
+        # Between two merges side by side one such pair ends: it is counted once, as the left one's (second, y).
         left = self.before[first]
         has_left = symbols[left] != _GONE
         left, left_weights = left[has_left], weights[has_left]
@@ -241,8 +239,7 @@ def learn_bpe_by_rescanning(
     initial_alphabet: Iterable[str] = (),
     min_frequency: int = 2,
 ) -> LearnedBPE:
-    """The reference for `learn_bpe`, with the same arguments: counts the pairs of the whole corpus for each
-    merge.
+    """The reference for `learn_bpe`, with the same arguments: counts the pairs of the whole corpus for each merge.
 
     >>> learn_bpe_by_rescanning({"low": 5, "lower": 2, "newest": 6, "widest": 3}, vocab_size=14).merges
     [('e', 's'), ('es', 't'), ('l', 'o'), ('lo', 'w')]

@@ -11,9 +11,8 @@ from glassformer.tokenization.pretokenize import CHARACTER_TO_BYTE, END_OF_WORD,
 def token_bytes(token: str, flavour: Flavour, *, special: bool = False) -> bytes:
     """What a token of the vocabulary adds to a decoded text, as UTF-8, perhaps only a part of a character.
 
-    A special token is itself in every flavour.
-
     `whitespace` has thrown away where words end, so every token stands alone: it brings a space before it.
+    Otherwise a special token is just its own name.
 
     >>> token_bytes("Ġcafé"[:4], "byte"), token_bytes("er␣", "word"), token_bytes("er", "whitespace")
     (b' caf', b'er ', b' er')
@@ -38,8 +37,7 @@ def readable(data: bytes) -> str:
 
 
 class TextStream:
-    """Turns ids into text as they come: `push` each id, `flush` at the end; what they return joins to the
-    whole text.
+    """Turns ids into text as they come: `push` each id, `flush` at the end; what they return is the whole text.
 
     An incomplete character waits until its last byte is there; bytes that are no UTF-8 become U+FFFD. The
     space that ends the last word (`word`) or stands before the first token (`whitespace`) is left out.

@@ -72,13 +72,7 @@ def recognise(description: Mapping[str, Any]) -> Flavour:
     model = description["model"]
     if model["type"] != "BPE":
         raise UserError(f"its model is {model['type']}, and only BPE is read here")
-    for option in (
-        "dropout",
-        "continuing_subword_prefix",
-        "end_of_word_suffix",
-        "byte_fallback",
-        "ignore_merges",
-    ):
+    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges"):
         if model.get(option):
             raise UserError(f"its model sets {option} to {model[option]!r}, which is not supported here")
     if model["unk_token"] is not None and not model["fuse_unk"]:

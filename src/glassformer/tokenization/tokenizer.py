@@ -321,9 +321,7 @@ class Tokenizer:
         return pad(sequences, pad_id=self.pad_id, max_len=max_len, side=side, truncate_side=truncate_side)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of ids; the module's text says what each flavour gives back. U+FFFD stands for bytes that
-        are no UTF-8.
-        """
+        """The text of ids: see the top of this module. Bytes that are no UTF-8 become U+FFFD."""
         stream = self.stream(skip_special=skip_special)
         return "".join([*map(stream.push, ids), stream.flush()])
 

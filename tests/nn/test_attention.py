@@ -1,0 +1,214 @@
+"""The fused path computes what the readable reference computes; the module reshapes, caches and taps rightly."""
+
+import itertools
+
+import pytest
+import torch
+from configs import Recorder, randomise
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from glassformer.nn.attention import MultiHeadAttention, new_layer_cache
+from glassformer.nn.attention_functions import (
+    additive_scores,
+    attention_fused,
+    attention_reference,
+    masked_softmax,
+    multiplicative_scores,
+    repeat_kv,
+    scaled_dot_product_scores,
+)
+from glassformer.nn.kv_cache import Slots
+from glassformer.nn.masks import Mask
+from glassformer.nn.norms import RMSNorm
+
+B, H, T, S, K = 3, 4, 6, 6, 5
+KEYS = torch.tensor([[True] * 6, [False, False, True, True, True, True], [False] * 6])
+DOCUMENTS = torch.tensor([[0, 0, 1, 1, 1, 2], [0] * 6, [0, 1, 2, 3, 4, 5]])
+MASKS = {
+    "all": Mask(),
+    "causal": Mask(causal=True),
+    "window": Mask(window=2),
+    "causal_window": Mask(causal=True, window=3),
+    "keys": Mask(keys=KEYS),
+    "causal_keys": Mask(causal=True, keys=KEYS),
+    "documents": Mask(documents=(DOCUMENTS, DOCUMENTS)),
+    "everything": Mask(causal=True, window=2, keys=KEYS, documents=(DOCUMENTS, DOCUMENTS)),
+    "query_index": Mask(causal=True, query_index=torch.tensor([0, 2, 2, 3, 5, 9])),
+    "query_index_by_row": Mask(causal=True, window=4, query_index=torch.arange(18).reshape(3, 6) % 6),
+}
+
+
+def tensors(n_kv_heads: int = H, d_value: int = K, dtype: torch.dtype = torch.float64) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shapes = [(B, H, T, K), (B, n_kv_heads, S, K), (B, n_kv_heads, S, d_value), (B, H, T, S)]
+    return [torch.randn(s, generator=generator, dtype=dtype).requires_grad_() for s in shapes]
+
+
+def assert_same(mask: Mask, biased: bool, scale: float | None, made: list[Tensor], tolerance: float) -> None:
+    """Context and every gradient of the two paths, all finite."""
+    results = []
+    for path in (attention_fused, attention_reference):
+        leaves = [x.detach().requires_grad_() for x in made]
+        query, key, value, bias = leaves
+        out = path(query, key, value, mask, bias if biased else None, scale)
+        context = out if isinstance(out, Tensor) else out[0]
+        direction = torch.linspace(-1, 2, context.numel(), dtype=context.dtype).reshape(context.shape).cos()
+        (context * direction).sum().backward()
+        results.append([context.detach(), *(x.grad for x in leaves[: 3 + biased])])
+    for fused, reference in zip(*results, strict=True):
+        assert fused is not None and fused.isfinite().all()
+        torch.testing.assert_close(fused, reference, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(("biased", "scale"), [(False, None), (True, 1.0)])
+@pytest.mark.parametrize(("n_kv_heads", "d_value"), [(H, K), (2, K), (1, 7), (H, 3)])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_fused_equals_reference(
+    mask: str, biased: bool, scale: float | None, n_kv_heads: int, d_value: int, dtype: torch.dtype
+) -> None:
+    made = tensors(n_kv_heads, d_value, dtype)
+    assert_same(MASKS[mask], biased, scale, made, 1e-10 if dtype == torch.float64 else 2e-5)
+
+
+@settings(max_examples=25, derandomize=True, deadline=None)
+@given(st.data())
+def test_fused_equals_reference_on_any_mask(data: st.DataObject) -> None:
+    draw = data.draw
+    n_queries, n_keys = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+
+    def table(high: int, *shape: int) -> Tensor:
+        return torch.randint(high, shape, generator=torch.Generator().manual_seed(draw(st.integers(0, 99))))
+
+    mask = Mask(
+        causal=draw(st.booleans()),
+        window=draw(st.integers(0, 3)),
+        keys=draw(st.sampled_from([None, table(2, B, n_keys).bool()])),
+        query_index=draw(st.sampled_from([None, table(7, n_queries), table(7, B, n_queries)])),
+        documents=draw(st.sampled_from([None, (table(2, B, n_queries), table(2, B, n_keys))])),
+    )
+    query, key, value, bias = tensors()
+    made = [query[:, :, :n_queries], key[:, :, :n_keys], value[:, :, :n_keys], bias[:, :, :n_queries, :n_keys]]
+    assert_same(mask, draw(st.booleans()), None, made, 1e-10)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_on_the_cpu(dtype: torch.dtype) -> None:
+    """Forward and backward keep their type and stay near the reference in double precision."""
+    query, key, value, _ = tensors(2, 7)
+    expected, _, _ = attention_reference(query, key, value, MASKS["everything"])
+    halves = [x.detach().to(dtype).requires_grad_() for x in (query, key, value)]
+    context = attention_fused(*halves, MASKS["everything"])
+    assert context.dtype == dtype
+    torch.testing.assert_close(context.double(), expected, rtol=0.05, atol=0.05)
+    context.sum().backward()
+    assert all(x.grad is not None and x.grad.dtype == dtype and x.grad.isfinite().all() for x in halves)
+
+
+def test_reference_is_equation_1_entry_by_entry() -> None:
+    query, key, value, _ = tensors(2)
+    context, weights, scores = attention_reference(query, key, value, Mask(causal=True))
+    for b, h, t in itertools.product(range(B), range(H), range(T)):
+        group = h // 2  # two query heads share each key-value head
+        raw = torch.stack([query[b, h, t] @ key[b, group, s] / K**0.5 for s in range(S)])
+        e = raw[: t + 1].exp() / raw[: t + 1].exp().sum()
+        torch.testing.assert_close(scores[b, h, t], raw)
+        torch.testing.assert_close(weights[b, h, t], torch.cat([e, torch.zeros(S - t - 1)]))
+        torch.testing.assert_close(context[b, h, t], e @ value[b, group, : t + 1])
+
+
+def test_masked_softmax_of_an_empty_row_has_finite_gradients() -> None:
+    scores = torch.randn(2, 3, requires_grad=True)
+    masked_softmax(scores, torch.tensor([[True, False, True], [False] * 3])).square().sum().backward()
+    assert scores.grad is not None and scores.grad.isfinite().all()
+    assert scores.grad[0].abs().sum() > 0 and scores.grad[1].abs().sum() == 0
+
+
+def test_scores_of_the_other_kinds() -> None:
+    query, key, vector = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(4)
+    for b, t, s in itertools.product(range(2), range(3), range(5)):
+        added = (vector * torch.tanh(query[b, t] + key[b, s])).sum()
+        torch.testing.assert_close(additive_scores(query, key, vector)[b, t, s], added)
+        torch.testing.assert_close(multiplicative_scores(query, key)[b, t, s], query[b, t] @ key[b, s])
+    torch.testing.assert_close(scaled_dot_product_scores(query, key), multiplicative_scores(query, key) / 2)
+    torch.testing.assert_close(scaled_dot_product_scores(query, key, 3.0), multiplicative_scores(query, key) * 3)
+
+
+def test_neighbouring_heads_share_keys() -> None:
+    x = torch.arange(2.0)[None, :, None, None]
+    assert repeat_kv(x, 6).flatten().tolist() == [0, 0, 0, 1, 1, 1]
+
+
+def attention(**changes: object) -> MultiHeadAttention:
+    made = MultiHeadAttention(12, 4, **changes).double().eval()  # type: ignore[arg-type]
+    randomise(made)
+    return made
+
+
+def test_fused_projection_is_the_three_projections_stacked() -> None:
+    apart, fused = attention(n_kv_heads=2, d_value=5), attention(n_kv_heads=2, d_value=5, fused_qkv=True)
+    with torch.no_grad():
+        fused.out_proj.load_state_dict(apart.out_proj.state_dict())
+        for part in ("weight", "bias"):
+            three = [getattr(apart.get_submodule(f"{name}_proj"), part) for name in "qkv"]
+            getattr(fused.qkv_proj, part).copy_(torch.cat(three))
+    x = torch.randn(2, 5, 12, dtype=torch.float64)
+    torch.testing.assert_close(fused(x), apart(x))
+
+
+def test_without_output_projection_the_heads_are_returned() -> None:
+    whole, bare = attention(d_value=5), attention(d_value=5, out_proj=False)
+    bare.load_state_dict({k: x for k, x in whole.state_dict().items() if not k.startswith("out_proj")})
+    x = torch.randn(2, 3, 12, dtype=torch.float64)
+    assert bare(x).shape == (2, 3, 4 * 5)
+    torch.testing.assert_close(whole.out_proj(bare(x)), whole(x))
+
+
+def test_each_head_is_normed_before_the_product() -> None:
+    made = attention(qk_norm=RMSNorm)
+    tap = Recorder()
+    made(torch.randn(2, 3, 12, dtype=torch.float64), tap=tap)
+    for name, norm in (("query", made.q_norm), ("key", made.k_norm)):
+        lengths = (tap.seen[name] / norm.weight).square().mean(-1)
+        torch.testing.assert_close(lengths, torch.ones_like(lengths), rtol=1e-3, atol=1e-3)
+
+
+def test_a_memory_may_be_projected_ahead() -> None:
+    made = attention(d_memory=7, n_kv_heads=2)
+    x, memory = torch.randn(2, 3, 12).double(), torch.randn(2, 5, 7).double()
+    torch.testing.assert_close(made(x, memory_kv=made.project_memory(memory)), made(x, memory))
+
+
+def test_cache_is_the_keys_and_values_seen_so_far() -> None:
+    made = attention(n_kv_heads=2)
+    x = torch.randn(2, 4, 12).double()
+    cache = new_layer_cache(made, 2, 4, torch.float64, x.device)
+    expected = made(x, mask=Mask(causal=True))
+    for t in range(4):
+        out = made(x[:, t : t + 1], cache=cache, slots=Slots(t, t + 1))
+        torch.testing.assert_close(out, expected[:, t : t + 1])
+
+
+@pytest.mark.parametrize("name", ["query", "key", "value", "scores", "weights", "context"])
+def test_a_tap_replaces_what_it_is_shown(name: str) -> None:
+    """Each named tensor leads to the output: another in its place gives another result, the one by hand."""
+    made = attention(n_kv_heads=2)
+    x = torch.randn(2, 5, 12).double()
+    seen = Recorder()
+    before = made(x, mask=Mask(causal=True), tap=seen)
+    assert not torch.allclose(made(x, mask=Mask(causal=True), tap=Recorder({name: lambda x: x.flip(-1)})), before)
+    ablated = made(x, mask=Mask(causal=True), tap=Recorder({name: torch.zeros_like}))
+    if name in ("value", "weights", "context"):  # nothing flows through: what is left is the output's bias
+        torch.testing.assert_close(ablated, made.out_proj.bias.expand(2, 5, 12))
+    else:  # equal scores: the mean of the values so far
+        values = repeat_kv(seen.seen["value"], 4).cumsum(2) / torch.arange(1, 6)[:, None]
+        torch.testing.assert_close(ablated, made.out_proj(values.transpose(1, 2).flatten(2)))
+
+
+def test_weights_that_a_tap_sees_are_those_before_dropout() -> None:
+    made = attention(dropout=0.5).train()
+    tap = Recorder()
+    made(torch.randn(2, 5, 12).double(), tap=tap)
+    torch.testing.assert_close(tap.seen["weights"].sum(-1), torch.ones(2, 4, 5).double())

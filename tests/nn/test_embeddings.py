@@ -1,0 +1,70 @@
+"""(tokens · scale + types + positions) → norm → dropout → projection, and the feed-forward layer, by hand."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, relu2
+from glassformer.nn.norms import LayerNorm
+from glassformer.nn.positions import LearnedPositions
+
+IDS, POSITIONS, TYPES = torch.tensor([[3, 1, 3]]), torch.tensor([0, 2, 4]), torch.tensor([[1, 0, 1]])
+
+
+def test_tokens_alone() -> None:
+    embeddings = Embeddings(nn.Embedding(5, 4), None, None, None, d_model=4)
+    assert torch.equal(embeddings(IDS, POSITIONS), embeddings.tokens.weight[IDS])
+
+
+def test_all_parts_in_their_order() -> None:
+    embeddings = Embeddings(
+        nn.Embedding(5, 4), LearnedPositions(6, 4), nn.Embedding(2, 4), LayerNorm(4), d_model=9, scale=True
+    )
+    assert embeddings.projection is not None
+    x = embeddings.tokens.weight[IDS] * math.sqrt(9)
+    x = x + embeddings.token_types.weight[TYPES] + embeddings.positions.table.weight[POSITIONS]
+    expected = F.layer_norm(x, (4,)) @ embeddings.projection.weight.T
+    torch.testing.assert_close(embeddings(IDS, POSITIONS, TYPES), expected)
+    zeros = torch.zeros_like(IDS)
+    assert torch.equal(embeddings(IDS, POSITIONS), embeddings(IDS, POSITIONS, zeros))
+
+
+def test_types_where_there_are_none_are_an_error() -> None:
+    with pytest.raises(ValueError, match="n_token_types"):
+        Embeddings(nn.Embedding(5, 4), None, None, None, d_model=4)(IDS, POSITIONS, TYPES)
+
+
+@pytest.mark.parametrize("gated", [False, True])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_feed_forward(activation: str, gated: bool) -> None:
+    act = ACTIVATIONS[activation]
+    layer = FeedForward(4, 7, act, gated=gated).double()
+    x = torch.randn(2, 3, 4).double()
+    up = x @ layer.up_proj.weight.T + layer.up_proj.bias
+    h = act(up)
+    if gated:
+        assert layer.gate_proj is not None
+        h = act(x @ layer.gate_proj.weight.T + layer.gate_proj.bias) * up
+    torch.testing.assert_close(layer(x), h @ layer.down_proj.weight.T + layer.down_proj.bias)
+    without = FeedForward(4, 7, act, gated=gated, bias=False)
+    assert {name.split(".")[1] for name, _ in without.named_parameters()} == {"weight"}
+
+
+def test_activations_by_formula() -> None:
+    x = torch.linspace(-3, 3, 13).double()
+    normal_cdf = (1 + torch.erf(x / math.sqrt(2))) / 2
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    expected = {
+        "relu": x.clamp(min=0),
+        "gelu": x * normal_cdf,
+        "gelu_tanh": x * (1 + inner.tanh()) / 2,
+        "silu": x / (1 + (-x).exp()),
+        "relu2": x.clamp(min=0) ** 2,
+    }
+    for name, activation in ACTIVATIONS.items():
+        torch.testing.assert_close(activation(x), expected[name])
+    assert relu2(torch.tensor(-1.0)) == 0

@@ -1,0 +1,56 @@
+"""Buffers of keys and values: where tokens land, what select and crop leave."""
+
+import torch
+
+from glassformer.nn.kv_cache import LayerCache, Slots, TransformerState
+
+N_ROWS, G, MAX_LEN, K, W = 3, 2, 6, 4, 5
+
+
+def layer() -> LayerCache:
+    return LayerCache(torch.zeros(N_ROWS, G, MAX_LEN + 1, K), torch.zeros(N_ROWS, G, MAX_LEN + 1, W))
+
+
+def state() -> TransformerState:
+    lengths = torch.tensor([2, 4, 1])
+    memory = [(torch.randn(N_ROWS, G, 3, K), torch.randn(N_ROWS, G, 3, W))]
+    mask = torch.eye(3).bool()
+    return TransformerState([layer()], MAX_LEN, lengths, 4, uniform=False, memory=memory, memory_mask=mask)
+
+
+def test_a_run_of_slots() -> None:
+    cache = layer()
+    key, value = torch.randn(N_ROWS, G, 2, K), torch.randn(N_ROWS, G, 2, W)
+    cache.append(key, value, Slots(0, 2))
+    keys, values = cache.append(key + 1, value + 1, Slots(2, 4))
+    assert torch.equal(keys, torch.cat([key, key + 1], 2)) and torch.equal(values, torch.cat([value, value + 1], 2))
+
+
+def test_a_slot_for_each_token() -> None:
+    """Row 0 writes slots 2 and 3, row 1 slot 0 after padding, row 2 slot 5 before padding."""
+    cache = layer()
+    key, value = torch.randn(N_ROWS, G, 2, K), torch.randn(N_ROWS, G, 2, W)
+    keys, values = cache.append(key, value, Slots(None, 6, torch.tensor([[2, 3], [MAX_LEN, 0], [5, MAX_LEN]])))
+    expected_keys, expected_values = torch.zeros(N_ROWS, G, 6, K), torch.zeros(N_ROWS, G, 6, W)
+    for row, slot, token in ((0, 2, 0), (0, 3, 1), (1, 0, 1), (2, 5, 0)):
+        expected_keys[row, :, slot] = key[row, :, token]
+        expected_values[row, :, slot] = value[row, :, token]
+    assert torch.equal(keys, expected_keys) and torch.equal(values, expected_values)
+
+
+def test_select_takes_rows_of_everything_and_copies() -> None:
+    before = state()
+    rows = torch.tensor([1, 1, 0, 2])
+    after = before.select(rows)
+    assert after.lengths.tolist() == [4, 4, 2, 1]
+    assert before.memory and after.memory and after.memory_mask is not None and before.memory_mask is not None
+    assert torch.equal(after.memory[0][1], before.memory[0][1][rows])
+    assert torch.equal(after.memory_mask, before.memory_mask[rows])
+    after.layers[0].keys[0] = 7
+    assert before.layers[0].keys.abs().sum() == 0 and after.layers[0].keys[1].abs().sum() == 0
+
+
+def test_crop_knows_whether_rows_are_equally_long() -> None:
+    even, uneven = state().crop(torch.tensor([1, 1, 1])), state().crop(torch.tensor([2, 3, 0]))
+    assert even.uniform and even.longest == 1
+    assert not uneven.uniform and uneven.longest == 3

@@ -1,0 +1,66 @@
+"""Norms: the fused operators against their formulas and torch.nn's modules."""
+
+import pytest
+import torch
+from torch import nn
+
+from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
+
+WIDTH = 7
+
+
+def filled(norm: nn.Module) -> nn.Module:
+    with torch.no_grad():
+        for parameter in norm.parameters():
+            parameter.normal_()
+    return norm
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [1e-12, 1e-5, 0.3])
+@pytest.mark.parametrize(("weight", "bias"), [(True, True), (True, False), (False, False)])
+def test_layer_norm(weight: bool, bias: bool, eps: float, dtype: torch.dtype) -> None:
+    norm = filled(LayerNorm(WIDTH, eps, weight, bias)).to(dtype)
+    x = (torch.randn(3, 4, WIDTH, dtype=dtype) * 3 + 5).requires_grad_()
+    results = []
+    for y in (norm(x), layer_norm_reference(x, norm.weight, norm.bias, eps)):
+        wanted = [x, *norm.parameters()]
+        results.append([y, *torch.autograd.grad((y * torch.arange(WIDTH)).sum(), wanted)])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1e-10)
+    if weight and bias:
+        theirs = nn.LayerNorm(WIDTH, eps, dtype=dtype)
+        theirs.load_state_dict(norm.state_dict())
+        torch.testing.assert_close(norm(x), theirs(x))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("eps", [1e-6, 0.3])
+@pytest.mark.parametrize("weight", [True, False])
+def test_rms_norm(weight: bool, eps: float, dtype: torch.dtype) -> None:
+    norm = filled(RMSNorm(WIDTH, eps, weight)).to(dtype)
+    x = (torch.randn(3, 4, WIDTH, dtype=dtype) * 3 + 5).requires_grad_()
+    results = []
+    for y in (norm(x), rms_norm_reference(x, norm.weight, eps)):
+        wanted = [x, *norm.parameters()]
+        results.append([y, *torch.autograd.grad((y * torch.arange(WIDTH)).sum(), wanted)])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-4 if dtype == torch.float32 else 1e-10)
+    if weight:
+        theirs = nn.RMSNorm(WIDTH, eps, dtype=dtype)
+        theirs.load_state_dict(norm.state_dict())
+        torch.testing.assert_close(norm(x), theirs(x))
+
+
+def test_fresh_norms_only_normalise() -> None:
+    x = torch.randn(5, WIDTH) * 4 + 2
+    y = LayerNorm(WIDTH, eps=0.0)(x)
+    torch.testing.assert_close(y.mean(-1), torch.zeros(5), rtol=0, atol=1e-5)
+    torch.testing.assert_close(y.var(-1, unbiased=False), torch.ones(5), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(RMSNorm(WIDTH, eps=0.0)(x).square().mean(-1), torch.ones(5), rtol=1e-4, atol=1e-4)
+
+
+def test_rms_norm_takes_narrower_input_than_its_weight() -> None:
+    """What a linear layer under autocast hands over; no warning, and no change of type."""
+    x = torch.randn(5, WIDTH, dtype=torch.bfloat16)
+    y = RMSNorm(WIDTH)(x)
+    assert y.dtype == torch.bfloat16
+    torch.testing.assert_close(y.float(), rms_norm_reference(x.float(), None, 1e-5), rtol=0.02, atol=0.02)

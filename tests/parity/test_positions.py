@@ -1,0 +1,114 @@
+"""Frequencies, slopes, buckets and sinusoids equal to transformers' own, number for number."""
+
+import math
+import os
+from typing import Any
+
+import pytest
+import torch
+from configs import LLAMA, random_ids
+
+from glassformer.config import LinearScaling, Llama3Scaling, RotaryPositions, Scaling, YarnScaling
+from glassformer.models.build import _rotary
+from glassformer.nn.positions import AlibiBias, relative_bucket, sinusoid
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+transformers = pytest.importorskip("transformers")
+
+SCALINGS: dict[str, tuple[Scaling, dict[str, Any]]] = {
+    "linear": (LinearScaling(3.0), {"factor": 3.0}),
+    "llama3": (
+        Llama3Scaling(8.0, 1.0, 4.0, 8192),
+        {
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    ),
+    "yarn": (
+        YarnScaling(16.0, 4096, 24.0, 2.0),
+        {"factor": 16.0, "original_max_position_embeddings": 4096, "beta_fast": 24.0, "beta_slow": 2.0},
+    ),
+}
+
+
+@pytest.mark.parametrize("base", [10000.0, 500000.0])
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("kind", SCALINGS)
+def test_scaled_frequencies(kind: str, d_head: int, base: float) -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    scaling, parameters = SCALINGS[kind]
+    config = transformers.LlamaConfig(
+        hidden_size=2 * d_head,
+        num_attention_heads=2,
+        max_position_embeddings=131072,
+        rope_parameters={"rope_type": kind, "rope_theta": base} | parameters,
+    )
+    expected, attention_factor = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
+    rotary = _rotary(RotaryPositions(base, scaling=scaling), d_head)
+    assert rotary is not None
+    torch.testing.assert_close(rotary.inverse_frequencies, expected, rtol=1e-6, atol=0)
+    assert rotary.attention_factor == pytest.approx(attention_factor, rel=1e-12)
+
+
+@pytest.mark.parametrize("n_heads", [1, 2, 3, 6, 8, 12, 20])
+def test_alibi(n_heads: int) -> None:
+    """Theirs is slope · key position: the same as ours but for a constant in each row, which softmax ignores."""
+    from transformers.models.bloom.modeling_bloom import build_alibi_tensor
+
+    mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
+    theirs = build_alibi_tensor(mask, n_heads, torch.float32).reshape(2, n_heads, 1, 6)
+    positions = (mask.cumsum(-1) - 1).clamp(min=0)
+    ours = AlibiBias(n_heads)(positions, positions)
+    seen = (torch.ones(6, 6).tril() * mask[:, None]).bool()[:, None]  # causal, real keys
+    shift = AlibiBias(n_heads).slopes[:, None, None] * positions[:, None, :, None]
+    torch.testing.assert_close(
+        *(x.masked_fill(~seen, 0.0) for x in (ours, theirs - shift)), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+@pytest.mark.parametrize(("n_buckets", "max_distance"), [(32, 128), (8, 12), (64, 1000)])
+def test_relative_buckets(n_buckets: int, max_distance: int, bidirectional: bool) -> None:
+    from transformers.models.t5.modeling_t5 import T5Attention
+
+    distance = torch.arange(-1500, 1501)
+    expected = T5Attention._relative_position_bucket(distance, bidirectional, n_buckets, max_distance)
+    assert torch.equal(relative_bucket(distance, n_buckets, max_distance, bidirectional), expected)
+
+
+def test_sinusoids_in_halves_are_marians() -> None:
+    from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
+
+    table = MarianSinusoidalPositionalEmbedding(40, 16)
+    filled = table.create_weight() if hasattr(table, "create_weight") else None
+    expected = table.weight if filled is None else filled
+    torch.testing.assert_close(sinusoid(torch.arange(40), 16, "halves"), expected.detach(), rtol=0, atol=1e-5)
+
+
+def test_sinusoids_are_the_papers_formula() -> None:
+    table = sinusoid(torch.arange(50), 12)
+    for position in (0, 1, 7, 49):
+        for i in range(6):
+            angle = position / 10000 ** (2 * i / 12)
+            assert table[position, 2 * i].item() == pytest.approx(math.sin(angle), abs=1e-5)
+            assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
+
+
+def test_rotary_turns_as_llama_does() -> None:
+    """Angles of rows with positions of their own, and the turn itself."""
+    from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
+
+    from glassformer.nn.positions import apply_rotary
+
+    rotary = _rotary(LLAMA.positions, 6)
+    assert rotary is not None
+    positions = random_ids(200, 3, 5)
+    query, key = torch.randn(3, 4, 5, 6), torch.randn(3, 2, 5, 6)
+    angle = positions[..., None].float() * 100.0 ** -(torch.arange(0, 6, 2) / 6)
+    angle = torch.cat((angle, angle), -1)
+    expected = apply_rotary_pos_emb(query, key, angle.cos(), angle.sin())
+    cos_sin = rotary(positions)
+    torch.testing.assert_close((apply_rotary(query, *cos_sin), apply_rotary(key, *cos_sin)), expected)
