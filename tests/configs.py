@@ -76,9 +76,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "window": replace(LLAMA, decoder=replace(LLAMA.decoder, window_pattern=(3,))),
     "window_pattern": replace(GPT, decoder=replace(TWO_LAYERS, n_layers=3, window_pattern=(2, 0))),
     "alibi": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, n_heads=3, d_head=4)),
-    "alibi_window": replace(
-        GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, window_pattern=(0, 3))
-    ),
+    "alibi_window": replace(GPT, positions=AlibiPositions(), decoder=replace(TWO_LAYERS, window_pattern=(0, 3))),
     "relative": replace(GPT, positions=RelativePositions(n_buckets=8, max_distance=12), attention_scale=1.0),
     "no_positions": replace(GPT, positions=NoPositions(), norm_weight=False, activation="relu2"),
     "sinusoidal_halves": replace(GPT, positions=SinusoidalPositions("halves"), activation="gelu_tanh"),
@@ -165,9 +163,7 @@ def randomise(module: torch.nn.Module, seed: int = 0) -> None:
             parameter.copy_(noise + 1 if is_scale else noise)
 
 
-def random_model(
-    config: TransformerConfig | str, seed: int = 0, dtype: torch.dtype = torch.float64
-) -> Transformer:
+def random_model(config: TransformerConfig | str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Transformer:
     """A model in evaluation mode with all parameters random."""
     model = build_model(CONFIGS[config] if isinstance(config, str) else config).to(dtype).eval()
     randomise(model, seed)

@@ -1,6 +1,14 @@
-"""Makes `configs` and the helpers of `parity/` importable from every test, however pytest is called."""
+"""What every test finds: the helpers `configs` and `parity.pairs` importable however pytest is called, and one seed."""
 
 import sys
 from pathlib import Path
 
+import pytest
+import torch
+
 sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture(autouse=True)
+def one_seed() -> None:
+    torch.manual_seed(0)

@@ -12,7 +12,7 @@ from glassformer.data.sources import read_documents
 from glassformer.data.tokens import TokenFile, encode_text
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode, evaluation_rows
-from glassformer.inference.decode import StopWatch, generate
+from glassformer.inference.decode import StopWatch, check_prompts, generate, never_written
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.causal import CausalObjective
 from glassformer.run_config import GenerationConfig, Run, WindowRows
@@ -69,14 +69,13 @@ class Model:
             pieces[row] = "" if token in end_ids else watches[row].push(streams[row].push(token))
             return watches[row].stopped
 
-        never = [i for name in self.tokenizer.special_tokens if (i := self.tokenizer.token_to_id(name)) is not None]
         steps = generate(
             self.network,
             ids,
             config,
             max_len=self.network.config.max_len,
             end_ids=end_ids,
-            never=[i for i in never if i not in end_ids],
+            never=never_written(self.tokenizer, self.network.config.vocab_size),
             slide=slide,
             device=self.device,
             is_finished=is_finished,
@@ -88,6 +87,10 @@ class Model:
             "" if watch.stopped else watch.push(stream.flush()) + watch.flush()
             for watch, stream in zip(watches, streams, strict=True)
         ]
+
+    def check_prompts(self, prompts: Sequence[str], *, slide: bool = False) -> None:
+        """`UserError` when one of them cannot be gone on from, before any of them is."""
+        check_prompts([self.prompt_ids(prompt) for prompt in prompts], self.network.config.max_len, slide)
 
     def prompt_ids(self, prompt: str) -> list[int]:
         """The ids of a prompt; an empty one starts from the token that stands between documents."""

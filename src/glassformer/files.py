@@ -38,7 +38,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     except OSError as error:
         raise UserError(f"cannot write {path}: {reason(error)}; choose a place that can be written") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        if temporary.exists():
+            temporary.unlink()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -108,10 +109,19 @@ def fsync_folder(path: Path) -> None:
         fsync_file(path)
 
 
-def require_writable_folder(path: Path) -> None:
-    """Makes a folder, and proves now that files can be written there, before hours of work depend on it."""
-    write_bytes(path / ".write-test", b"")
-    (path / ".write-test").unlink()
+def require_writable(folder: Path) -> None:
+    """Proves that a folder can be made and written, before hours of work depend on it; leaves nothing behind."""
+    place = folder.absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir():
+        raise UserError(f"cannot write {folder}: {place} is a file; choose another folder")
+    probe = place / f".glassformer-{os.getpid()}"
+    try:
+        probe.mkdir()
+        probe.rmdir()
+    except OSError as error:
+        raise UserError(f"cannot write {folder}: {reason(error)}; choose a place that can be written") from error
 
 
 @contextmanager

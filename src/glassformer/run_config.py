@@ -8,6 +8,11 @@ from glassformer.errors import UserError
 from glassformer.settings import setting
 
 
+def _require(fine: bool, name: str, value: object, must: str) -> None:
+    if not fine:
+        raise UserError(f"{name} is {value} and must {must}")
+
+
 @dataclass(frozen=True)
 class TokenizerConfig:
     """How text becomes ids."""
@@ -20,6 +25,10 @@ class TokenizerConfig:
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "they take the first ids"
     )
     dropout: float = setting(0.0, "share of merges left out at random in the training text, once (BPE-dropout)")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for a share that is none."""
+        _require(0 <= self.dropout <= 1, "tokenizer.dropout", self.dropout, "be from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -62,6 +71,11 @@ class CausalConfig:
 
     kind: ClassVar[str] = "causal"
     label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for a probability that is none."""
+        smoothing = self.label_smoothing
+        _require(0 <= smoothing < 1, "objective.label_smoothing", smoothing, "be at least 0 and below 1")
 
 
 @dataclass(frozen=True)
@@ -204,21 +218,27 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot make a run."""
-        for name in (
-            "max_steps",
-            "batch_size",
-            "accumulation",
-            "eval_every",
-            "log_every",
-            "keep_checkpoints",
-        ):
-            if getattr(self, name) < 1:
-                raise UserError(f"train.{name} is {getattr(self, name)} and must be at least 1")
+        for name in ("max_steps", "batch_size", "accumulation", "eval_every", "log_every", "keep_checkpoints"):
+            _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "be at least 1")
         for name in ("checkpoint_every", "clip_norm", "seed"):
-            if getattr(self, name) < 0:
-                raise UserError(f"train.{name} is {getattr(self, name)} and must not be negative")
-        if not 0 <= self.ema_decay < 1:
-            raise UserError(f"train.ema_decay is {self.ema_decay} and must be at least 0 and below 1")
+            _require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "not be negative")
+        _require(0 <= self.ema_decay < 1, "train.ema_decay", self.ema_decay, "be at least 0 and below 1")
+        warmup = self.schedule.warmup_steps
+        _require(warmup >= 0, "train.schedule.warmup_steps", warmup, "not be negative")
+        _check_optimizer("train.optimizer", self.optimizer)
+
+
+def _check_optimizer(name: str, config: OptimizerConfig) -> None:
+    rate, decay = config.learning_rate, config.weight_decay
+    _require(0 < rate < float("inf"), f"{name}.learning_rate", rate, "be a positive number")
+    _require(0 <= decay < float("inf"), f"{name}.weight_decay", decay, "not be negative")
+    if isinstance(config, MuonConfig):
+        _require(config.n_steps >= 1, f"{name}.n_steps", config.n_steps, "be at least 1")
+        _require(0 <= config.momentum < 1, f"{name}.momentum", config.momentum, "be at least 0 and below 1")
+        _check_optimizer(f"{name}.adamw", config.adamw)
+    else:
+        _require(all(0 <= beta < 1 for beta in config.betas), f"{name}.betas", list(config.betas), "be below 1")
+        _require(config.eps >= 0, f"{name}.eps", config.eps, "not be negative")
 
 
 @dataclass(frozen=True)
@@ -236,20 +256,13 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that mean nothing."""
-        checks = (
-            (self.max_new_tokens >= 1, f"max_new_tokens is {self.max_new_tokens} and must be at least 1"),
-            (self.temperature >= 0, f"temperature is {self.temperature} and must not be negative"),
-            (self.top_k >= 0, f"top_k is {self.top_k} and must not be negative (0 = all tokens)"),
-            (0 < self.top_p <= 1, f"top_p is {self.top_p} and must be above 0 and at most 1"),
-            (0 <= self.min_p <= 1, f"min_p is {self.min_p} and must be from 0 to 1"),
-            (
-                self.repetition_penalty > 0,
-                f"repetition_penalty is {self.repetition_penalty} and must be positive",
-            ),
-        )
-        for fine, message in checks:
-            if not fine:
-                raise UserError(message)
+        _require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "be at least 1")
+        _require(self.temperature >= 0, "temperature", self.temperature, "not be negative")
+        _require(self.top_k >= 0, "top_k", self.top_k, "not be negative (0 = all tokens)")
+        _require(0 < self.top_p <= 1, "top_p", self.top_p, "be above 0 and at most 1")
+        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "be from 0 to 1")
+        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "be positive")
+        _require(self.seed >= 0, "seed", self.seed, "not be negative")
 
 
 @dataclass(frozen=True)

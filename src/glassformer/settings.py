@@ -100,7 +100,8 @@ def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command li
     3
     """
     table = to_dict(value)
-    for flag, text in sorted(flags.items(), key=lambda item: not item[0].endswith(".kind")):
+    kinds_first = sorted(flags.items(), key=lambda item: (not item[0].endswith(".kind"), item[0].count(".")))
+    for flag, text in kinds_first:  # from the outside in: a new kind clears the keys below it
         *path, leaf = flag.replace("-", "_").split(".")
         inner = table
         for name in path:

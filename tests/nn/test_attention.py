@@ -4,11 +4,11 @@ import itertools
 
 import pytest
 import torch
-from configs import Recorder, randomise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from configs import Recorder, randomise
 from glassformer.nn.attention import MultiHeadAttention, new_layer_cache
 from glassformer.nn.attention_functions import (
     additive_scores,

@@ -60,6 +60,4 @@ class Pairs:
     def assert_equal_gradients(self, tolerance: float) -> None:
         for pair in self.pairs:
             assert pair.ours.grad is not None and pair.theirs.grad is not None
-            torch.testing.assert_close(
-                pair.ours.grad, pair.part(pair.theirs.grad), rtol=tolerance, atol=tolerance
-            )
+            torch.testing.assert_close(pair.ours.grad, pair.part(pair.theirs.grad), rtol=tolerance, atol=tolerance)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from configs import LLAMA, random_ids
 
+from configs import LLAMA, random_ids
 from glassformer.config import LinearScaling, Llama3Scaling, RotaryPositions, Scaling, YarnScaling
 from glassformer.models.build import _rotary
 from glassformer.nn.positions import AlibiBias, relative_bucket, sinusoid
@@ -64,9 +64,7 @@ def test_alibi(n_heads: int) -> None:
     ours = AlibiBias(n_heads)(positions, positions)
     seen = (torch.ones(6, 6).tril() * mask[:, None]).bool()[:, None]  # causal, real keys
     shift = AlibiBias(n_heads).slopes[:, None, None] * positions[:, None, :, None]
-    torch.testing.assert_close(
-        *(x.masked_fill(~seen, 0.0) for x in (ours, theirs - shift)), rtol=1e-5, atol=1e-6
-    )
+    torch.testing.assert_close(*(x.masked_fill(~seen, 0.0) for x in (ours, theirs - shift)), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("bidirectional", [False, True])

@@ -6,11 +6,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from configs import GPT, Recorder, randomise
-from parity.pairs import Pairs
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from configs import GPT, Recorder, randomise
 from glassformer.config import Stack, TransformerConfig
 from glassformer.models.blocks import Block, BlockInputs, post_norm, pre_norm
 from glassformer.models.build import build_model
@@ -18,6 +17,7 @@ from glassformer.nn.attention import EVERYONE, MultiHeadAttention
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import LayerNorm
+from parity.pairs import Pairs
 
 D, HEADS, D_FF, B, T, S = 12, 3, 20, 3, 6, 5
 TOLERANCE = 1e-9
@@ -185,9 +185,7 @@ def test_decoder_layer(mask: str, norm_first: bool, kind: tuple[str, bool], sour
     x, x2 = vectors(B, T, D, seed=1)
     memory, memory2 = vectors(B, S, D, seed=2)
     our_mask, masks = MASKS[mask]
-    inputs = BlockInputs(
-        mask=our_mask, memory=memory, memory_mask=Mask(keys=SOURCE_PADDING if source_padded else None)
-    )
+    inputs = BlockInputs(mask=our_mask, memory=memory, memory_mask=Mask(keys=SOURCE_PADDING if source_padded else None))
     expected = theirs(
         x2,
         memory2,
@@ -213,9 +211,7 @@ def test_whole_transformer(norm_first: bool, padded: bool) -> None:
     ours = build_model(config)
     layer = nn.TransformerEncoderLayer(D, HEADS, D_FF, 0.0, batch_first=True, norm_first=norm_first)
     encoder = nn.TransformerEncoder(layer, 3, nn.LayerNorm(D), enable_nested_tensor=False)
-    theirs = nn.Transformer(
-        D, HEADS, 3, 2, D_FF, 0.0, "relu", encoder, batch_first=True, norm_first=norm_first
-    )
+    theirs = nn.Transformer(D, HEADS, 3, 2, D_FF, 0.0, "relu", encoder, batch_first=True, norm_first=norm_first)
     pairs = Pairs(ours, theirs, without=("encoder.embeddings.", "decoder.embeddings."))
     for stack, n_layers in (("encoder", 3), ("decoder", 2)):
         for i in range(n_layers):

@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from configs import random_ids, randomise
-from parity.pairs import Pairs
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from configs import random_ids, randomise
 from glassformer.config import (
     LearnedPositions,
     LinearScaling,
@@ -27,6 +26,7 @@ from glassformer.config import (
 )
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
+from parity.pairs import Pairs
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 transformers = pytest.importorskip("transformers")
@@ -213,8 +213,7 @@ LLAMA_NAMES = {
     "output.proj": "lm_head",
 }
 QWEN3_NAMES = LLAMA_NAMES | {
-    f"decoder.blocks.{{i}}.self_attn.{norm}": f"model.layers.{{i}}.self_attn.{norm}"
-    for norm in ("q_norm", "k_norm")
+    f"decoder.blocks.{{i}}.self_attn.{norm}": f"model.layers.{{i}}.self_attn.{norm}" for norm in ("q_norm", "k_norm")
 }
 
 
@@ -296,9 +295,7 @@ FAMILIES = {
         high_freq_factor=4.0,
         original_max_position_embeddings=16,
     ),
-    "llama_yarn": rope(
-        LLAMA, YarnScaling(4.0, 16), rope_type="yarn", factor=4.0, original_max_position_embeddings=16
-    ),
+    "llama_yarn": rope(LLAMA, YarnScaling(4.0, 16), rope_type="yarn", factor=4.0, original_max_position_embeddings=16),
     "mistral": Family(
         replace(LLAMA, decoder=replace(LLAMA.decoder, window_pattern=(4,))),
         lambda: llama("Mistral", sliding_window=4),

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from configs import CROSS, GENERATORS, random_ids, random_model
 from torch import Tensor
 
+from configs import CROSS, GENERATORS, random_ids, random_model
 from glassformer.models.transformer import Transformer
 from glassformer.nn.kv_cache import TransformerState
 

@@ -5,9 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from configs import BY_TOKEN, CAUSAL, CONFIGS, CROSS, ENCODERS, Recorder, random_ids, random_inputs, random_model
 from torch import Tensor
 
+from configs import BY_TOKEN, CAUSAL, CONFIGS, CROSS, ENCODERS, Recorder, random_ids, random_inputs, random_model
 from glassformer.config import RotaryPositions, SequenceHead
 from glassformer.models.build import build_model
 
@@ -148,9 +148,7 @@ def test_activation_checkpointing_gives_the_same_gradients(name: str) -> None:
 @EVERY
 def test_meta_device_build_has_the_same_shapes(name: str) -> None:
     real, meta = build_model(CONFIGS[name]), build_model(CONFIGS[name], device="meta")
-    assert {k: x.shape for k, x in meta.state_dict().items()} == {
-        k: x.shape for k, x in real.state_dict().items()
-    }
+    assert {k: x.shape for k, x in meta.state_dict().items()} == {k: x.shape for k, x in real.state_dict().items()}
     assert all(x.is_meta for x in [*meta.parameters(), *meta.buffers()])
     assert meta.n_parameters() == real.n_parameters()
 

@@ -1,7 +1,12 @@
 """Command-line words: plain options of a verb, and dotted `--section.key value` flags of a run."""
 
 import difflib
+import functools
+import io
+import re
+import sys
 from collections.abc import Sequence
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
@@ -80,12 +85,46 @@ def flags_help() -> str:
 
 def parse(function: Any, argv: Sequence[str], verb: str) -> Any:
     """Calls a verb's function with its typed arguments (tyro); its docstring is the help text."""
+
+    @functools.wraps(function)
+    def bound(*args: Any, **options: Any) -> Any:
+        return functools.partial(function, *args, **options)
+
+    said = io.StringIO()
     try:
-        return tyro.cli(function, args=list(argv), prog=f"glassformer {verb}")
+        with redirect_stderr(said):
+            call = tyro.cli(bound, args=list(argv), prog=f"glassformer {verb}")
     except SystemExit as stop:
         if stop.code in (0, None):
             return 0
-        raise
+        raise UserError(f"{one_sentence(said.getvalue().splitlines())} (glassformer {verb} --help says more)") from None
+    return call()
+
+
+def one_sentence(box: Sequence[str]) -> str:
+    """What one of tyro's boxes says: its first paragraph, and the option that it suggests.
+
+    >>> box = ["╭─ Error ─╮", "│ Unrecognized options: --jsn │", "│ ─── │", "│ Perhaps you meant: │", "│ --json │"]
+    >>> print(one_sentence(box))
+    unrecognized options: --jsn: did you mean --json?
+    """
+    lines = [line.strip("│ ") for line in box if "╭" not in line]
+    ends = [i for i, line in enumerate(lines) if not line.strip("─╰╯")]
+    first = " ".join(lines[: ends[0]] if ends else lines)
+    wrong = re.match(r"Error parsing (\S+): .*?(?:\{None\}\|)?(\w+) could be instantiated from \[(.*)\]", first)
+    if wrong:
+        first = f"{wrong[1]} must be {wrong[2]}, not {wrong[3]}"
+    near = re.search(r"Perhaps you meant:\s+(--[\w.-]+)", " ".join(lines))
+    return first[:1].lower() + first[1:] + (f": did you mean {near[1]}?" if near else "")
+
+
+def read_stdin() -> str:
+    """All of standard input; bytes that are no text are the user's mistake."""
+    try:
+        return sys.stdin.read()
+    except UnicodeDecodeError as error:
+        byte = error.object[error.start]
+        raise UserError(f"standard input is not UTF-8: byte {byte:#04x}; convert it first") from error
 
 
 def fail(message: str) -> NoReturn:

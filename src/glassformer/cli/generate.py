@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from glassformer import api, files
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 
@@ -72,6 +72,10 @@ def generate(
     if prompt is not None and input is not None:
         raise UserError("--prompt and --input exclude each other")
     prompts = None if input is None else list(_prompts(input))
+    if prompts is not None and not prompts:
+        raise UserError(f'{input} holds no prompt: each line must be an object with a text field "prompt"')
+    if output is not None:
+        files.require_writable(output.parent)
     model = api.load(directory, step=checkpoint, device=device)
     slide = context == "slide"
     if prompts is not None:
@@ -88,13 +92,17 @@ def generate(
 def _write(model: api.Model, prompt: str, slide: bool, settings: dict[str, Any]) -> None:
     """Streams to the terminal; notes on the context go to standard error."""
     _note_context(model, prompt, slide)
-    print(prompt, end="", flush=True)
-    for pieces in model.stream([prompt], slide=slide, **settings):
-        print(pieces[0], end="", flush=True)
+    n_new = 0
+    for n_new, pieces in enumerate(model.stream([prompt], slide=slide, **settings)):
+        print(prompt if n_new == 0 else "", pieces[0], sep="", end="", flush=True)
     print()
+    max_len = model.network.config.max_len
+    if not slide and len(model.prompt_ids(prompt)) + n_new > max_len:
+        err(f"the context of {max_len} tokens is full; --context slide goes on beyond it")
 
 
 def _note_context(model: api.Model, prompt: str, slide: bool) -> None:
+    model.check_prompts([prompt], slide=slide)
     n_tokens, max_len = len(model.prompt_ids(prompt)), model.network.config.max_len
     if slide and n_tokens > max_len:
         err(f"the prompt has {n_tokens} tokens; its first {n_tokens - max_len} are outside of the context and dropped")
@@ -121,7 +129,7 @@ def input_line() -> str:
 
 
 def _prompts(source: str) -> Iterator[str]:
-    text = sys.stdin.read() if source == "-" else files.read_text(Path(source))
+    text = read_stdin() if source == "-" else files.read_text(Path(source))
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
@@ -139,6 +147,7 @@ def _from_file(
     model: api.Model, prompts: list[str], output: Path | None, slide: bool, settings: dict[str, Any]
 ) -> None:
     """One JSON object a prompt, in order."""
+    model.check_prompts(prompts, slide=slide)
     lines = []
     for first in range(0, len(prompts), BATCH):
         batch = prompts[first : first + BATCH]

@@ -1,7 +1,5 @@
 """glassformer recipes [NAME]"""
 
-from importlib.resources import files as package_files
-
 from glassformer import recipes
 from glassformer.cli.arguments import fail, read_words
 
@@ -18,10 +16,7 @@ def main(argv: list[str]) -> int:
     if len(words.places) > 1:
         fail("recipes takes one name, or none for the whole list")
     if words.places:
-        name = words.places[0]
-        if name != "REFERENCE":
-            recipes.load(name)
-        print((package_files("glassformer.recipes") / f"{name}.toml").read_text("utf-8"), end="")
+        print(recipes.text(words.places[0]), end="")
         return 0
     for name in recipes.names():
         print(f"{name:<24}{recipes.load(name).description}")

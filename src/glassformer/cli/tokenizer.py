@@ -1,12 +1,11 @@
 """glassformer tokenizer train|encode|decode|explain"""
 
-import sys
 from pathlib import Path
 from typing import Literal
 
 import tyro
 
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.progress import TerminalReporter
 from glassformer.data.sources import read_documents, read_pieces
 from glassformer.errors import UserError
@@ -73,9 +72,9 @@ def encode(
         allow_special: Let "[MASK]" and its like in the text be special tokens.
         tokens: Print the tokens readably in place of ids.
     """
-    loaded = _load(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     ids = loaded.encode(
-        sys.stdin.read() if text == "-" else text,
+        read_stdin() if text == "-" else text,
         allow_special=loaded.special_tokens if allow_special else (),
     )
     print(" ".join(loaded.tokens(ids) if tokens else map(str, ids)))
@@ -89,9 +88,9 @@ def decode(tokenizer: tyro.conf.Positional[Path], ids: tyro.conf.Positional[tupl
         tokenizer: A tokenizer.json, or a model directory.
         ids: Token ids; none reads them from standard input.
     """
-    loaded = _load(tokenizer)
+    loaded = load_tokenizer(tokenizer)
     try:
-        numbers = list(ids) or [int(word) for word in sys.stdin.read().split()]
+        numbers = list(ids) or [int(word) for word in read_stdin().split()]
     except ValueError as error:
         raise UserError("standard input must hold token ids, whole numbers apart by spaces") from error
     print(loaded.decode(numbers))
@@ -105,7 +104,7 @@ def explain(tokenizer: tyro.conf.Positional[Path], word: tyro.conf.Positional[st
         tokenizer: A tokenizer.json, or a model directory.
         word: A word or a short text.
     """
-    print(_load(tokenizer).explain(word))
+    print(load_tokenizer(tokenizer).explain(word))
     return 0
 
 
@@ -116,9 +115,10 @@ def report(tokenizer: tyro.conf.Positional[Path], text_files: tyro.conf.Position
         tokenizer: A tokenizer.json, or a model directory.
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
     """
-    print(_load(tokenizer).report(read_documents(list(text_files))))
+    print(load_tokenizer(tokenizer).report(read_documents(list(text_files))))
     return 0
 
 
-def _load(path: Path) -> Tokenizer:
+def load_tokenizer(path: Path) -> Tokenizer:
+    """From a tokenizer.json, or out of a model directory."""
     return Tokenizer.load(path / "tokenizer.json" if path.is_dir() else path)

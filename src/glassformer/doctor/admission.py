@@ -4,6 +4,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -125,14 +126,20 @@ def _in_float64(patient: Patient, rows: Rows) -> Patient:
 
 
 def _tables(patient: Patient, rows: Rows) -> tuple[nn.Embedding, ...]:
-    """The embeddings that are given exactly the token ids."""
+    """The embeddings that look the token ids up: given them, they return one vector for each id.
+
+    Some position tables are given the ids too, for their shape.
+    """
     found: list[nn.Embedding] = []
 
-    def look(table: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if isinstance(table, nn.Embedding) and torch.equal(inputs[0], rows.token_ids):
-            found.append(table)
+    def look(table: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ids = rows.token_ids
+        if inputs and torch.equal(inputs[0], ids) and output.shape[:2] == ids.shape:
+            vectors = [output[ids == token_id] for token_id in ids.unique()]
+            if all(torch.equal(v, v[:1].expand_as(v)) for v in vectors):
+                found.append(cast(nn.Embedding, table))
 
-    hooks = [m.register_forward_pre_hook(look) for m in patient.module.modules() if isinstance(m, nn.Embedding)]
+    hooks = [m.register_forward_hook(look) for m in patient.module.modules() if isinstance(m, nn.Embedding)]
     try:
         patient.logits(rows)
     finally:

@@ -11,7 +11,7 @@ from torch import nn
 from glassformer.doctor import invariance, learning, visibility
 from glassformer.doctor.adapter import Forward, Kind, Loss
 from glassformer.doctor.admission import admit, on_copies_only
-from glassformer.doctor.patient import NotApplicable, Patient, device_of, first_line, generators_kept
+from glassformer.doctor.patient import NotApplicable, Patient, device_of, first_line, generators_kept, seed_everything
 from glassformer.doctor.report import Report, Result
 from glassformer.errors import UserError
 
@@ -171,6 +171,7 @@ def _named(name: str) -> Check:
 def _result(one: Check, patient: Patient, seed: int) -> Result:
     # Every check draws the same rows whether the others run or not.
     patient.generator.manual_seed(seed)
+    seed_everything(seed)
     passed: bool | None
     try:
         passed, detail = one.run(patient)

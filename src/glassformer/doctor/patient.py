@@ -70,8 +70,11 @@ class Patient:
 
     @property
     def tolerance(self) -> float:
-        """√eps, half of the dtype's digits: far above what the order of summation moves, far below a token's effect."""
-        return float(torch.finfo(self.dtype).eps ** 0.5)
+        """√eps: far above what the order of summation moves, far below a token's effect.
+
+        Not below 1e-6, because many modules compute angles and masks in float32 whatever their weights are in.
+        """
+        return max(float(torch.finfo(self.dtype).eps ** 0.5), 1e-6)
 
     def need_mask(self) -> None:
         if self.mask_use == "none":
@@ -146,7 +149,6 @@ class Patient:
 
     def loss_of(self, rows: Rows, module: nn.Module | None = None) -> tuple[Tensor, int]:
         """(sum of nats, number of targets), with gradient. A loss that was given always gets masks."""
-        seed_everything(0)
         rows = self.masked(rows) if self.loss_is_given and rows.attention_mask is None else rows
         total, n_targets = call(self.loss, module or self.module, rows)
         return total, int(n_targets)

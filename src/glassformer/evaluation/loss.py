@@ -1,6 +1,7 @@
 """The reported loss: over a whole text, every target once, total nats over total targets."""
 
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -24,7 +25,7 @@ class LossReport:
     loss: float
     """Nats per target token: total nats / total targets."""
     perplexity: float
-    """exp(loss)."""
+    """exp(loss); from e^709 on the largest number there is, because JSON has no infinity."""
     bits_per_byte: float | None
     """Total bits / bytes of the text as UTF-8: comparable across tokenizers. None when the bytes are unknown."""
     n_tokens: int
@@ -42,7 +43,7 @@ def loss_report(nats: float, n_targets: int, n_bytes: int | None) -> LossReport:
     """
     loss = nats / n_targets
     bits_per_byte = nats / math.log(2) / n_bytes if n_bytes else None
-    perplexity = math.exp(loss) if loss < 700 else math.inf
+    perplexity = math.exp(loss) if loss < 709 else sys.float_info.max
     return LossReport(loss, perplexity, bits_per_byte, n_targets)
 
 

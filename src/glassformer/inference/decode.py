@@ -11,6 +11,7 @@ from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.run_config import GenerationConfig
+from glassformer.tokenization.tokenizer import Tokenizer
 
 PREFILL = 256
 """Prompt tokens read at once: their logits need memory, and only the last of each row are wanted."""
@@ -32,23 +33,19 @@ def generate(
 
     A row ends with one of `end_ids` (which is yielded), when `is_finished(row, id)` says so, after
     `config.max_new_tokens`, or when the model's context `max_len` is full. With `slide` it goes on then: the
-    older half of the context is dropped and the rest read again. Ids in `never` are never chosen.
+    older half of the row's context is dropped and the rest read again. Ids in `never` are never chosen.
 
     Every row draws from its own generator, seeded by `config.seed`: a row of a batch gets what it would get
     alone. Raises `UserError` for an empty prompt, and for one longer than the context unless `slide`.
     """
+    check_prompts(prompts, max_len, slide)
+    if not prompts:
+        return
     histories = [list(prompt) for prompt in prompts]
-    for i, history in enumerate(histories):
-        if not history:
-            raise UserError(f"prompt {i + 1} is empty: give at least one token to start from")
-        if len(history) > max_len and not slide:
-            raise UserError(
-                f"prompt {i + 1} has {len(history)} tokens and the model's context is {max_len}: shorten it, or "
-                "let the context slide (--context slide), which drops the beginning"
-            )
+    begins = [max(0, len(history) - max_len) for history in histories]  # where each row's context begins
     draws = [np.random.default_rng(config.seed) for _ in histories]
     rows = list(range(len(histories)))  # of the state → of the prompts
-    logits, state = _read(model, [h[-max_len:] for h in histories], max_len, device)
+    logits, state = _read(model, [h[begin:] for h, begin in zip(histories, begins, strict=True)], max_len, device)
     banned = torch.tensor(list(never), dtype=torch.long, device=device)
     for _ in range(config.max_new_tokens):
         chosen = _next_ids(logits, config, [histories[r] for r in rows], [draws[r] for r in rows], banned)
@@ -68,13 +65,33 @@ def generate(
         if len(alive) < len(rows):
             keep = torch.tensor(alive, device=device)
             rows, chosen, state = [rows[p] for p in alive], [chosen[p] for p in alive], state.select(keep)
-        if int(state.lengths.max()) >= max_len:
-            half = max(1, max_len // 2)
-            logits, state = _read(model, [histories[r][-half:] for r in rows], max_len, device)
+        full_rows = [row for row in rows if len(histories[row]) - begins[row] > max_len]
+        if full_rows:
+            for row in full_rows:
+                begins[row] = len(histories[row]) - max(1, max_len // 2)
+            logits, state = _read(model, [histories[row][begins[row] :] for row in rows], max_len, device)
         else:
             with torch.inference_mode():
                 logits, state = model.step(torch.tensor(chosen, device=device)[:, None], state)
             logits = logits[:, -1]
+
+
+def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = False) -> None:
+    """`UserError` for an empty prompt, and for one longer than the context unless `slide`."""
+    for number, prompt in enumerate(prompts, 1):
+        if not prompt:
+            raise UserError(f"prompt {number} is empty: give at least one token to start from")
+        if len(prompt) > max_len and not slide:
+            raise UserError(
+                f"prompt {number} has {len(prompt)} tokens and the model's context is {max_len}: shorten it, or "
+                "let the context slide (--context slide), which drops the beginning"
+            )
+
+
+def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
+    """Ids that stand for no text: special tokens but the end token, and a table's rows beyond the vocabulary."""
+    special = [tokenizer.vocab[token] for token in tokenizer.special_tokens]
+    return [i for i in special if i != tokenizer.eos_id] + list(range(tokenizer.vocab_size, vocab_size))
 
 
 @torch.inference_mode()

@@ -26,17 +26,17 @@ def load(name: str) -> Run:
     'copy-task'
     """
     if name.endswith(".toml"):
-        text, where = files.read_text(Path(name)), name
-    elif name in names():
-        text, where = (
-            (package_files("glassformer.recipes") / f"{name}.toml").read_text("utf-8"),
-            f"recipe {name}",
-        )
-    else:
+        return parse(files.read_text(Path(name)), name)
+    return parse(text(name), f"recipe {name}")
+
+
+def text(name: str) -> str:
+    """The TOML of a recipe inside the package, or REFERENCE."""
+    if name not in [*names(), "REFERENCE"]:
         near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else f"recipes are {', '.join(names())}"
         raise UserError(f"no recipe or file is called {name!r}: {hint}")
-    return parse(text, where)
+    return (package_files("glassformer.recipes") / f"{name}.toml").read_text("utf-8")
 
 
 def parse(text: str, where: str) -> Run:
@@ -55,7 +55,6 @@ def for_text(path: Path) -> Run:
     n_bytes = _size(path)
     limit, vocab_size, model, context, steps = next(row for row in _BY_SIZE if n_bytes <= row[0])
     text = f'''
-        name = "{path.stem}"
         [model]
         preset = "{model}"
         residual_dropout = {0.1 if limit <= 1 << 22 else 0.0}

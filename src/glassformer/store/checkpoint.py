@@ -104,16 +104,18 @@ def find(run_folder: Path, step: int) -> Path:
     return path
 
 
-def prune(run_folder: Path, keep: int, always: set[int]) -> None:
-    """Deletes all but the newest `keep` checkpoints and those of `always`, after the newest has been verified."""
-    there = steps(run_folder)
-    if not there:
-        return
-    latest = path_of(run_folder, there[-1])
-    Manifest.read(latest).verify(latest)
-    for step in there[:-keep]:
+def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
+    """Deletes all but the newest `keep` checkpoints up to `latest` and those of `always`; verifies `latest` first.
+
+    Later ones are damaged, or the run would have gone on from them; it replaces them when it gets there.
+    """
+    path = path_of(run_folder, latest)
+    Manifest.read(path).verify(path)
+    for step in [step for step in steps(run_folder) if step <= latest][:-keep]:
         if step not in always:
             shutil.rmtree(path_of(run_folder, step))
+    for unfinished in path.parent.glob(".step-*.tmp-*"):  # of a process that was killed
+        shutil.rmtree(unfinished)
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,5 +1,7 @@
 """A manifest: the size and SHA-256 of every file of a folder. Nothing is parsed before it agrees."""
 
+import hashlib
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,10 +29,8 @@ class Manifest:
 
     def write(self, folder: Path) -> None:
         entries = {name: {"bytes": size, "sha256": digest} for name, (size, digest) in self.entries.items()}
-        files.write_json(
-            folder / NAME,
-            {"format_version": FORMAT_VERSION, "kind": self.kind, "step": self.step, "files": entries},
-        )
+        value = {"format_version": FORMAT_VERSION, "kind": self.kind, "step": self.step, "files": entries}
+        files.write_json(folder / NAME, {"sha256": _digest(value), **value})
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
@@ -41,10 +41,12 @@ class Manifest:
         try:
             if value["format_version"] > FORMAT_VERSION:
                 raise UserError(f"{path} is of a newer format ({value['format_version']}): update glassformer")
+            if value.pop("sha256", None) != _digest(value):
+                raise ValueError("it is not what was written")
             entries = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in value["files"].items()}
             return cls(str(value["kind"]), int(value["step"]), entries)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise UserError(f"{path} is damaged: {error!r}") from error
+            raise UserError(f"{path} is damaged: {error}") from error
 
     def verify(self, folder: Path) -> None:
         """`UserError` naming the first file that is missing or not the one that was written."""
@@ -54,5 +56,14 @@ class Manifest:
                 raise UserError(f"{folder / NAME} names {name}, which is outside of the folder")
             if not path.is_file():
                 raise UserError(f"{folder} is damaged: {name} is missing")
-            if path.stat().st_size != size or files.sha256(path) != digest:
+            try:
+                agrees = path.stat().st_size == size and files.sha256(path) == digest
+            except OSError as error:
+                raise UserError(f"cannot read {path}: {files.reason(error)}") from error
+            if not agrees:
                 raise UserError(f"{folder} is damaged: {name} is not the file that was written")
+
+
+def _digest(value: dict[str, Any]) -> str:
+    """Of a manifest's own content, so that a flipped bit in it is seen too."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -82,18 +82,29 @@ def publish(checkpoint: Path, folder: Path, step: int) -> None:
     """Makes `folder` a model directory with the files of one of its checkpoints.
 
     Each file is replaced atomically and the manifest comes last. Should the power fail between two of them, the
-    manifest disagrees, and `read_model` says so and where the checkpoints are.
+    manifest disagrees, and `read_model` says so and where the checkpoints are. A damaged checkpoint is refused.
     """
+    Manifest.read(checkpoint).verify(checkpoint)
     try:
         for name in MODEL_FILES:
-            temporary = folder / f".{name}.tmp-{os.getpid()}"
-            temporary.unlink(missing_ok=True)
+            temporary = folder / f".{name}.tmp"  # one name: what a killed process left is written over
             shutil.copyfile(checkpoint / name, temporary)
             files.fsync_file(temporary)
             os.replace(temporary, folder / name)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {files.reason(error)}") from error
     Manifest.of(folder, "model", step, MODEL_FILES).write(folder)
+
+
+def is_published(folder: Path, step: int) -> bool:
+    """Whether `folder` holds, whole, the model of this step."""
+    try:
+        manifest = Manifest.read(folder)
+        if manifest.step == step:
+            manifest.verify(folder)
+    except UserError:
+        return False
+    return manifest.step == step
 
 
 def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:

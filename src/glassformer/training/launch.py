@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from glassformer import files
-from glassformer.config import TransformerConfig
+from glassformer.config import TokenHead, TransformerConfig
 from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenFile, TokenSplits, prepare
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport, evaluation_rows
-from glassformer.inference.decode import generate
+from glassformer.inference.decode import generate, never_written
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.causal import CausalObjective
@@ -26,10 +26,13 @@ from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import TOKENIZER, read_run, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training import metrics_log
 from glassformer.training.trainer import Reporter, Task, Trainer
 
 SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
 TRAIN_TOKENS_EVALUATED = 32_768
+OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard"}
+"""What a run that died before its first checkpoint may leave in its folder."""
 
 
 class LaunchReporter(Reporter, Protocol):
@@ -52,6 +55,11 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         raise UserError(
             f"{folder} already holds a run: go on with `glassformer resume {folder}`, or name another --out"
         )
+    strangers = {path.name for path in folder.iterdir()} - OF_A_RUN if folder.is_dir() else set()
+    if strangers:
+        raise UserError(f"{folder} is not empty ({min(strangers)} is in it): name another --out")
+    files.require_writable(folder)
+    _check_model(run)
     corpus = corpus_of(run)
     device = choose_device(run.train.device)
     with reporter.phase("reading the text") as _:
@@ -60,10 +68,8 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         reporter.say(f"{plan.n_left_out} training documents also stand in the validation text and are left out")
     tokenizer = _tokenizer(run, corpus, reporter)
     run = replace(run, model=complete(run.model, tokenizer))
-    _check_lengths(run)
     splits = _prepare(run, corpus, tokenizer, reporter)
     task = _task(run, splits, tokenizer)
-    files.require_writable_folder(folder)
     torch.manual_seed(run.train.seed)
     network = build_model(run.model).to(device)
     reporter.say(_summary(run, network, splits, tokenizer, device))
@@ -148,7 +154,7 @@ def _tokenizer(run: Run, corpus: Corpus, reporter: LaunchReporter) -> Tokenizer:
     if config.path is not None:
         return Tokenizer.load(Path(config.path))
     with reporter.phase("learning the tokenizer") as progress:
-        tokenizer = Tokenizer.train(
+        return Tokenizer.train(
             corpus.training_texts(),
             vocab_size=config.vocab_size,
             flavour=config.flavour,
@@ -156,12 +162,12 @@ def _tokenizer(run: Run, corpus: Corpus, reporter: LaunchReporter) -> Tokenizer:
             special_tokens=config.special_tokens,
             progress=progress,
         )
-    if tokenizer.vocab_size < config.vocab_size:
-        reporter.say(f"the text gives {tokenizer.vocab_size} tokens, fewer than the {config.vocab_size} asked for")
-    return tokenizer
 
 
-def _check_lengths(run: Run) -> None:
+def _check_model(run: Run) -> None:
+    model = run.model
+    if model.decoder is None or model.encoder is not None or not isinstance(model.head, TokenHead):
+        raise UserError("predicting the next token needs a model with [model.decoder] alone and a head of kind tokens")
     if run.context > run.model.max_len:
         raise UserError(f"data.context is {run.context} and model.max_len only {run.model.max_len}")
 
@@ -250,7 +256,8 @@ def write_sample(
     length = max(1, min(SAMPLE_LENGTH, run.model.max_len - n_prompt))
     config = GenerationConfig(max_new_tokens=length, temperature=0.8, top_k=50, seed=run.train.seed)
     end = [] if run.model.eos_id is None else [run.model.eos_id]
-    steps = generate(network, [prompt], config, max_len=run.model.max_len, end_ids=end, device=device)
+    never = never_written(tokenizer, run.model.vocab_size)
+    steps = generate(network, [prompt], config, max_len=run.model.max_len, end_ids=end, never=never, device=device)
     new = [ids[0] for ids in steps if ids[0] is not None]
     return tokenizer.decode(prompt) + "│" + tokenizer.decode(new)
 
@@ -258,10 +265,11 @@ def write_sample(
 def _summary(run: Run, network: nn.Module, splits: TokenSplits, tokenizer: Tokenizer, device: torch.device) -> str:
     n_parameters = sum(p.numel() for p in network.parameters())
     train, valid = splits.train, splits.valid
-    bytes_per_token = valid.n_bytes / valid.n_tokens
+    asked = run.tokenizer.vocab_size if run.tokenizer.path is None else 0
+    fewer = f" (the text gives no {asked:,})" if tokenizer.vocab_size < asked else ""
     return (
-        f"{run.name}: {n_parameters:,} parameters on {device}; {train.n_tokens:,} training and "
-        f"{valid.n_tokens:,} validation tokens of {bytes_per_token:.2f} bytes, vocabulary {tokenizer.vocab_size:,}"
+        f"{run.name}: {n_parameters:,} parameters on {device}; {train.n_tokens:,} training and {valid.n_tokens:,} "
+        f"validation tokens of {valid.n_bytes / valid.n_tokens:.2f} bytes, vocabulary {tokenizer.vocab_size:,}{fewer}"
     )
 
 

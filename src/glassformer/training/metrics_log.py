@@ -18,8 +18,8 @@ class MetricsLog:
         path = folder / NAME
         kept = [line for line in read_lines(path) if line["step"] <= step]
         files.write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
         self._board = _tensorboard(folder, step) if tensorboard else None
+        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
 
     def write(self, step: int, **values: Any) -> None:
         """One line; numbers under names with their split, such as `train/loss`, also go to TensorBoard."""
@@ -61,4 +61,4 @@ def _tensorboard(folder: Path, step: int) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UserError("train.tensorboard needs the extra: pip install 'glassformer[log]'") from error
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step)
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -1,10 +1,11 @@
 """The loop, for every task: step, log, evaluate, save. It never reads labels or a task's name."""
 
 import math
+import shlex
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ from glassformer.objectives.objective import Objective
 from glassformer.run_config import PlateauSchedule, TrainConfig
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.store.model_directory import load_weights, publish, weights_of
+from glassformer.store.model_directory import is_published, load_weights, publish, weights_of
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.metrics_log import MetricsLog
 from glassformer.training.optimizers import (
@@ -69,6 +70,8 @@ class Progress:
     best_step: int | None = None
     n_without_improvement: int = 0
     plateau: dict[str, Any] | None = None
+    unlogged: list[tuple[float, int]] = field(default_factory=list)
+    """Nats and targets of the steps since the last line of the log: a resumed run writes the same next line."""
     finished: bool = False
     valid: dict[str, float | int | None] = field(default_factory=dict)
     data_digest: str = ""
@@ -94,6 +97,8 @@ class Trainer:
     ) -> None:
         self.config, self.network, self.task, self.folder = config, network, task, folder
         self.write_model, self.reporter, self.device = write_model, reporter, device
+        if config.early_stopping is not None:
+            _require_metric(config.early_stopping.metric)
         self.optimizer = build_optimizer(network, config.optimizer)
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
         self.plateau = None
@@ -125,6 +130,10 @@ class Trainer:
             self.average.load_state_tensors(state.average)
         if self.plateau is not None and self.progress.plateau is not None:
             self.plateau.restore(self.progress.plateau)
+        try:
+            self._publish_chosen()  # the run may have died between a checkpoint and this
+        except UserError as error:
+            self.reporter.say(f"{error}; its weights were the best so far")
 
     def train(self) -> dict[str, LossReport]:
         """Runs to the end, and returns the reports of the last evaluation.
@@ -135,7 +144,7 @@ class Trainer:
         reports: dict[str, LossReport] = {}
         log = MetricsLog(self.folder, progress.step, config.tensorboard)
         with log, stop_on_signals() as stop:
-            clock = _Clock(progress)
+            clock = _Clock(progress, self.device)
             while progress.step < config.max_steps and not progress.finished:
                 result = self._one_step()
                 progress.step += 1
@@ -144,17 +153,16 @@ class Trainer:
                 last = progress.step == config.max_steps
                 if progress.step % config.log_every == 0 or last:
                     self._log_step(log, clock)
-                evaluates = progress.step % config.eval_every == 0 or last
-                if evaluates:
-                    self._refuse_bad_weights()
+                if progress.step % config.eval_every == 0 or last:
                     with clock.paused():
                         reports = self._evaluate(log)
-                saves = last or progress.finished or bool(stop)
-                saves = saves or progress.step % (config.checkpoint_every or config.eval_every) == 0
-                if saves or (evaluates and progress.best_step == progress.step):
+                stops = bool(stop)  # asked once: a signal that comes later stops after the next step
+                ends = last or progress.finished
+                is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
+                if ends or stops or is_due or progress.best_step == progress.step:
                     with clock.paused():
                         self._save()
-                if stop and not last and not progress.finished:
+                if stops and not ends:
                     raise self._interrupted(stop)
         return reports
 
@@ -177,21 +185,21 @@ class Trainer:
         progress = self.progress
         values = clock.read()
         values["learning_rate"] = self.optimizer.param_groups[0]["lr"]
-        if not math.isfinite(values["train/batch_loss"]) or not math.isfinite(values["gradient_norm"]):
-            raise UserError(
-                f"the loss or its gradient is no longer a number near step {progress.step} (loss "
-                f"{values['train/batch_loss']}, gradient {values['gradient_norm']}): lower "
-                f"train.optimizer.learning-rate; what was saved before stays in {self.folder}"
-            )
+        loss, norm = values["train/batch_loss"], values["gradient_norm"]
+        if not math.isfinite(loss) or not math.isfinite(norm):
+            raise self._diverged(f"the loss or its gradient is no number (loss {loss}, gradient {norm})")
         log.write(progress.step, **values)
         self.reporter.step(progress.step, self.config.max_steps, values)
 
     def _refuse_bad_weights(self) -> None:
         if not all(bool(p.isfinite().all()) for p in self.network.parameters()):
-            raise UserError(
-                f"weights are no longer numbers at step {self.progress.step}: lower "
-                f"train.optimizer.learning-rate; what was saved before stays in {self.folder}"
-            )
+            raise self._diverged("weights are no numbers")
+
+    def _diverged(self, what: str) -> UserError:
+        return UserError(
+            f"{what} at step {self.progress.step}: lower train.optimizer.learning-rate; what was saved before stays "
+            f"in {self.folder}"
+        )
 
     def _evaluate(self, log: MetricsLog) -> dict[str, LossReport]:
         """Both splits, by the reported protocol, with the averaged weights when there are any."""
@@ -215,14 +223,15 @@ class Trainer:
             for name, value in report.to_dict().items()
             if name != "n_tokens"
         }
+        if not all(math.isfinite(report.loss) for report in reports.values()):
+            raise self._diverged("an evaluated loss is no number")
         log.write(progress.step, **values, sample=sample)
         self.reporter.evaluation(progress.step, reports, sample)
         progress.valid = reports["valid"].to_dict()
         stopping = config.early_stopping
-        metric = progress.valid.get("loss" if stopping is None else stopping.metric)
+        metric = progress.valid["loss" if stopping is None else stopping.metric]
         if metric is None:
-            known = ", ".join(name for name, value in progress.valid.items() if value is not None)
-            raise UserError(f"train.early_stopping.metric is unknown; this task has {known}")
+            raise UserError("train.early_stopping.metric is bits_per_byte, and the bytes of the text are unknown")
         signed = -float(metric) if stopping is not None and stopping.higher_is_better else float(metric)
         if progress.best is None or signed < progress.best:
             progress.best, progress.best_step, progress.n_without_improvement = signed, progress.step, 0
@@ -245,6 +254,7 @@ class Trainer:
     def _save(self) -> None:
         """A checkpoint; and the run's own folder holds its weights when they are the ones to choose."""
         progress = self.progress
+        self._refuse_bad_weights()
         state = TrainingState(
             numbers=dict(vars(progress)),
             optimizer=state_tensors(self.optimizer),
@@ -254,19 +264,33 @@ class Trainer:
         if self.average is not None:  # copies: the swap below exchanges them in place
             state = TrainingState(state.numbers, state.optimizer, _copies(state.average), _copies(state.weights))
         with self._chosen_weights():
-            path = checkpoint.save(self.folder, progress.step, self.write_model, state)
-        if self.config.select == "last" or progress.best_step in (None, progress.step):
-            publish(path, self.folder, progress.step)
+            checkpoint.save(self.folder, progress.step, self.write_model, state)
+        self._publish_chosen()
         keep = set() if progress.best_step is None else {progress.best_step}
-        checkpoint.prune(self.folder, self.config.keep_checkpoints, keep)
+        checkpoint.prune(self.folder, progress.step, self.config.keep_checkpoints, keep)
+
+    def _publish_chosen(self) -> None:
+        """The run's own folder holds the weights of the best checkpoint, or of the last, whole."""
+        progress = self.progress
+        step = progress.step if self.config.select == "last" else progress.best_step or progress.step
+        path = checkpoint.path_of(self.folder, step)
+        if path.is_dir() and not is_published(self.folder, step):
+            publish(path, self.folder, step)
 
     def _interrupted(self, stop: StopRequest) -> Interrupted:
         name = stop.signal.name if stop.signal else "a signal"
         return Interrupted(
             f"{name}: saved at step {self.progress.step} of {self.config.max_steps}; "
-            f"go on with: glassformer resume {self.folder}",
+            f"go on with: glassformer resume {shlex.quote(str(self.folder))}",
             stop.signal,
         )
+
+
+def _require_metric(name: str) -> None:
+    """`UserError` before the first step, for what the first evaluation could not find."""
+    known = [f.name for f in fields(LossReport)]
+    if name not in known:
+        raise UserError(f"train.early_stopping.metric is {name!r}, which is unknown; there are {', '.join(known)}")
 
 
 def _copies(tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
@@ -280,14 +304,16 @@ def _seed(seed: int, purpose: int, step: int) -> int:
 class _Clock:
     """Time spent on steps alone, and sums since the last line of the log."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, device: torch.device) -> None:
         self.progress = progress
-        self.results: list[StepResult] = []
+        self.unlogged = [(torch.tensor(nats, device=device), n_targets) for nats, n_targets in progress.unlogged]
+        self.n_untimed = len(self.unlogged)  # steps of the process before this one
         self.seconds = 0.0
         self.since = time.perf_counter()
 
     def count(self, result: StepResult) -> None:
-        self.results.append(result)
+        self.unlogged.append((result.nats, result.n_targets))
+        self.gradient_norm = result.gradient_norm
 
     def _tick(self) -> None:
         now = time.perf_counter()
@@ -297,17 +323,17 @@ class _Clock:
 
     def read(self) -> dict[str, float]:
         """Mean loss, the last gradient norm and the rate since the last call; waits for the device."""
-        n_targets = sum(result.n_targets for result in self.results)
-        nats = float(torch.stack([result.nats for result in self.results]).sum())
-        norm = float(self.results[-1].gradient_norm)
+        nats = float(torch.stack([nats for nats, _ in self.unlogged]).sum())
+        n_targets = [n_targets for _, n_targets in self.unlogged]
+        norm = float(self.gradient_norm)
         self._tick()
         values = {
-            "train/batch_loss": nats / n_targets,
+            "train/batch_loss": nats / sum(n_targets),
             "gradient_norm": norm,
-            "tokens_per_s": n_targets / self.seconds,
-            "step_ms": 1000 * self.seconds / len(self.results),
+            "tokens_per_s": sum(n_targets[self.n_untimed :]) / self.seconds,
+            "step_ms": 1000 * self.seconds / len(n_targets[self.n_untimed :]),
         }
-        self.results, self.seconds = [], 0.0
+        self.unlogged, self.n_untimed, self.seconds = [], 0, 0.0
         return values
 
     def paused(self) -> "_Clock":
@@ -315,6 +341,7 @@ class _Clock:
 
     def __enter__(self) -> None:
         self._tick()
+        self.progress.unlogged = [(float(nats), n_targets) for nats, n_targets in self.unlogged]
 
     def __exit__(self, *error: object) -> None:
         self.since = time.perf_counter()

@@ -1,0 +1,63 @@
+"""glassformer data report FILE…"""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from glassformer.cli.arguments import parse
+from glassformer.cli.tokenizer import load_tokenizer
+from glassformer.data.corpus import Corpus
+from glassformer.data.report import report as data_report
+from glassformer.errors import UserError
+
+HELP = """usage: glassformer data report FILE… [--tokenizer TOKENIZER] [--json]
+
+Says what a text is like before anything is trained on it. `glassformer data report --help` says more."""
+
+
+def main(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(HELP)
+        return 0 if argv else 2
+    if argv[0] != "report":
+        raise UserError(f"unknown verb `data {argv[0]}`: there is report")
+    return int(parse(report, argv[1:], "data report") or 0)
+
+
+def report(
+    text_files: tyro.conf.Positional[tuple[str, ...]],
+    tokenizer: Path | None = None,
+    valid_path: str | None = None,
+    valid_fraction: float = 0.1,
+    text_field: str = "text",
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """Sizes, repeats, the split into training and validation text, and what is dropped.
+
+    Args:
+        text_files: txt or jsonl files, folders of them, or builtin:NAME.
+        tokenizer: A tokenizer.json or a model directory; adds tokens and bytes per token.
+        valid_path: Validation text; by default a part of the text is held out.
+        valid_fraction: The share that is held out.
+        text_field: The field of a jsonl record that holds the text.
+        json_: Print one JSON object.
+    """
+    if not text_files:
+        raise UserError("give at least one text file to report on")
+    corpus = Corpus(
+        text_files,
+        valid_paths=[] if valid_path is None else [valid_path],
+        valid_fraction=valid_fraction,
+        text_field=text_field,
+    )
+    found = data_report(corpus, None if tokenizer is None else load_tokenizer(tokenizer))
+    if json_:
+        json.dump({**asdict(found), "total": asdict(found.total)}, sys.stdout, ensure_ascii=False)
+        print()
+    else:
+        print(found.table())
+    return 0

@@ -1,0 +1,230 @@
+"""The doctor itself: how modules are called, that nothing of theirs changes, and what is reported."""
+
+import json
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from doctor.others import GPT, LEN, LSTM, CachedGPT, D, V
+from glassformer import config as c
+from glassformer.doctor import CHECKS, Report, Result, check, check_transformer
+from glassformer.errors import UserError
+from glassformer.models.build import build_model
+
+STACK = c.Stack(2, 4, d_ff=32)
+OURS = {
+    "decoder": c.TransformerConfig(decoder=STACK, d_model=32, vocab_size=V, max_len=24, pad_id=3),
+    "encoder": c.TransformerConfig(encoder=STACK, d_model=32, vocab_size=V, max_len=24, residual_dropout=0.1),
+    "encoder-decoder": c.TransformerConfig(
+        encoder=STACK, decoder=STACK, d_model=32, vocab_size=V, source_vocab_size=V + 9, max_len=24
+    ),
+    "modern": c.TransformerConfig(
+        decoder=c.Stack(2, 4, n_kv_heads=2, d_ff=32, window_pattern=(4, 0)),
+        d_model=32,
+        vocab_size=V,
+        positions=c.RotaryPositions(),
+        norm="rmsnorm",
+        qk_norm=True,
+        tie_output=False,
+        init=c.FanInInit(head="zero"),
+    ),
+}
+
+
+def status(report: Report) -> dict[str, str]:
+    return {result.name: result.status for result in report.results}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_our_models_pass(name: str) -> None:
+    report = check_transformer(build_model(OURS[name]))
+    assert report.ok, str(report)
+    not_applicable = {n for n, s in status(report).items() if s == "not applicable"}
+    assert not_applicable == {
+        "decoder": {"sight", "shift"},
+        "modern": {"sight", "shift"},
+        "encoder": {"causality", "causality-by-gradient", "padding-left", "cache", "shift"},
+        "encoder-decoder": {"padding-left", "shift"},
+    }.get(name)
+
+
+def test_a_head_that_is_not_over_tokens_is_refused() -> None:
+    config = c.TransformerConfig(encoder=STACK, d_model=32, vocab_size=V, head=c.SequenceHead())
+    with pytest.raises(UserError, match="over sequence"):
+        check_transformer(build_model(config))
+
+
+def test_a_layer_that_adds_nothing_hides_no_fault() -> None:
+    class Peeking(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.mix, self.head = nn.Embedding(V, D), nn.Linear(LEN, LEN), nn.Linear(D, V)
+            nn.init.zeros_(self.mix.weight)
+
+        def forward(self, token_ids: Tensor) -> Tensor:
+            x, n = self.tokens(token_ids), token_ids.shape[1]
+            return self.head(x + self.mix.weight[:n, :n] @ x)
+
+    assert "causality" in check(Peeking(), vocab_size=V, max_len=LEN, checks=["causality"]).failed
+
+
+def test_the_module_and_every_generator_are_left_as_they_were() -> None:
+    module = nn.Sequential(GPT(), nn.BatchNorm1d(LEN - 2, affine=False))
+    module[0](torch.zeros(1, 2, dtype=torch.long)).sum().backward()
+    module[0].ffs[0].eval()
+    module[0].tokens.weight.requires_grad_(False)
+    tensors = [t for p in module.parameters() for t in (p, p.grad) if t is not None] + list(module.buffers())
+    before = [t.detach().clone() for t in tensors]
+    versions = [t._version for t in tensors]
+    modes = [m.training for m in module.modules()]
+    states = torch.get_rng_state(), random.getstate(), str(np.random.get_state())
+
+    report = check(module, vocab_size=V, max_len=LEN, forward=lambda m, ids: m[0](ids), fresh=GPT_in_sequence)
+
+    assert report.ok, str(report)
+    assert status(report)["learns"] == "passed"
+    assert [t._version for t in tensors] == versions
+    assert all(torch.equal(t, b) for t, b in zip(tensors, before, strict=True))
+    assert [m.training for m in module.modules()] == modes
+    assert [p.requires_grad for p in module.parameters()].count(False) == 1
+    assert not module._forward_pre_hooks
+    torch_state, python_state, numpy_state = states
+    assert torch.equal(torch.get_rng_state(), torch_state)
+    assert random.getstate() == python_state
+    assert str(np.random.get_state()) == numpy_state
+
+
+def GPT_in_sequence() -> nn.Module:
+    return nn.Sequential(GPT())
+
+
+def test_an_adapter_that_runs_the_original_is_refused() -> None:
+    module = GPT()
+    with pytest.raises(UserError, match="must use the one that they are given"):
+        check(module, vocab_size=V, forward=lambda _, ids: module(ids))
+    module(torch.zeros(1, 2, dtype=torch.long))  # and it can be run again
+
+
+class Wrapped(nn.Module):
+    """A model whose interface is not ours."""
+
+    def __init__(self, model: nn.Module, wrap: type) -> None:
+        super().__init__()
+        self.model, self.wrap = model, wrap
+
+    def forward(self, token_ids: Tensor) -> object:
+        return self.wrap(self.model(token_ids))
+
+
+class Output(SimpleNamespace):
+    def __init__(self, logits: Tensor) -> None:
+        super().__init__(logits=logits)
+
+
+@pytest.mark.parametrize("wrap", [Output, lambda logits: (logits, None)], ids=["attribute", "tuple"])
+def test_logits_are_found_in_what_a_module_returns(wrap: type) -> None:
+    assert check(Wrapped(LSTM(), wrap), vocab_size=V, checks=["causality", "batch"]).ok
+
+
+@pytest.mark.parametrize(
+    ("wrap", "message"),
+    [(lambda logits: {"scores": logits}, "returned dict"), (lambda logits: logits[:, -1:], "every position")],
+)
+def test_other_outputs_are_refused_with_what_to_do(wrap: type, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(Wrapped(LSTM(), wrap), vocab_size=V)
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "message"),
+    [
+        (nn.Linear(3, 3), {}, "could not be run on token ids"),
+        (GPT(), {"kind": "encoder-decoder"}, "has no source_ids"),
+        (GPT(), {"checks": ["causalty"]}, "did you mean 'causality'"),
+        (GPT(), {"max_len": 3}, "at least 6 tokens"),
+        (GPT(), {"vocab_size": 2}, "at least 4 ids"),
+    ],
+)
+def test_mistakes_of_the_caller(module: nn.Module, arguments: dict, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        check(module, **{"vocab_size": V, **arguments})
+
+
+def test_what_does_not_apply_says_why() -> None:
+    class OneHot(LSTM):
+        def forward(self, token_ids: Tensor) -> Tensor:
+            x = nn.functional.one_hot(token_ids, V).to(self.tokens.weight.dtype) @ self.tokens.weight
+            return self.head(self.lstm(x)[0])
+
+    reasons = {r.name: r.detail for r in check(OneHot(), vocab_size=V).results if r.passed is None}
+    assert "no nn.Embedding" in reasons["causality-by-gradient"]
+    assert "no attention_mask" in reasons["padding-right"]
+    assert "no start and step" in reasons["cache"]
+    assert "fresh=" in reasons["loss-at-start"]
+    assert "no loss was given" in reasons["shift"]
+
+
+def test_a_module_that_computes_in_one_dtype_only_is_checked_in_that() -> None:
+    class Float32Only(LSTM):
+        def forward(self, token_ids: Tensor) -> Tensor:
+            return torch.matmul(super().forward(token_ids), torch.eye(V))
+
+    report = check(Float32Only(), vocab_size=V, checks=["causality", "padding-right", "batch"])
+    assert report.ok
+    assert "float32" in report.results[0].detail
+
+
+def test_a_frozen_module_is_not_asked_to_learn() -> None:
+    report = check(LSTM().requires_grad_(False), vocab_size=V, checks=["learns", "accumulation"])
+    assert [r.passed for r in report.results] == [None, True]
+
+
+def test_spare_rows_of_table_and_head_are_no_fault() -> None:
+    module = CachedGPT(n_embeddings=V + 24, n_logits=V + 24)
+    report = check(module, vocab_size=V, checks=["vocabulary"])
+    assert report.ok
+    assert report.results[0].detail.endswith("24 spare")
+
+
+@pytest.mark.parametrize("n_rows", [1, None])
+def test_a_position_table_that_is_given_the_ids_is_not_taken_for_the_vocabulary(n_rows: int | None) -> None:
+    class ByShape(nn.Embedding):
+        def forward(self, token_ids: Tensor) -> Tensor:
+            return super().forward(torch.arange(token_ids.shape[1]).expand_as(token_ids)[:n_rows])
+
+    class Positioned(LSTM):
+        def __init__(self) -> None:
+            super().__init__()
+            self.positions = ByShape(LEN, D)
+
+        def forward(self, token_ids: Tensor) -> Tensor:
+            return self.head(self.lstm(self.tokens(token_ids) + self.positions(token_ids))[0])
+
+    report = check(Positioned(), vocab_size=V, max_len=LEN, checks=["vocabulary", "causality-by-gradient"])
+    assert report.ok, str(report)
+
+
+def test_a_check_finds_the_same_whether_others_run_or_not() -> None:
+    module = CachedGPT()
+    everything = {r.name: r for r in check(module, vocab_size=V).results}
+    for name in ("batch", "learns"):
+        assert check(module, vocab_size=V, checks=[name]).results == (everything[name],)
+
+
+def test_the_report_in_json_and_in_plain_text() -> None:
+    report = Report((Result("a", True, "fine", "m"), Result("b", False, "bad", "why"), Result("c", None, "n/a", "m")))
+    written = json.loads(json.dumps(report.to_dict()))
+    assert written["ok"] is False
+    assert [r["status"] for r in written["results"]] == ["passed", "failed", "not applicable"]
+    assert "FAILED  b  bad\n           why\n" in str(report)
+
+
+def test_every_check_has_a_name_of_its_own_and_one_sentence() -> None:
+    assert len({one.name for one in CHECKS}) == len(CHECKS)
+    for one in CHECKS:
+        assert one.meaning.endswith(".")
+        assert one.meaning.count(". ") == 0

@@ -1,0 +1,66 @@
+"""What is read off the hidden states: pooling over real tokens, heads by hand."""
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from configs import BERT, CONFIGS, random_ids, random_model
+from glassformer.models.heads import pool
+
+HIDDEN = torch.tensor([[1.0, -5.0, 3.0, 90.0], [80.0, 2.0, 7.0, -1.0]])[..., None]
+MASK = torch.tensor([[True, True, True, False], [False, True, True, True]])
+
+
+@pytest.mark.parametrize(
+    ("how", "masked", "whole"),
+    [
+        ("first", [1.0, 2.0], [1.0, 80.0]),
+        ("last", [3.0, -1.0], [90.0, -1.0]),
+        ("mean", [-1 / 3, 8 / 3], [89 / 4, 88 / 4]),
+        ("max", [3.0, 7.0], [90.0, 80.0]),
+    ],
+)
+def test_pooling_reads_real_tokens_only(how: str, masked: list[float], whole: list[float]) -> None:
+    torch.testing.assert_close(pool(HIDDEN, MASK, how).flatten(), torch.tensor(masked))
+    torch.testing.assert_close(pool(HIDDEN, None, how).flatten(), torch.tensor(whole))
+
+
+def test_a_pooler_stands_between() -> None:
+    model = random_model("classifier_first")
+    token_ids = random_ids(19, 2, 5)
+    first = model.hidden(token_ids)[:, 0]
+    head = model.output
+    torch.testing.assert_close(model(token_ids), head.proj(torch.tanh(head.pooler(first))))
+
+
+def test_token_head_by_hand() -> None:
+    """BERT's: dense, activation, norm, the table, a bias of its own."""
+    model = random_model(BERT)
+    token_ids = random_ids(19, 2, 5)
+    hidden, transform = model.hidden(token_ids), model.output.transform
+    x = F.gelu(hidden @ transform.dense.weight.T + transform.dense.bias)
+    x = F.layer_norm(x, (16,), transform.norm.weight, transform.norm.bias, BERT.norm_eps)
+    expected = x @ model.encoder.embeddings.tokens.weight.T + model.output.bias
+    torch.testing.assert_close(model(token_ids), expected)
+
+
+def test_a_constant_bias_is_stored_and_not_trained() -> None:
+    model = random_model("bart")
+    assert "output.bias" in model.state_dict()
+    assert "output.bias" not in dict(model.named_parameters())
+    hidden = torch.randn(1, 2, 16).double()
+    before = model.head(hidden)
+    model.output.bias += 2.0
+    torch.testing.assert_close(model.head(hidden), before + 2)
+
+
+def test_narrow_tables_and_scaled_logits() -> None:
+    model = random_model("d_embedding")
+    hidden = torch.randn(1, 2, 16).double()
+    expected = hidden @ model.output.narrow.weight.T * 16**-0.5 @ model.decoder.embeddings.tokens.weight.T
+    torch.testing.assert_close(model.head(hidden), expected)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("tagger", (2, 5, 5)), ("classifier_max", (2, 1)), ("gpt", (2, 5, 19))])
+def test_shapes(name: str, shape: tuple[int, ...]) -> None:
+    assert random_model(CONFIGS[name])(random_ids(19, 2, 5)).shape == shape

@@ -1,0 +1,113 @@
+"""How weights start: the statistics of each scheme, with biases 0 and norms 1 in all."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from configs import CONFIGS
+from glassformer.config import FanInInit, Init, NormalInit, Stack, TransformerConfig, XavierInit
+from glassformer.models.build import build_model
+from glassformer.models.init import residual_projections
+from glassformer.models.transformer import Transformer
+
+WIDE = TransformerConfig(
+    decoder=Stack(3, 4, n_kv_heads=2, d_ff=192),
+    d_model=96,
+    vocab_size=200,
+    max_len=64,
+    tie_output=False,
+    fused_qkv=True,
+    gated_ff=True,
+)
+RESIDUAL = ("out_proj", "down_proj")
+
+
+def built(scheme: Init) -> Transformer:
+    torch.manual_seed(0)
+    return build_model(replace(WIDE, init=scheme))
+
+
+def std(x: Tensor) -> float:
+    return x.detach().std().item()
+
+
+def linears(model: nn.Module) -> list[tuple[str, nn.Linear]]:
+    return [(name.rsplit(".", 1)[-1], m) for name, m in model.named_modules() if isinstance(m, nn.Linear)]
+
+
+@pytest.mark.parametrize(("residual", "factor"), [("same", 1.0), ("scaled", (2 * 3) ** -0.5), ("zero", 0.0)])
+def test_normal(residual: str, factor: float) -> None:
+    """3 blocks of 2 sublayers: 6 projections write to the residual stream."""
+    model = built(NormalInit(0.05, residual))  # type: ignore[arg-type]
+    for name, module in linears(model):
+        expected = 0.05 * (factor if name in RESIDUAL else 1)
+        assert std(module.weight) == pytest.approx(expected, rel=0.05, abs=1e-9), name
+        assert abs(module.weight.mean().item()) < 0.002
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            assert std(module.weight) == pytest.approx(0.05, rel=0.05)
+
+
+def test_xavier_draws_fused_parts_as_the_matrices_that_they_are() -> None:
+    model = built(XavierInit())
+    for name, module in linears(model):
+        parts = module.weight.split([96, 48, 48]) if name == "qkv_proj" else [module.weight]
+        for part in parts:
+            bound = math.sqrt(6 / sum(part.shape))
+            assert part.abs().max() <= bound
+            assert std(part) == pytest.approx(bound / math.sqrt(3), rel=0.05), name
+    table = model.decoder.embeddings.tokens.weight
+    assert std(table) == pytest.approx(96**-0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("residual", ["same", "zero"])
+@pytest.mark.parametrize("head", ["same", "zero"])
+def test_fan_in(residual: str, head: str) -> None:
+    model = built(FanInInit(residual, 0.7, head))  # type: ignore[arg-type]
+    for name, module in linears(model):
+        is_zero = (residual == "zero" and name in RESIDUAL) or (head == "zero" and name == "proj")
+        expected = 0.0 if is_zero else module.in_features**-0.5
+        assert std(module.weight) == pytest.approx(expected, rel=0.05, abs=1e-9), name
+    assert std(model.decoder.embeddings.tokens.weight) == pytest.approx(0.7, rel=0.05)
+
+
+def test_a_head_of_zeros_leaves_a_tied_table_alone() -> None:
+    torch.manual_seed(0)
+    model = build_model(replace(WIDE, tie_output=True, init=FanInInit(head="zero")))
+    assert std(model.output.proj.weight) == pytest.approx(1.0, rel=0.05)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_biases_start_at_zero_and_norms_at_one(name: str) -> None:
+    for path, parameter in build_model(CONFIGS[name]).named_parameters():
+        if path.endswith("bias"):
+            assert not parameter.any(), path
+        elif parameter.dim() == 1:
+            assert bool((parameter == 1).all()), path
+
+
+def test_every_sublayer_ends_in_a_residual_projection() -> None:
+    assert len(residual_projections(build_model(CONFIGS["paper"]))) == 2 * 2 + 2 * 3
+    assert len(residual_projections(build_model(CONFIGS["attention_only"]))) == 2
+    assert len(residual_projections(build_model(CONFIGS["no_out_proj"]))) == 2  # feed-forward alone
+
+
+def test_a_seed_decides_every_weight() -> None:
+    models = []
+    for seed in (3, 3, 4):
+        torch.manual_seed(seed)
+        models.append(build_model(CONFIGS["paper"]))
+    first, same, other = ([p.detach() for p in m.parameters()] for m in models)
+    assert all(torch.equal(a, b) for a, b in zip(first, same, strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
+
+
+def test_a_fresh_model_is_uncertain() -> None:
+    """Its loss is near ln V: no token is favoured before training."""
+    for scheme in (NormalInit(), FanInInit(head="zero")):
+        logits = built(scheme)(torch.randint(200, (4, 32)))
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(200, (4 * 32,)))
+        assert loss.item() == pytest.approx(math.log(200), abs=0.2)

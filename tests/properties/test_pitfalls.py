@@ -1,0 +1,334 @@
+"""The classical mistakes of attention and of models, by their numbers in the list of pitfalls."""
+
+import copy
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, Recorder, random_ids, random_inputs, random_model
+from glassformer.config import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.models import init
+from glassformer.models.build import build_model
+from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.masks import Mask
+from glassformer.nn.norms import LayerNorm
+from glassformer.nn.positions import sinusoid
+
+PATHS = pytest.mark.parametrize("fused", [True, False])
+
+
+def attend(fused: bool, query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: float = 1.0) -> Tensor:
+    if fused:
+        return attention_fused(query, key, value, mask, scale=scale)
+    return attention_reference(query, key, value, mask, scale=scale)[0]
+
+
+@PATHS
+def test_pitfall_01_a_score_of_exactly_zero_is_not_masked(fused: bool) -> None:
+    """All scores are zero: every key that may be seen has an equal share."""
+    zero, value = torch.zeros(1, 1, 4, 2), torch.arange(4.0)[None, None, :, None]
+    context = attend(fused, zero, zero, value, Mask(causal=True))
+    torch.testing.assert_close(context.flatten(), torch.tensor([0.0, 0.5, 1.0, 1.5]))
+
+
+@PATHS
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_pitfall_02_no_score_outvotes_a_mask(fused: bool, dtype: torch.dtype) -> None:
+    """What may be seen scores -30000, what may not +30000: a finite mask would lose, or overflow."""
+    query = torch.full((1, 1, 3, 1), 100.0, dtype=dtype)
+    key = torch.tensor([-300.0, 300.0, 300.0], dtype=dtype)[None, None, :, None]
+    value = torch.tensor([1.0, 7.0, 9.0], dtype=dtype)[None, None, :, None]
+    only_first = Mask(keys=torch.tensor([[True, False, False]]))
+    assert attend(fused, query, key, value, only_first).flatten().tolist() == [1.0, 1.0, 1.0]
+    assert attend(fused, query, key, value, Mask(causal=True))[0, 0, 0].item() == 1.0
+
+
+@PATHS
+def test_pitfall_03_padding_combines_with_causality(fused: bool) -> None:
+    """Weights against the triangle and the padding at once; one-hot values make the context the weights."""
+    keys = torch.tensor([[True, True, True, False], [False, True, True, True]])
+    query, key = torch.randn(2, 1, 4, 3), torch.randn(2, 1, 4, 3)
+    weights = attend(fused, query, key, torch.eye(4).expand(2, 1, 4, 4), Mask(causal=True, keys=keys))
+    may = torch.ones(4, 4).tril().bool() & keys[:, None, None]
+    assert torch.equal(weights > 0, may)
+
+
+@PATHS
+def test_pitfall_04_padding_masks_keys_not_queries(fused: bool) -> None:
+    keys = torch.tensor([[True, False]])
+    query, key = torch.randn(1, 1, 3, 2), torch.randn(1, 1, 2, 2)
+    weights = attend(fused, query, key, torch.eye(2).expand(1, 1, 2, 2), Mask(keys=keys))
+    assert weights[0, 0].tolist() == [[1.0, 0.0]] * 3  # a padding query still sees the real key
+
+
+@PATHS
+def test_pitfall_05_a_row_that_sees_nothing_is_zero_with_finite_gradients(fused: bool) -> None:
+    keys = torch.tensor([[False, False, False], [True, True, False]])
+    leaves = [torch.randn(2, 2, 3, 4, requires_grad=True) for _ in range(3)]
+    query, key, value = leaves
+    context = attend(fused, query, key, value, Mask(causal=True, keys=keys))
+    assert context[0].abs().sum() == 0 and context[1].abs().sum() > 0
+    context.square().sum().backward()
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in leaves)
+
+
+@pytest.mark.parametrize("name", ["gpt", "bert", "paper", "alibi", "relative", "t5"])
+def test_pitfall_05_in_a_whole_model(name: str) -> None:
+    """One row of nothing but padding, on each side: finite logits, finite gradients, others untouched."""
+    model = random_model(name)
+    inputs = random_inputs(model)
+    mask = torch.ones_like(inputs.token_ids, dtype=torch.bool)
+    mask[1] = False
+    others = dict(inputs.others)
+    if "source_ids" in others:
+        others["source_attention_mask"] = torch.ones_like(others["source_ids"], dtype=torch.bool)
+        others["source_attention_mask"][1] = False
+    logits = model(inputs.token_ids, mask, **others)
+    assert logits.isfinite().all()
+    torch.testing.assert_close(logits[:1], model(inputs.token_ids[:1], **inputs.rows(slice(1)).others))
+    logits.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@PATHS
+def test_pitfall_06_true_means_may_attend(fused: bool) -> None:
+    value = torch.tensor([3.0, 5.0])[None, None, :, None]
+    zero = torch.zeros(1, 1, 2, 1)
+    context = attend(fused, zero, zero, value, Mask(keys=torch.tensor([[False, True]])))
+    assert context.flatten().tolist() == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("d_head", [None, 9])
+def test_pitfall_07_scores_are_scaled_by_the_head_width(d_head: int | None) -> None:
+    attention, tap = MultiHeadAttention(16, 4, d_head=d_head), Recorder()
+    attention(torch.randn(1, 5, 16), tap=tap)
+    raw = tap.seen["query"] @ tap.seen["key"].mT
+    torch.testing.assert_close(tap.seen["scores"], raw / (d_head or 4) ** 0.5)
+
+
+@pytest.mark.parametrize(("n_target", "n_source"), [(1, 7), (7, 1), (3, 5)])
+def test_pitfall_08_source_and_target_have_lengths_of_their_own(n_target: int, n_source: int) -> None:
+    """Other target tokens behind, and other rows beside, change nothing that a position reads of the source."""
+    model = random_model("paper")
+    inputs = random_inputs(model, 2, n_target, n_source)
+    logits = model(inputs.token_ids, **inputs.others)
+    assert logits.shape == (2, n_target, 19)
+    for row in range(2):
+        alone = inputs.rows(slice(row, row + 1))
+        for t in range(n_target):
+            one = model(alone.token_ids[:, : t + 1], **alone.others)
+            torch.testing.assert_close(one[0, t], logits[row, t])
+
+
+def test_pitfall_09_no_mask_is_accepted_and_ignored() -> None:
+    """Every argument that can alter what is seen does so, in every kind of model that takes it."""
+    for name in ("gpt", "bert", "paper"):
+        model = random_model(name)
+        inputs = random_inputs(model)
+        token_ids, others = inputs.token_ids, inputs.others
+        plain = model(token_ids, **others)[:, -1]
+        mask = torch.arange(9)[None] > torch.tensor([[1], [3]])
+        documents = (torch.arange(9) > 4).long().expand(2, 9)
+        changes = [{"attention_mask": mask}, {"document_ids": documents}, {"positions": torch.arange(9) + 3}]
+        if name == "paper":
+            changes.append({"source_attention_mask": torch.arange(7)[None] > torch.tensor([[1], [3]])})
+        for change in changes:
+            altered = model(token_ids, **(others | change))[:, -1]
+            assert (altered - plain).abs().amin(dim=0).max() > 1e-6, (name, change)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("name", ["window", "fused_qkv", "relative", "alibi_window", "unequal_stacks"])
+def test_pitfall_10_the_fused_path_keeps_window_mask_and_scale(name: str, training: bool) -> None:
+    """The path in the open (a tap) and the fused path, with padding on the left."""
+    model = random_model(name).train(training)
+    inputs = random_inputs(model)
+    mask = torch.arange(9)[None] > torch.tensor([[-1], [3]])
+    fused, in_the_open = (model(inputs.token_ids, mask, **inputs.others, tap=tap) for tap in (None, Recorder()))
+    torch.testing.assert_close(fused, in_the_open, rtol=1e-10, atol=1e-10)
+
+
+@PATHS
+def test_pitfall_10_and_dropout(fused: bool) -> None:
+    """With values of one, a context entry is a sum of kept weights / (1 - p): 1 on average, spread by dropout."""
+    zero, one = torch.zeros(4, 4, 64, 2), torch.ones(4, 4, 64, 1)
+    path = attention_fused if fused else lambda *a, **k: attention_reference(*a, **k)[0]
+    context = path(zero, zero, one, Mask(), dropout=0.5)
+    assert context.mean().item() == pytest.approx(1, abs=0.03)
+    assert context.std().item() == pytest.approx((1 / 64) ** 0.5, rel=0.2)  # √(p / (1-p) / 64)
+
+
+def test_pitfall_11_positions_go_anywhere_and_are_not_trained() -> None:
+    """Far beyond max_len, on the device of the input, without parameters or buffers that could stay behind."""
+    for name in ("paper", "llama", "alibi", "no_positions", "relative"):
+        config = CONFIGS[name]
+        assert config.max_len == 24
+        model = build_model(config)
+        inputs = random_inputs(model, 1, 60)
+        assert model(inputs.token_ids, **inputs.others).isfinite().all()
+        fixed = {"paper": "sinus", "llama": "rotary", "alibi": "slopes"}.get(name, "nothing")
+        assert not any(fixed in parameter for parameter, _ in model.named_parameters())
+        assert not any(fixed in key for key in model.state_dict())
+        meta = build_model(config, device="meta")
+        moved = {k: x.to("meta") for k, x in inputs.others.items()}
+        assert meta(inputs.token_ids.to("meta"), **moved).is_meta
+
+
+def test_pitfall_11_learned_positions_say_where_they_end() -> None:
+    model = random_model("learned_offset")
+    assert model(random_ids(19, 1, 24)).isfinite().all()
+    with pytest.raises(ValueError, match=r"25 tokens.* 24"):
+        model(random_ids(19, 1, 25))
+    _, state = model.step(random_ids(19, 1, 24), model.start(1, 30))
+    with pytest.raises(ValueError, match=r"25 tokens.* 24"):
+        model.step(random_ids(19, 1, 1), state)
+    with pytest.raises(ValueError, match=r"31 tokens.* 30"):
+        random_model(replace(PAPER, positions=LearnedPositions(), source_max_len=30))(
+            random_ids(19, 1, 2), source_ids=random_ids(19, 1, 31)
+        )
+
+
+@pytest.mark.parametrize("norm_order", ["pre", "post", "sandwich"])
+def test_pitfall_12_the_norm_stands_where_the_configuration_says(norm_order: str) -> None:
+    model = random_model(replace(GPT, norm_order=norm_order))
+    tap = Recorder()
+    model(random_ids(19, 2, 5), tap=tap)
+    block = model.decoder.blocks[0]
+    x = tap.seen["decoder.embeddings"]
+    for sublayer, name in ((block.self_attn, "self_attn"), (block.ff, "ff")):
+        norm, out_norm = getattr(block, f"{name}_norm"), getattr(block, f"{name}_out_norm")
+
+        def run(h: Tensor, sublayer: torch.nn.Module = sublayer, name: str = name) -> Tensor:
+            return sublayer(h, mask=Mask(causal=True)) if name == "self_attn" else sublayer(h)
+
+        assert (out_norm is not None) == (norm_order == "sandwich")
+        if norm_order == "post":
+            x = norm(x + run(x))
+        else:
+            x = x + (run(norm(x)) if out_norm is None else out_norm(run(norm(x))))
+    torch.testing.assert_close(tap.seen["decoder.blocks.0.residual"], x)
+
+
+def test_pitfall_13_variance_is_biased_and_eps_inside_the_root() -> None:
+    """x = (0, 2): mean 1, biased variance 1; with eps 3 the divisor is √(1 + 3) = 2."""
+    assert LayerNorm(2, eps=3.0)(torch.tensor([0.0, 2.0])).tolist() == [-0.5, 0.5]
+
+
+DROPOUTS = {"embedding_dropout": 0.11, "residual_dropout": 0.12, "attention_dropout": 0.13, "ff_dropout": 0.14}
+
+
+@pytest.mark.parametrize("tapped", [False, True])
+def test_pitfall_14_each_dropout_once_and_in_training_only(tapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[float] = []
+    dropout, sdpa = F.dropout, F.scaled_dot_product_attention
+
+    def counted(x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
+        calls.append(p if training else 0.0)
+        return dropout(x, p, training, inplace)
+
+    def counted_sdpa(*args: Tensor, dropout_p: float = 0.0, **kwargs: object) -> Tensor:
+        calls.append(dropout_p)
+        return sdpa(*args, dropout_p=dropout_p, **kwargs)
+
+    monkeypatch.setattr(F, "dropout", counted)
+    monkeypatch.setattr(F, "scaled_dot_product_attention", counted_sdpa)
+    for config, expected in (
+        (GPT, {0.11: 1, 0.12: 4, 0.13: 2, 0.14: 2}),  # 2 blocks of 2 sublayers
+        (PAPER, {0.11: 2, 0.12: 4 + 6, 0.13: 2 + 4, 0.14: 4}),
+    ):
+        model = random_model(replace(config, **DROPOUTS))
+        inputs = random_inputs(model)
+        for training in (True, False):
+            calls.clear()
+            model.train(training)(inputs.token_ids, **inputs.others, tap=Recorder() if tapped else None)
+            assert {p: calls.count(p) for p in set(calls) if p} == (expected if training else {})
+
+
+def test_pitfall_14_dropout_keeps_the_mean() -> None:
+    model = random_model(replace(GPT, embedding_dropout=0.25, max_len=512)).train()
+    token_ids = random_ids(19, 4, 512)
+    trained, plain = Recorder(), Recorder()
+    model(token_ids, tap=trained)
+    model.eval()(token_ids, tap=plain)
+    dropped, x = trained.seen["decoder.embeddings"], plain.seen["decoder.embeddings"]
+    assert (dropped == 0).double().mean().item() == pytest.approx(0.25, abs=0.01)
+    torch.testing.assert_close(dropped[dropped != 0], x[dropped != 0] / 0.75)
+
+
+def test_pitfall_14_evaluation_is_deterministic_and_leaves_the_generator_alone() -> None:
+    model = random_model(replace(GPT, **DROPOUTS))
+    token_ids = random_ids(19, 2, 5)
+    before = torch.get_rng_state()
+    assert torch.equal(model(token_ids), model(token_ids))
+    _, state = model.step(token_ids[:, :4], model.start(2, 5))
+    torch.testing.assert_close(model.step(token_ids[:, 4:], state)[0], model(token_ids)[:, 4:])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", ["gpt", "d_embedding", "bert", "bert_narrow_table", "paper", "two_vocabularies"])
+def test_pitfall_15_tied_stays_tied(name: str) -> None:
+    """Through a copy, a cast, a saved state and a step of an optimizer: one parameter under its names."""
+    fresh = build_model(CONFIGS[name])
+    loaded = build_model(CONFIGS[name])
+    loaded.load_state_dict(fresh.state_dict())
+    for model in (fresh, loaded, copy.deepcopy(fresh), copy.deepcopy(fresh).to(torch.float64)):
+        stack = model.decoder or model.encoder
+        assert model.output.proj.weight is stack.embeddings.tokens.weight
+        if name == "paper":
+            assert model.encoder.embeddings.tokens.weight is model.output.proj.weight
+        if name == "two_vocabularies":
+            assert model.encoder.embeddings.tokens.weight is not model.output.proj.weight
+        names = [n for n, _ in model.named_parameters()]
+        assert "output.proj.weight" not in names and len(names) == len(set(names))
+        inputs = random_inputs(model)
+        model(inputs.token_ids, **inputs.others).square().sum().backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+        assert torch.equal(model.output.proj.weight, stack.embeddings.tokens.weight)
+
+
+def test_pitfall_15_tied_tables_are_drawn_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Tensor] = []
+    for function in ("_draw_table", "_draw_matrix"):
+        original = getattr(init, function)
+        monkeypatch.setattr(init, function, lambda w, *a, f=original, **k: (drawn.append(w), f(w, *a, **k)))
+    model = build_model(PAPER)
+    assert sum(x is model.output.proj.weight for x in drawn) == 1
+
+
+def test_pitfall_16_widths_that_do_not_divide_are_named() -> None:
+    with pytest.raises(ValueError, match="7"):
+        sinusoid(torch.arange(3), 7)
+    with pytest.raises(UserError, match="15"):
+        TransformerConfig(decoder=Stack(1, 3), d_model=15, vocab_size=9, positions=SinusoidalPositions())
+    for numbers, kwargs in (((16, 3), {}), ((4, 3), {"n_kv_heads": 3})):
+        n_heads = 4 if kwargs else 3
+        pattern = ".*".join(re.escape(str(n)) for n in numbers)
+        with pytest.raises(ValueError, match=pattern):
+            MultiHeadAttention(16, n_heads, **kwargs)
+        with pytest.raises(UserError, match=pattern):
+            TransformerConfig(decoder=Stack(1, n_heads, **kwargs), d_model=16, vocab_size=9)
+
+
+def test_pitfall_30_logits_and_tables_have_the_vocabularys_size() -> None:
+    for config in (GPT, LLAMA, BERT, CONFIGS["two_vocabularies"]):
+        model = build_model(config)
+        inputs = random_inputs(model)
+        assert model(inputs.token_ids, **inputs.others).shape[-1] == config.vocab_size
+        with pytest.raises(IndexError):
+            model(inputs.token_ids + config.vocab_size, **inputs.others)
+    source = random_ids(19, 1, 4) % 13
+    assert random_model("two_vocabularies")(source, source_ids=source).isfinite().all()
+    with pytest.raises(IndexError):  # 13 source tokens, 19 target tokens
+        random_model("two_vocabularies")(source, source_ids=source + 13)
+
+
+@pytest.mark.parametrize("config", [GPT, BERT, CONFIGS["tagger"]])
+def test_pitfall_30_a_model_without_a_vocabulary_is_not_built(config: TransformerConfig) -> None:
+    with pytest.raises(UserError, match="vocab_size"):
+        build_model(replace(config, vocab_size=0))

@@ -1,0 +1,107 @@
+"""Tiny runs, seconds of one core each, for the tests of training, keeping and using models."""
+
+import json
+import random
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from glassformer.api import Silent
+from glassformer.config import RotaryPositions, Stack, TransformerConfig
+from glassformer.evaluation.loss import LossReport
+from glassformer.run_config import DataConfig, GenerationConfig, Run, TokenizerConfig, TrainConfig
+from glassformer.store import checkpoint
+from glassformer.training.trainer import Trainer
+
+MODEL = TransformerConfig(decoder=Stack(2, 2, d_ff=32), d_model=16, max_len=32, positions=RotaryPositions())
+TIMES = {"tokens_per_s", "step_ms"}
+
+
+def made_up_text(n_lines: int = 150, seed: int = 0) -> str:
+    """Lines of eight words out of sixty, with a few characters of two to four bytes."""
+    rng = random.Random(seed)
+    words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 7))) for _ in range(56)] + ["é", "ßa", "日本", "🙂"]
+    return "".join(" ".join(rng.choices(words, k=8)) + "\n" for _ in range(n_lines))
+
+
+def write_text(folder: Path, n_lines: int = 150) -> Path:
+    path = folder / "text.txt"
+    path.write_text(made_up_text(n_lines), "utf-8")
+    return path
+
+
+def write_documents(folder: Path, n: int = 60) -> Path:
+    """A jsonl file of short documents of unequal length."""
+    lines = made_up_text(2 * n).splitlines()
+    texts = [" ".join(lines[2 * i : 2 * i + 2])[: 15 + 2 * i] for i in range(n)]
+    path = folder / "documents.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), "utf-8")
+    return path
+
+
+def tiny_run(text: Path, *, model: TransformerConfig = MODEL, data: dict[str, Any] | None = None, **train: Any) -> Run:
+    """20 steps of a model of 10,000 parameters; prepared tokens lie beside the text. `train` replaces settings."""
+    defaults = {"max_steps": 20, "batch_size": 3, "eval_every": 10, "log_every": 5, "device": "cpu"}
+    return Run(
+        name="tiny",
+        model=model,
+        tokenizer=TokenizerConfig(vocab_size=290),
+        data=replace(DataConfig(path=str(text), cache_dir=str(text.parent / "cache")), **(data or {})),
+        train=TrainConfig(**(defaults | train)),
+        generation=GenerationConfig(max_new_tokens=12),
+    )
+
+
+class Recording(Silent):
+    """A reporter that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.evaluations: dict[int, dict[str, LossReport]] = {}
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+
+    def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None:
+        self.evaluations[step] = reports
+
+
+def signal_at(monkeypatch: pytest.MonkeyPatch, step: int, which: signal.Signals = signal.SIGTERM) -> None:
+    """The process gets a signal in the middle of the step that follows `step`."""
+    one_step = Trainer._one_step
+
+    def stopped(trainer: Trainer) -> Any:
+        if trainer.progress.step == step:
+            signal.raise_signal(which)
+        return one_step(trainer)
+
+    monkeypatch.setattr(Trainer, "_one_step", stopped)
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of the log without what depends on the clock."""
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
+
+
+def remains(folder: Path) -> dict[str, Any]:
+    """All that a finished run leaves and that must not depend on how often it was stopped."""
+    last = checkpoint.path_of(folder, checkpoint.steps(folder)[-1])
+    numbers = json.loads((last / checkpoint.STATE).read_text())
+    del numbers["seconds"]
+    tensors = {
+        str(path.relative_to(last)): {name: x.numpy().tobytes() for name, x in load_file(path).items()}
+        for path in sorted(last.rglob("*.safetensors"))
+    }
+    return {
+        "step": last.name,
+        "numbers": numbers,
+        "tensors": tensors,
+        "published": (folder / "model.safetensors").read_bytes(),
+        "manifest": json.loads((folder / "manifest.json").read_text()),
+        "metrics": metrics(folder),
+    }

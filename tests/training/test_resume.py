@@ -1,0 +1,209 @@
+"""A run that was stopped, however and whenever, and resumed equals one that was not, to the bit."""
+
+import json
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import MODEL, Recording, remains, signal_at, tiny_run, write_documents, write_text
+
+from glassformer import api
+from glassformer.errors import Interrupted, UserError
+from glassformer.run_config import (
+    AdamConfig,
+    CausalConfig,
+    EarlyStopping,
+    ExampleRows,
+    MuonConfig,
+    PackedRows,
+    PlateauSchedule,
+    Run,
+)
+from glassformer.store import checkpoint, model_directory
+from glassformer.training import trainer
+
+Make = Callable[[Path], Run]
+
+
+def windows(**settings: Any) -> Make:
+    model = replace(MODEL, residual_dropout=0.2, attention_dropout=0.1, embedding_dropout=0.1)
+    return lambda folder: tiny_run(write_text(folder), model=model, **settings)
+
+
+def documents(arrangement: Any) -> Make:
+    return lambda folder: tiny_run(write_documents(folder), data={"arrangement": arrangement, "valid_fraction": 0.2})
+
+
+RUNS: dict[str, Make] = {
+    "dropout": windows(),
+    "average_and_accumulation": windows(ema_decay=0.9, accumulation=3),
+    "muon_and_plateau": windows(
+        optimizer=MuonConfig(learning_rate=9.0), schedule=PlateauSchedule(patience=0), eval_every=2
+    ),
+    "early_stopping": windows(
+        max_steps=40,
+        eval_every=4,
+        checkpoint_every=6,
+        optimizer=AdamConfig(),
+        early_stopping=EarlyStopping(higher_is_better=True, patience=4),
+    ),
+    "last_of_bf16_recomputed": windows(select="last", precision="bf16", activation_checkpointing=True),
+    "smoothed": lambda folder: replace(windows()(folder), objective=CausalConfig(0.1)),
+    "examples": documents(ExampleRows()),
+    "packed": documents(PackedRows()),
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_pitfall_23_a_resumed_run_equals_one_that_was_never_stopped(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RUNS[name](tmp_path)
+    whole = api.train(run, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        signal_at(patch, 2)
+        with pytest.raises(Interrupted, match=r"SIGTERM: saved at step 3 of .*; go on with: glassformer resume"):
+            api.train(run, tmp_path / "parts")
+    for step in (7, 9):  # after the first evaluation of some runs, and once more
+        with monkeypatch.context() as patch:
+            signal_at(patch, step)
+            with pytest.raises(Interrupted):
+                api.resume(tmp_path / "parts")
+    parts = api.resume(tmp_path / "parts")
+    assert parts.reports == whole.reports
+    assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
+
+
+def test_early_stopping_and_plateau_took_place(tmp_path: Path) -> None:
+    """Else the test above would show less than it says."""
+    api.train(RUNS["early_stopping"](tmp_path), tmp_path / "a")
+    assert checkpoint.steps(tmp_path / "a")[-1] == 20
+    api.train(RUNS["muon_and_plateau"](tmp_path), tmp_path / "b")
+    assert checkpoint.load_state(checkpoint.path_of(tmp_path / "b", 20)).numbers["plateau"]["factor"] < 1
+
+
+@pytest.mark.parametrize("seeds", [(0, 0), (0, 1)])
+def test_pitfall_23_a_seed_makes_runs_equal(tmp_path: Path, seeds: tuple[int, int]) -> None:
+    text = write_text(tmp_path)
+    for i, seed in enumerate(seeds):
+        api.train(tiny_run(text, seed=seed, max_steps=3), tmp_path / str(i))
+    equal = remains(tmp_path / "0")["tensors"] == remains(tmp_path / "1")["tensors"]
+    assert equal == (seeds[0] == seeds[1])
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def flip_a_bit(path: Path, place: float = 0.5) -> None:
+    data = bytearray(path.read_bytes())
+    data[int(len(data) * place)] ^= 4
+    path.write_bytes(data)
+
+
+def test_a_finished_run_has_nothing_left_to_do(finished: Path) -> None:
+    before, reporter = remains(finished), Recording()
+    outcome = api.resume(finished, reporter)
+    assert reporter.said == ["resumed at step 20 of 20: nothing is left to do"]
+    assert outcome.reports["valid"] == api.load(finished, step=20).evaluate()
+    assert remains(finished) == before
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", checkpoint.OPTIMIZER, checkpoint.STATE, "manifest.json"])
+def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(finished: Path, file: str) -> None:
+    before, reporter = remains(finished), Recording()
+    flip_a_bit(finished / "checkpoints" / "step-20" / file)
+    api.resume(finished, reporter)
+    assert "step-20" in reporter.said[0] and "damaged" in reporter.said[0] or "not valid JSON" in reporter.said[0]
+    assert reporter.said[0].endswith("trying the checkpoint before it")
+    assert reporter.said[1] == "resumed at step 10 of 20"
+    assert remains(finished) == before
+
+
+def test_a_run_stopped_before_a_damaged_later_checkpoint_goes_on(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = remains(finished)
+    flip_a_bit(finished / "checkpoints" / "step-20" / "model.safetensors")
+    with monkeypatch.context() as patch:
+        signal_at(patch, 14)
+        with pytest.raises(Interrupted, match="saved at step 15"):
+            api.resume(finished)
+    reporter = Recording()
+    api.resume(finished, reporter)
+    assert reporter.said[-1] == "resumed at step 15 of 20"
+    assert remains(finished) == before
+
+
+def test_when_all_checkpoints_are_damaged_nothing_is_changed(finished: Path) -> None:
+    for folder in (finished / "checkpoints").iterdir():
+        flip_a_bit(folder / checkpoint.OPTIMIZER)
+    weights = (finished / "model.safetensors").read_bytes()
+    with pytest.raises(UserError, match="has no intact checkpoint to go on from"):
+        api.resume(finished)
+    assert (finished / "model.safetensors").read_bytes() == weights
+
+
+def test_a_text_that_has_changed_is_refused(finished: Path) -> None:
+    text = finished.parent / "text.txt"
+    text.write_text(text.read_text().replace("a", "b", 1))
+    with pytest.raises(UserError, match="is not the one that .* was trained on"):
+        api.resume(finished)
+
+
+def test_no_run_to_resume(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such run"):
+        api.resume(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no intact checkpoint"):
+        api.resume(tmp_path)
+
+
+def test_a_run_that_died_between_a_checkpoint_and_its_publication_is_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run(write_text(tmp_path))
+    api.train(run, tmp_path / "whole")
+
+    def die(source: Path, folder: Path, step: int) -> None:
+        if step == 20:
+            raise KeyboardInterrupt
+        model_directory.publish(source, folder, step)
+
+    monkeypatch.setattr(trainer, "publish", die)
+    with pytest.raises(KeyboardInterrupt):
+        api.train(run, tmp_path / "run")
+    monkeypatch.undo()
+    assert model_directory.read_model(tmp_path / "run").manifest.step == 10
+    api.resume(tmp_path / "run")
+    assert remains(tmp_path / "run") == remains(tmp_path / "whole")
+
+
+def test_a_published_model_that_was_torn_is_put_right(finished: Path) -> None:
+    before = remains(finished)
+    flip_a_bit(finished / "model.safetensors")
+    api.resume(finished)
+    assert remains(finished) == before
+
+
+def test_a_damaged_best_checkpoint_is_never_published(finished: Path) -> None:
+    last = finished / "checkpoints" / "step-20"
+    best = json.loads((last / checkpoint.STATE).read_text())["best_step"]
+    assert best == 20
+    shutil.rmtree(last)  # step 10 is the newest, and best, of what is left
+    flip_a_bit(finished / "checkpoints" / "step-10" / "model.safetensors")
+    with pytest.raises(UserError, match="no intact checkpoint"):
+        api.resume(finished)
+    with pytest.raises(UserError, match="damaged"):
+        model_directory.publish(finished / "checkpoints" / "step-10", finished, 10)
+
+
+def test_a_signal_during_the_last_step_lets_the_run_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal_at(monkeypatch, 19, signal.SIGINT)
+    outcome = api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
+    assert outcome.reports["valid"] == api.load(outcome.folder).evaluate()
