@@ -7,6 +7,7 @@ import pytest
 import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
+torch.set_num_threads(1)  # tiny tensors: more threads only wait for one another
 
 
 @pytest.fixture(autouse=True)

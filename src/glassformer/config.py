@@ -241,8 +241,10 @@ class TransformerConfig:
             raise UserError("model.source_vocab_size and share_embeddings need an encoder and a decoder")
         if self.source_vocab_size and self.share_embeddings:
             raise UserError("model.share_embeddings needs one joint vocabulary: leave source_vocab_size at 0")
-        if isinstance(self.positions, SinusoidalPositions) and self.d_model % 2:
-            raise UserError(f"sinusoidal positions need an even d_model, and it is {self.d_model}")
+        width = self.d_embedding or self.d_model
+        if isinstance(self.positions, SinusoidalPositions) and width % 2:
+            name = "d_embedding" if self.d_embedding else "d_model"
+            raise UserError(f"sinusoidal positions come in pairs, and model.{name} is {width}: make it even")
 
     def _check_stack(self, name: str, stack: Stack) -> None:
         if stack.n_heads < 1 or stack.n_layers < 0 or stack.d_ff < 0:
@@ -254,6 +256,11 @@ class TransformerConfig:
             )
         if stack.n_kv_heads and stack.n_heads % stack.n_kv_heads:
             raise UserError(f"model.{name}.n_heads {stack.n_heads} is not divisible by n_kv_heads {stack.n_kv_heads}")
+        context = stack.n_heads * (stack.d_value or stack.d_head or self.d_model // stack.n_heads)
+        if not self.attn_out_proj and context != self.d_model:
+            raise UserError(
+                f"without attn_out_proj the heads' values must fill d_model {self.d_model}, and they have {context}"
+            )
         if isinstance(self.positions, RotaryPositions):
             d_head = stack.d_head or self.d_model // stack.n_heads
             if d_head < 2 or int(d_head * self.positions.fraction) % 2:

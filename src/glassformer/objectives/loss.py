@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -21,17 +22,17 @@ class LossSums:
 
 
 def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_smoothing: float = 0.0) -> LossSums:
-    """-Σ log softmax(logits)[label] over all labels that are scored, in fp32 whatever the logits are.
+    """-Σ log softmax(logits)[label] over all labels that are scored, in fp32 at the least, whatever the logits are.
 
     `logits` (…, V), `labels` (…) with -100 = not scored. With smoothing ε the target is (1-ε) · one-hot + ε/V
     (Szegedy 2016, section 7); `nats` leaves it out.
 
-    >>> import torch
     >>> sums = token_cross_entropy(torch.zeros(1, 3, 4), torch.tensor([[2, 0, -100]]), n_targets=2)
     >>> round(sums.nats.item() / sums.n_targets, 4)  # ln 4
     1.3863
     """
-    flat, labels = logits.flatten(0, -2).float(), labels.flatten()
+    flat, labels = logits.flatten(0, -2), labels.flatten()
+    flat = flat.to(torch.promote_types(flat.dtype, torch.float32))
     nats = F.cross_entropy(flat, labels, ignore_index=NOT_SCORED, reduction="sum")
     total = nats
     if label_smoothing:
