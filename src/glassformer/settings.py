@@ -195,11 +195,14 @@ class _Reader:
         return cls(**values)
 
     def suggestion(self, key: str, prefix: str, names: list[str]) -> str:
+        if key in self.known:
+            return f": it belongs to another {prefix}kind"
         leaf = key.rsplit(".", 1)[-1]
         elsewhere = [known for known in self.known if known.rsplit(".", 1)[-1] == leaf]
         near = (
-            [prefix + name for name in difflib.get_close_matches(leaf, names, n=1, cutoff=0.6)]
+            [prefix + name for name in difflib.get_close_matches(leaf, names, n=1, cutoff=0.8)]
             or elsewhere[:1]
+            or [prefix + name for name in difflib.get_close_matches(leaf, names, n=1, cutoff=0.6)]
             or difflib.get_close_matches(key, self.known, n=1, cutoff=0.5)
         )
         return f": did you mean {near[0]}?" if near else ""
@@ -227,7 +230,7 @@ class _Reader:
         kinds = {member.kind: member for member in tables}
         tag = value.get("kind")
         if tag not in kinds:
-            near = difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.4)
+            near = [] if tag is None else difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.4)
             hint = f": did you mean {near[0]}?" if near else f"; known are {', '.join(kinds)}"
             raise self.error(f"{key}.kind {'is missing' if tag is None else f'{str(tag)!r} is unknown'}{hint}")
         return kinds[tag]

@@ -145,9 +145,7 @@ def test_rates_follow_the_peak_of_each_group() -> None:
         assert [group["lr"] for group in optimizer.param_groups] == [0.02 * factor, *[0.004 * factor] * 2]
 
 
-@pytest.mark.parametrize(
-    ("config", "kind"), [(AdamConfig, torch.optim.Adam), (AdamWConfig, torch.optim.AdamW)]
-)
+@pytest.mark.parametrize(("config", "kind"), [(AdamConfig, torch.optim.Adam), (AdamWConfig, torch.optim.AdamW)])
 def test_adam_and_adamw_are_torchs_own_and_fused(
     config: type[AdamConfig | AdamWConfig], kind: type[torch.optim.Optimizer]
 ) -> None:
@@ -230,9 +228,7 @@ def muon_group(parameters: list[nn.Parameter], **options: object) -> dict[str, o
     return {"params": parameters, "orthogonal": True} | defaults | options
 
 
-def step_both(
-    ours: list[nn.Parameter], theirs: list[nn.Parameter], steps: list[Callable[[], object]]
-) -> None:
+def step_both(ours: list[nn.Parameter], theirs: list[nn.Parameter], steps: list[Callable[[], object]]) -> None:
     for our, their in zip(ours, theirs, strict=True):
         our.grad = torch.randn_like(our)
         their.grad = our.grad.clone()
@@ -256,9 +252,7 @@ def test_muon_equals_torchs_step_for_step(
     theirs = [nn.Parameter(matrix.detach().clone()) for matrix in ours]
     group = muon_group(ours, adjust=adjust, weight_decay=weight_decay, momentum=momentum)
     muon = Muon([group], dtype=dtype if exact else torch.bfloat16)
-    torch_muon = torch.optim.Muon(
-        theirs, lr=0.02, adjust_lr_fn=adjust, weight_decay=weight_decay, momentum=momentum
-    )
+    torch_muon = torch.optim.Muon(theirs, lr=0.02, adjust_lr_fn=adjust, weight_decay=weight_decay, momentum=momentum)
     for _ in range(5):
         step_both(ours, theirs, [muon.step, torch_muon.step])
         for our, their in zip(ours, theirs, strict=True):

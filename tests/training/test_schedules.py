@@ -90,9 +90,7 @@ def test_the_warm_up_grows_and_then_nothing_does(config: ScheduleConfig, max_ste
     if isinstance(config, WarmupStableDecaySchedule) and config.decay_fraction > 0.2:
         return  # the decay may begin inside the warm-up
     grown, rest = values[: config.warmup_steps + 1], values[config.warmup_steps :]
-    if (
-        isinstance(config, InverseSqrtSchedule) and config.warmup_steps
-    ):  # counts from 1: its peak is a step earlier
+    if isinstance(config, InverseSqrtSchedule) and config.warmup_steps:  # counts from 1: its peak is a step earlier
         grown, rest = values[: config.warmup_steps], values[config.warmup_steps - 1 :]
     assert grown == sorted(grown)
     assert grown[-1] == 1

@@ -3,6 +3,7 @@
 import difflib
 import functools
 import io
+import itertools
 import re
 import sys
 from collections.abc import Sequence
@@ -108,9 +109,10 @@ def one_sentence(box: Sequence[str]) -> str:
     >>> print(one_sentence(box))
     unrecognized options: --jsn: did you mean --json?
     """
-    lines = [line.strip("│ ") for line in box if "╭" not in line]
-    ends = [i for i, line in enumerate(lines) if not line.strip("─╰╯")]
-    first = " ".join(lines[: ends[0]] if ends else lines)
+    lines = [line.strip("│ ") for line in box[1:]]
+    groups = itertools.groupby(lines, lambda line: bool(line.strip("─-╰╯")))  # "-" where there is no UTF-8
+    paragraphs = [list(group) for is_text, group in groups if is_text]
+    first = " ".join(paragraphs[0])
     wrong = re.match(r"Error parsing (\S+): .*?(?:\{None\}\|)?(\w+) could be instantiated from \[(.*)\]", first)
     if wrong:
         first = f"{wrong[1]} must be {wrong[2]}, not {wrong[3]}"

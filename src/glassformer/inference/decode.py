@@ -47,7 +47,7 @@ def generate(
     rows = list(range(len(histories)))  # of the state → of the prompts
     logits, state = _read(model, [h[begin:] for h, begin in zip(histories, begins, strict=True)], max_len, device)
     banned = torch.tensor(list(never), dtype=torch.long, device=device)
-    for _ in range(config.max_new_tokens):
+    for n_left in reversed(range(config.max_new_tokens)):
         chosen = _next_ids(logits, config, [histories[r] for r in rows], [draws[r] for r in rows], banned)
         new: list[int | None] = [None] * len(histories)
         alive = []
@@ -60,7 +60,7 @@ def generate(
             if not (ended or full):
                 alive.append(place)
         yield new
-        if not alive:
+        if not alive or not n_left:
             return
         if len(alive) < len(rows):
             keep = torch.tensor(alive, device=device)

@@ -51,37 +51,51 @@ def parse(text: str, where: str) -> Run:
 
 
 def for_text(path: Path) -> Run:
-    """A run for a person's own text file, sized to its length: a few minutes on two cores."""
+    """A run for a person's own text, sized to its length: on two cores a minute or two for a short text, a quarter of
+    an hour for some tens of megabytes; beyond that it wants a GPU.
+    """
     n_bytes = _size(path)
-    limit, vocab_size, model, context, steps = next(row for row in _BY_SIZE if n_bytes <= row[0])
-    text = f'''
+    size = next(size for size in _BY_SIZE if n_bytes <= size[0])
+    _, vocab_size, model, context, batch_size, steps, dropout = size
+    template = f"""
         [model]
         preset = "{model}"
-        residual_dropout = {0.1 if limit <= 1 << 22 else 0.0}
+        tie_output = true
+        embedding_dropout = {dropout}
+        residual_dropout = {dropout}
+        [model.init]
+        kind = "normal"
         [tokenizer]
         vocab_size = {vocab_size}
         [data]
         context = {context}
         [train]
         max_steps = {steps}
-        batch_size = 16
+        batch_size = {batch_size}
         eval_every = {steps // 8}
         [train.optimizer]
         kind = "muon"
+        learning_rate = 0.01
+        [train.optimizer.adamw]
+        learning_rate = 0.01
+        weight_decay = 0.0
         [train.schedule]
         kind = "linear"
-    '''
-    run = parse(text, f"the defaults for {path}")
+        [generation]
+        temperature = 0.8
+        top_k = 50
+    """
+    run = parse(template, f"the defaults for {path}")
     return from_dict(Run, _merged(to_dict(run), {"name": path.stem or "run", "data": {"path": str(path)}}))
 
 
-_BY_SIZE: list[tuple[float, int, str, int, int]] = [
-    # bytes at most, vocabulary, preset, context, steps
-    (1 << 17, 512, "modern-mini", 64, 800),
-    (1 << 20, 1024, "modern-mini", 128, 1600),
-    (1 << 22, 2048, "modern-mini", 128, 2400),
-    (1 << 25, 4096, "modern-small", 256, 4000),
-    (float("inf"), 16384, "modern-small", 256, 20000),
+_BY_SIZE: list[tuple[float, int, str, int, int, int, float]] = [
+    # bytes at most, vocabulary, preset, context, rows, steps, dropout
+    (1 << 17, 1024, "modern-mini", 64, 16, 400, 0.2),
+    (1 << 19, 2048, "modern-mini", 128, 16, 600, 0.2),
+    (1 << 22, 2048, "modern-mini", 128, 16, 1600, 0.1),
+    (1 << 26, 4096, "modern-mini", 128, 32, 4000, 0.0),
+    (float("inf"), 8192, "modern-small", 256, 32, 10000, 0.0),
 ]
 
 

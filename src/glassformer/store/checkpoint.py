@@ -116,6 +116,8 @@ def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
             shutil.rmtree(path_of(run_folder, step))
     for unfinished in path.parent.glob(".step-*.tmp-*"):  # of a process that was killed
         shutil.rmtree(unfinished)
+    for unfinished in run_folder.glob(".*.tmp*"):
+        unfinished.unlink()
 
 
 def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:

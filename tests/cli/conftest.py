@@ -1,0 +1,66 @@
+"""What every command finds: a cache of its own, a folder of its own, and no terminal."""
+
+import io
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from glassformer.cli.main import run
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command left: its exit code and what it printed."""
+
+    code: int
+    out: str
+    err: str
+
+
+class Terminal(io.StringIO):
+    """What a person types."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+Glassformer = Callable[..., Result]
+
+
+@pytest.fixture
+def glassformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Glassformer:
+    """Runs a command in this process, in an empty folder; `stdin` is what it may read, from a person or not."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+    def call(*words: object, stdin: str = "", terminal: bool = False) -> Result:
+        monkeypatch.setattr(sys, "stdin", Terminal(stdin) if terminal else io.StringIO(stdin))
+        capsys.readouterr()
+        code = run([str(word) for word in words])
+        return Result(code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """For a process of its own."""
+    return os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+
+
+@pytest.fixture
+def tiny_recipe(tmp_path: Path) -> Path:
+    """A recipe of 20 steps without a text."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(
+        'name = "tiny"\n[model]\nd_model = 16\nmax_len = 32\n[model.decoder]\nn_layers = 2\nn_heads = 2\nd_ff = 32\n'
+        "[tokenizer]\nvocab_size = 290\n[train]\nmax_steps = 20\nbatch_size = 3\neval_every = 10\n"
+        "[generation]\nmax_new_tokens = 12\n[result]\nat_most = 9.0\n"
+    )
+    return path

@@ -1,0 +1,95 @@
+"""Real processes: killed, interrupted, piped."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from glassformer import api
+from glassformer.settings import to_dict, to_toml
+from glassformer.store import checkpoint
+from glassformer.training.launch import Outcome
+from runs import MODEL, remains, tiny_run, write_text
+
+COMMAND = [sys.executable, "-m", "glassformer"]
+N_STEPS = 400
+
+
+def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not happened():
+        assert process.poll() is None, f"it ended early: {process.communicate()}"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_run_survives_sigkill_and_ctrl_c_and_ends_as_if_nothing_had_been(
+    tmp_path: Path, environment: dict[str, str]
+) -> None:
+    model = replace(MODEL, residual_dropout=0.1)
+    run = tiny_run(
+        write_text(tmp_path),
+        model=model,
+        max_steps=N_STEPS,
+        batch_size=2,
+        eval_every=N_STEPS // 2,
+        checkpoint_every=20,
+        ema_decay=0.9,
+    )
+    (tmp_path / "run.toml").write_text(to_toml(to_dict(run)))
+    api.train(run, tmp_path / "whole")
+    folder = tmp_path / "parts"
+
+    def started(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [*COMMAND, *words], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    with started("train", str(tmp_path / "run.toml"), "--out", str(folder)) as killed:
+        wait_for(killed, lambda: len(checkpoint.steps(folder)) >= 1)
+        killed.kill()
+        killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    reached = checkpoint.steps(folder)[-1]
+    assert reached < N_STEPS
+
+    with started("resume", str(folder)) as stopped:
+        wait_for(stopped, lambda: checkpoint.steps(folder)[-1] > reached)
+        stopped.send_signal(signal.SIGINT)
+        out, err = stopped.communicate()
+    assert stopped.returncode == 130 and out == "", err
+    last = err.splitlines()[-1]
+    assert last.startswith("glassformer: SIGINT: saved at step ") and "Traceback" not in err
+    assert last.endswith(f"go on with: glassformer resume {folder}")
+
+    words = last.split("go on with: glassformer ")[1].split()
+    done = subprocess.run([*COMMAND, *words], env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert remains(folder) == remains(tmp_path / "whole")
+    assert not [path.name for path in folder.rglob("*.tmp*")]
+
+
+def test_the_program_as_a_module_writes_utf8_and_ends_quietly_when_its_reader_leaves(
+    trained: Outcome, environment: dict[str, str]
+) -> None:
+    words = [*COMMAND, "generate", str(trained.folder), "--prompt", "é日🙂", "--max-new-tokens", "5"]
+    found = subprocess.run(words, env=environment, capture_output=True, timeout=120)
+    expected = api.load(trained.folder).generate("é日🙂", max_new_tokens=5)
+    assert (found.returncode, found.stdout.decode()) == (0, f"é日🙂{expected}\n")
+    assert found.stderr == b""
+
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as broken:
+        left = subprocess.run(words, env=environment, stdout=broken, stderr=subprocess.PIPE, timeout=120)
+    assert left.returncode == 128 + signal.SIGPIPE and left.stderr == b""
+
+
+def test_a_mistake_in_a_process_of_its_own(environment: dict[str, str]) -> None:
+    found = subprocess.run([*COMMAND, "trian"], env=environment, capture_output=True, text=True, timeout=120)
+    assert (found.returncode, found.stdout) == (2, "")
+    assert found.stderr == "glassformer: unknown verb 'trian': did you mean train?\n"

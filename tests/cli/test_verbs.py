@@ -1,0 +1,177 @@
+"""Each verb does what its line of help says, on tiny models."""
+
+import json
+import re
+from pathlib import Path
+
+from glassformer import api, recipes
+from glassformer.cli.main import VERBS
+from glassformer.presets import PRESETS
+from glassformer.training.launch import Outcome
+from runs import made_up_text, write_documents, write_text
+
+from .conftest import Glassformer
+
+
+def test_help_of_every_verb(glassformer: Glassformer) -> None:
+    usage = glassformer("--help")
+    assert usage.code == 0 and all(f"  {verb}" in usage.out for verb in VERBS)
+    assert glassformer().code == 2
+    assert glassformer("--version").out.startswith("glassformer 0.")
+    for verb in VERBS:
+        shown = glassformer(verb, "--help")
+        assert shown.code == 0 and "usage: glassformer" in shown.out and not shown.err, verb
+    for verb in (["tokenizer", "train"], ["tokenizer", "explain"], ["data", "report"]):
+        assert glassformer(*verb, "--help").code == 0
+
+
+def test_help_of_train_lists_every_flag_with_its_default(glassformer: Glassformer) -> None:
+    shown = glassformer("train", "--help").out
+    for flag in ("max-steps", "seed", "eval-every", "checkpoint-every", "device", "compile"):
+        assert f"  --train.{flag}\n" in shown
+    assert "  --train.max-steps\n      optimizer steps (integer; default 2000)" in shown
+    assert "FlagText" not in shown and "<class" not in shown
+
+
+def test_train_evaluate_generate_resume(glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path) -> None:
+    text, out = write_text(tmp_path), tmp_path / "out"
+    done = glassformer("train", tiny_recipe, "--data.path", text, "--out", out, "--train.seed", "3")
+    assert done.code == 0 and done.out == ""
+    assert "step 20/20" in done.err and "valid loss" in done.err and f"done: {out} is the model" in done.err
+
+    found = glassformer("evaluate", out, "--json")
+    report = json.loads(found.out)
+    assert found.code == 0 and list(report) == ["loss", "perplexity", "bits_per_byte", "n_tokens"]
+    assert api.load(out).evaluate().to_dict() == report
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert report["loss"] == min(line["valid/loss"] for line in lines if "valid/loss" in line)
+    earlier = glassformer("evaluate", out, "--checkpoint", 10, "--json")
+    assert json.loads(earlier.out)["loss"] == next(
+        line["valid/loss"] for line in lines if line["step"] == 10 and "valid/loss" in line
+    )
+    table = glassformer("evaluate", out).out
+    assert f"loss           {report['loss']:.4f} nats per token" in table and "bits per byte" in table
+
+    again = glassformer("resume", out)
+    assert again.code == 0 and "resumed at step 20 of 20: nothing is left to do" in again.err
+
+    first = glassformer("generate", out, "--prompt", "abc", "--seed", 5, "--max-new-tokens", 9)
+    assert first.code == 0 and first.out.startswith("abc") and first.err == ""
+    assert first.out == "abc" + api.load(out).generate("abc", seed=5, max_new_tokens=9) + "\n"
+
+
+def test_evaluate_another_text(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
+    (tmp_path / "other.txt").write_text(made_up_text(30, seed=4), "utf-8")
+    found = glassformer("evaluate", trained.folder, "--data.path", tmp_path / "other.txt", "--json")
+    assert json.loads(found.out) == api.load(trained.folder).evaluate(tmp_path / "other.txt").to_dict()
+
+
+def test_a_text_alone_is_enough(glassformer: Glassformer, tmp_path: Path) -> None:
+    text = write_text(tmp_path, 300)
+    small = ["--model.d-model", 16, "--model.decoder.n-heads", 2, "--train.max-steps", 2, "--train.batch-size", 2]
+    done = glassformer("train", text, *small, "--model.decoder.n-layers", 1, "--model.decoder.d-ff", 16)
+    assert done.code == 0, done.err
+    assert (Path("runs") / "text" / "manifest.json").exists()
+    assert glassformer("generate", "runs/text", "--prompt", "", "--max-new-tokens", 3).code == 0
+
+
+def test_generate_from_a_file(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
+    prompts = ["abc", "é日", "a b", "abc"]
+    stdin = "\n\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
+    found = glassformer("generate", trained.folder, "--input", "-", "--max-new-tokens", 6, stdin=stdin)
+    lines = [json.loads(line) for line in found.out.splitlines()]
+    assert [line["prompt"] for line in lines] == prompts and found.err == "4 of 4 prompts\n"
+    model = api.load(trained.folder)
+    assert [line["text"] for line in lines] == [model.generate(prompt, max_new_tokens=6) for prompt in prompts]
+    (tmp_path / "in.jsonl").write_text(stdin, "utf-8")
+    out = tmp_path / "new" / "out.jsonl"
+    written = glassformer(
+        "generate", trained.folder, "--input", tmp_path / "in.jsonl", "--output", out, "--max-new-tokens", 6
+    )
+    assert written.out == "" and out.read_text("utf-8") == found.out
+
+
+def test_pitfall_33_a_cropped_or_full_context_is_said(glassformer: Glassformer, trained: Outcome) -> None:
+    n_tokens = len(api.load(trained.folder).prompt_ids("abc " * 30))
+    slid = glassformer("generate", trained.folder, "--prompt", "abc " * 30, "--context", "slide")
+    assert slid.code == 0 and f"the prompt has {n_tokens} tokens; its first {n_tokens - 32} are outside" in slid.err
+    greedy = ["--prompt", "abc", "--max-new-tokens", 99, "--temperature", 0]
+    full = glassformer("generate", trained.folder, *greedy)
+    assert full.err == "the context of 32 tokens is full; --context slide goes on beyond it\n"
+    on = glassformer("generate", trained.folder, *greedy, "--context", "slide")
+    assert on.err == "" and len(on.out) > len(full.out)
+
+
+def test_options_of_generation_reach_it(glassformer: Glassformer, trained: Outcome) -> None:
+    options = ["--temperature", 0.7, "--top-k", 9, "--top-p", 0.8, "--min-p", 0.01, "--repetition-penalty", 1.3]
+    found = glassformer("generate", trained.folder, "--prompt", "abc", *options, "--seed", 2, "--stop", "q", "zz")
+    expected = api.load(trained.folder).generate(
+        "abc", temperature=0.7, top_k=9, top_p=0.8, min_p=0.01, repetition_penalty=1.3, seed=2, stop=("q", "zz")
+    )
+    assert found.out == f"abc{expected}\n"
+
+
+def test_an_interactive_prompt(glassformer: Glassformer, trained: Outcome) -> None:
+    typed = "\n".join(["abc", "", "abc " * 100, "cab", ""])
+    found = glassformer("generate", trained.folder, "--max-new-tokens", 4, stdin=typed, terminal=True)
+    assert found.code == 0 and "Ctrl-D ends" in found.err
+    model = api.load(trained.folder)
+    assert f"abc{model.generate('abc', max_new_tokens=4)}\n" in found.out
+    assert f"cab{model.generate('cab', max_new_tokens=4)}\n" in found.out
+    assert "glassformer: prompt 1 has" in found.err  # a mistake does not end the conversation
+
+
+def test_tokenizer(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
+    text, out = write_text(tmp_path), tmp_path / "t" / "tokenizer.json"
+    for learner in ("tokenizers", "glassformer"):
+        made = glassformer("tokenizer", "train", text, "--vocab-size", 290, "--out", out, "--learner", learner)
+        assert made.code == 0 and "290 tokens (7 special), 27 merges" in made.out
+    ids = glassformer("tokenizer", "encode", out, "é abc").out.split()
+    assert glassformer("tokenizer", "encode", out, "-", stdin="é abc").out.split() == ids
+    assert glassformer("tokenizer", "decode", out, *ids).out == "é abc\n"
+    assert glassformer("tokenizer", "decode", out, stdin=" ".join(ids)).out == "é abc\n"
+    assert glassformer("tokenizer", "encode", trained.folder, "[MASK]", "--allow-special").out == "6\n"
+    assert len(glassformer("tokenizer", "encode", trained.folder, "[MASK]").out.split()) > 1
+    assert "a│b│c" in glassformer("tokenizer", "explain", out, "abc").out
+    assert "Ġ" not in glassformer("tokenizer", "explain", out, "a abc").out
+    assert "290" in glassformer("tokenizer", "report", out, text).out
+    wrong = glassformer("tokenizer", "decode", out, stdin="1 x")
+    assert wrong.code == 2 and "standard input must hold token ids" in wrong.err
+
+
+def test_data_report(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
+    path = write_documents(tmp_path)
+    table = glassformer("data", "report", path, "--tokenizer", trained.folder)
+    assert table.code == 0 and "bytes per token" in table.out and "repeated documents  0 of 60" in table.out
+    found = json.loads(glassformer("data", "report", path, "--json").out)
+    assert found["n_documents"] == 60 and found["total"]["n_tokens"] is None
+    assert sum(side["n_bytes"] for side in found["sides"]) == found["total"]["n_bytes"]
+    names = json.loads(glassformer("data", "report", path, "--valid-path", path, "--json").out)
+    assert any("cannot be split" in note for note in names["notes"])
+
+
+def test_presets_and_recipes(glassformer: Glassformer, tmp_path: Path) -> None:
+    listed = glassformer("presets").out
+    assert "gpt2" in listed and "124,439,808" in listed
+    one = glassformer("presets", "gpt2").out
+    (tmp_path / "gpt2.toml").write_text("[model]\n" + re.sub(r"^\[", "[model.", one, flags=re.MULTILINE))
+    assert recipes.load(str(tmp_path / "gpt2.toml")).model == PRESETS["gpt2"]
+    assert "shakespeare-char" in glassformer("recipes").out
+    assert "max_steps = 2000" in glassformer("recipes", "shakespeare-char").out
+    assert "# optimizer steps" in glassformer("recipes", "REFERENCE").out
+
+
+def test_reproduce_passes_and_fails(glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path) -> None:
+    text = write_text(tmp_path)
+    passed = glassformer("reproduce", tiny_recipe, "--data.path", text, "--out", tmp_path / "a")
+    assert passed.code == 0 and passed.out.startswith("PASS  tiny: loss ") and "(must be at most 9.0)" in passed.out
+    failed = glassformer(
+        "reproduce", tiny_recipe, "--data.path", text, "--out", tmp_path / "b", "--result.at-most", "0.5"
+    )
+    assert failed.code == 1 and failed.out.startswith("FAIL  tiny: loss ")
+
+
+def test_doctor(glassformer: Glassformer, trained: Outcome) -> None:
+    found = glassformer("doctor", trained.folder, "--json")
+    assert found.code == 0, found.out
+    assert json.loads(found.out)

@@ -1,0 +1,223 @@
+"""Generation with the cache equals recomputing everything, alone and in batches; stops, streams, contexts."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from configs import CONFIGS, CROSS, GENERATORS, random_model
+from glassformer.errors import UserError
+from glassformer.inference import decode
+from glassformer.inference.decode import StopWatch, generate
+from glassformer.inference.sampling import choose, shape_logits
+from glassformer.run_config import GenerationConfig
+
+GREEDY = GenerationConfig(max_new_tokens=10, temperature=0.0)
+DRAWN = GenerationConfig(max_new_tokens=10, temperature=1.3, top_k=12, top_p=0.95, repetition_penalty=1.2, seed=5)
+DECODERS = [name for name in GENERATORS if name not in CROSS]
+PROMPTS = [[3, 1, 4], [1], [5, 9, 2, 6, 5, 3, 5], [8, 9]]
+
+
+def grown(model: Any, prompts: Sequence[Sequence[int]], config: GenerationConfig, **options: Any) -> list[list[int]]:
+    """The new ids of every prompt."""
+    options = {"max_len": model.config.max_len} | options
+    steps = list(generate(model, prompts, config, **options))
+    rows = [[step[i] for step in steps] for i in range(len(prompts))]
+    for row in rows:  # None only after the end
+        assert None not in row[: len(row) - row.count(None)]
+    return [[token for token in row if token is not None] for row in rows]
+
+
+def recomputed(model: Any, prompt: Sequence[int], config: GenerationConfig) -> list[int]:
+    """The reference: the whole sequence through `forward` for every token."""
+    ids, draws = list(prompt), np.random.default_rng(config.seed)
+    for _ in range(config.max_new_tokens):
+        with torch.inference_mode():
+            logits = model(torch.tensor([ids]))[:, -1]
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        seen[0, torch.tensor(ids)] = True
+        shaped = shape_logits(logits, config, seen)
+        uniform = torch.tensor([draws.random()], dtype=torch.float64) if config.temperature else None
+        ids.append(int(choose(shaped, uniform)))
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("config", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_pitfall_31_the_cache_changes_nothing(name: str, config: GenerationConfig) -> None:
+    model = random_model(name)
+    for prompt in PROMPTS[:2]:
+        assert grown(model, [prompt], config)[0] == recomputed(model, prompt, config)
+
+
+@pytest.mark.parametrize("config", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", DECODERS)
+def test_pitfall_32_a_batch_of_unequal_prompts_gives_what_each_gives_alone(name: str, config: GenerationConfig) -> None:
+    model = random_model(name)
+    assert grown(model, PROMPTS, config) == [grown(model, [prompt], config)[0] for prompt in PROMPTS]
+
+
+class Counting:
+    """A model that keeps how many tokens each step was fed."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.config, self.widths = model, model.config, []
+
+    def start(self, *args: Any) -> Any:
+        return self.model.start(*args)
+
+    def step(self, token_ids: Tensor, *args: Any) -> Any:
+        self.widths.append(tuple(token_ids.shape))
+        return self.model.step(token_ids, *args)
+
+
+def test_pitfall_31_after_the_prompt_one_token_is_fed_a_step() -> None:
+    model = Counting(random_model("gpt"))
+    grown(model, PROMPTS, GREEDY)
+    assert model.widths == [(4, 7)] + [(4, 1)] * 9
+
+
+def test_a_long_prompt_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = Counting(random_model("llama"))
+    whole = grown(model, PROMPTS, DRAWN)
+    monkeypatch.setattr(decode, "PREFILL", 3)
+    model.widths.clear()
+    assert grown(model, PROMPTS, DRAWN) == whole
+    assert model.widths[:3] == [(4, 3), (4, 3), (4, 1)]
+
+
+def test_rows_that_end_are_no_longer_computed() -> None:
+    model = Counting(random_model("llama"))
+    alone = [grown(model, [prompt], DRAWN)[0] for prompt in PROMPTS]
+    end = alone[1][2]
+    cut = [row[: row.index(end) + 1] if end in row else row for row in alone]
+    model.widths.clear()
+    assert grown(model, PROMPTS, DRAWN, end_ids=[end]) == cut
+    assert min(width[0] for width in model.widths) < 4
+
+
+def test_is_finished_ends_a_row() -> None:
+    model = random_model("llama")
+    calls: list[tuple[int, int]] = []
+
+    def is_finished(row: int, token: int) -> bool:
+        calls.append((row, token))
+        return row == 1 and len([call for call in calls if call[0] == 1]) == 3
+
+    rows = grown(model, PROMPTS, DRAWN, is_finished=is_finished)
+    assert [len(row) for row in rows] == [10, 3, 10, 10]
+    assert [token for row, token in calls if row == 2] == rows[2]
+
+
+def test_banned_ids_are_never_chosen() -> None:
+    model = random_model("gpt")
+    never = [i for i in range(19) if i not in (4, 7)]
+    for config in (GREEDY, DRAWN):
+        assert set(grown(model, [[1, 2]], config, never=never)[0]) <= {4, 7}
+
+
+def test_the_seed_decides() -> None:
+    model = random_model("gpt")
+    first, again, other = (grown(model, [[1]], replace(DRAWN, seed=seed))[0] for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_generation_touches_no_global_generator_and_keeps_no_gradient() -> None:
+    model, before = random_model("gpt"), torch.get_rng_state()
+    grown(model, PROMPTS, DRAWN)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(p.grad is None for p in model.parameters())
+
+
+@pytest.mark.parametrize("prompts", [[[1, 2], []], [[1] * 25], [[1], [2] * 30]])
+def test_pitfall_33_a_prompt_that_does_not_fit_is_refused_before_anything_is_computed(prompts: list[list[int]]) -> None:
+    model = Counting(random_model("gpt"))
+    with pytest.raises(UserError, match=r"is empty|has (25|30) tokens and the model's context is 24.*--context slide"):
+        grown(model, prompts, GREEDY)
+    assert not model.widths
+
+
+def test_pitfall_33_a_full_context_ends_the_row() -> None:
+    model = random_model("gpt")
+    config = replace(GREEDY, max_new_tokens=100)
+    rows = grown(model, [[1] * 24, [1] * 20, [1]], config)
+    assert [len(row) for row in rows] == [1, 5, 24]  # the last token is predicted from a full context
+
+
+def slid(model: Any, prompt: list[int], config: GenerationConfig, max_len: int) -> list[int]:
+    """The stated rule without a cache: when the context is full its older half is dropped."""
+    ids, context = list(prompt), list(prompt)[-max_len:]
+    draws = np.random.default_rng(config.seed)
+    for _ in range(config.max_new_tokens):
+        if len(context) > max_len:
+            context = context[-(max_len // 2) :]
+        with torch.inference_mode():
+            logits = model(torch.tensor([context]))[:, -1]
+        seen = torch.zeros_like(logits, dtype=torch.bool)
+        seen[0, torch.tensor(ids)] = True
+        uniform = torch.tensor([draws.random()], dtype=torch.float64) if config.temperature else None
+        token = int(choose(shape_logits(logits, config, seen), uniform))
+        ids.append(token)
+        context.append(token)
+    return ids[len(prompt) :]
+
+
+@pytest.mark.parametrize("config", [GREEDY, DRAWN], ids=["greedy", "drawn"])
+@pytest.mark.parametrize("name", ["gpt", "llama", "alibi"])
+def test_pitfall_33_a_sliding_context_drops_the_older_half_of_its_own_row(name: str, config: GenerationConfig) -> None:
+    """In a batch too: a row that is full must not shorten what its neighbours see."""
+    model = random_model(name)
+    config = replace(config, max_new_tokens=40)
+    prompts = [list(range(10)), [3], [i % 19 for i in range(22)], [i % 7 for i in range(33)]]
+    expected = [slid(model, prompt, config, 24) for prompt in prompts]
+    assert [grown(model, [prompt], config, slide=True)[0] for prompt in prompts] == expected
+    assert grown(model, prompts, config, slide=True) == expected
+
+
+def test_no_prompts_give_nothing() -> None:
+    assert list(generate(random_model("gpt"), [], GREEDY, max_len=24)) == []
+
+
+def test_the_configurations_are_the_ones_meant() -> None:
+    assert "gpt" in DECODERS and "llama" in DECODERS and CONFIGS["gpt"].max_len == 24
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(
+    st.text("abc", max_size=14),
+    st.lists(st.text("abc", max_size=4), max_size=3),
+    st.lists(st.integers(0, 14), max_size=6),
+)
+def test_a_stop_watch_lets_through_what_stands_before_the_first_stop(
+    text: str, stops: list[str], cuts: list[int]
+) -> None:
+    places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
+    pieces = [text[a:b] for a, b in pairwise(places)]
+    watch = StopWatch(stops)
+    shown = [watch.push(piece) for piece in pieces]
+    stopped = watch.stopped
+    found = "".join(shown) + watch.flush()
+    # the earliest moment at which a stop is complete decides, as in a text that comes letter by letter or whole
+    begins = [text.find(stop) for stop in stops if stop and stop in text]
+    assert stopped == bool(begins)
+    if not begins:
+        assert found == text
+    else:
+        assert text.startswith(found)
+        ends = min(text.find(stop) + len(stop) for stop in stops if stop and stop in text)
+        assert min(begins) <= len(found) < ends
+
+
+@pytest.mark.parametrize("cut", range(13))
+def test_one_stop_is_cut_at_its_beginning_wherever_the_pieces_end(cut: int) -> None:
+    text = "aab\n\nUser: x"
+    watch = StopWatch(["\nUser:"])
+    assert watch.push(text[:cut]) + watch.push(text[cut:]) == "aab\n"
+    assert watch.stopped and watch.push("more") == "" and watch.flush() == ""

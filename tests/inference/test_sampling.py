@@ -1,0 +1,129 @@
+"""The rules of sampling against transformers, and drawing against probabilities."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from glassformer.errors import UserError
+from glassformer.inference.sampling import (
+    choose,
+    keep_min_p,
+    keep_top_k,
+    keep_top_p,
+    penalise_repetition,
+    shape_logits,
+)
+from glassformer.run_config import GenerationConfig
+
+transformers = pytest.importorskip("transformers")
+B, V = 8, 50
+
+
+@pytest.fixture
+def logits() -> Tensor:
+    return torch.randn(B, V, generator=torch.Generator().manual_seed(0)) * 3
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("k", [1, 2, 7, 49, 50, 1000])
+def test_top_k(logits: Tensor, k: int) -> None:
+    same(keep_top_k(logits, k), transformers.TopKLogitsWarper(k)(None, logits))
+
+
+@pytest.mark.parametrize("p", [1e-9, 0.1, 0.5, 0.9, 0.999])
+def test_top_p(logits: Tensor, p: float) -> None:
+    same(keep_top_p(logits, p), transformers.TopPLogitsWarper(p)(None, logits))
+
+
+@pytest.mark.parametrize("p", [1e-6, 0.05, 0.5, 1.0])
+def test_min_p(logits: Tensor, p: float) -> None:
+    same(keep_min_p(logits, p), transformers.MinPLogitsWarper(p)(None, logits))
+
+
+@pytest.mark.parametrize("penalty", [0.7, 1.0, 1.3])
+def test_repetition_penalty(logits: Tensor, penalty: float) -> None:
+    ids = torch.randint(V, (B, 12), generator=torch.Generator().manual_seed(1))
+    seen = torch.zeros(B, V, dtype=torch.bool).scatter(1, ids, True)
+    same(
+        penalise_repetition(logits, seen, penalty),
+        transformers.RepetitionPenaltyLogitsProcessor(penalty)(ids, logits.clone()),
+    )
+
+
+def test_all_rules_in_order(logits: Tensor) -> None:
+    ids = torch.randint(V, (B, 12), generator=torch.Generator().manual_seed(1))
+    seen = torch.zeros(B, V, dtype=torch.bool).scatter(1, ids, True)
+    config = GenerationConfig(temperature=0.7, top_k=20, top_p=0.9, min_p=0.02, repetition_penalty=1.2)
+    processors: list[Any] = [
+        transformers.RepetitionPenaltyLogitsProcessor(1.2),
+        transformers.TemperatureLogitsWarper(0.7),
+        transformers.TopKLogitsWarper(20),
+        transformers.TopPLogitsWarper(0.9),
+        transformers.MinPLogitsWarper(0.02),
+    ]
+    expected = logits.clone()
+    for processor in processors:
+        expected = processor(ids, expected)
+    same(shape_logits(logits, config, seen), expected)
+
+
+def test_pitfall_34_temperature_zero_takes_the_largest_and_divides_by_nothing(logits: Tensor) -> None:
+    shaped = shape_logits(logits, GenerationConfig(temperature=0.0, top_k=3, top_p=0.1))
+    assert bool(shaped.isfinite().all())
+    assert torch.equal(choose(shaped, None), logits.argmax(-1))
+
+
+@pytest.mark.parametrize(
+    "rules",
+    [{"top_k": 10**9}, {"top_p": 1e-12}, {"min_p": 1.0}, {"temperature": 1e-6}, {"temperature": 1e6, "top_p": 1e-6}],
+)
+def test_pitfall_34_at_least_one_token_is_always_left(logits: Tensor, rules: dict[str, Any]) -> None:
+    shaped = shape_logits(logits, GenerationConfig(**rules))
+    assert bool((shaped > -math.inf).any(-1).all()) and not bool(shaped.isnan().any())
+    chosen = choose(shaped, torch.full((B,), 0.999999))
+    assert bool((shaped.gather(1, chosen[:, None]) > -math.inf).all())
+
+
+def test_neutral_settings_change_nothing(logits: Tensor) -> None:
+    assert torch.equal(shape_logits(logits, GenerationConfig()), logits)
+
+
+def test_draws_follow_the_probabilities() -> None:
+    probabilities = torch.tensor([0.5, 0.0, 0.25, 0.15, 0.1])
+    n = 20_000
+    uniform = torch.rand(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    counts = torch.bincount(choose(probabilities.log().expand(n, -1), uniform), minlength=5)
+    assert counts[1] == 0
+    expected = probabilities * n
+    chi_square = float(((counts - expected)[expected > 0] ** 2 / expected[expected > 0]).sum())
+    assert chi_square < 16.3  # 3 degrees of freedom: one in a thousand by chance
+
+
+@pytest.mark.parametrize(("u", "token"), [(0.0, 1), (0.49, 1), (0.51, 3), (0.9999999999, 3)])
+def test_a_token_that_was_left_out_is_never_drawn_at_the_edges(u: float, token: int) -> None:
+    logits = torch.tensor([[-math.inf, 0.0, -math.inf, 0.0, -math.inf]])
+    assert choose(logits, torch.tensor([u], dtype=torch.float64)).tolist() == [token]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"temperature": -0.1}, "temperature is -0.1 and must not be negative"),
+        ({"temperature": math.nan}, "temperature"),
+        ({"top_k": -1}, "top_k is -1"),
+        ({"top_p": 0.0}, "top_p is 0.0"),
+        ({"top_p": 1.1}, "top_p is 1.1"),
+        ({"min_p": -0.5}, "min_p"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"max_new_tokens": 0}, "max_new_tokens is 0"),
+    ],
+)
+def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        GenerationConfig(**settings)

@@ -1,0 +1,296 @@
+"""What is kept on disk: whole and verified, or not at all; tied tensors once; nothing that could run code."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import glassformer
+from configs import CONFIGS, random_ids, random_inputs, random_model
+from glassformer.errors import UserError
+from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
+from glassformer.run_config import GenerationConfig, Run
+from glassformer.store import checkpoint, manifest, model_directory
+from glassformer.store.checkpoint import TrainingState
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import MODEL_FILES, load_weights, publish, read_model, weights_of
+from glassformer.tokenization.tokenizer import Tokenizer
+
+TOKENIZER = Tokenizer.train(["to be or not to be"], vocab_size=0, flavour="char")
+STATE = TrainingState({"step": 5, "best": 1.5}, {"0.exp_avg": torch.arange(6.0).reshape(2, 3).T})
+
+
+def model(name: str = "gpt") -> tuple[Transformer, Run]:
+    network = random_model(name, dtype=torch.float32)
+    return network, Run(model=network.config, generation=GenerationConfig(stop=("\n", 'a "b"')))
+
+
+def save(folder: Path, step: int = 5, name: str = "gpt", state: TrainingState = STATE) -> Transformer:
+    """A run's folder with one checkpoint."""
+    network, run = model(name)
+    checkpoint.save(folder, step, lambda to: model_directory.write_model_files(to, network, TOKENIZER, run), state)
+    return network
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    save(tmp_path / "run")
+    publish(tmp_path / "run" / "checkpoints" / "step-5", tmp_path / "run", 5)
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_model_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
+    network = save(tmp_path, name=name)
+    stored = read_model(checkpoint.path_of(tmp_path, 5))
+    assert stored.config == network.config
+    assert stored.generation.stop == ("\n", 'a "b"') and stored.run.generation == stored.generation
+    assert stored.tokenizer.vocab == TOKENIZER.vocab
+    assert (stored.manifest.kind, stored.manifest.step) == ("checkpoint", 5)
+    inputs = random_inputs(network)
+    assert not stored.network.training
+    with torch.no_grad():
+        expected = network(inputs.token_ids, **inputs.others)
+        assert torch.equal(stored.network(inputs.token_ids, **inputs.others), expected)
+
+
+def test_a_published_model_is_a_model_directory(directory: Path) -> None:
+    stored = read_model(directory)
+    assert (stored.manifest.kind, stored.manifest.step) == ("model", 5)
+    assert sorted(stored.manifest.entries) == sorted(MODEL_FILES)
+    assert {path.name for path in directory.iterdir()} == {*MODEL_FILES, "manifest.json", "checkpoints"}
+
+
+@pytest.mark.parametrize("name", ["gpt", "paper", "bert", "two_vocabularies"])
+def test_a_tied_table_is_stored_once(name: str, tmp_path: Path) -> None:
+    network = save(tmp_path, name=name)
+    stored = load_file(tmp_path / "checkpoints" / "step-5" / "model.safetensors")
+    assert sum(x.numel() for x in stored.values()) == sum(p.numel() for p in network.parameters()) + sum(
+        x.numel() for n, x in network.state_dict().items() if n in dict(network.named_buffers())
+    )
+    assert len({x.data_ptr() for x in weights_of(network).values()}) == len(weights_of(network))
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 0.999])
+@pytest.mark.parametrize("name", [*MODEL_FILES, "manifest.json"])
+def test_a_flipped_bit_is_seen(directory: Path, name: str, place: float) -> None:
+    data = bytearray((directory / name).read_bytes())
+    data[int(place * len(data))] ^= 1
+    (directory / name).write_bytes(data)
+    with pytest.raises(UserError, match=r"damaged|not valid JSON|not UTF-8"):
+        read_model(directory)
+
+
+def test_every_single_bit_of_a_manifest_counts(directory: Path) -> None:
+    path = directory / "manifest.json"
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        for bit in (1, 4, 32):
+            data = bytearray(whole)
+            data[place] ^= bit
+            path.write_bytes(data)
+            with pytest.raises(UserError):
+                Manifest.read(directory).verify(directory)
+
+
+@pytest.mark.parametrize("name", MODEL_FILES)
+def test_a_truncated_or_missing_file_is_named_and_the_checkpoints_too(directory: Path, name: str) -> None:
+    data = (directory / name).read_bytes()
+    (directory / name).write_bytes(data[:-1])
+    with pytest.raises(UserError, match=f"{name} is not the file that was written; an intact state may be in"):
+        read_model(directory)
+    (directory / name).unlink()
+    with pytest.raises(UserError, match=f"{name} is missing"):
+        read_model(directory)
+
+
+@pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.OPTIMIZER])
+def test_a_checkpoint_vouches_for_its_training_state(directory: Path, name: str) -> None:
+    path = checkpoint.path_of(directory, 5)
+    (path / name).write_bytes((path / name).read_bytes()[:-1])
+    with pytest.raises(UserError, match="no intact checkpoint"):
+        checkpoint.newest(directory, lambda text: None)
+
+
+def test_places_that_hold_no_model(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such model directory"):
+        read_model(tmp_path / "nowhere")
+    with pytest.raises(UserError, match=r"is not a model directory: it has no manifest.json"):
+        read_model(tmp_path)
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="is a file, and a model directory is needed"):
+        read_model(tmp_path / "file")
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    """A manifest with other content and the digest that belongs to it."""
+    value = json.loads((folder / "manifest.json").read_text()) | changes
+    del value["sha256"]
+    (folder / "manifest.json").write_text(json.dumps({"sha256": manifest._digest(value), **value}))
+
+
+@pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "checkpoints/../../secret", "."])
+def test_a_manifest_that_names_files_outside_is_refused(directory: Path, name: str) -> None:
+    (directory.parent / "secret").write_text("x")
+    rewrite(directory, files={name: {"bytes": 1, "sha256": "0" * 64}})
+    with pytest.raises(UserError, match="which is outside of the folder"):
+        read_model(directory)
+
+
+def test_a_link_to_the_outside_is_refused(directory: Path) -> None:
+    (directory / "config.json").rename(directory.parent / "config.json")
+    (directory / "config.json").symlink_to(directory.parent / "config.json")
+    with pytest.raises(UserError, match="outside of the folder"):
+        read_model(directory)
+
+
+@pytest.mark.parametrize("changes", [{"files": []}, {"files": {"a": 1}}, {"step": "x"}, {"format_version": None}])
+def test_a_manifest_of_another_shape_is_damaged(directory: Path, changes: dict[str, Any]) -> None:
+    rewrite(directory, **changes)
+    with pytest.raises(UserError, match=r"manifest.json is damaged"):
+        read_model(directory)
+
+
+def test_a_newer_format_is_named(directory: Path) -> None:
+    rewrite(directory, format_version=2)
+    with pytest.raises(UserError, match=r"newer format .2.: update glassformer"):
+        read_model(directory)
+
+
+def test_a_manifest_that_leaves_out_a_file_is_no_whole_model(directory: Path) -> None:
+    entries = json.loads((directory / "manifest.json").read_text())["files"]
+    del entries["tokenizer.json"]
+    rewrite(directory, files=entries)
+    with pytest.raises(UserError, match=r"has no tokenizer.json"):
+        read_model(directory)
+
+
+def test_pitfall_30_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
+    config = replace(CONFIGS["gpt"], vocab_size=TOKENIZER.vocab_size - 1)
+    network = build_model(config)
+    run = Run(model=config)
+    checkpoint.save(tmp_path, 1, lambda to: model_directory.write_model_files(to, network, TOKENIZER, run), STATE)
+    size = TOKENIZER.vocab_size
+    with pytest.raises(UserError, match=f"tokenizer has {size} tokens and the model only {size - 1}"):
+        read_model(checkpoint.path_of(tmp_path, 1))
+
+
+def test_pitfall_15_weights_stay_tied_on_load(tmp_path: Path) -> None:
+    network = save(tmp_path)
+    loaded = read_model(checkpoint.path_of(tmp_path, 5)).network
+    assert sum(1 for _ in loaded.parameters()) == sum(1 for _ in network.parameters())
+    assert loaded.decoder is not None
+    with torch.no_grad():
+        ids = random_ids(19, 1, 4)
+        before = loaded(ids)
+        loaded.decoder.embeddings.tokens.weight += 1
+        assert not torch.equal(loaded(ids), before)
+
+
+def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
+    network = random_model("gpt", dtype=torch.float32)
+    tensors = weights_of(network)
+    first, second, *_ = tensors
+    wrong = {name: x for name, x in tensors.items() if name != first} | {second: torch.zeros(3), "more": torch.zeros(1)}
+    save_file(wrong, tmp_path / "w.safetensors")
+    before = {name: x.clone() for name, x in tensors.items()}
+    with pytest.raises(UserError) as caught:
+        load_weights(network, tmp_path / "w.safetensors")
+    message = str(caught.value)
+    assert f"{first} is missing" in message and "more is not part of this model" in message
+    assert f"{second} has shape (3,)" in message
+    assert all(torch.equal(x, before[name]) for name, x in weights_of(network).items()), "half of it was loaded"
+    (tmp_path / "w.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(UserError, match="cannot be read"):
+        load_weights(network, tmp_path / "w.safetensors")
+
+
+def test_a_save_that_fails_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
+    def write(folder: Path) -> None:
+        (folder / "config.json").write_text("{}")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(tmp_path, 5, write, STATE)
+    assert list((tmp_path / "checkpoints").iterdir()) == []
+    assert checkpoint.steps(tmp_path) == []
+
+
+def test_a_save_that_fails_keeps_the_checkpoint_that_was_there(directory: Path) -> None:
+    def write(folder: Path) -> None:
+        raise UserError("the disk is full")
+
+    with pytest.raises(UserError, match="the disk is full"):
+        checkpoint.save(directory, 5, write, STATE)
+    Manifest.read(checkpoint.path_of(directory, 5)).verify(checkpoint.path_of(directory, 5))
+
+
+def test_training_state_comes_back(tmp_path: Path) -> None:
+    tensors = {"a": torch.randn(3), "b": torch.tensor(7)}
+    save(tmp_path, state=replace(STATE, average=tensors, weights={"w": torch.ones(2)}))
+    path = checkpoint.path_of(tmp_path, 5)
+    state = checkpoint.load_state(path)
+    assert state.numbers == STATE.numbers
+    assert torch.equal(state.optimizer["0.exp_avg"], STATE.optimizer["0.exp_avg"])
+    assert state.average is not None and torch.equal(state.average["a"], tensors["a"])
+    assert torch.equal(load_file(checkpoint.weights_path(path))["w"], torch.ones(2))
+
+
+def test_pruning_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
+    for step in (2, 4, 6, 8, 10):
+        save(tmp_path, step)
+    (tmp_path / "checkpoints" / ".step-7.tmp-123").mkdir()  # of a process that was killed
+    (tmp_path / "checkpoints" / "mine").mkdir()
+    checkpoint.prune(tmp_path, latest=10, keep=2, always={4})
+    assert checkpoint.steps(tmp_path) == [4, 8, 10]
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-4", "step-8", "step-10", "mine"}
+
+
+def test_nothing_is_pruned_for_a_newest_that_is_damaged(tmp_path: Path) -> None:
+    for step in (2, 4, 6):
+        save(tmp_path, step)
+    (checkpoint.path_of(tmp_path, 6) / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="damaged"):
+        checkpoint.prune(tmp_path, latest=6, keep=1, always=set())
+    assert checkpoint.steps(tmp_path) == [2, 4, 6]
+
+
+def test_later_checkpoints_do_not_count_when_pruning(tmp_path: Path) -> None:
+    for step in (2, 4, 6):
+        save(tmp_path, step)
+    checkpoint.prune(tmp_path, latest=4, keep=1, always=set())
+    assert checkpoint.steps(tmp_path) == [4, 6]
+
+
+def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(directory: Path) -> None:
+    assert checkpoint.find(directory, 5).name == "step-5"
+    with pytest.raises(UserError, match="no checkpoint of step 6; there are: 5"):
+        checkpoint.find(directory, 6)
+
+
+def test_a_publication_that_is_cut_short_is_seen_and_mended(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    save(directory, 10)
+    with monkeypatch.context() as patch:
+        patch.setattr(Manifest, "write", lambda self, folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        (directory / "model.safetensors").write_bytes(b"older weights")
+        with pytest.raises(KeyboardInterrupt):
+            publish(checkpoint.path_of(directory, 10), directory, 10)
+    assert not model_directory.is_published(directory, 10)
+    publish(checkpoint.path_of(directory, 10), directory, 10)
+    assert model_directory.is_published(directory, 10)
+    assert read_model(directory).manifest.step == 10
+
+
+def test_no_pickle_anywhere() -> None:
+    """Neither written nor read: nothing here can run code that a file brings."""
+    words = ("pickle", "torch.load", "torch.save", "joblib", "shelve", "eval(", "exec(", "allow_pickle", "yaml.load")
+    root = Path(glassformer.__file__).parent
+    for path in root.rglob("*.py"):
+        code = path.read_text("utf-8").replace(".eval()", "").replace("_eval(", "")
+        found = [word for word in words if word in code]
+        assert not found, f"{path.relative_to(root)} has {found}"

@@ -1,0 +1,174 @@
+"""The Python interface: a trained model, loaded, writes and is evaluated."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import glassformer
+from glassformer import api
+from glassformer.errors import UserError
+from glassformer.models.build import build_model
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.launch import Outcome
+from runs import MODEL, Recording, made_up_text, tiny_run, write_documents
+
+DRAWN = {"temperature": 1.5, "top_k": 0, "seed": 3, "max_new_tokens": 15}
+
+
+@pytest.fixture
+def model(trained: Outcome) -> api.Model:
+    return api.load(trained.folder, device="cpu")
+
+
+def test_the_interface_is_that_of_the_package() -> None:
+    assert glassformer.load is api.load and glassformer.train is api.train and glassformer.Model is api.Model
+
+
+def test_the_reported_loss_is_one_number(trained: Outcome, model: api.Model) -> None:
+    """The trainer's last evaluation, the run's folder, its last checkpoint: equal to the last digit."""
+    reported = trained.reports["valid"]
+    assert model.evaluate() == reported
+    assert api.load(trained.folder, step=20).evaluate() == reported
+    assert api.load(trained.folder, step=10).evaluate() != reported
+    assert reported.n_tokens > 100 and reported.bits_per_byte is not None
+
+
+def test_another_text_is_evaluated_as_a_whole(model: api.Model, tmp_path: Path) -> None:
+    text = made_up_text(20, seed=9)
+    (tmp_path / "other.txt").write_text(text, "utf-8")
+    seen: list[tuple[int, int]] = []
+    report = model.evaluate(tmp_path / "other.txt", lambda done, total: seen.append((done, total)))
+    assert report.n_tokens == len(model.tokenizer.encode(text)) - 1
+    assert report.loss > 0 and seen[-1][0] == report.n_tokens
+    with pytest.raises(UserError, match="no such file"):
+        model.evaluate(tmp_path / "none.txt")
+
+
+def test_evaluation_needs_a_text(model: api.Model) -> None:
+    nowhere = replace(model, run=replace(model.run, data=replace(model.run.data, path=None)))
+    with pytest.raises(UserError, match=r"--data\.path FILE"):
+        nowhere.evaluate()
+
+
+@pytest.mark.parametrize("settings", [{"temperature": 0.0, "max_new_tokens": 15}, DRAWN], ids=["greedy", "drawn"])
+def test_pitfall_32_prompts_together_give_what_each_gives_alone(model: api.Model, settings: Any) -> None:
+    prompts = ["a", "abc def ghi jab ", "", "日本 🙂"]
+    assert model.generate(prompts, **settings) == [model.generate(prompt, **settings) for prompt in prompts]
+
+
+def test_the_seed_decides(model: api.Model) -> None:
+    first, again, other = (model.generate("abc", **(DRAWN | {"seed": seed})) for seed in (1, 1, 2))
+    assert first == again != other
+
+
+def test_pitfall_36_what_is_streamed_is_what_all_ids_decode_to(model: api.Model) -> None:
+    """An untrained model draws bytes that are often a part of a character."""
+    fresh = replace(model, network=build_model(model.network.config).eval())
+    for seed in range(5):
+        pieces = [step[0] for step in fresh.stream(["a"], temperature=2.0, seed=seed, max_new_tokens=30)]
+        ids: list[int] = []
+        steps = glassformer.api.generate(
+            fresh.network,
+            [fresh.prompt_ids("a")],
+            replace(fresh.generation, temperature=2.0, seed=seed, max_new_tokens=30),
+            max_len=32,
+            never=api.never_written(fresh.tokenizer, fresh.network.config.vocab_size),
+        )
+        for step in steps:
+            if step[0] not in (None, fresh.tokenizer.eos_id):
+                ids.append(step[0])  # type: ignore[arg-type]
+            if step[0] == fresh.tokenizer.eos_id:
+                break
+        assert "".join(pieces) == fresh.tokenizer.decode(ids)
+
+
+def scripted(model: api.Model, text: str) -> api.Model:
+    """A model that writes this text byte by byte, whatever it reads."""
+    ids = [model.tokenizer.vocab[token] for token in model.tokenizer.vocab if len(token) == 1]
+    by_byte = {model.tokenizer.decode([i]): i for i in ids}
+    assert by_byte
+    wanted = [next(i for i in ids if model.tokenizer._pieces[i] == bytes([byte])) for byte in text.encode()]
+
+    class Script(torch.nn.Module):
+        config = model.network.config
+
+        def start(self, n_rows: int, max_len: int) -> Any:
+            return model.network.start(n_rows, max_len)
+
+        def step(self, token_ids: Any, state: Any, mask: Any = None) -> Any:
+            logits, state = model.network.step(token_ids, state, mask)
+            chosen = wanted[min(int(state.lengths[0]) - 1, len(wanted) - 1)]
+            return torch.nn.functional.one_hot(torch.tensor(chosen), logits.shape[-1]).expand_as(logits) * 99.0, state
+
+    return replace(model, network=Script())  # type: ignore[arg-type]
+
+
+def test_pitfall_36_a_character_of_many_bytes_is_streamed_whole(model: api.Model) -> None:
+    writer = scripted(model, "é日🙂x")
+    pieces = [step[0] for step in writer.stream(["a"], temperature=0.0, max_new_tokens=10)]
+    assert pieces == ["", "é", "", "", "日", "", "", "", "🙂", "x", ""]
+    cut = [step[0] for step in writer.stream(["a"], temperature=0.0, max_new_tokens=4)]
+    assert cut == ["", "é", "", "", "\ufffd"]  # the model stopped there, and the text says so
+
+
+@pytest.mark.parametrize(
+    ("stop", "expected"), [("日", "é"), ("日🙂", "é"), ("x", "é日🙂"), ("é", ""), ("no", "é日🙂x")]
+)
+def test_stop_texts_end_the_text_and_are_no_part_of_it(model: api.Model, stop: str, expected: str) -> None:
+    writer = scripted(model, "é日🙂x")
+    assert writer.generate("a", temperature=0.0, max_new_tokens=10, stop=(stop,)) == expected
+
+
+def test_special_tokens_are_never_written(model: api.Model) -> None:
+    fresh = replace(model, network=build_model(replace(model.network.config, vocab_size=4000)).eval())
+    text = fresh.generate(["a"] * 8, temperature=3.0, max_new_tokens=31)
+    assert not any(token in "".join(text) for token in model.tokenizer.special_tokens)
+
+
+def test_pitfall_33_a_prompt_longer_than_the_context(model: api.Model) -> None:
+    long = "abc " * 60
+    with pytest.raises(UserError, match="tokens and the model's context is 32: shorten it"):
+        model.generate(long)
+    with pytest.raises(UserError, match="prompt 2 has"):
+        model.check_prompts(["a", long])
+    assert model.generate(long, slide=True, max_new_tokens=50)
+    model.check_prompts([long], slide=True)
+
+
+def test_an_empty_prompt_starts_from_the_end_token_or_is_refused(model: api.Model) -> None:
+    assert model.prompt_ids("") == [model.tokenizer.eos_id]
+    bare = replace(model, tokenizer=Tokenizer.train(["abc"], vocab_size=0, flavour="char", special_tokens=()))
+    with pytest.raises(UserError, match="has no end token to start from"):
+        bare.prompt_ids("")
+
+
+def test_no_prompts_give_no_texts(model: api.Model) -> None:
+    assert model.generate([]) == []
+
+
+def test_loading_what_is_not_there(trained: Outcome, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no such model directory"):
+        api.load(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="no checkpoint of step 7; there are: 10, 20"):
+        api.load(trained.folder, step=7)
+    with pytest.raises(UserError, match="the device 'cuda:9' cannot be used here"):
+        api.load(trained.folder, device="cuda:9")
+
+
+def test_a_model_is_ready_to_use(model: api.Model) -> None:
+    assert not model.network.training
+    assert model.run.name == "tiny" and model.generation.max_new_tokens == 12
+    assert (model.network.config.vocab_size, model.network.config.eos_id) == (290, model.tokenizer.eos_id)
+
+
+def test_texts_kept_apart_teach_the_end(tmp_path: Path) -> None:
+    """Several documents: an end token follows each, and a model may choose to end."""
+    reporter = Recording()
+    outcome = api.train(tiny_run(write_documents(tmp_path), max_steps=2), tmp_path / "run", reporter)
+    loaded = api.load(outcome.folder)
+    ends = scripted(loaded, "ab")
+    assert ends.generate("a", temperature=0.0, max_new_tokens=3) == "abb"
+    assert MODEL.max_len == loaded.network.config.max_len

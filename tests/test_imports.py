@@ -1,0 +1,136 @@
+"""The graph of imports runs one way, and `import glassformer` costs nothing."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import glassformer
+
+ROOT = Path(glassformer.__file__).parent
+
+LAYERS = [  # from the bottom up; a package imports its own layer's members only where they are named together
+    {"errors"},
+    {"files", "settings"},
+    {"config"},
+    {"run_config"},
+    {"tokenization"},
+    {"presets", "nn"},
+    {"recipes", "data", "models"},
+    {"cost"},
+    {"store"},
+    {"inference"},
+    {"objectives"},
+    {"evaluation"},
+    {"training"},
+    {"api"},
+    {"doctor"},
+    {"interop"},
+    {"inspection"},
+    {"serving"},
+    {"cli"},
+    {"__main__"},
+]
+STRANGERS = [{"data", "models"}, {"nn", "presets"}, {"files", "settings"}]
+
+
+def modules() -> dict[str, Path]:
+    """Every module by its dotted name inside the package."""
+    found = {}
+    for path in sorted(ROOT.rglob("*.py")):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(path: Path) -> Iterator[tuple[str, int]]:
+    """All that a file imports, anywhere in it, as absolute dotted names, and the line."""
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, node.lineno
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports with a relative name"
+            for alias in node.names:
+                yield f"{node.module}.{alias.name}", node.lineno
+
+
+def inner(path: Path) -> Iterator[tuple[str, int]]:
+    """The modules of our own that a file imports."""
+    for name, line in imports(path):
+        if name.split(".")[0] == "glassformer" and name != "glassformer.__version__":
+            dotted = name.removeprefix("glassformer.")
+            while dotted not in MODULES:
+                assert "." in dotted, f"{path}:{line} imports {name} from the package's own __init__"
+                dotted = dotted.rsplit(".", 1)[0]
+            yield dotted, line
+
+
+def layer(module: str) -> int:
+    (place,) = [i for i, names in enumerate(LAYERS) if module.split(".")[0] in names]
+    return place
+
+
+NAMED = [name for name in MODULES if name]  # all but the package's __init__
+
+
+@pytest.mark.parametrize("name", NAMED)
+def test_imports_run_one_way(name: str) -> None:
+    top = name.split(".")[0]
+    for imported, line in inner(MODULES[name]):
+        other = imported.split(".")[0]
+        if other == top:
+            continue
+        assert layer(imported) <= layer(name), f"{name}:{line} imports {imported}, which is above it"
+        assert {top, other} not in STRANGERS, f"{name}:{line} imports {imported}: these two do not know each other"
+
+
+def test_no_circles() -> None:
+    """Within a package too."""
+    edges = {name: {imported for imported, _ in inner(MODULES[name])} - {name} for name in NAMED}
+    done: set[str] = set()
+    while ready := {name for name in NAMED if name not in done and edges[name] <= done}:
+        done |= ready
+    assert done == set(NAMED), f"in a circle: {sorted(set(NAMED) - done)}"
+
+
+def test_layers_are_torch_alone_at_the_bottom() -> None:
+    standard = sys.stdlib_module_names
+    for name in NAMED:
+        if name.split(".")[0] == "nn":
+            others = {imported.split(".")[0] for imported, _ in imports(MODULES[name])} - standard
+            assert others <= {"torch", "glassformer"}, f"{name} imports {others}"
+            assert {m.split(".")[0] for m, _ in inner(MODULES[name])} <= {"nn"}
+
+
+@pytest.mark.parametrize("bottom", ["errors", "files", "settings", "config", "run_config", "presets"])
+def test_the_bottom_needs_the_standard_library_only(bottom: str) -> None:
+    others = {imported.split(".")[0] for imported, _ in imports(MODULES[bottom])} - sys.stdlib_module_names
+    assert others <= {"glassformer"}
+
+
+def test_nothing_but_interop_knows_transformers() -> None:
+    for name in NAMED:
+        found = {imported.split(".")[0] for imported, _ in imports(MODULES[name])}
+        assert "transformers" not in found or name.split(".")[0] == "interop", name
+
+
+def test_every_public_name_is_there_and_importing_the_package_imports_no_torch() -> None:
+    program = (
+        "import sys, glassformer\n"
+        "assert not {'torch', 'numpy', 'tokenizers', 'tyro'} & set(sys.modules), 'import glassformer is not free'\n"
+        "from glassformer import UserError, TransformerConfig, presets, recipes\n"
+        "assert 'torch' not in sys.modules, 'configurations need no torch'\n"
+        "for name in glassformer.__all__:\n"
+        "    getattr(glassformer, name)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    assert set(glassformer.__all__) >= {"load", "Tokenizer", "build_model", "train", "doctor"}
+    with pytest.raises(AttributeError, match="has no attribute 'lode'"):
+        glassformer.lode  # noqa: B018

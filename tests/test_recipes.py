@@ -1,0 +1,119 @@
+"""Every recipe is a run that can be built, and a text alone makes one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from glassformer import recipes
+from glassformer.errors import UserError
+from glassformer.models.build import build_model
+from glassformer.presets import PRESETS
+from glassformer.recipes.reference import reference
+from glassformer.run_config import AdamWConfig, CosineSchedule, MuonConfig, Run
+from glassformer.training.launch import corpus_of
+
+
+def test_the_recipes_that_are_promised_are_there() -> None:
+    assert set(recipes.names()) >= {
+        "copy-task",
+        "openwebtext-gpt2",
+        "python-docs",
+        "shakespeare-char",
+        "shakespeare-char-gpu",
+        "shakespeare-char-modern",
+    }
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_a_recipe_is_a_run_with_a_result_and_a_model_that_can_be_built(name: str) -> None:
+    run = recipes.load(name)
+    assert run.name == name and run.description
+    assert run.result is not None and run.result.at_most < float("inf") and run.result.note
+    vocab_size = run.model.vocab_size or run.tokenizer.vocab_size or 65
+    assert build_model(replace(run.model, vocab_size=vocab_size), "meta").n_parameters() > 10_000
+    assert run.context <= run.model.max_len
+    if run.data.path is not None:
+        assert corpus_of(run).name == run.data.path
+
+
+def test_shakespeare_char_is_nanogpts_cpu_recipe_to_the_letter() -> None:
+    run = recipes.load("shakespeare-char")
+    model, train = run.model, run.train
+    assert model.decoder is not None
+    assert (model.decoder.n_layers, model.decoder.n_heads, model.d_model, run.context) == (4, 4, 128, 64)
+    assert model.decoder.d_ff == 512
+    assert (train.batch_size, train.accumulation, train.max_steps, train.clip_norm) == (12, 1, 2000, 1.0)
+    assert {model.embedding_dropout, model.residual_dropout, model.attention_dropout, model.ff_dropout} == {0.0}
+    assert not (model.qkv_bias or model.attn_out_bias or model.ff_bias or model.norm_bias)
+    optimizer = train.optimizer
+    assert isinstance(optimizer, AdamWConfig)
+    assert (optimizer.learning_rate, optimizer.betas, optimizer.weight_decay) == (1e-3, (0.9, 0.99), 0.1)
+    assert train.schedule == CosineSchedule(warmup_steps=100, decay_steps=0, final_ratio=0.1)
+    assert run.tokenizer.flavour == "char" and run.tokenizer.vocab_size == 0
+    assert run.result is not None and (run.result.at_least, run.result.at_most) == (1.88, 1.92)
+
+
+def test_the_modern_recipe_spends_no_more_than_the_old_one() -> None:
+    old, new = recipes.load("shakespeare-char"), recipes.load("shakespeare-char-modern")
+    n_old, n_new = (build_model(replace(run.model, vocab_size=65), "meta").n_parameters() for run in (old, new))
+    assert n_new <= n_old
+    tokens = [run.train.batch_size * run.train.accumulation * run.context for run in (old, new)]
+    assert tokens[0] == tokens[1] and new.train.max_steps <= old.train.max_steps
+    assert new.result is not None and new.result.at_most <= 1.62
+
+
+def test_the_reference_comments_every_key_and_is_the_default_run() -> None:
+    text = recipes.text("REFERENCE")
+    assert text == reference(), "run: python -m glassformer.recipes.reference > src/glassformer/recipes/REFERENCE.toml"
+    assert recipes.parse(text, "REFERENCE") == Run()
+
+
+def test_a_recipe_by_path_and_changes_to_a_preset(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text('[model]\npreset = "gpt2"\nd_model = 96\n[model.positions]\nkind = "rotary"\n')
+    run = recipes.load(str(path))
+    assert run.name == "mine"
+    assert (run.model.d_model, run.model.positions.kind) == (96, "rotary")
+    assert run.model.decoder == PRESETS["gpt2"].decoder
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("shakespear-char", "no recipe or file is called 'shakespear-char': did you mean shakespeare-char"),
+        ("zzz", "no recipe or file is called 'zzz': recipes are copy-task"),
+        ("no/such.toml", "no such file: no/such.toml"),
+    ],
+)
+def test_a_recipe_that_is_not_there(name: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        recipes.load(name)
+
+
+def test_an_unknown_preset_suggests_the_nearest(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean gpt2"):
+        recipes.parse('[model]\npreset = "gtp2"', "x.toml")
+
+
+@pytest.mark.parametrize("n_bytes", [100, 1 << 18, 1 << 21, 1 << 23, 1 << 26])
+def test_a_text_alone_makes_a_run_for_its_size(tmp_path: Path, n_bytes: int) -> None:
+    path = tmp_path / 'my "text".txt'
+    with open(path, "wb") as file:
+        file.truncate(n_bytes)
+    run = recipes.for_text(path)
+    assert (run.name, run.data.path) == ('my "text"', str(path))
+    assert isinstance(run.train.optimizer, MuonConfig)
+    assert run.context <= run.model.max_len
+
+
+def test_larger_texts_get_larger_runs(tmp_path: Path) -> None:
+    sizes = []
+    for n_bytes in (1 << 10, 1 << 18, 1 << 24, 1 << 27):
+        with open(tmp_path / "t.txt", "wb") as file:
+            file.truncate(n_bytes)
+        run = recipes.for_text(tmp_path / "t.txt")
+        sizes.append((run.tokenizer.vocab_size, run.context, run.train.max_steps))
+    assert sizes == sorted(sizes)
+    with pytest.raises(UserError, match="no such file"):
+        recipes.for_text(tmp_path / "none.txt")

@@ -1,0 +1,218 @@
+"""Configuration in and out: nothing unknown, nothing of the wrong type, nothing lost on the way."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from configs import CONFIGS
+from glassformer import recipes
+from glassformer.config import LinearScaling, RotaryPositions, Stack, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.presets import PRESETS
+from glassformer.run_config import (
+    AdamConfig,
+    AdamWConfig,
+    EarlyStopping,
+    GenerationConfig,
+    MuonConfig,
+    PackedRows,
+    PlateauSchedule,
+    Run,
+    TrainConfig,
+)
+from glassformer.settings import FlagText, apply_flags, describe, from_dict, known_keys, parse_toml, to_dict, to_toml
+
+
+def read(text: str) -> Run:
+    return from_dict(Run, parse_toml(text, "a.toml"), "a.toml")
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nme = 'x'", "unknown key nme: did you mean name? .in a.toml."),
+        ("[trian]", "unknown key trian: did you mean train?"),
+        ("[train]\nmax_step = 1", "unknown key train.max_step: did you mean train.max_steps?"),
+        ("[model.decoder]\nn_head = 1", "unknown key model.decoder.n_head: did you mean model.decoder.n_heads?"),
+        ("[train.optimizer]\nkind = 'adamw'\nbeta = 1", "train.optimizer.beta: did you mean train.optimizer.betas?"),
+        (
+            "[train.optimizer]\nkind = 'muon'\n[train.optimizer.adamw]\nepsilon = 1",
+            "train.optimizer.adamw.epsilon: did you mean train.optimizer.adamw.eps?",
+        ),
+        (
+            "[model.positions]\nkind = 'rotary'\n[model.positions.scaling]\nkind = 'yarn'\nfacto = 1",
+            "model.positions.scaling.facto: did you mean model.positions.scaling.factor?",
+        ),
+        ("learning_rate = 1", "unknown key learning_rate: did you mean train.optimizer.learning_rate?"),
+        ("[model]\nmax_steps = 1", "unknown key model.max_steps: did you mean train.max_steps?"),
+        ("[train.optimizer]\nkind = 'learned'", "train.optimizer.kind 'learned' is unknown"),
+        ("[train.optimizer]\nkind = 'adamv'", "train.optimizer.kind 'adamv' is unknown: did you mean adam"),
+        ("[train.optimizer]\nlearning_rate = 1", "train.optimizer.kind is missing; known are adam, adamw, muon"),
+        ("[train.optimizer]\nkind = 'adam'\nmomentum = 1", "momentum: it belongs to another train.optimizer.kind"),
+        ("zzqqxx = 1", "unknown key zzqqxx .in a.toml.$"),
+    ],
+)
+def test_an_unknown_key_is_an_error_that_suggests_the_nearest(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words.replace("?", r"\?").replace("[", r"\[")):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[train]\nmax_steps = 1.5", "train.max_steps must be integer, not '1.5'"),
+        ("[train]\nmax_steps = true", "train.max_steps must be integer, not 'True'"),
+        ("[train]\nmax_steps = '5'", "train.max_steps must be integer, not '5'"),
+        ("[train]\ncompile = 1", "train.compile must be true | false, not '1'"),
+        ("[train]\nclip_norm = 'x'", "train.clip_norm must be number, not 'x'"),
+        ("[train]\nprecision = 'fp16'", "train.precision must be fp32 | bf16, not 'fp16'"),
+        ("[train]\noptimizer = 'muon'", "train.optimizer must be .*; give its kind as train.optimizer.kind"),
+        ("train = 5", "train must be"),
+        ("[train.optimizer]\nkind = 'adam'\nbetas = [0.9]", "train.optimizer.betas must be .number, number., not"),
+        ("[generation]\nstop = 'x'", "generation.stop must be list of text, not 'x'"),
+        ("[generation]\nstop = [1]", "generation.stop must be list of text"),
+        ("name = 1", "name must be text, not '1'"),
+        ("[data]\npath = 1", "data.path must be text | none, not '1'"),
+        ("[train.early_stopping]\nmetric = 1", "train.early_stopping.metric must be text"),
+    ],
+)
+def test_a_value_of_the_wrong_type_names_its_key(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words.replace("|", r"\|")):
+        read(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("[train]\nbatch_size = 0", "train.batch_size is 0 and must be at least 1"),
+        ("[train]\nema_decay = 1.0", "train.ema_decay"),
+        ("[train.optimizer]\nkind = 'adam'\nlearning_rate = -1", "train.optimizer.learning_rate is -1.0"),
+        ("[train.optimizer]\nkind = 'muon'\nlearning_rate = nan", "train.optimizer.learning_rate is nan"),
+        ("[train.optimizer]\nkind = 'muon'\n[train.optimizer.adamw]\nbetas = [0.9, 1]", "optimizer.adamw.betas"),
+        ("[train.schedule]\nkind = 'plateau'\nwarmup_steps = -1", "train.schedule.warmup_steps is -1"),
+        ("[objective]\nlabel_smoothing = 1", "objective.label_smoothing is 1.0"),
+        ("[tokenizer]\ndropout = 2", "tokenizer.dropout is 2.0"),
+        ("[generation]\ntop_p = 0", "top_p is 0.0"),
+        ("[model.decoder]\nn_heads = 7", "model.d_model 512 is not divisible by model.decoder.n_heads 7"),
+        ("[model]\nd_model = 0\n[model.decoder]", "model.d_model is 0"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_named(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        read(text)
+
+
+def test_toml_that_is_none_names_the_file() -> None:
+    with pytest.raises(UserError, match=r"^a\.toml is not valid TOML: .*line 1"):
+        read("a = = 1")
+
+
+RUNS: dict[str, Run] = (
+    {f"recipe {name}": recipes.load(name) for name in recipes.names()}
+    | {f"preset {name}": Run(model=config) for name, config in PRESETS.items()}
+    | {f"config {name}": Run(model=config) for name, config in CONFIGS.items()}
+    | {
+        "everything else": Run(
+            name='quotes " and \\ and \n and é and \x7f',
+            model=TransformerConfig(decoder=Stack(window_pattern=(3, 0)), attention_scale=1e-30),
+            train=TrainConfig(
+                optimizer=MuonConfig(adamw=AdamWConfig(betas=(0.1, 0.2))),
+                schedule=PlateauSchedule(),
+                early_stopping=EarlyStopping("bits_per_byte"),
+            ),
+            generation=GenerationConfig(stop=("\n\n", "\tEND")),
+        )
+    }
+)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_survives_toml(name: str) -> None:
+    run = RUNS[name]
+    assert read(to_toml(to_dict(run))) == run
+
+
+@settings(max_examples=200, derandomize=True, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"])), st.floats(allow_nan=False), st.integers(), st.booleans())
+def test_any_value_survives_toml(text: str, number: float, integer: int, flag: bool) -> None:
+    table = {"a": text, "b": {"c": number, "d": [integer, 2], "e": {"f": flag, "g": [text]}}}
+    assert parse_toml(to_toml(table), "x") == table
+
+
+@pytest.mark.parametrize(
+    ("flags", "check"),
+    [
+        ({"train.max-steps": "1,000"}, lambda run: run.train.max_steps == 1000),
+        ({"train.max_steps": "2_000"}, lambda run: run.train.max_steps == 2000),
+        ({"train.compile": "true"}, lambda run: run.train.compile is True),
+        ({"train.compile": "False"}, lambda run: run.train.compile is False),
+        ({"train.clip-norm": "0"}, lambda run: run.train.clip_norm == 0.0),
+        ({"data.path": "12"}, lambda run: run.data.path == "12"),
+        ({"data.path": "none"}, lambda run: run.data.path is None),
+        ({"train.optimizer.kind": "muon"}, lambda run: run.train.optimizer == MuonConfig()),
+        (
+            {"train.optimizer.momentum": "0.5", "train.optimizer.kind": "muon"},
+            lambda run: run.train.optimizer == MuonConfig(momentum=0.5),
+        ),
+        (
+            {
+                "model.positions.scaling.factor": "2",
+                "model.positions.scaling.kind": "linear",
+                "model.positions.kind": "rotary",
+            },
+            lambda run: run.model.positions == RotaryPositions(scaling=LinearScaling(2.0)),
+        ),
+        ({"train.optimizer.betas": "0.8, 0.9"}, lambda run: run.train.optimizer.betas == (0.8, 0.9)),
+        ({"train.optimizer.betas": "0.8 0.9"}, lambda run: run.train.optimizer.betas == (0.8, 0.9)),
+        ({"model.decoder.window-pattern": ""}, lambda run: run.model.decoder.window_pattern == ()),
+        ({"train.early-stopping.patience": "3"}, lambda run: run.train.early_stopping == EarlyStopping(patience=3)),
+        ({"data.arrangement.kind": "packed"}, lambda run: run.data.arrangement == PackedRows()),
+        ({"model.encoder.n-layers": "1", "model.decoder": "none"}, lambda run: run.model.decoder is None),
+    ],
+)
+def test_flags_are_read_as_the_field_that_they_land_in(flags: dict[str, str], check: Any) -> None:
+    assert check(apply_flags(Run(), flags))
+
+
+@pytest.mark.parametrize(
+    ("flag", "text", "words"),
+    [
+        ("train.max-stes", "5", "unknown key train.max_stes: did you mean train.max_steps. .in the command line."),
+        ("train.max-steps", "five", "train.max_steps must be integer, not 'five' .in the command line."),
+        ("train.max-steps", "1.5", "train.max_steps must be integer"),
+        ("train.compile", "yes", "train.compile must be true . false, not 'yes'"),
+        ("train.optimizer.betas", "0.9", "must be .number, number."),
+        ("train.optimizer.kind", "sgd", "train.optimizer.kind 'sgd' is unknown"),
+        ("train.optimizer.momentum", "0.9", "it belongs to another train.optimizer.kind"),
+        ("train.max-steps.more", "1", "train.max_steps must be integer"),
+    ],
+)
+def test_flags_that_are_wrong(flag: str, text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        apply_flags(Run(), {flag: text})
+
+
+def test_text_of_a_flag_is_typed_only_there() -> None:
+    assert from_dict(AdamConfig, {"learning_rate": FlagText("1e-3")}).learning_rate == 1e-3
+    with pytest.raises(UserError):
+        from_dict(AdamConfig, {"learning_rate": "1e-3"})
+
+
+def test_the_original_is_not_changed_by_flags() -> None:
+    run = Run()
+    apply_flags(run, {"train.max-steps": "1", "generation.stop": "a b"})
+    assert run == Run()
+
+
+def test_every_key_says_what_it_is_and_can_be_a_flag() -> None:
+    entries = list(describe(Run))
+    for entry in entries:
+        assert entry.doc and entry.type, entry.key
+    assert len(known_keys(Run)) == len({entry.key for entry in entries}) > 100
+    for entry in entries:
+        key = entry.key
+        if "." in key and not key.endswith(".kind") and entry.default is not None:
+            with pytest.raises(UserError, match="did you mean"):
+                apply_flags(Run(), {key + "x": "1"})

@@ -1,0 +1,48 @@
+"""`metrics.jsonl`: whole lines, and none twice after a resume."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from glassformer.errors import UserError
+from glassformer.training import metrics_log
+from glassformer.training.metrics_log import MetricsLog, read_lines
+
+
+def test_lines_are_json_and_reach_the_disk_at_once(tmp_path: Path) -> None:
+    with MetricsLog(tmp_path, 0) as log:
+        log.write(5, loss=1.5, sample="é\n")
+        assert read_lines(tmp_path / "metrics.jsonl") == [{"step": 5, "loss": 1.5, "sample": "é\n"}]
+
+
+def test_a_resumed_log_drops_later_lines_and_a_line_that_a_crash_cut(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text("".join(json.dumps({"step": step}) + "\n" for step in (5, 10, 10, 15)) + '{"step": 1')
+    with MetricsLog(tmp_path, 10) as log:
+        log.write(15, again=True)
+    assert [line["step"] for line in read_lines(path)] == [5, 10, 10, 15]
+    assert read_lines(path)[-1]["again"]
+
+
+def test_no_file_has_no_lines(tmp_path: Path) -> None:
+    assert read_lines(tmp_path / "metrics.jsonl") == []
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_tensorboard_gets_the_same_numbers_and_a_resume_hides_only_later_ones(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    with MetricsLog(tmp_path, 0, tensorboard=True) as log:
+        for step in (5, 10, 15):
+            log.write(step, **{"valid/loss": float(step), "sample": "text"})
+    with MetricsLog(tmp_path, 10, tensorboard=True) as log:
+        log.write(15, **{"valid/loss": 99.0})
+    events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
+    assert [(event.step, event.value) for event in events.Scalars("valid/loss")] == [(5, 5.0), (10, 10.0), (15, 99.0)]
+
+
+def test_tensorboard_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "torch.utils.tensorboard", None)
+    with pytest.raises(UserError, match=r"glassformer\[log\]"):
+        MetricsLog(tmp_path, 0, tensorboard=True)
+    assert metrics_log.NAME == "metrics.jsonl"

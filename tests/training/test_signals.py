@@ -1,0 +1,46 @@
+"""Signals ask once, and the handlers of before come back."""
+
+import signal
+import threading
+
+import pytest
+
+from glassformer.training.signals import stop_on_signals
+
+
+@pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_is_a_request(which: signal.Signals) -> None:
+    before = signal.getsignal(which)
+    with stop_on_signals() as request:
+        assert not request
+        signal.raise_signal(which)
+        assert request and request.signal == which
+        assert signal.getsignal(which) == before, "a second signal must leave at once"
+    assert signal.getsignal(which) == before
+
+
+def test_a_second_ctrl_c_leaves_at_once() -> None:
+    with pytest.raises(KeyboardInterrupt), stop_on_signals():
+        signal.raise_signal(signal.SIGINT)
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_handlers_come_back_after_an_error() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(ZeroDivisionError), stop_on_signals():
+        raise ZeroDivisionError
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
+    found = []
+
+    def work() -> None:
+        with stop_on_signals() as request:
+            found.append((bool(request), signal.getsignal(signal.SIGINT)))
+
+    before = signal.getsignal(signal.SIGINT)
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [(False, before)]

@@ -1,0 +1,98 @@
+"""The optimizer step: sums are divided once, by the number of all targets."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from configs import random_model
+from glassformer.data.batching import Example
+from glassformer.objectives.causal import CausalObjective
+from glassformer.training.step import TrainStep
+
+LENGTHS = (9, 2, 5, 3, 8, 4)
+
+
+def rows(lengths: tuple[int, ...] = LENGTHS) -> list[Example]:
+    rng = np.random.default_rng(0)
+    return [Example(rng.integers(19, size=n)) for n in lengths]
+
+
+class Kept(torch.optim.SGD):
+    """Moves nothing and keeps the gradients of the last step."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__(network.parameters(), lr=0.0)
+        self.network = network
+
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        self.gradients = {name: p.grad.clone() for name, p in self.network.named_parameters() if p.grad is not None}
+
+
+def gradients(parts: list[list[Example]], clip_norm: float = 0.0) -> tuple[dict[str, torch.Tensor], float, int, float]:
+    network = random_model("gpt", seed=3)
+    optimizer = Kept(network)
+    objective = CausalObjective()
+    step = TrainStep(
+        network,
+        objective,
+        optimizer,
+        clip_norm=clip_norm,
+        autocast=None,
+        device=torch.device("cpu"),
+        compiled=False,
+    )
+    result = step([objective.collate(part, np.random.default_rng(0)) for part in parts])
+    assert all(p.grad is None for p in network.parameters()), "gradients are left for the next step"
+    assert network.training
+    return optimizer.gradients, float(result.nats), result.n_targets, float(result.gradient_norm)
+
+
+@pytest.mark.parametrize("cuts", [(1,), (3,), (1, 2, 5), (1, 2, 3, 4, 5)])
+def test_pitfall_19_accumulation_equals_one_batch_however_targets_are_spread(
+    cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In double precision throughout, so that the bound says something."""
+    monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
+    ends = (0, *cuts, len(LENGTHS))
+    parts = [rows()[a:b] for a, b in pairwise(ends)]
+    one, nats, n_targets, norm = gradients([rows()])
+    many, many_nats, many_targets, many_norm = gradients(parts)
+    assert n_targets == many_targets == sum(LENGTHS) - len(LENGTHS)
+    assert many_nats == pytest.approx(nats, rel=1e-6)  # this sum is kept in single precision
+    assert many_norm == pytest.approx(norm, rel=1e-12)
+    assert one.keys() == many.keys()
+    for name, gradient in one.items():
+        torch.testing.assert_close(many[name], gradient, rtol=1e-12, atol=1e-12)
+
+
+def test_pitfall_19_the_mean_of_micro_batch_means_would_be_another_gradient() -> None:
+    """Shows that the parts above are uneven enough for the test to fail."""
+    one, *_ = gradients([rows()])
+    first, *_ = gradients([rows()[:1]])
+    rest, *_ = gradients([rows()[1:]])
+    name = "decoder.blocks.0.self_attn.q_proj.weight"
+    assert not torch.allclose((first[name] + rest[name]) / 2, one[name], rtol=1e-3)
+
+
+def test_the_gradient_is_that_of_the_mean_over_targets() -> None:
+    network = random_model("gpt", seed=3)
+    logits = torch.cat([network(torch.from_numpy(row.token_ids[None, :-1]))[0] for row in rows()])
+    labels = torch.cat([torch.from_numpy(row.token_ids[1:]) for row in rows()])
+    nn.functional.cross_entropy(logits, labels).backward()
+    found, *_ = gradients([rows()])
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(found[name], parameter.grad, rtol=1e-5, atol=1e-7)
+
+
+def test_clipping_shortens_the_whole_gradient_and_reports_its_length_before() -> None:
+    free, _, _, norm = gradients([rows()])
+    clipped, _, _, reported = gradients([rows()], clip_norm=norm / 4)
+    assert reported == pytest.approx(norm)
+    for name, gradient in free.items():
+        torch.testing.assert_close(clipped[name], gradient / 4, rtol=1e-5, atol=1e-9)
+    longer, *_ = gradients([rows()], clip_norm=norm * 4)
+    torch.testing.assert_close(longer, free, rtol=0, atol=0)

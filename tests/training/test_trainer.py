@@ -1,0 +1,202 @@
+"""The loop: what it evaluates, keeps, publishes, refuses and says."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer import api
+from glassformer.config import TokenHead
+from glassformer.data.corpus import Corpus
+from glassformer.errors import Interrupted, UserError
+from glassformer.run_config import AdamWConfig, EarlyStopping, ExampleRows, TokenizerConfig
+from glassformer.store import checkpoint
+from glassformer.store.model_directory import read_model
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training import launch
+from runs import MODEL, Recording, metrics, signal_at, tiny_run, write_documents, write_text
+
+ROUGH = AdamWConfig(learning_rate=0.5)
+
+
+def test_the_best_weights_are_published_and_the_last_stay_in_their_checkpoint(tmp_path: Path) -> None:
+    reporter = Recording()
+    run = tiny_run(write_text(tmp_path), optimizer=ROUGH, eval_every=2, keep_checkpoints=1)
+    api.train(run, tmp_path / "run", reporter)
+    losses = {step: reports["valid"].loss for step, reports in reporter.evaluations.items()}
+    best = min(losses, key=losses.__getitem__)
+    assert best != 20, "the rough rate should make the last step worse; else this shows nothing"
+    assert read_model(tmp_path / "run").manifest.step == best
+    assert checkpoint.steps(tmp_path / "run") == [best, 20]
+    assert api.load(tmp_path / "run").evaluate().loss == losses[best]
+    assert api.load(tmp_path / "run", step=20).evaluate().loss == losses[20]
+
+
+def test_the_last_weights_are_published_when_asked(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), optimizer=ROUGH, eval_every=2, keep_checkpoints=1, select="last")
+    outcome = api.train(run, tmp_path / "run")
+    assert read_model(tmp_path / "run").manifest.step == 20
+    assert api.load(tmp_path / "run").evaluate() == outcome.reports["valid"]
+
+
+def test_the_average_is_what_is_evaluated_and_published(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), ema_decay=0.5, select="last")
+    outcome = api.train(run, tmp_path / "run")
+    state = checkpoint.path_of(tmp_path / "run", 20)
+    average, model = checkpoint.load_state(state).average, read_model(tmp_path / "run").network
+    assert average is not None
+    for name, parameter in model.named_parameters():
+        assert torch.equal(average[f"average/{name}"], parameter), name
+    assert api.load(tmp_path / "run").evaluate() == outcome.reports["valid"]
+
+
+def test_evaluation_and_logging_do_not_disturb_the_training(tmp_path: Path) -> None:
+    """Pitfall 21, from outside: however often a run is evaluated, its weights end the same."""
+    text = write_text(tmp_path)
+    model = replace(MODEL, residual_dropout=0.3)
+    weights = []
+    for name, every in (("often", 1), ("once", 20)):
+        run = tiny_run(text, model=model, eval_every=every, log_every=every, select="last")
+        api.train(run, tmp_path / name)
+        weights.append((tmp_path / name / "model.safetensors").read_bytes())
+    assert weights[0] == weights[1]
+
+
+def test_the_log_holds_both_splits_and_the_mean_loss_of_its_steps(tmp_path: Path) -> None:
+    text = write_text(tmp_path)
+    api.train(tiny_run(text, log_every=1), tmp_path / "fine")
+    api.train(tiny_run(text, log_every=10), tmp_path / "coarse")
+    fine = [line["train/batch_loss"] for line in metrics(tmp_path / "fine") if "train/batch_loss" in line]
+    coarse = [line["train/batch_loss"] for line in metrics(tmp_path / "coarse") if "train/batch_loss" in line]
+    assert coarse == pytest.approx([sum(fine[:10]) / 10, sum(fine[10:]) / 10], rel=1e-5)
+    evaluations = [line for line in metrics(tmp_path / "fine") if "valid/loss" in line]
+    assert [line["step"] for line in evaluations] == [10, 20]
+    assert {"train/loss", "valid/perplexity", "valid/bits_per_byte", "sample"} <= evaluations[0].keys()
+
+
+def test_the_loss_falls(tmp_path: Path) -> None:
+    reporter = Recording()
+    run = tiny_run(write_text(tmp_path), max_steps=60, batch_size=8, optimizer=AdamWConfig(learning_rate=3e-2))
+    api.train(run, tmp_path / "run", reporter)
+    losses = [reports["valid"].loss for reports in reporter.evaluations.values()]
+    assert abs(losses[0] - math.log(290)) < 2 and losses[-1] < losses[0] - 0.3
+
+
+def test_early_stopping_says_so(tmp_path: Path) -> None:
+    reporter = Recording()
+    stopping = EarlyStopping(metric="perplexity", higher_is_better=True, patience=2)
+    run = tiny_run(write_text(tmp_path), max_steps=50, eval_every=2, early_stopping=stopping)
+    outcome = api.train(run, tmp_path / "run", reporter)
+    assert "stopped at step 6: perplexity has not improved for 2 evaluations (best at step 2)" in reporter.said
+    assert checkpoint.steps(tmp_path / "run")[-1] == 6
+    assert outcome.reports["valid"] == reporter.evaluations[6]["valid"]
+
+
+def test_an_interrupted_run_quotes_the_command_that_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    signal_at(monkeypatch, 1)
+    with pytest.raises(Interrupted, match=r"glassformer resume '.*/a run'$"):
+        api.train(tiny_run(write_text(tmp_path)), tmp_path / "a run")
+
+
+def test_numbers_that_end_are_an_error_and_leave_the_checkpoints(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), optimizer=AdamWConfig(learning_rate=1e20), clip_norm=0.0, eval_every=1)
+    with pytest.raises(UserError, match=r"no number.* at step \d+: lower train.optimizer.learning-rate"):
+        api.train(run, tmp_path / "run")
+    for step in checkpoint.steps(tmp_path / "run"):
+        network = read_model(checkpoint.path_of(tmp_path / "run", step)).network
+        assert all(bool(p.isfinite().all()) for p in network.parameters())
+
+
+def test_pitfall_22_the_tokenizer_never_sees_the_validation_text(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "text.txt"
+    path.write_text("ab cd ef gh " * 90 + "QQ ZZ " * 20, "utf-8")
+    seen: list[str] = []
+    train = Tokenizer.train.__func__  # type: ignore[attr-defined]
+
+    def watched(cls: type[Tokenizer], texts: Any, **options: Any) -> Tokenizer:
+        return train(cls, (seen.append(text) or text for text in texts), **options)  # type: ignore[func-returns-value]
+
+    monkeypatch.setattr(Tokenizer, "train", classmethod(watched))
+    run = replace(tiny_run(path, max_steps=1), tokenizer=TokenizerConfig(flavour="char", vocab_size=0))
+    api.train(run, tmp_path / "run")
+    assert "".join(seen) == "".join(Corpus([path]).training_texts())
+    assert "Z" not in "".join(seen) and "Z" not in api.load(tmp_path / "run").tokenizer.vocab
+
+
+def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path) -> None:
+    path = write_documents(tmp_path)
+    run = tiny_run(path, data={"arrangement": ExampleRows(), "valid_fraction": 0.3})
+    corpus = launch.corpus_of(run)
+    tokenizer = Tokenizer.train(corpus.training_texts(), vocab_size=290)
+    task = launch._task(
+        replace(run, model=launch.complete(run.model, tokenizer)),
+        launch.prepared_tokens(run, corpus, tokenizer),
+        tokenizer,
+    )
+    valid = {tuple(row.token_ids) for rows in task.evaluations["valid"]() for row in rows}
+    seen = {tuple(row.token_ids) for step in range(30) for row in task.sampler.batch(step)}
+    assert valid and seen and not valid & seen
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
+        ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"early_stopping": EarlyStopping(metric="bleu")}, "there are loss, perplexity, bits_per_byte, n_tokens"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path: Path, changes: Any, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        api.train(tiny_run(write_text(tmp_path), **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": replace(MODEL, encoder=MODEL.decoder)}, "needs a model with .model.decoder. alone"),
+        ({"model": replace(MODEL, encoder=MODEL.decoder, decoder=None)}, "needs a model with .model.decoder. alone"),
+        ({"model": replace(MODEL, vocab_size=100)}, "model.vocab_size is 100 and the tokenizer has 290 tokens"),
+        ({"model": replace(MODEL, max_len=8), "context": 9}, "data.context is 9 and model.max_len only 8"),
+        ({"text": "too short"}, "too few|at least|fewer|shorter"),
+        ({"text": ""}, "is empty"),
+    ],
+)
+def test_a_run_that_cannot_be_is_refused_and_leaves_nothing(tmp_path: Path, change: Any, words: str) -> None:
+    path = write_text(tmp_path)
+    if "text" in change:
+        path.write_text(change["text"])
+    run = tiny_run(path, model=change.get("model", MODEL), data={"context": change.get("context", 0)})
+    with pytest.raises(UserError, match=words):
+        api.train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_something_is_not_written_over(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), max_steps=1)
+    api.train(run, tmp_path / "run")
+    before = (tmp_path / "run" / "model.safetensors").stat()
+    with pytest.raises(UserError, match="already holds a run: go on with `glassformer resume"):
+        api.train(run, tmp_path / "run")
+    assert (tmp_path / "run" / "model.safetensors").stat() == before
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("x")
+    with pytest.raises(UserError, match="not empty"):
+        api.train(run, tmp_path / "mine")
+
+
+def test_rows_of_the_table_beyond_the_vocabulary_are_never_written(tmp_path: Path) -> None:
+    """A table padded to a round size; a fresh model would choose them most of the time."""
+    model = replace(MODEL, vocab_size=2000, head=TokenHead(bias="learned"))
+    reporter = Recording()
+    outcome = api.train(
+        tiny_run(write_text(tmp_path), model=model, max_steps=2, eval_every=1), tmp_path / "run", reporter
+    )
+    assert len(reporter.evaluations) == 2
+    assert api.load(outcome.folder).generate("abc", max_new_tokens=20)
