@@ -85,9 +85,11 @@ def main() -> None:
         for _ in range(5):
             step()
     seconds: dict[str, list[float]] = {name: [] for name in steps}
-    for _ in range(arguments.rounds):
-        for name, step in steps.items():
-            seconds[name].append(timed(step))
+    names = list(steps)
+    for number in range(arguments.rounds):
+        for place in range(len(names)):  # everybody takes every place in the row
+            name = names[(number + place) % len(names)]
+            seconds[name].append(timed(steps[name]))
 
     rate = matmul_rate(autocast or torch.float32, device)
     mode = f"{arguments.precision}, {'compiled' if arguments.compile else 'eager'}, {device}"

@@ -10,6 +10,7 @@ import torch
 
 from glassformer import api
 from glassformer.config import TokenHead
+from glassformer.data.batching import Example, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.errors import Interrupted, UserError
 from glassformer.run_config import AdamWConfig, EarlyStopping, ExampleRows, TokenizerConfig
@@ -63,6 +64,19 @@ def test_evaluation_and_logging_do_not_disturb_the_training(tmp_path: Path) -> N
         api.train(run, tmp_path / name)
         weights.append((tmp_path / name / "model.safetensors").read_bytes())
     assert weights[0] == weights[1]
+
+
+def test_every_micro_batch_of_a_run_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[int] = []
+    batch = Windows.batch
+
+    def watched(sampler: Windows, step: int) -> list[Example]:
+        drawn.append(step)
+        return batch(sampler, step)
+
+    monkeypatch.setattr(Windows, "batch", watched)
+    api.train(tiny_run(write_text(tmp_path), max_steps=4, accumulation=3), tmp_path / "run")
+    assert drawn == list(range(12))
 
 
 def test_the_log_holds_both_splits_and_the_mean_loss_of_its_steps(tmp_path: Path) -> None:

@@ -27,7 +27,8 @@ class LossReport:
     perplexity: float
     """exp(loss); from e^709 on the largest number there is, because JSON has no infinity."""
     bits_per_byte: float | None
-    """Total bits / bytes of the text as UTF-8: comparable across tokenizers. None when the bytes are unknown."""
+    """Total bits / bytes of the text as UTF-8: comparable across tokenizers. None when the bytes are unknown. The bytes
+    of a first token, which nothing predicts, count too: of the text, or of each document where they are kept apart."""
     n_tokens: int
     """Targets that were scored."""
 

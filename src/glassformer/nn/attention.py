@@ -121,7 +121,7 @@ class MultiHeadAttention(nn.Module):
     def project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, D) → query (B, H, T, K), key (B, G, T, K), value (B, G, T, W)."""
         if self.fused_qkv:
-            q, k, v = self.qkv_proj(x).split(self.split_sizes, dim=-1)
+            q, k, v = self.qkv_proj(x).split_with_sizes(self.split_sizes, dim=-1)
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
         return self.heads(q, self.q_norm), self.heads(k, self.k_norm), self.heads(v, None, self.d_value)
@@ -133,7 +133,7 @@ class MultiHeadAttention(nn.Module):
 
     def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None) -> Tensor:
         """(B, T, H·K) → (B, H, T, K), each head normed when there is a norm."""
-        x = x.unflatten(-1, (-1, width or self.d_head))  # (B, T, H, K)
+        x = x.view(x.shape[0], x.shape[1], -1, width or self.d_head)  # (B, T, H, K)
         return (x if norm is None else norm(x)).transpose(1, 2)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from glassformer import files
 from glassformer.config import TokenHead, TransformerConfig
 from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
+from glassformer.data.builtin import PREFIX
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenFile, TokenSplits, prepare
 from glassformer.errors import UserError
@@ -21,12 +22,13 @@ from glassformer.inference.decode import generate, never_written
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.causal import CausalObjective
-from glassformer.run_config import ExampleRows, GenerationConfig, PackedRows, Run, WindowRows
+from glassformer.run_config import DataConfig, ExampleRows, GenerationConfig, PackedRows, Run, WindowRows
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import TOKENIZER, read_run, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import metrics_log
+from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.trainer import Reporter, Task, Trainer
 
 SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
@@ -67,7 +69,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     if plan.n_left_out:
         reporter.say(f"{plan.n_left_out} training documents also stand in the validation text and are left out")
     tokenizer = _tokenizer(run, corpus, reporter)
-    run = replace(run, model=complete(run.model, tokenizer))
+    run = replace(run, model=complete(run.model, tokenizer), data=_with_whole_paths(run.data))
     splits = _prepare(run, corpus, tokenizer, reporter)
     task = _task(run, splits, tokenizer)
     torch.manual_seed(run.train.seed)
@@ -136,6 +138,15 @@ def _cache_folder(run: Run) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
 
 
+def _with_whole_paths(data: DataConfig) -> DataConfig:
+    """The text's place as seen from anywhere: the run may be resumed or evaluated from another folder."""
+
+    def whole(path: str | None) -> str | None:
+        return path if path is None or path.startswith(PREFIX) else str(Path(path).absolute())
+
+    return replace(data, path=whole(data.path), valid_path=whole(data.valid_path))
+
+
 def corpus_of(run: Run) -> Corpus:
     """The text of a run and its split."""
     if run.data.path is None:
@@ -195,7 +206,7 @@ def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer) -> Task:
         splits.train, run.context, run.train.batch_size, run.train.seed
     )
     apart = not isinstance(run.data.arrangement, WindowRows)
-    slice_of_train = _spread(splits.train, min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED), run.context)
+    slice_of_train = _beginning(splits.train, min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED), run.context)
 
     def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
         return lambda: evaluation_rows(tokens, run.context, run.model.vocab_size, apart)
@@ -208,7 +219,7 @@ def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer) -> Task:
     )
 
 
-def _spread(tokens: TokenFile, n_tokens: int, context: int) -> TokenFile:
+def _beginning(tokens: TokenFile, n_tokens: int, context: int) -> TokenFile:
     """The first documents or tokens of a text, about `n_tokens` of them: enough to see over-fitting."""
     n_tokens = min(tokens.n_tokens, max(n_tokens, context + 1))
     starts = tokens.document_starts[tokens.document_starts < n_tokens]
@@ -231,6 +242,8 @@ def _trainer(
     def sample() -> str:
         return write_sample(network, tokenizer, run, next(iter(task.evaluations["valid"]())), device)
 
+    if device.type == "cpu":
+        keep_freed_memory()
     return Trainer(
         run.train,
         network,
