@@ -18,6 +18,7 @@ check: .venv/dev  ## formatting, lint, types
 
 bench: .venv/dev  ## our speed beside the peers', from one run
 	@$(BIN)/python benchmarks/train_step.py
+	@$(BIN)/python benchmarks/train_step.py --precision bf16
 	@$(BIN)/python benchmarks/tokenizer.py
 
 .venv/python:

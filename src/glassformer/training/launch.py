@@ -206,7 +206,9 @@ def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer) -> Task:
         splits.train, run.context, run.train.batch_size, run.train.seed
     )
     apart = not isinstance(run.data.arrangement, WindowRows)
-    slice_of_train = _beginning(splits.train, min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED), run.context)
+    slice_of_train = _beginning(
+        splits.train, min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED), run.context, tokenizer
+    )
 
     def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
         return lambda: evaluation_rows(tokens, run.context, run.model.vocab_size, apart)
@@ -215,15 +217,15 @@ def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer) -> Task:
         CausalObjective(run.objective.label_smoothing),
         sampler,
         evaluations={"train": rows(slice_of_train), "valid": rows(splits.valid)},
-        n_bytes={"train": None, "valid": splits.valid.n_bytes},
+        n_bytes={"train": slice_of_train.n_bytes, "valid": splits.valid.n_bytes},
     )
 
 
-def _beginning(tokens: TokenFile, n_tokens: int, context: int) -> TokenFile:
-    """The first documents or tokens of a text, about `n_tokens` of them: enough to see over-fitting."""
-    n_tokens = min(tokens.n_tokens, max(n_tokens, context + 1))
-    starts = tokens.document_starts[tokens.document_starts < n_tokens]
-    return replace(tokens, ids=tokens.ids[:n_tokens], document_starts=starts)
+def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:
+    """The first `n_tokens` or so of a text, with the bytes that they stand for: enough to see over-fitting."""
+    ids = tokens.ids[: max(n_tokens, context + 1)]
+    starts = tokens.document_starts[tokens.document_starts < len(ids)]
+    return replace(tokens, ids=ids, document_starts=starts, n_bytes=len(tokenizer.decode(ids.tolist()).encode()))
 
 
 def _trainer(
