@@ -58,6 +58,8 @@ class Model:
 
     def stream(self, prompts: Sequence[str], *, slide: bool = False, **settings: Any) -> Iterator[list[str]]:
         """Yields the new text of every prompt, step by step; no character is ever cut in two."""
+        if isinstance(settings.get("stop"), str):
+            settings["stop"] = (settings["stop"],)
         config = replace(self.generation, **settings)
         ids = [self.prompt_ids(prompt) for prompt in prompts]
         streams = [self.tokenizer.stream() for _ in prompts]

@@ -246,9 +246,35 @@ class TransformerConfig:
             name = "d_embedding" if self.d_embedding else "d_model"
             raise UserError(f"sinusoidal positions come in pairs, and model.{name} is {width}: make it even")
 
+        if not self.norm_eps > 0:
+            raise UserError(f"model.norm_eps is {self.norm_eps} and must be positive")
+        self._check_positions()
+
+    def _check_positions(self) -> None:
+        positions = self.positions
+        bad = None
+        if isinstance(positions, LearnedPositions) and positions.offset < 0:
+            bad = f"offset is {positions.offset} and must not be negative"
+        if isinstance(positions, RotaryPositions):
+            if not positions.base > 1:
+                bad = f"base is {positions.base} and must be above 1"
+            elif not 0 < positions.fraction <= 1:
+                bad = f"fraction is {positions.fraction} and must be above 0 and at most 1"
+            elif positions.scaling is not None and not positions.scaling.factor >= 1:
+                bad = f"scaling.factor is {positions.scaling.factor} and must be at least 1"
+        if isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
+            bad = f"n_buckets is {positions.n_buckets} and must be at least 4, and below 2 × max_distance"
+        if bad is not None:
+            raise UserError(f"model.positions.{bad}")
+
     def _check_stack(self, name: str, stack: Stack) -> None:
-        if stack.n_heads < 1 or stack.n_layers < 0 or stack.d_ff < 0:
-            raise UserError(f"model.{name} needs n_heads of at least 1, and n_layers and d_ff not negative")
+        if stack.n_heads < 1:
+            raise UserError(f"model.{name}.n_heads is {stack.n_heads} and must be at least 1")
+        for field in ("n_layers", "n_kv_heads", "d_head", "d_value", "d_ff"):
+            if getattr(stack, field) < 0:
+                raise UserError(f"model.{name}.{field} is {getattr(stack, field)} and must not be negative")
+        if min(stack.window_pattern, default=0) < 0:
+            raise UserError(f"model.{name}.window_pattern has {min(stack.window_pattern)}: 0 sees all, and no less")
         if not stack.d_head and self.d_model % stack.n_heads:
             raise UserError(
                 f"model.d_model {self.d_model} is not divisible by model.{name}.n_heads {stack.n_heads}: "

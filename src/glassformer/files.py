@@ -4,6 +4,7 @@ A file or folder that these functions write exists whole, or not at all: the byt
 same folder, are flushed to the disk (fsync), and are then renamed, which is atomic on one file system.
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -22,6 +23,14 @@ _BLOCK = 1 << 20
 def reason(error: OSError) -> str:
     """The operating system's words for an error, without its number: `Permission denied`."""
     return error.strerror or str(error)
+
+
+def exists(path: Path) -> bool:
+    """Whether a file or folder stands there; a name that cannot be one does not."""
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -141,11 +150,21 @@ def new_folder(final: Path) -> Iterator[Path]:
             else:
                 fsync_folder(path)
         fsync_folder(temporary)
-        if final.exists():
-            shutil.rmtree(final)
-        os.rename(temporary, final)
+        _put_in_place(temporary, final)
         fsync_folder(final.parent)
     except OSError as error:
         raise UserError(f"cannot write {final}: {reason(error)}; choose a place that can be written") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _put_in_place(temporary: Path, final: Path) -> None:
+    """Renames, in place of what stands there; another process may be doing the same."""
+    for attempt in range(10):
+        shutil.rmtree(final, ignore_errors=True)
+        try:
+            os.rename(temporary, final)
+            return
+        except OSError as error:
+            if attempt == 9 or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise

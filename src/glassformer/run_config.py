@@ -225,6 +225,15 @@ class TrainConfig:
         _require(0 <= self.ema_decay < 1, "train.ema_decay", self.ema_decay, "be at least 0 and below 1")
         warmup = self.schedule.warmup_steps
         _require(warmup >= 0, "train.schedule.warmup_steps", warmup, "not be negative")
+        for name in ("final_ratio", "min_ratio", "ratio", "decay_fraction"):
+            share = getattr(self.schedule, name, 0.0)
+            _require(0 <= share <= 1, f"train.schedule.{name}", share, "be from 0 to 1")
+        for name in ("patience", "decay_steps"):
+            number = getattr(self.schedule, name, 0)
+            _require(number >= 0, f"train.schedule.{name}", number, "not be negative")
+        if self.early_stopping is not None:
+            patience = self.early_stopping.patience
+            _require(patience >= 1, "train.early_stopping.patience", patience, "be at least 1")
         _check_optimizer("train.optimizer", self.optimizer)
 
 
@@ -258,6 +267,7 @@ class GenerationConfig:
         """Raises `UserError` for numbers that mean nothing."""
         _require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "be at least 1")
         _require(self.temperature >= 0, "temperature", self.temperature, "not be negative")
+        _require(self.temperature < float("inf"), "temperature", self.temperature, "be a finite number")
         _require(self.top_k >= 0, "top_k", self.top_k, "not be negative (0 = all tokens)")
         _require(0 < self.top_p <= 1, "top_p", self.top_p, "be above 0 and at most 1")
         _require(0 <= self.min_p <= 1, "min_p", self.min_p, "be from 0 to 1")

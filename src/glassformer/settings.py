@@ -225,11 +225,11 @@ class _Reader:
 
     def choose(self, tables: list[Any], value: Mapping[str, Any], key: str) -> Any:
         """The member of a tagged union that a table means."""
-        if len(tables) == 1:
+        if len(tables) == 1 and not ("kind" in value and hasattr(tables[0], "kind")):
             return tables[0]
         kinds = {member.kind: member for member in tables}
         tag = value.get("kind")
-        if tag not in kinds:
+        if not isinstance(tag, str) or tag not in kinds:
             near = [] if tag is None else difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.4)
             hint = f": did you mean {near[0]}?" if near else f"; known are {', '.join(kinds)}"
             raise self.error(f"{key}.kind {'is missing' if tag is None else f'{str(tag)!r} is unknown'}{hint}")

@@ -56,6 +56,13 @@ def test_repetition_penalty(logits: Tensor, penalty: float) -> None:
     )
 
 
+def test_the_coldest_temperatures_choose_the_largest() -> None:
+    logits = torch.tensor([[1.0, 3.0, 2.0]])
+    for temperature in (1e-5, 1e-40):
+        shaped = shape_logits(logits, GenerationConfig(temperature=temperature))
+        assert choose(shaped, torch.tensor([0.99])).item() == 1
+
+
 def test_all_rules_in_order(logits: Tensor) -> None:
     ids = torch.randint(V, (B, 12), generator=torch.Generator().manual_seed(1))
     seen = torch.zeros(B, V, dtype=torch.bool).scatter(1, ids, True)

@@ -70,3 +70,10 @@ def test_templates_say_what_is_wrong(characters: Tokenizer) -> None:
         characters.encode("to", template=Template.parse("<s> A"))
     with pytest.raises(ValueError, match="needs 2 texts, not 1"):
         characters.encode("to", template=Template.parse("A B"))
+
+
+def test_a_special_token_that_stands_alone_ends_a_text() -> None:
+    """GPT-2's file has `<|endoftext|>` and no other."""
+    assert Tokenizer.train(["abc"], vocab_size=0, special_tokens=("<|endoftext|>",)).eos_id == 0
+    assert Tokenizer.train(["abc"], vocab_size=0, special_tokens=("[MASK]",)).eos_id is None
+    assert Tokenizer.train(["abc"], vocab_size=0, special_tokens=("<a>", "<b>")).eos_id is None

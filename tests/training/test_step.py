@@ -1,5 +1,7 @@
 """The optimizer step: sums are divided once, by the number of all targets."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 
 import numpy as np
@@ -96,3 +98,41 @@ def test_clipping_shortens_the_whole_gradient_and_reports_its_length_before() ->
         torch.testing.assert_close(clipped[name], gradient / 4, rtol=1e-5, atol=1e-9)
     longer, *_ = gradients([rows()], clip_norm=norm * 4)
     torch.testing.assert_close(longer, free, rtol=0, atol=0)
+
+
+class Watched(nn.Module):
+    """A wrapper as for data parallelism: it notes whether forward and backward ran inside `no_sync`."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.quiet = network, False
+        self.seen: list[tuple[str, bool]] = []
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        self.quiet = True
+        yield
+        self.quiet = False
+
+    def forward(self, **inputs: torch.Tensor) -> torch.Tensor:
+        self.seen.append(("forward", self.quiet))
+        logits: torch.Tensor = self.network(**inputs)
+        logits.register_hook(lambda gradient: self.seen.append(("backward", self.quiet)))
+        return logits
+
+
+def test_pitfall_24_no_sync_covers_forward_and_backward_of_all_micro_batches_but_the_last() -> None:
+    network = Watched(random_model("gpt", seed=3))
+    objective = CausalObjective()
+    step = TrainStep(
+        network,
+        objective,
+        torch.optim.SGD(network.parameters(), lr=0.0),
+        clip_norm=0.0,
+        autocast=None,
+        device=torch.device("cpu"),
+        compiled=False,
+    )
+    step([objective.collate([row], np.random.default_rng(0)) for row in rows()[:3]])
+    quiet, loud = [("forward", True), ("backward", True)], [("forward", False), ("backward", False)]
+    assert network.seen == [*quiet, *quiet, *loud]

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from glassformer import api
+from glassformer.api import Silent
 from glassformer.config import TokenHead
 from glassformer.data.batching import Example, Windows
 from glassformer.data.corpus import Corpus
@@ -151,6 +152,7 @@ def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path)
         replace(run, model=launch.complete(run.model, tokenizer)),
         launch.prepared_tokens(run, corpus, tokenizer),
         tokenizer,
+        Silent(),
     )
     valid = {tuple(row.token_ids) for rows in task.evaluations["valid"]() for row in rows}
     seen = {tuple(row.token_ids) for step in range(30) for row in task.sampler.batch(step)}

@@ -46,7 +46,7 @@ def read_words(argv: Sequence[str], options: Sequence[str]) -> Words:
             continue
         key, equals, value = word[2:].partition("=")
         if not equals:
-            value = queue.pop(0) if queue and not queue[0].startswith("--") else "true"
+            value = _value_after(key, queue)
         if key in options:
             plain[key] = value
         elif "." in key:
@@ -58,6 +58,16 @@ def read_words(argv: Sequence[str], options: Sequence[str]) -> Words:
             hint = f": did you mean --{found[0]}?" if found else "; --help lists them all"
             raise UserError(f"unknown option --{key}{hint}")
     return Words(places, plain, flags)
+
+
+def _value_after(key: str, queue: list[str]) -> str:
+    """The next word; for a key that is true or false, only when it says which."""
+    is_switch = any(e.key == key.replace("-", "_") and e.type == "true | false" for e in all_flags())
+    if is_switch:
+        return queue.pop(0) if queue and queue[0].lower() in ("true", "false") else "true"
+    if not queue or queue[0].startswith("--"):
+        raise UserError(f"--{key} needs a value: --{key} VALUE")
+    return queue.pop(0)
 
 
 def with_flags(run: Run, flags: dict[str, str]) -> Run:

@@ -31,7 +31,7 @@ def main(argv: list[str]) -> int:
         api.train(run, folder, reporter)
     model = api.load(folder)
     report = model.evaluate()
-    text = model.generate(PROMPT, max_new_tokens=200)
+    text = model.generate(PROMPT, max_new_tokens=run.model.max_len - len(model.prompt_ids(PROMPT)))
     assert run.data.path is not None
     corpus = "".join(Corpus([run.data.path], valid_fraction=run.data.valid_fraction).training_texts())
     overlap = longest_overlap(PROMPT + text, corpus)

@@ -97,8 +97,9 @@ def _write(model: api.Model, prompt: str, slide: bool, settings: dict[str, Any])
         print(prompt if n_new == 0 else "", pieces[0], sep="", end="", flush=True)
     print()
     max_len = model.network.config.max_len
-    if not slide and len(model.prompt_ids(prompt)) + n_new > max_len:
-        err(f"the context of {max_len} tokens is full; --context slide goes on beyond it")
+    if len(model.prompt_ids(prompt)) + n_new > max_len:
+        what = "slid: its older half was dropped" if slide else "is full; --context slide goes on beyond it"
+        err(f"the context of {max_len} tokens {what}")
 
 
 def _note_context(model: api.Model, prompt: str, slide: bool) -> None:
@@ -130,7 +131,7 @@ def input_line() -> str:
 
 def _prompts(source: str) -> Iterator[str]:
     text = read_stdin() if source == "-" else files.read_text(Path(source))
-    for number, line in enumerate(text.splitlines(), 1):
+    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other line ends
         if not line.strip():
             continue
         where = f"line {number} of {'standard input' if source == '-' else source}"
@@ -148,6 +149,8 @@ def _from_file(
 ) -> None:
     """One JSON object a prompt, in order."""
     model.check_prompts(prompts, slide=slide)
+    for prompt in prompts:
+        _note_context(model, prompt, slide)
     lines = []
     for first in range(0, len(prompts), BATCH):
         batch = prompts[first : first + BATCH]

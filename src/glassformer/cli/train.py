@@ -5,6 +5,7 @@ from pathlib import Path
 from glassformer import api, recipes
 from glassformer.cli.arguments import Words, fail, flags_help, read_words, with_flags
 from glassformer.cli.progress import TerminalReporter
+from glassformer.files import exists
 from glassformer.run_config import Run
 from glassformer.training.launch import Outcome
 
@@ -34,7 +35,7 @@ def run_for(words: Words) -> Run:
         fail("train needs one recipe, TOML file or text file; see `glassformer recipes` and `train --help`")
     place = words.places[0]
     is_text = not place.endswith(".toml") and place not in recipes.names()
-    is_text = is_text and (Path(place).exists() or Path(place).suffix != "" or "/" in place)
+    is_text = is_text and (exists(Path(place)) or Path(place).suffix != "" or "/" in place)
     run = recipes.for_text(Path(place)) if is_text else recipes.load(place)
     return with_flags(run, words.flags)
 

@@ -15,6 +15,7 @@ as in nanoGPT.
 import hashlib
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -109,7 +110,11 @@ def prepare(
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
         files.write_json(temporary / _SIDECAR, {"sha256": _hash(sidecar), **sidecar})
-    if (prepared := _open(folder)) is None:
+    for _ in range(20):  # another process that prepared the same text may be putting its folder in place
+        if (prepared := _open(folder)) is not None:
+            break
+        time.sleep(0.1)
+    else:
         raise UserError(f"the tokens just written to {folder} read back altered: the disk is not to be trusted")
     return prepared
 

@@ -135,8 +135,8 @@ def _next_ids(
     shaped = shape_logits(logits, config, seen)
     uniform = None
     if config.temperature > 0:
-        uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64, device=logits.device)
-    return choose(shaped, uniform).tolist()
+        uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64)
+    return choose(shaped.cpu(), uniform).tolist()  # in double precision, which not every device has
 
 
 class StopWatch:

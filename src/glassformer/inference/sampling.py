@@ -62,6 +62,8 @@ def shape_logits(logits: Tensor, config: GenerationConfig, seen: Tensor | None =
         logits = penalise_repetition(logits, seen, config.repetition_penalty)
     if config.temperature == 0:
         return logits
+    if config.temperature < 1e-4:  # so cold that a division would overflow: only the largest is left
+        return keep_top_k(logits, 1)
     logits = logits / config.temperature
     if config.top_k:
         logits = keep_top_k(logits, config.top_k)

@@ -60,6 +60,7 @@ def for_text(path: Path) -> Run:
     template = f"""
         [model]
         preset = "{model}"
+        max_len = {context}
         tie_output = true
         embedding_dropout = {dropout}
         residual_dropout = {dropout}
@@ -67,8 +68,6 @@ def for_text(path: Path) -> Run:
         kind = "normal"
         [tokenizer]
         vocab_size = {vocab_size}
-        [data]
-        context = {context}
         [train]
         max_steps = {steps}
         batch_size = {batch_size}
@@ -100,7 +99,7 @@ _BY_SIZE: list[tuple[float, int, str, int, int, int, float]] = [
 
 
 def _size(path: Path) -> int:
-    if not path.exists():
+    if not files.exists(path):
         raise UserError(f"no such file: {path}")
     if path.is_dir():
         return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())

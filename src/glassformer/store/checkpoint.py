@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from glassformer import files
 from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import WEIGHTS
+from glassformer.store.model_directory import WEIGHTS, save_tensors
 
 FOLDER = "checkpoints"
 STATE = "training_state/state.json"
@@ -48,20 +48,26 @@ def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state
         write_model(folder)
         (folder / STATE).parent.mkdir()
         files.write_json(folder / STATE, state.numbers)
-        save_file(_contiguous(state.optimizer), folder / OPTIMIZER)
+        save_tensors(_contiguous(state.optimizer), folder / OPTIMIZER)
         for tensors, name in ((state.average, AVERAGE), (state.weights, UNAVERAGED)):
             if tensors is not None:
-                save_file(_contiguous(tensors), folder / name)
+                save_tensors(_contiguous(tensors), folder / name)
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         Manifest.of(folder, "checkpoint", step, names).write(folder)
     return final
+
+
+def load_numbers(checkpoint: Path) -> dict[str, Any]:
+    """The numbers of a training state alone."""
+    numbers: dict[str, Any] = files.read_json(checkpoint / STATE)
+    return numbers
 
 
 def load_state(checkpoint: Path) -> TrainingState:
     """The training state of a checkpoint whose manifest has been verified."""
     average = checkpoint / AVERAGE
     return TrainingState(
-        files.read_json(checkpoint / STATE),
+        load_numbers(checkpoint),
         load_file(checkpoint / OPTIMIZER),
         load_file(average) if average.exists() else None,
     )

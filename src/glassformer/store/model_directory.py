@@ -48,6 +48,14 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: x.detach().contiguous() for name, x in (parameters | buffers).items()}
 
 
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Writes safetensors; a full disk is the user's to know."""
+    try:
+        save_file(tensors, path, metadata={"format": "pt"})
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"cannot write {path}: {error}; nothing of it is kept") from error
+
+
 def load_weights(network: nn.Module, path: Path) -> None:
     """Fills a network from safetensors; every name and shape must fit, and what does not is listed."""
     try:
@@ -72,7 +80,7 @@ def load_weights(network: nn.Module, path: Path) -> None:
 def write_model_files(folder: Path, network: nn.Module, tokenizer: Tokenizer, run: Run) -> None:
     """Writes the files of a model directory, but the manifest, into an existing folder."""
     files.write_json(folder / CONFIG, to_dict(run.model))
-    save_file(weights_of(network), folder / WEIGHTS, metadata={"format": "pt"})
+    save_tensors(weights_of(network), folder / WEIGHTS)
     tokenizer.save(folder / TOKENIZER)
     files.write_json(folder / GENERATION, to_dict(run.generation))
     files.write_text(folder / RUN, to_toml(to_dict(run)))

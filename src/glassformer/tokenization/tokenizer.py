@@ -77,6 +77,8 @@ class Tokenizer:
         self.unk_id = self.vocab.get("[UNK]")
         self.bos_id = self.vocab.get("[BOS]")
         self.eos_id = self.vocab.get("[EOS]")
+        if self.eos_id is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
+            self.eos_id = self.vocab[self.special_tokens[0]]  # the only one ends a text: GPT-2's <|endoftext|>
         self.cls_id = self.vocab.get("[CLS]")
         self.sep_id = self.vocab.get("[SEP]")
         self.mask_id = self.vocab.get("[MASK]")

@@ -69,9 +69,11 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     if plan.n_left_out:
         reporter.say(f"{plan.n_left_out} training documents also stand in the validation text and are left out")
     tokenizer = _tokenizer(run, corpus, reporter)
+    if plan.end_tokens and tokenizer.eos_id is None:
+        reporter.say("the tokenizer has no end token, so nothing stands between the documents")
     run = replace(run, model=complete(run.model, tokenizer), data=_with_whole_paths(run.data))
     splits = _prepare(run, corpus, tokenizer, reporter)
-    task = _task(run, splits, tokenizer)
+    task = _task(run, splits, tokenizer, reporter)
     torch.manual_seed(run.train.seed)
     network = build_model(run.model).to(device)
     reporter.say(_summary(run, network, splits, tokenizer, device))
@@ -83,12 +85,13 @@ def relaunch(folder: Path, reporter: LaunchReporter) -> Outcome:
     """Goes on from the newest intact checkpoint of a run, exactly as if it had never stopped."""
     if not folder.is_dir():
         raise UserError(f"no such run: {folder}")
+    if folder.parent.name == checkpoint.FOLDER:
+        raise UserError(f"{folder} is a checkpoint: resume takes the run's folder, {folder.parent.parent}")
     newest = checkpoint.newest(folder, reporter.say)
     step = Manifest.read(newest).step
     run = read_run(newest)
     corpus = corpus_of(run)
-    state = checkpoint.load_state(newest)
-    if state.numbers["data_digest"] != corpus.digest:
+    if checkpoint.load_numbers(newest)["data_digest"] != corpus.digest:
         raise UserError(
             f"the text of {corpus.name} is not the one that {folder} was trained on: put the old text back, or "
             "start a new run"
@@ -97,7 +100,7 @@ def relaunch(folder: Path, reporter: LaunchReporter) -> Outcome:
     splits = _prepare(run, corpus, tokenizer, reporter)
     device = choose_device(run.train.device)
     network = build_model(run.model).to(device)
-    task = _task(run, splits, tokenizer)
+    task = _task(run, splits, tokenizer, reporter)
     trainer = _trainer(run, network, tokenizer, task, folder, reporter, device, corpus.digest)
     trainer.restore(newest)
     done = trainer.progress.finished or step >= run.train.max_steps
@@ -106,15 +109,15 @@ def relaunch(folder: Path, reporter: LaunchReporter) -> Outcome:
 
 
 def complete(model: TransformerConfig, tokenizer: Tokenizer) -> TransformerConfig:
-    """The configuration with the tokenizer's vocabulary and special ids where it leaves them open."""
+    """The configuration with the tokenizer's special ids, and its vocabulary where that is left open."""
     if model.vocab_size and model.vocab_size < tokenizer.vocab_size:
         raise UserError(
             f"model.vocab_size is {model.vocab_size} and the tokenizer has {tokenizer.vocab_size} tokens: leave it "
             "at 0, or raise it"
         )
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
-    open_ids = {name: value for name, value in ids.items() if getattr(model, name) is None}
-    return replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size, **open_ids)
+    known = {name: value for name, value in ids.items() if value is not None}
+    return replace(model, vocab_size=model.vocab_size or tokenizer.vocab_size, **known)
 
 
 def choose_device(name: str) -> torch.device:
@@ -144,13 +147,16 @@ def _with_whole_paths(data: DataConfig) -> DataConfig:
     def whole(path: str | None) -> str | None:
         return path if path is None or path.startswith(PREFIX) else str(Path(path).absolute())
 
-    return replace(data, path=whole(data.path), valid_path=whole(data.valid_path))
+    return replace(data, path=whole(data.path), valid_path=whole(data.valid_path), cache_dir=whole(data.cache_dir))
 
 
 def corpus_of(run: Run) -> Corpus:
     """The text of a run and its split."""
     if run.data.path is None:
         raise UserError(f"the run {run.name!r} names no text: give it as --data.path FILE")
+    for path in (run.data.path, run.data.valid_path or ""):
+        if not path.isprintable():
+            raise UserError(f"the name of the text {path!r} has characters that cannot be written down: rename it")
     return Corpus(
         [run.data.path],
         valid_paths=[run.data.valid_path] if run.data.valid_path else [],
@@ -195,7 +201,7 @@ def _prepare(run: Run, corpus: Corpus, tokenizer: Tokenizer, reporter: LaunchRep
         return prepared_tokens(run, corpus, tokenizer, progress)
 
 
-def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer) -> Task:
+def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer, reporter: Reporter) -> Task:
     """The sampler and the evaluations of a run."""
     samplers: dict[type, type[Windows] | type[Epochs] | type[Packed]] = {
         WindowRows: Windows,
@@ -205,6 +211,10 @@ def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer) -> Task:
     sampler: Sampler = samplers[type(run.data.arrangement)](
         splits.train, run.context, run.train.batch_size, run.train.seed
     )
+    if isinstance(sampler, Epochs) and sampler.n_cut:
+        reporter.say(f"{sampler.n_cut:,} documents are longer than a row of {run.context:,} tokens and lose their end")
+    if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
+        reporter.say(f"{sampler.n_skipped:,} documents of a single token have nothing to predict and are left out")
     apart = not isinstance(run.data.arrangement, WindowRows)
     slice_of_train = _beginning(
         splits.train, min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED), run.context, tokenizer
@@ -213,11 +223,15 @@ def _task(run: Run, splits: TokenSplits, tokenizer: Tokenizer) -> Task:
     def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
         return lambda: evaluation_rows(tokens, run.context, run.model.vocab_size, apart)
 
+    evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
+    for batches in evaluations.values():
+        next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
+    lossless = tokenizer.flavour in ("byte", "char")  # the others do not keep white space: its bytes are unknown
     return Task(
         CausalObjective(run.objective.label_smoothing),
         sampler,
-        evaluations={"train": rows(slice_of_train), "valid": rows(splits.valid)},
-        n_bytes={"train": slice_of_train.n_bytes, "valid": splits.valid.n_bytes},
+        evaluations,
+        n_bytes={"train": slice_of_train.n_bytes if lossless else None, "valid": splits.valid.n_bytes},
     )
 
 

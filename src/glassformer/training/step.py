@@ -1,6 +1,7 @@
 """One optimizer step: what gets compiled and wrapped, and nothing else."""
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -53,12 +54,21 @@ class TrainStep:
         n_targets = sum(batch.n_targets for batch in micro_batches)
         nats = torch.zeros((), device=self.device)
         self.network.train()
-        for batch in micro_batches:
-            with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
-                sums = self.loss(batch.to(self.device))
-            (sums.total / n_targets).backward()
+        for number, batch in enumerate(micro_batches, 1):
+            with self._synchronised(number == len(micro_batches)):
+                with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
+                    sums = self.loss(batch.to(self.device))
+                (sums.total / n_targets).backward()
             nats = nats + sums.nats
         norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf"))
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         return StepResult(nats, n_targets, norm)
+
+    def _synchronised(self, is_last: bool) -> AbstractContextManager[None]:
+        """A wrapper for data parallelism exchanges gradients on the last micro-batch alone.
+
+        It decides so in the forward, and acts in the backward: its `no_sync` must cover both.
+        """
+        no_sync: Callable[[], AbstractContextManager[None]] | None = getattr(self.network, "no_sync", None)
+        return nullcontext() if is_last or no_sync is None else no_sync()

@@ -133,7 +133,8 @@ class Trainer:
         try:
             self._publish_chosen()  # the run may have died between a checkpoint and this
         except UserError as error:
-            self.reporter.say(f"{error}; its weights were the best so far")
+            self.reporter.say(f"{error}; its weights were the best so far, and the search for the best starts anew")
+            self.progress.best = self.progress.best_step = None
 
     def train(self) -> dict[str, LossReport]:
         """Runs to the end, and returns the reports of the last evaluation.
