@@ -1,4 +1,4 @@
-"""The only way anything touches the disk: bounded reads, atomic writes, hashes.
+"""How the disk is touched: atomic writes, bounded reads, hashes.
 
 A file or folder that these functions write exists whole, or not at all: the bytes go to a temporary name in the
 same folder, are flushed to the disk (fsync), and are then renamed, which is atomic on one file system.

@@ -144,7 +144,7 @@ def test_data_report(glassformer: Glassformer, tmp_path: Path, trained: Outcome)
     table = glassformer("data", "report", path, "--tokenizer", trained.folder)
     assert table.code == 0 and "bytes per token" in table.out and "repeated documents  0 of 60" in table.out
     found = json.loads(glassformer("data", "report", path, "--json").out)
-    assert found["n_documents"] == 60 and found["total"]["n_tokens"] is None
+    assert found["n_documents"] == 60 and found["total"]["n_tokens"] > 60
     assert sum(side["n_bytes"] for side in found["sides"]) == found["total"]["n_bytes"]
     names = json.loads(glassformer("data", "report", path, "--valid-path", path, "--json").out)
     assert any("cannot be split" in note for note in names["notes"])

@@ -8,11 +8,15 @@ from typing import Annotated
 
 import tyro
 
+from glassformer import recipes
 from glassformer.cli.arguments import parse
+from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.tokenizer import load_tokenizer
 from glassformer.data.corpus import Corpus
 from glassformer.data.report import report as data_report
+from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
+from glassformer.tokenization.tokenizer import Tokenizer
 
 HELP = """usage: glassformer data report FILE… [--tokenizer TOKENIZER] [--json]
 
@@ -40,7 +44,7 @@ def report(
 
     Args:
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
-        tokenizer: A tokenizer.json or a model directory; adds tokens and bytes per token.
+        tokenizer: A tokenizer.json or a model directory; by default one is learned, of the size that `train` chooses.
         valid_path: Validation text; by default a part of the text is held out.
         valid_fraction: The share that is held out.
         text_field: The field of a jsonl record that holds the text.
@@ -54,10 +58,19 @@ def report(
         valid_fraction=valid_fraction,
         text_field=text_field,
     )
-    found = data_report(corpus, None if tokenizer is None else load_tokenizer(tokenizer))
+    known = _learned(text_files, text_field) if tokenizer is None else load_tokenizer(tokenizer)
+    found = data_report(corpus, known)
     if json_:
         json.dump({**asdict(found), "total": asdict(found.total)}, sys.stdout, ensure_ascii=False)
         print()
     else:
         print(found.table())
     return 0
+
+
+def _learned(text_files: tuple[str, ...], text_field: str) -> Tokenizer:
+    """A byte-level tokenizer of the whole text, of the size that suits its length."""
+    n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, text_field=text_field))
+    texts = (piece.text for piece in read_pieces(text_files, text_field=text_field))
+    with TerminalReporter() as reporter, reporter.phase("learning a tokenizer") as progress:
+        return Tokenizer.train(texts, vocab_size=recipes.vocab_size_for(n_bytes), progress=progress)

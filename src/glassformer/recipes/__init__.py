@@ -54,8 +54,7 @@ def for_text(path: Path) -> Run:
     """A run for a person's own text, sized to its length: on two cores a minute or two for a short text, a quarter of
     an hour for some tens of megabytes; beyond that it wants a GPU.
     """
-    n_bytes = _size(path)
-    size = next(size for size in _BY_SIZE if n_bytes <= size[0])
+    size = _suited(_size(path))
     _, vocab_size, model, context, batch_size, steps, dropout = size
     template = f"""
         [model]
@@ -88,6 +87,15 @@ def for_text(path: Path) -> Run:
     return from_dict(Run, _merged(to_dict(run), {"name": path.stem or "run", "data": {"path": str(path)}}))
 
 
+def vocab_size_for(n_bytes: int) -> int:
+    """Tokens that suit a text of so many bytes.
+
+    >>> vocab_size_for(1_000_000)
+    2048
+    """
+    return _suited(n_bytes)[1]
+
+
 _BY_SIZE: list[tuple[float, int, str, int, int, int, float]] = [
     # bytes at most, vocabulary, preset, context, rows, steps, dropout
     (1 << 17, 1024, "modern-mini", 64, 16, 400, 0.2),
@@ -96,6 +104,10 @@ _BY_SIZE: list[tuple[float, int, str, int, int, int, float]] = [
     (1 << 26, 4096, "modern-mini", 128, 32, 4000, 0.0),
     (float("inf"), 8192, "modern-small", 256, 32, 10000, 0.0),
 ]
+
+
+def _suited(n_bytes: int) -> tuple[float, int, str, int, int, int, float]:
+    return next(size for size in _BY_SIZE if n_bytes <= size[0])
 
 
 def _size(path: Path) -> int:
