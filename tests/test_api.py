@@ -172,3 +172,16 @@ def test_texts_kept_apart_teach_the_end(tmp_path: Path) -> None:
     ends = scripted(loaded, "ab")
     assert ends.generate("a", temperature=0.0, max_new_tokens=3) == "abb"
     assert MODEL.max_len == loaded.network.config.max_len
+
+
+def test_the_named_validation_text_is_read_as_the_trainer_read_it(tmp_path: Path) -> None:
+    """One document validates beside many that train: the end token that training appends counts here too."""
+    valid = tmp_path / "valid.txt"
+    valid.write_text(made_up_text(20, seed=9), "utf-8")
+    run = tiny_run(write_documents(tmp_path), data={"valid_path": str(valid)})
+    outcome = api.train(run, tmp_path / "run")
+    model = api.load(outcome.folder)
+    assert model.evaluate(valid) == model.evaluate() == outcome.reports["valid"]
+    copy = tmp_path / "copy.txt"
+    copy.write_bytes(valid.read_bytes())
+    assert model.evaluate(copy).n_tokens == model.evaluate().n_tokens - 1

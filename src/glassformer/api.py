@@ -122,7 +122,9 @@ class Model:
 
     def _tokens(self, path: str | Path | None) -> TokenFile:
         data = self.run.data
-        if path is not None:
+        # The validation text that the run names is read as the trainer read it, end tokens and all.
+        is_own = path is None or str(Path(path).absolute()) == data.valid_path
+        if path is not None and not is_own:
             documents = read_documents([path], text_field=data.text_field)
             return encode_text(self.tokenizer, documents, name=str(path))
         if data.path is None:
