@@ -16,6 +16,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"errors"},
     {"files", "settings"},
     {"config"},
+    {"recurrent_config"},
     {"run_config"},
     {"tokenization"},
     {"presets", "nn"},

@@ -10,8 +10,9 @@ from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.presets import PRESETS
 from glassformer.recipes.reference import reference
-from glassformer.run_config import AdamWConfig, CosineSchedule, MuonConfig, Run
-from glassformer.training.launch import corpus_of
+from glassformer.run_config import AdamWConfig, CosineSchedule, MuonConfig, Run, TextData
+from glassformer.training.launch import material_of
+from glassformer.training.text_task import context_of
 
 
 def test_the_recipes_that_are_promised_are_there() -> None:
@@ -29,19 +30,21 @@ def test_the_recipes_that_are_promised_are_there() -> None:
 def test_a_recipe_is_a_run_with_a_result_and_a_model_that_can_be_built(name: str) -> None:
     run = recipes.load(name)
     assert run.name == name and run.description
-    assert run.result is not None and run.result.at_most < float("inf") and run.result.note
+    result = run.result
+    assert result is not None and result.note and (result.at_most < float("inf") or result.at_least > 0)
     vocab_size = run.model.vocab_size or run.tokenizer.vocab_size or 65
     assert build_model(replace(run.model, vocab_size=vocab_size), "meta").n_parameters() > 10_000
-    assert run.context <= run.model.max_len
-    if run.data.path is not None:
-        assert corpus_of(run).name == run.data.path
+    if run.data.path is None:
+        given = {"path": "text.txt"} if isinstance(run.data, TextData) else {"source": "a.txt", "target": "b.txt"}
+        run = replace(run, data=replace(run.data, **given))
+    material_of(run).check(run)
 
 
 def test_shakespeare_char_is_nanogpts_cpu_recipe_to_the_letter() -> None:
     run = recipes.load("shakespeare-char")
     model, train = run.model, run.train
     assert model.decoder is not None
-    assert (model.decoder.n_layers, model.decoder.n_heads, model.d_model, run.context) == (4, 4, 128, 64)
+    assert (model.decoder.n_layers, model.decoder.n_heads, model.d_model, context_of(run)) == (4, 4, 128, 64)
     assert model.decoder.d_ff == 512
     assert (train.batch_size, train.accumulation, train.max_steps, train.clip_norm) == (12, 1, 2000, 1.0)
     assert {model.embedding_dropout, model.residual_dropout, model.attention_dropout, model.ff_dropout} == {0.0}
@@ -58,7 +61,7 @@ def test_the_modern_recipe_spends_no_more_than_the_old_one() -> None:
     old, new = recipes.load("shakespeare-char"), recipes.load("shakespeare-char-modern")
     n_old, n_new = (build_model(replace(run.model, vocab_size=65), "meta").n_parameters() for run in (old, new))
     assert n_new <= n_old
-    tokens = [run.train.batch_size * run.train.accumulation * run.context for run in (old, new)]
+    tokens = [run.train.batch_size * run.train.accumulation * context_of(run) for run in (old, new)]
     assert tokens[0] == tokens[1] and new.train.max_steps <= old.train.max_steps
     assert new.result is not None and new.result.at_most <= 1.62
 
@@ -104,7 +107,7 @@ def test_a_text_alone_makes_a_run_for_its_size(tmp_path: Path, n_bytes: int) -> 
     run = recipes.for_text(path)
     assert (run.name, run.data.path) == ('my "text"', str(path))
     assert isinstance(run.train.optimizer, MuonConfig)
-    assert run.context <= run.model.max_len
+    assert context_of(run) <= run.model.max_len
 
 
 def test_larger_texts_get_larger_runs(tmp_path: Path) -> None:
@@ -113,7 +116,7 @@ def test_larger_texts_get_larger_runs(tmp_path: Path) -> None:
         with open(tmp_path / "t.txt", "wb") as file:
             file.truncate(n_bytes)
         run = recipes.for_text(tmp_path / "t.txt")
-        sizes.append((run.tokenizer.vocab_size, run.context, run.train.max_steps))
+        sizes.append((run.tokenizer.vocab_size, context_of(run), run.train.max_steps))
     assert sizes == sorted(sizes)
     with pytest.raises(UserError, match="no such file"):
         recipes.for_text(tmp_path / "none.txt")

@@ -1,4 +1,5 @@
-"""What a model can be: the axes of `TransformerConfig`. A run's other sections are in `run_config.py`.
+"""What a model can be: the axes of `TransformerConfig`. Its ancestors are in `recurrent_config.py`, a run's other
+sections in `run_config.py`.
 
 GPT, BERT, BART, Marian, Llama and T5 are settings of these fields, never classes of their own. Every field is one
 line; letters and words are explained in `docs/glossary.md`.
@@ -177,6 +178,8 @@ Init = NormalInit | XavierInit | FanInInit
 class TransformerConfig:
     """Every axis of a Transformer. Which stacks are present says what kind it is; both means cross-attention."""
 
+    kind: ClassVar[str] = "transformer"
+    is_default_kind: ClassVar[bool] = True
     encoder: Stack | None = setting(None, "the stack that sees the whole input")
     decoder: Stack | None = setting(None, "the causal stack")
     d_model: int = setting(512, "width of the residual stream")

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from glassformer.config import Stack, TransformerConfig
 from glassformer.errors import UserError
+from glassformer.recurrent_config import ModelConfig
 from glassformer.settings import setting
 
 
@@ -53,9 +54,11 @@ class PackedRows:
 
 
 @dataclass(frozen=True)
-class DataConfig:
-    """Where the text is and how it is cut."""
+class TextData:
+    """Text: where it is and how it is cut."""
 
+    kind: ClassVar[str] = "text"
+    is_default_kind: ClassVar[bool] = True
     path: str | None = setting(None, "a txt or jsonl file, a folder of them, or builtin:NAME")
     valid_path: str | None = setting(None, "validation text; none = a part of path that training never sees")
     valid_fraction: float = setting(0.1, "share held out for validation when valid_path is none")
@@ -66,11 +69,52 @@ class DataConfig:
 
 
 @dataclass(frozen=True)
+class PairData:
+    """Pairs of a source and a target: two aligned files, or one file that holds both."""
+
+    kind: ClassVar[str] = "pairs"
+    source: str | None = setting(None, "the source side: a text file, one sentence a line")
+    target: str | None = setting(None, "the target side: line i is the target of line i")
+    valid_source: str | None = setting(None, "source side of the validation pairs; none = a part of the training pairs")
+    valid_target: str | None = setting(None, "target side of the validation pairs")
+    path: str | None = setting(None, "one file with both sides: tsv, csv, jsonl, builtin:NAME or hf:NAME")
+    valid_path: str | None = setting(None, "the same for validation; none = a part of path, or its own split")
+    source_field: str = setting("source", "column or field of the source")
+    target_field: str = setting("target", "column or field of the target")
+    valid_fraction: float = setting(0.1, "share of the pairs held out where no validation pairs are given")
+    outputs: Literal["sentences", "pronunciations"] = setting(
+        "sentences", "what a target is, and so which scores are told: BLEU and chrF, or error rates"
+    )
+    target_language: str = setting("en", "two letters; Moses' rules for the tokens of bleu_tok_lc depend on it")
+    batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest side, padding included")
+    cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that mean nothing."""
+        _require(self.batch_tokens >= 1, "data.batch_tokens", self.batch_tokens, "be at least 1")
+        _require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
+
+
+@dataclass(frozen=True)
 class CausalConfig:
     """Predict every next token."""
 
     kind: ClassVar[str] = "causal"
+    is_default_kind: ClassVar[bool] = True
     label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for a probability that is none."""
+        smoothing = self.label_smoothing
+        _require(0 <= smoothing < 1, "objective.label_smoothing", smoothing, "be at least 0 and below 1")
+
+
+@dataclass(frozen=True)
+class Seq2SeqConfig:
+    """Predict every token of the target from the source and the target's tokens before it (teacher forcing)."""
+
+    kind: ClassVar[str] = "seq2seq"
+    label_smoothing: float = setting(0.1, "probability spread over the vocabulary; reported losses leave it out")
 
     def __post_init__(self) -> None:
         """Raises `UserError` for a probability that is none."""
@@ -187,7 +231,9 @@ ScheduleConfig = (
 class EarlyStopping:
     """Stop when a validation metric has not improved for `patience` evaluations."""
 
-    metric: str = setting("loss", "name of a validation metric")
+    metric: str = setting(
+        "loss", "a validation loss or score; `best` is best by it, so give a long patience to only choose"
+    )
     patience: int = setting(5, "evaluations without improvement")
     higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
 
@@ -212,7 +258,9 @@ class TrainConfig:
     checkpoint_every: int = setting(0, "steps between checkpoints; 0 = at evaluations")
     log_every: int = setting(10, "steps between lines of metrics.jsonl")
     keep_checkpoints: int = setting(2, "newest checkpoints that are kept, beside the best")
-    select: Literal["best", "last"] = setting("best", "which weights the run's folder holds in the end")
+    select: Literal["best", "last", "average"] = setting(
+        "best", "the weights that the run's folder holds in the end; average = the mean of the checkpoints kept"
+    )
     early_stopping: EarlyStopping | None = setting(None, "stop before max_steps")
     tensorboard: bool = setting(False, "also write TensorBoard events (extra: log)")
 
@@ -252,8 +300,10 @@ def _check_optimizer(name: str, config: OptimizerConfig) -> None:
 
 @dataclass(frozen=True)
 class GenerationConfig:
-    """How text is drawn from the model; what `generation.json` holds."""
+    """How text is drawn from the model."""
 
+    kind: ClassVar[str] = "sampling"
+    is_default_kind: ClassVar[bool] = True
     max_new_tokens: int = setting(256, "tokens to add at most")
     temperature: float = setting(1.0, "0 = the most probable token always; above 1 = flatter")
     top_k: int = setting(0, "keep the k most probable tokens; 0 = all")
@@ -276,10 +326,35 @@ class GenerationConfig:
 
 
 @dataclass(frozen=True)
+class BeamConfig:
+    """How a target is searched for: the most probable one that a beam finds."""
+
+    kind: ClassVar[str] = "beam"
+    beam: int = setting(4, "hypotheses of a sentence that live at once; 1 = greedy")
+    length_penalty: float = setting(1.0, "exponent: 0 = the sum of log probabilities; larger favours longer outputs")
+    normalisation: Literal["gnmt", "average"] = setting(
+        "gnmt", "the sum is divided by ((5 + length) / 6)^penalty (Wu 2016, equation 14), or by length^penalty"
+    )
+    max_new_tokens: int = setting(256, "tokens of an output at most, its end included")
+    max_ratio: float = setting(0.0, "at most this × the source's tokens + 10; 0 = no such limit")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that mean nothing."""
+        _require(self.beam >= 1, "beam", self.beam, "be at least 1")
+        _require(abs(self.length_penalty) < float("inf"), "length_penalty", self.length_penalty, "be a finite number")
+        _require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "be at least 1")
+        _require(0 <= self.max_ratio < float("inf"), "max_ratio", self.max_ratio, "not be negative")
+
+
+Metric = Literal["loss", "bits_per_byte", "bleu", "bleu_tok_lc", "chrf", "exact_match", "wer", "per"]
+
+
+@dataclass(frozen=True)
 class ExpectedResult:
     """What a recipe must reach: `reproduce` compares."""
 
-    metric: Literal["loss", "bits_per_byte"] = setting("loss", "validation metric at the end")
+    metric: Metric = setting("loss", "validation metric at the end; rates and scores in percent")
+    side: Literal["valid", "test"] = setting("valid", "the held-out data that is measured; test = of built-in pairs")
     at_most: float = setting(float("inf"), "pass when the metric is not above this")
     at_least: float = setting(0.0, "pass when the metric is not below this")
     note: str = setting("", "what the figure is, and how long it takes")
@@ -291,15 +366,11 @@ class Run:
 
     name: str = setting("run", "name of the run and of its folder")
     description: str = setting("", "one line")
-    model: TransformerConfig = setting(TransformerConfig(decoder=Stack()), "the network")
-    tokenizer: TokenizerConfig = setting(TokenizerConfig(), "text to ids")
-    data: DataConfig = setting(DataConfig(), "the text")
-    objective: CausalConfig = setting(CausalConfig(), "what is learned")
+    model: ModelConfig = setting(TransformerConfig(decoder=Stack()), "the network")
+    tokenizer: TokenizerConfig = setting(TokenizerConfig(), "text to ids; of pairs: of both sides, or of the target")
+    source_tokenizer: TokenizerConfig | None = setting(None, "of the source; none = the one tokenizer reads both sides")
+    data: TextData | PairData = setting(TextData(), "the text, or the pairs")
+    objective: CausalConfig | Seq2SeqConfig = setting(CausalConfig(), "what is learned")
     train: TrainConfig = setting(TrainConfig(), "the loop")
-    generation: GenerationConfig = setting(GenerationConfig(), "how it writes")
+    generation: GenerationConfig | BeamConfig = setting(GenerationConfig(), "how it writes")
     result: ExpectedResult | None = setting(None, "what it must reach")
-
-    @property
-    def context(self) -> int:
-        """Tokens that a row feeds the model."""
-        return self.data.context or self.model.max_len

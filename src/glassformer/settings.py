@@ -51,6 +51,20 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     return built
 
 
+def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
+    """Builds the member of a tagged union of dataclasses that a table means by its `kind`.
+
+    >>> from glassformer.recurrent_config import ModelConfig
+    >>> from_union(ModelConfig, {"kind": "recurrent", "cell": "gru"}).cell
+    'gru'
+    """
+    known = list(dict.fromkeys(key for member in members(kind) for key in known_keys(member)))
+    reader = _Reader(where, known)
+    if not isinstance(table, Mapping):
+        raise reader.error(f"the configuration must be a table, not {table!r}")
+    return reader.dataclass(reader.choose(list(members(kind)), table, ""), table, "")
+
+
 def to_dict(value: Any) -> Any:
     """The inverse of `from_dict`: dataclasses become tables, members of a union carry their `kind`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -228,11 +242,13 @@ class _Reader:
         if len(tables) == 1 and not ("kind" in value and hasattr(tables[0], "kind")):
             return tables[0]
         kinds = {member.kind: member for member in tables}
-        tag = value.get("kind")
+        usual = [member.kind for member in tables if getattr(member, "is_default_kind", False)]
+        tag = value.get("kind", *usual)
         if not isinstance(tag, str) or tag not in kinds:
             near = [] if tag is None else difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.4)
             hint = f": did you mean {near[0]}?" if near else f"; known are {', '.join(kinds)}"
-            raise self.error(f"{key}.kind {'is missing' if tag is None else f'{str(tag)!r} is unknown'}{hint}")
+            name = f"{key}.kind".lstrip(".")
+            raise self.error(f"{name} {'is missing' if tag is None else f'{str(tag)!r} is unknown'}{hint}")
         return kinds[tag]
 
     def leaf(self, kind: Any, value: Any) -> Any:
