@@ -70,6 +70,7 @@ class Example:
 
     token_ids: Ids  # (T + 1,) at most context + 1 ids: inputs and next tokens overlap in all but the ends
     document_ids: Ids | None = None  # (T + 1,) 0, 1, ... along a packed row; None = one document
+    source_ids: Ids | None = None  # (S,) of a pair, whose target is token_ids
 
 
 class Sampler(Protocol):
@@ -126,7 +127,7 @@ class Windows:
         return _ceil(self.tokens.n_tokens - 1, self.batch_size * self.context)
 
     def batch(self, step: int) -> list[Example]:
-        rng = _generator(self.seed, _WINDOWS, step)
+        rng = generator(self.seed, _WINDOWS, step)
         starts = rng.integers(self.tokens.n_tokens - self.context, size=self.batch_size)
         return [Example(_take(self.tokens, start, self.context + 1)) for start in starts]
 
@@ -260,7 +261,7 @@ class _EpochOrder:
 
     def _order(self, epoch: int) -> Ids:
         if self._latest is None or self._latest[0] != epoch:  # computed once an epoch, a function of the epoch alone
-            self._latest = epoch, _generator(self.seed, _EPOCHS, epoch).permutation(self.n)
+            self._latest = epoch, generator(self.seed, _EPOCHS, epoch).permutation(self.n)
         return self._latest[1]
 
 
@@ -291,7 +292,7 @@ def _require_examples(n: int, tokens: TokenFile) -> int:
     return n
 
 
-def _generator(seed: int, purpose: int, counter: int) -> np.random.Generator:
+def generator(seed: int, purpose: int, counter: int) -> np.random.Generator:
     return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose, counter)))
 
 

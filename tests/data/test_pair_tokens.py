@@ -1,0 +1,73 @@
+"""Pairs as tokens: both sides, found again, prepared anew when altered."""
+
+from pathlib import Path
+
+import pytest
+
+from glassformer.data.pair_batching import take
+from glassformer.data.pair_tokens import PairFile, encode_pairs, prepare_pairs
+from glassformer.data.pairs import Pair, PairCorpus
+from glassformer.data.tokens import SIDECAR
+from glassformer.run_config import PairData
+from glassformer.tokenization.tokenizer import Tokenizer
+from runs import write_pairs
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> PairCorpus:
+    source, target = write_pairs(tmp_path)
+    return PairCorpus(PairData(source=str(source), target=str(target)))
+
+
+def tokenizers(corpus: PairCorpus) -> tuple[Tokenizer, Tokenizer]:
+    train, _ = corpus.split
+    of_target = Tokenizer.train([pair.target for pair in train], vocab_size=60, flavour="word")
+    return of_target, Tokenizer.train([pair.source for pair in train], vocab_size=0, flavour="char")
+
+
+def texts(pairs: PairFile, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> list[Pair]:
+    return [
+        Pair(source_tokenizer.decode(e.source_ids), tokenizer.decode(e.token_ids))  # type: ignore[arg-type]
+        for e in take(pairs, pairs.rows)
+    ]
+
+
+def test_both_sides_of_both_splits_come_back(corpus: PairCorpus, tmp_path: Path) -> None:
+    of_target, of_source = tokenizers(corpus)
+    splits = prepare_pairs(corpus, of_target, of_source, tmp_path / "cache")
+    for prepared, pairs in zip((splits.train, splits.valid), corpus.split, strict=True):
+        assert texts(prepared, of_target, of_source) == pairs
+        assert texts(encode_pairs(pairs, of_target, of_source, "x"), of_target, of_source) == pairs
+
+
+def test_a_second_preparation_is_the_first_and_an_altered_one_is_made_anew(corpus: PairCorpus, tmp_path: Path) -> None:
+    of_target, of_source = tokenizers(corpus)
+    cache = tmp_path / "cache"
+    first = prepare_pairs(corpus, of_target, of_source, cache)
+    stamp = (first.folder / SIDECAR).stat().st_mtime_ns
+    again = prepare_pairs(corpus, of_target, of_source, cache)
+    assert again.folder == first.folder and (again.folder / SIDECAR).stat().st_mtime_ns == stamp
+    ids = first.folder / "train.source.bin"
+    damaged = bytearray(ids.read_bytes())
+    damaged[5] ^= 1
+    ids.write_bytes(bytes(damaged))
+    anew = prepare_pairs(corpus, of_target, of_source, cache)
+    assert texts(anew.train, of_target, of_source) == corpus.split[0]
+    assert prepare_pairs(corpus, of_source, of_source, cache).folder != first.folder
+    assert prepare_pairs(corpus, of_target, of_source, cache, dropout=0.1).folder != first.folder
+
+
+def test_progress_reaches_the_end(corpus: PairCorpus, tmp_path: Path) -> None:
+    seen: list[tuple[int, int]] = []
+    prepare_pairs(corpus, *tokenizers(corpus), tmp_path / "cache", progress=lambda *done: seen.append(done))
+    assert seen[-1] == (160, 160) and seen == sorted(seen)
+
+
+def test_pairs_that_do_not_fit_are_counted_by_the_tokens_that_are_added(corpus: PairCorpus) -> None:
+    tokenizer = Tokenizer.train(["abcdef"], vocab_size=0, flavour="char")
+    pairs = [Pair("a" * n, "b" * m) for n, m in ((3, 3), (4, 3), (3, 4), (4, 4), (5, 1))]
+    encoded = encode_pairs(pairs, tokenizer, tokenizer, "x")
+    kept, n_left_out = encoded.within(5, 4)
+    assert n_left_out == 3 and kept.rows.tolist() == [0, 1]
+    assert kept.source_lengths.tolist() == [3, 4] and kept.target_lengths.tolist() == [3, 3]
+    assert kept.beginning(1).rows.tolist() == [0]

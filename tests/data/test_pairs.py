@@ -1,0 +1,199 @@
+"""Pairs from every kind of source; what is dropped is told; the split is by source; mistakes are one sentence."""
+
+import json
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from glassformer.data.pairs import Dropped, Pair, PairCorpus, held_out, pair_report, read_pairs
+from glassformer.errors import UserError
+from glassformer.run_config import PairData
+
+PAIRS = [Pair("a dog", "ein hund"), Pair("two cats", "zwei katzen"), Pair("a dog", "der hund")]
+
+EN_DE = {"source_field": "en", "target_field": "de"}
+
+
+def write(path: Path, text: str | bytes) -> str:
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return str(path)
+
+
+def aligned(folder: Path, source: str, target: str, name: str = "") -> dict[str, str]:
+    return {"source": write(folder / f"{name}s.txt", source), "target": write(folder / f"{name}t.txt", target)}
+
+
+def test_two_aligned_files(tmp_path: Path) -> None:
+    data = PairData(**aligned(tmp_path, "a dog\ntwo cats\na dog\n", "ein hund\nzwei katzen\nder hund"))
+    assert read_pairs(data) == PAIRS
+
+
+def test_windows_lines_a_byte_order_mark_and_strange_separators_are_read_as_text(tmp_path: Path) -> None:
+    data = PairData(**aligned(tmp_path, "\ufeffa\u2028dog\r\nb\x0bc\r\n", "ein\x85hund\nd\n"))
+    assert read_pairs(data) == [Pair("a\u2028dog", "ein\x85hund"), Pair("b\x0bc", "d")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "fields"),
+    [
+        ("p.tsv", "a dog\tein hund\ntwo cats\tzwei katzen\na dog\tder hund\n", {}),
+        ("p.tsv", "id\ttarget\tsource\n1\tein hund\ta dog\n2\tzwei katzen\ttwo cats\n3\tder hund\ta dog\n", {}),
+        ("p.csv", 'source,target\n"a dog",ein hund\ntwo cats,"zwei katzen"\na dog,der hund\n', {}),
+        ("p.csv", "en,de\na dog,ein hund\ntwo cats,zwei katzen\na dog,der hund\n", EN_DE),
+        ("p.jsonl", "".join(json.dumps({"source": p.source, "target": p.target}) + "\n\n" for p in PAIRS), {}),
+        (
+            "p.jsonl",
+            "".join(json.dumps({"translation": {"en": p.source, "de": p.target}}) + "\n" for p in PAIRS),
+            {"source_field": "translation.en", "target_field": "translation.de"},
+        ),
+    ],
+)  # fmt: skip
+def test_one_file_with_both_sides(tmp_path: Path, name: str, content: str, fields: dict[str, str]) -> None:
+    assert read_pairs(PairData(path=write(tmp_path / name, content), **fields)) == PAIRS  # type: ignore[arg-type]
+
+
+def test_a_quotation_mark_in_a_tsv_is_one(tmp_path: Path) -> None:
+    assert read_pairs(PairData(path=write(tmp_path / "p.tsv", '"a\tb"\n'))) == [Pair('"a', 'b"')]
+
+
+def test_an_empty_side_is_dropped_and_told_with_its_line(tmp_path: Path) -> None:
+    files = aligned(tmp_path, "a\n\nc\nd\ne\nf\n", "1\n2\n \n4\n5\n6\n")
+    corpus = PairCorpus(PairData(**files, valid_fraction=0.3))
+    assert sum(map(len, corpus.split)) == 4
+    assert corpus.news() == [f"2 pairs have an empty side and are left out (the first: line 2 of {files['source']})"]
+    dropped = Dropped()
+    read_pairs(PairData(**files), dropped)
+    assert dropped.n_empty == 2
+
+
+def test_pitfall_22_training_pairs_that_validate_too_are_left_out_and_told(tmp_path: Path) -> None:
+    files = aligned(tmp_path, "a\nb\nc\na\n", "1\n2\n3\n9\n")
+    valid = {f"valid_{name}": path for name, path in aligned(tmp_path, "a\nx\n", "1\n7\n", "valid-").items()}
+    corpus = PairCorpus(PairData(**files, **valid))
+    assert corpus.split == ([Pair("b", "2"), Pair("c", "3"), Pair("a", "9")], [Pair("a", "1"), Pair("x", "7")])
+    assert corpus.news() == ["1 training pairs also stand in the validation pairs and are left out"]
+
+
+def test_pitfall_22_all_targets_of_a_source_stand_on_one_side_whatever_the_order() -> None:
+    pairs = [Pair(f"source {i % 40}", f"target {i}") for i in range(200)]
+    train, valid = held_out(pairs, 0.2)
+    assert {p.source for p in train}.isdisjoint(p.source for p in valid)
+    assert 20 <= len(valid) <= 40 and len(train) + len(valid) == 200
+    again = held_out(pairs[::-1], 0.2)
+    assert [set(side) for side in again] == [set(train), set(valid)]
+
+
+def test_the_digest_follows_the_pairs_and_the_split(tmp_path: Path) -> None:
+    files = aligned(tmp_path, "a\nb\nc\nd\n", "1\n2\n3\n4\n")
+    digest = PairCorpus(PairData(**files)).digest
+    assert PairCorpus(PairData(**files, batch_tokens=7)).digest == digest
+    assert PairCorpus(PairData(**files, valid_fraction=0.5)).digest != digest
+    write(tmp_path / "t.txt", "1\n2\n3\n5\n")
+    assert PairCorpus(PairData(**files)).digest != digest
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({}, "names no pairs: give --data.source FILE and --data.target FILE"),
+        ({"source": "a"}, "the target side is missing: give --data.target FILE"),
+        ({"target": "a"}, "the source side is missing: give --data.source FILE"),
+        ({"path": "a.tsv", "source": "a"}, "data.path holds both sides"),
+        ({"path": "a.tsv", "valid_target": "a"}, "the validation source side is missing: give --data.valid-source"),
+        ({"path": "a.tsv", "valid_path": "b", "valid_source": "a", "valid_target": "a"}, "leave out data.valid_source"),
+    ],
+)
+def test_sides_that_are_not_there(given: dict[str, str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        PairCorpus(PairData(**given))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("p.txt", "a b", r"is none of .tsv, .csv and .jsonl"),
+        ("p.tsv", "a\tb\tc\n", "has the columns a, b, c, and not source and target"),
+        ("p.tsv", "a\tb\nc\n", r"p.tsv:2 has 1 columns and the first line 2"),
+        ("p.csv", "a,b\n", "has the columns a, b, and not source and target"),
+        ("p.jsonl", "{}\n", r"p.jsonl:1 has no field 'source'"),
+        ("p.jsonl", "[1]\n", r"p.jsonl:1 is not an object"),
+        ("p.jsonl", '{"source": 1, "target": "a"}\n', "the field 'source' is no text but 1"),
+        ("p.jsonl", '{"source": \n', r"p.jsonl:1 is not JSON"),
+        ("p.tsv", b"caf\xe9\tb\n", "is not UTF-8"),
+        ("p.tsv", "\t\n", "holds no pair with both sides"),
+        ("p.tsv", "", "has the columns none"),
+    ],
+)
+def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
+    path = write(tmp_path / name, content)
+    with pytest.raises(UserError, match=words):
+        read_pairs(PairData(path=path))
+
+
+def test_unequal_numbers_of_lines_name_both(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"s.txt has 2 lines and .*t.txt has 1 lines"):
+        read_pairs(PairData(**aligned(tmp_path, "a\nb\n", "1\n")))
+
+
+def test_one_source_alone_leaves_no_validation_pair(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="leaves no validation pair"):
+        _ = PairCorpus(PairData(**aligned(tmp_path, "a\na\n", "1\n2\n"))).split
+
+
+class FakeHub:
+    """The two calls of `datasets` that are used."""
+
+    def __init__(self, splits: dict[str, list[dict[str, Any]]]) -> None:
+        self.splits, self.asked = splits, []  # type: ignore[var-annotated]
+
+    def module(self) -> SimpleNamespace:
+        return SimpleNamespace(get_dataset_split_names=self.names, load_dataset=self.load)
+
+    def names(self, *address: str) -> list[str]:
+        return list(self.splits)
+
+    def load(self, *address: str, split: str) -> list[dict[str, Any]]:
+        self.asked.append((*address, split))
+        if address[0] == "no/such":
+            raise FileNotFoundError("Couldn't find it\nand more lines")
+        return self.splits[split]
+
+
+def test_a_dataset_of_the_hub_by_name_and_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"translation": {"en": p.source, "de": p.target}} for p in PAIRS]
+    hub = FakeHub({"train": rows, "validation": rows[1:2]})
+    monkeypatch.setitem(sys.modules, "datasets", hub.module())
+    fields = {"source_field": "translation.en", "target_field": "translation.de"}
+    corpus = PairCorpus(PairData(path="hf:some/name:de-en", **fields))  # type: ignore[arg-type]
+    assert corpus.split == ([PAIRS[0], PAIRS[2]], [PAIRS[1]])
+    assert hub.asked == [("some/name", "de-en", "train"), ("some/name", "de-en", "validation")]
+    with pytest.raises(UserError, match=r"hf:no/such cannot be read: Couldn't find it$"):
+        read_pairs(PairData(path="hf:no/such"))
+
+
+def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(UserError, match=r"pip install 'glassformer\[data\]'"):
+        read_pairs(PairData(path="hf:some/name"))
+
+
+def test_a_builtin_has_its_own_split_and_its_parts_can_be_read() -> None:
+    corpus = PairCorpus(PairData(path="builtin:reverse"))
+    train, valid = corpus.split
+    test = read_pairs(PairData(path="builtin:reverse#test"))
+    assert read_pairs(PairData(path="builtin:reverse#valid")) == valid
+    sources = [{pair.source for pair in side} for side in (train, valid, test)]
+    assert sum(map(len, sources)) == len(set.union(*sources)) == 20_000
+    assert all(pair.target == pair.source[::-1] for pair in test)
+
+
+def test_the_report_counts(tmp_path: Path) -> None:
+    report = pair_report(
+        PairCorpus(PairData(**aligned(tmp_path, "a\na\nbb\n\nc\n", "1\n1\n22\n3\n4\n"), valid_fraction=0.3))
+    )
+    assert (report.n_train, report.n_valid, report.n_distinct_sources) == (3, 1, 3)
+    assert report.source_characters == (1, 1, 2)
+    assert "left out    1 pairs have an empty side" in str(report) and report.to_dict()["n_train"] == 3
