@@ -135,7 +135,7 @@ def test_units() -> None:
     assert report.loss == pytest.approx(2 * math.log(2))
     assert report.perplexity == pytest.approx(4.0)
     assert report.bits_per_byte == pytest.approx(0.5)
-    assert list(report.to_dict()) == ["loss", "perplexity", "bits_per_byte", "n_tokens"]
+    assert list(report.to_dict()) == ["loss", "perplexity", "bits_per_byte", "n_tokens", "smoothed_loss"]
     assert math.isfinite(loss_report(nats=1e6, n_targets=10, n_bytes=None).perplexity)
 
 

@@ -31,12 +31,14 @@ class LossReport:
     of a first token, which nothing predicts, count too: of the text, or of each document where they are kept apart."""
     n_tokens: int
     """Targets that were scored."""
+    smoothed_loss: float | None = None
+    """What was minimised: the loss with label smoothing, in nats per target; None without any."""
 
     def to_dict(self) -> dict[str, float | int | None]:
         return asdict(self)
 
 
-def loss_report(nats: float, n_targets: int, n_bytes: int | None) -> LossReport:
+def loss_report(nats: float, n_targets: int, n_bytes: int | None, smoothed: float | None = None) -> LossReport:
     """Turns sums into a report.
 
     >>> loss_report(nats=200 * math.log(2), n_targets=100, n_bytes=400).bits_per_byte
@@ -45,7 +47,7 @@ def loss_report(nats: float, n_targets: int, n_bytes: int | None) -> LossReport:
     loss = nats / n_targets
     bits_per_byte = nats / math.log(2) / n_bytes if n_bytes else None
     perplexity = math.exp(loss) if loss < 709 else sys.float_info.max
-    return LossReport(loss, perplexity, bits_per_byte, n_targets)
+    return LossReport(loss, perplexity, bits_per_byte, n_targets, None if smoothed is None else smoothed / n_targets)
 
 
 def evaluation_rows(
@@ -76,17 +78,18 @@ def evaluate_loss(
     `autocast` is the precision of the matrix products, None for that of the weights; sums are in double
     precision. `progress` is told the targets done after each batch.
     """
-    nats, n_targets = 0.0, 0
+    nats, total, n_targets = 0.0, 0.0, 0
     rng = np.random.default_rng(0)
     for examples in batches:
         batch = objective.collate(examples, rng).to(device)
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
             sums = objective.loss(model, batch)
         nats += float(sums.nats)
+        total += float(sums.total)
         n_targets += sums.n_targets
         if progress is not None:
             progress(n_targets)
-    return loss_report(nats, n_targets, n_bytes)
+    return loss_report(nats, n_targets, n_bytes, total if objective.label_smoothing else None)
 
 
 @contextmanager

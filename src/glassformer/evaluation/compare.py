@@ -1,0 +1,118 @@
+"""Several models side by side: what each is, what it cost and what it is worth."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+from glassformer.config import TransformerConfig
+from glassformer.recurrent_config import ModelConfig, NoAttention
+
+
+@dataclass(frozen=True)
+class ComparedModel:
+    """One row of a comparison. What is None is not known."""
+
+    name: str
+    kind: str
+    """In words (`describe_model`)."""
+    n_parameters: int
+    train_seconds: float | None
+    train_tokens: int | None
+    """Target tokens that were trained on, repetitions included."""
+    valid_loss: float | None
+    """Nats per target token."""
+    score_name: str
+    score: float
+    """In percent."""
+    sentences_per_s: float | None
+    """Speed of decoding."""
+
+    def to_dict(self) -> dict[str, str | float | int | None]:
+        return asdict(self)
+
+
+def describe_model(config: ModelConfig) -> str:
+    """A model in a few words: its kind, layers × width, and how its decoder sees the source.
+
+    >>> from glassformer.config import Stack
+    >>> from glassformer.recurrent_config import RecurrentConfig
+    >>> describe_model(TransformerConfig(encoder=Stack(3), decoder=Stack(3), d_model=256))
+    'Transformer 3+3 × 256'
+    >>> describe_model(RecurrentConfig(cell="gru", n_layers=2, d_decoder=512))
+    'GRU 2+2 × 512, additive attention before'
+    """
+    if isinstance(config, TransformerConfig):
+        stacks = {"encoder": config.encoder, "decoder": config.decoder}
+        layers = {name: stack.n_layers for name, stack in stacks.items() if stack is not None}
+        alone = "" if len(layers) == 2 else f" {next(iter(layers))}"
+        return f"Transformer{alone} {'+'.join(map(str, layers.values()))} × {config.d_model}"
+    attention = config.attention
+    if isinstance(attention, NoAttention):
+        seen = "no attention, context every step" if attention.context_every_step else "no attention"
+    else:
+        feeding = ", input feeding" if getattr(attention, "input_feeding", False) else ""
+        seen = f"{attention.score.replace('_', ' ')} attention {attention.kind}{feeding}"
+    return f"{config.cell.upper()} {config.n_layers}+{config.n_layers} × {config.d_decoder}, {seen}"
+
+
+def comparison_table(rows: Sequence[ComparedModel]) -> str:
+    """Aligned plain text, a line a model; what is not known is a dash.
+
+    >>> row = ComparedModel("mine", "GRU 1+1 × 64, no attention", 123_456, 75.0, 2_500_000, 1.25, "bleu", 20.5, 310.0)
+    >>> print(comparison_table([row]))
+    model  kind                        parameters    training  tokens   loss  bleu  sentences/s
+    mine   GRU 1+1 × 64, no attention     123,456  1 min 15 s   2.5 M  1.250  20.5          310
+    """
+    names = {row.score_name for row in rows}
+    score = names.pop() if len(names) == 1 else ""
+    table = [["model", "kind", "parameters", "training", "tokens", "loss", score or "score", "sentences/s"]]
+    for row in rows:
+        table.append(
+            [
+                row.name,
+                row.kind,
+                f"{row.n_parameters:,}",
+                "–" if row.train_seconds is None else duration(row.train_seconds),
+                "–" if row.train_tokens is None else count(row.train_tokens),
+                "–" if row.valid_loss is None else f"{row.valid_loss:.3f}",
+                f"{row.score:.1f}" if score else f"{row.score_name} {row.score:.1f}",
+                "–" if row.sentences_per_s is None else _rate(row.sentences_per_s),
+            ]
+        )
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for cells in table:
+        words = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
+        numbers = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
+        lines.append("  ".join(words + numbers))
+    return "\n".join(lines)
+
+
+def duration(seconds: float) -> str:
+    """A time that a person can compare at a glance.
+
+    >>> duration(8.41), duration(75), duration(5400)
+    ('8.4 s', '1 min 15 s', '1 h 30 min')
+    """
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    if seconds < 3599.5:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02} s"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours} h {rest:02} min"
+
+
+def count(n: int) -> str:
+    """A large number by its first digits.
+
+    >>> count(950), count(63_082_496), count(1_234)
+    ('950', '63.1 M', '1.2 k')
+    """
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= 0.99995 * size:
+            return f"{n / size:.1f} {unit}"
+    return str(n)
+
+
+def _rate(per_s: float) -> str:
+    return f"{per_s:,.0f}" if per_s >= 99.5 else f"{per_s:.1f}"
