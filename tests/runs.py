@@ -13,7 +13,17 @@ from safetensors.torch import load_file
 from glassformer.api import Silent
 from glassformer.config import RotaryPositions, Stack, TransformerConfig
 from glassformer.evaluation.loss import LossReport
-from glassformer.run_config import DataConfig, GenerationConfig, Run, TokenizerConfig, TrainConfig
+from glassformer.recurrent_config import ModelConfig
+from glassformer.run_config import (
+    BeamConfig,
+    GenerationConfig,
+    PairData,
+    Run,
+    Seq2SeqConfig,
+    TextData,
+    TokenizerConfig,
+    TrainConfig,
+)
 from glassformer.store import checkpoint
 from glassformer.training.trainer import Trainer
 
@@ -50,7 +60,7 @@ def tiny_run(text: Path, *, model: TransformerConfig = MODEL, data: dict[str, An
         name="tiny",
         model=model,
         tokenizer=TokenizerConfig(vocab_size=290),
-        data=replace(DataConfig(path=str(text), cache_dir=str(text.parent / "cache")), **(data or {})),
+        data=replace(TextData(path=str(text), cache_dir=str(text.parent / "cache")), **(data or {})),
         train=TrainConfig(**(defaults | train)),
         generation=GenerationConfig(max_new_tokens=12),
     )
@@ -105,3 +115,51 @@ def remains(folder: Path) -> dict[str, Any]:
         "manifest": json.loads((folder / "manifest.json").read_text()),
         "metrics": metrics(folder),
     }
+
+
+PAIR_MODEL = TransformerConfig(
+    encoder=Stack(1, 2, d_ff=32), decoder=Stack(1, 2, d_ff=32), d_model=16, max_len=32, positions=RotaryPositions()
+)
+WORDS = {
+    "red": "rot", "blue": "blau", "dog": "hund", "cat": "katze", "sees": "sieht", "runs": "rennt", "and": "und",
+    "the": "die", "tree": "baum", "house": "haus", "two": "zwei", "small": "klein",
+}  # fmt: skip
+
+
+def write_pairs(folder: Path, n: int = 80, name: str = "train") -> tuple[Path, Path]:
+    """Two aligned files: sentences of two to six words, and their words in the other language, reversed."""
+    rng = random.Random(name)
+    sentences = [rng.choices(list(WORDS), k=rng.randint(2, 6)) for _ in range(n)]
+    source, target = folder / f"{name}.en", folder / f"{name}.de"
+    source.write_text("".join(" ".join(words) + "\n" for words in sentences))
+    target.write_text("".join(" ".join(WORDS[word] for word in reversed(words)) + "\n" for words in sentences))
+    return source, target
+
+
+def pair_run(
+    folder: Path,
+    *,
+    model: ModelConfig = PAIR_MODEL,
+    separate: bool = False,
+    data: dict[str, Any] | None = None,
+    **train: Any,
+) -> Run:
+    """20 steps on made-up pairs, with a joint vocabulary or one for each side."""
+    source, target = write_pairs(folder)
+    valid_source, valid_target = write_pairs(folder, 20, "valid")
+    files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+    defaults = {"max_steps": 20, "eval_every": 10, "log_every": 5, "device": "cpu"}
+    words = TokenizerConfig(flavour="word", vocab_size=120)
+    return Run(
+        name="pairs",
+        model=model,
+        tokenizer=words,
+        source_tokenizer=words if separate else None,
+        data=PairData(
+            **({name: str(path) for name, path in files.items()} | {"batch_tokens": 96} | (data or {})),
+            cache_dir=str(folder / "cache"),
+        ),
+        objective=Seq2SeqConfig(),
+        train=TrainConfig(**(defaults | train)),
+        generation=BeamConfig(beam=2, max_new_tokens=12),
+    )

@@ -1,6 +1,6 @@
 """The Python interface: `load` a model directory and use it; `train` a run."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,37 +8,52 @@ from typing import Any, overload
 
 import torch
 
+from glassformer.data.batching import Example
+from glassformer.data.pair_batching import evaluation_batches
+from glassformer.data.pair_tokens import encode_pairs
+from glassformer.data.pairs import Pair, PairCorpus, read_pairs
 from glassformer.data.sources import read_documents
 from glassformer.data.tokens import TokenFile, encode_text
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode, evaluation_rows
+from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.decode import StopWatch, check_prompts, generate, never_written
-from glassformer.models.transformer import Transformer
+from glassformer.inference.translator import Translation, Translator
+from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
-from glassformer.run_config import GenerationConfig, Run, WindowRows
+from glassformer.objectives.objective import Objective
+from glassformer.recurrent_config import RecurrentConfig
+from glassformer.run_config import BeamConfig, GenerationConfig, Run, WindowRows
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.launch import (
-    LaunchReporter,
-    Outcome,
-    choose_device,
-    corpus_of,
-    launch,
-    prepared_tokens,
-    relaunch,
-)
+from glassformer.training.launch import Outcome, choose_device, launch, relaunch
+from glassformer.training.material import LaunchReporter, Tokenizers
+from glassformer.training.pair_task import objective_of, pairs_of, within
+from glassformer.training.text_task import context_of, corpus_of, prepared_tokens, text_of
+
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Model:
-    """A trained network, its tokenizer and its defaults; what `load` gives."""
+    """A trained network, its tokenizers and its defaults; what `load` gives."""
 
-    network: Transformer
+    network: Network
     tokenizer: Tokenizer
-    generation: GenerationConfig
+    source_tokenizer: Tokenizer
+    """The same one where source and target share it."""
+    generation: GenerationConfig | BeamConfig
     run: Run
     device: torch.device
+    others: tuple[Network, ...] = ()
+    """Further members of an ensemble (`ensemble`), which translation averages."""
+
+    @property
+    def is_seq2seq(self) -> bool:
+        """Whether it makes a target from a source; else it goes on with a text."""
+        config = self.network.config
+        return isinstance(config, RecurrentConfig) or (config.encoder is not None and config.decoder is not None)
 
     @overload
     def generate(self, prompt: str, *, slide: bool = False, **settings: Any) -> str: ...
@@ -60,6 +75,8 @@ class Model:
         """Yields the new text of every prompt, step by step; no character is ever cut in two."""
         if isinstance(settings.get("stop"), str):
             settings["stop"] = (settings["stop"],)
+        if self.is_seq2seq or not isinstance(self.generation, GenerationConfig):
+            raise UserError(f"{self.run.name} makes a target from a source: use it with translate, not generate")
         config = replace(self.generation, **settings)
         ids = [self.prompt_ids(prompt) for prompt in prompts]
         streams = [self.tokenizer.stream() for _ in prompts]
@@ -104,24 +121,131 @@ class Model:
             raise UserError("the prompt is empty, and this tokenizer has no end token to start from: give a prompt")
         return [start]
 
-    def evaluate(
-        self, path: str | Path | None = None, progress: Callable[[int, int], None] | None = None
-    ) -> LossReport:
-        """The reported loss on the validation side of the run's own text, or on the whole of another text.
+    @overload
+    def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...
+    @overload
+    def translate(self, source: Sequence[str], *, prefix: str = "", **settings: Any) -> list[str]: ...
+    def translate(self, source: str | Sequence[str], *, prefix: str = "", **settings: Any) -> str | list[str]:
+        """The best target of a source, or of each of several; a batch gives what each gives alone.
 
-        Every target once, in consecutive windows of the context length; the trainer's number, by its own code.
+        `settings` are fields of `BeamConfig` that replace the model's defaults; `prefix` is how the target begins.
         """
-        tokens = self._tokens(path)
-        run = self.run
-        apart = not isinstance(run.data.arrangement, WindowRows)
-        rows = evaluation_rows(tokens, run.context, self.network.config.vocab_size, apart)
-        autocast = torch.bfloat16 if run.train.precision == "bf16" else None
-        report = (lambda done: progress(done, tokens.n_tokens)) if progress else None
+        sources = [source] if isinstance(source, str) else list(source)
+        texts = [found[0].text for found in self.translations(sources, prefix=prefix, **settings)]
+        return texts[0] if isinstance(source, str) else texts
+
+    def translations(
+        self,
+        sources: Sequence[str],
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> list[list[Translation]]:
+        """The `n_best` targets of every source with their ids and scores, best first."""
+        config = self._beam(settings)
+        return self.translator.translate(sources, config, n_best=n_best, prefix=prefix, progress=progress)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
+        """log p of each target given its source, in nats, and the number of its tokens, its end included."""
+        return self.translator.score(sources, targets)
+
+    @property
+    def translator(self) -> Translator:
+        """What translates with this model; `UserError` when it has no source."""
+        if not self.is_seq2seq:
+            raise UserError(f"{self.run.name} has no encoder and goes on with a text: use generate, not translate")
+        return Translator([self.network, *self.others], self.tokenizer, self.source_tokenizer, self.device)
+
+    def _beam(self, settings: dict[str, Any]) -> BeamConfig:
+        config = self.generation if isinstance(self.generation, BeamConfig) else BeamConfig()
+        return replace(config, **settings)
+
+    def encode_source(self, text: str) -> list[int]:
+        """The ids that the encoder reads, the end token included."""
+        return self.translator.source_ids(text)
+
+    def encode_target(self, text: str) -> list[int]:
+        """The ids that the decoder reads to predict a target: the start token and the target."""
+        return [self.translator.start_id, *self.tokenizer.encode(text)]
+
+    def evaluate(
+        self,
+        path: str | Path | None = None,
+        progress: Progress | None = None,
+        *,
+        source: str | Path | None = None,
+        target: str | Path | None = None,
+    ) -> LossReport:
+        """The reported loss on the validation side of the run's own data, or on the whole of other data.
+
+        Every target once; the trainer's number, by its own code. Text is cut into consecutive windows of the context
+        length; pairs are `source` and `target`, two aligned files, or `path`, one file that holds both.
+        """
+        if self.is_seq2seq:
+            is_own = path is None and source is None and target is None
+            batches, objective, total, n_bytes = self._pair_batches(self.pairs(path, source, target), is_own)
+        else:
+            if source is not None or target is not None:
+                raise UserError(
+                    f"{self.run.name} has no source and is evaluated on a text: give it as --data.path FILE"
+                )
+            batches, objective, total, n_bytes = self._text_batches(path)
+        autocast = torch.bfloat16 if self.run.train.precision == "bf16" else None
+        report = (lambda done: progress(done, total)) if progress else None
         with evaluation_mode(self.network):
-            return evaluate_loss(self.network, CausalObjective(), rows, self.device, tokens.n_bytes, autocast, report)
+            return evaluate_loss(self.network, objective, batches, self.device, n_bytes, autocast, report)
+
+    def text_scores(
+        self,
+        path: str | Path | None = None,
+        progress: Progress | None = None,
+        *,
+        source: str | Path | None = None,
+        target: str | Path | None = None,
+        **settings: Any,
+    ) -> dict[str, float | str]:
+        """Scores of what it writes for the sources of the same data: BLEU and chrF, or error rates; in percent."""
+        pairs = self.pairs(path, source, target)
+        return translation_scores(self.translator, pairs, pairs_of(self.run), self._beam(settings), progress)
+
+    def pairs(
+        self, path: str | Path | None = None, source: str | Path | None = None, target: str | Path | None = None
+    ) -> list[Pair]:
+        """The pairs of some files, or the validation pairs of the run."""
+        data = pairs_of(self.run)
+        if path is None and source is None and target is None:
+            return PairCorpus(data).split[1]
+        names = {"path": path, "source": source, "target": target}
+        asked: dict[str, Any] = {name: None if value is None else str(value) for name, value in names.items()}
+        return read_pairs(replace(data, **asked, valid_path=None, valid_source=None, valid_target=None))
+
+    def _pair_batches(
+        self, pairs: Sequence[Pair], is_own: bool
+    ) -> tuple[Iterable[Sequence[Example]], Objective, int, int | None]:
+        """Of the run's own pairs those that are too long are left out, as in training; of others they are refused."""
+        config = self.network.config
+
+        def too_long(sentence: str) -> None:
+            if not is_own:
+                raise UserError(f"{sentence.removesuffix(' and are left out')}: shorten them, or leave them out")
+
+        encoded = encode_pairs(pairs, self.tokenizer, self.source_tokenizer, "these pairs")
+        kept = within(encoded, config, too_long)
+        separate = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
+        objective = objective_of(config, Tokenizers(self.tokenizer, separate), self.run.objective.label_smoothing)
+        batches = evaluation_batches(kept, pairs_of(self.run).batch_tokens)
+        return batches, objective, int(kept.target_lengths.sum()) + kept.n_pairs, None
+
+    def _text_batches(self, path: str | Path | None) -> tuple[Iterable[Sequence[Example]], Objective, int, int | None]:
+        tokens = self._tokens(path)
+        apart = not isinstance(text_of(self.run).arrangement, WindowRows)
+        rows = evaluation_rows(tokens, context_of(self.run), self.network.config.vocab_size, apart)
+        return rows, CausalObjective(self.run.objective.label_smoothing), tokens.n_tokens, tokens.n_bytes
 
     def _tokens(self, path: str | Path | None) -> TokenFile:
-        data = self.run.data
+        data = text_of(self.run)
         # The validation text that the run names is read as the trainer read it, end tokens and all.
         is_own = path is None or str(Path(path).absolute()) == data.valid_path
         if path is not None and not is_own:
@@ -139,7 +263,30 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -
         path = checkpoint.find(path, step)
     where = choose_device(device)
     stored = read_model(path)
-    return Model(stored.network.to(where), stored.tokenizer, stored.generation, stored.run, where)
+    source_tokenizer = stored.source_tokenizer or stored.tokenizer
+    network = stored.network.to(where)
+    return Model(network, stored.tokenizer, source_tokenizer, stored.generation, stored.run, where)
+
+
+def ensemble(models: Sequence[Model]) -> Model:
+    """Several models of the same tokenizers as one that translates with the mean of their probabilities."""
+    first = models[0]
+    for other in models[1:]:
+        for name in ("tokenizer", "source_tokenizer"):
+            if getattr(other, name).fingerprint != getattr(first, name).fingerprint:
+                raise UserError(f"{first.run.name} and {other.run.name} have another {name}: they cannot vote together")
+    return replace(first, others=tuple(model.network for model in models[1:]))
+
+
+def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
+    """Seconds of training steps and target tokens behind a run's newest checkpoint; None where none is kept."""
+    path = Path(folder)
+    steps = checkpoint.steps(path)
+    state = checkpoint.path_of(path, steps[-1]) if steps else path
+    if not (state / checkpoint.STATE).exists():
+        return None, None
+    numbers = checkpoint.load_numbers(state)
+    return float(numbers["seconds"]), int(numbers["n_targets"])
 
 
 def train(run: Run, out: str | Path | None = None, reporter: LaunchReporter | None = None) -> Outcome:

@@ -14,6 +14,7 @@ from glassformer.config import TokenHead
 from glassformer.data.batching import Example, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.errors import Interrupted, UserError
+from glassformer.models.build import build_model
 from glassformer.run_config import AdamWConfig, EarlyStopping, ExampleRows, TokenizerConfig
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
@@ -146,14 +147,10 @@ def test_pitfall_22_the_tokenizer_never_sees_the_validation_text(
 def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path) -> None:
     path = write_documents(tmp_path)
     run = tiny_run(path, data={"arrangement": ExampleRows(), "valid_fraction": 0.3})
-    corpus = launch.corpus_of(run)
-    tokenizer = Tokenizer.train(corpus.training_texts(), vocab_size=290)
-    task = launch._task(
-        replace(run, model=launch.complete(run.model, tokenizer)),
-        launch.prepared_tokens(run, corpus, tokenizer),
-        tokenizer,
-        Silent(),
-    )
+    material = launch.material_of(run)
+    tokenizers = material.tokenizers(run, Silent())
+    run = replace(run, model=launch.complete(run.model, tokenizers))
+    task = material.prepare(run, tokenizers, Silent()).task(build_model(run.model), torch.device("cpu"))
     valid = {tuple(row.token_ids) for rows in task.evaluations["valid"]() for row in rows}
     seen = {tuple(row.token_ids) for step in range(30) for row in task.sampler.batch(step)}
     assert valid and seen and not valid & seen
@@ -176,8 +173,8 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path: Path, ch
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model": replace(MODEL, encoder=MODEL.decoder)}, "needs a model with .model.decoder. alone"),
-        ({"model": replace(MODEL, encoder=MODEL.decoder, decoder=None)}, "needs a model with .model.decoder. alone"),
+        ({"model": replace(MODEL, encoder=MODEL.decoder)}, "with .model.decoder. alone"),
+        ({"model": replace(MODEL, encoder=MODEL.decoder, decoder=None)}, "with .model.decoder. alone"),
         ({"model": replace(MODEL, vocab_size=100)}, "model.vocab_size is 100 and the tokenizer has 290 tokens"),
         ({"model": replace(MODEL, max_len=8), "context": 9}, "data.context is 9 and model.max_len only 8"),
         ({"text": "too short"}, "too few|at least|fewer|shorter"),

@@ -14,28 +14,31 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.config import TransformerConfig
 from glassformer.errors import UserError
-from glassformer.models.build import build_model
-from glassformer.models.transformer import Transformer
-from glassformer.run_config import GenerationConfig, Run
-from glassformer.settings import from_dict, parse_toml, to_dict, to_toml
+from glassformer.models.build import Network, build_model
+from glassformer.recurrent_config import ModelConfig
+from glassformer.run_config import BeamConfig, GenerationConfig, Run
+from glassformer.settings import from_dict, from_union, parse_toml, to_dict, to_toml
 from glassformer.store.manifest import Manifest
 from glassformer.tokenization.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 GENERATION, RUN = "generation.json", "run.toml"
+SOURCE_TOKENIZER = "source_tokenizer.json"
 MODEL_FILES = [CONFIG, WEIGHTS, TOKENIZER, GENERATION, RUN]
+"""What every model directory has; `SOURCE_TOKENIZER` too where source and target have vocabularies of their own."""
 
 
 @dataclass(frozen=True)
 class StoredModel:
     """What a model directory holds, in memory."""
 
-    network: Transformer
-    config: TransformerConfig
+    network: Network
+    config: ModelConfig
     tokenizer: Tokenizer
-    generation: GenerationConfig
+    source_tokenizer: Tokenizer | None
+    """Of the source, where it has a vocabulary of its own."""
+    generation: GenerationConfig | BeamConfig
     run: Run
     manifest: Manifest
 
@@ -77,11 +80,15 @@ def load_weights(network: nn.Module, path: Path) -> None:
             x.copy_(stored[name])
 
 
-def write_model_files(folder: Path, network: nn.Module, tokenizer: Tokenizer, run: Run) -> None:
+def write_model_files(
+    folder: Path, network: nn.Module, tokenizer: Tokenizer, run: Run, source_tokenizer: Tokenizer | None = None
+) -> None:
     """Writes the files of a model directory, but the manifest, into an existing folder."""
     files.write_json(folder / CONFIG, to_dict(run.model))
     save_tensors(weights_of(network), folder / WEIGHTS)
     tokenizer.save(folder / TOKENIZER)
+    if source_tokenizer is not None:
+        source_tokenizer.save(folder / SOURCE_TOKENIZER)
     files.write_json(folder / GENERATION, to_dict(run.generation))
     files.write_text(folder / RUN, to_toml(to_dict(run)))
 
@@ -92,16 +99,23 @@ def publish(checkpoint: Path, folder: Path, step: int) -> None:
     Each file is replaced atomically and the manifest comes last. Should the power fail between two of them, the
     manifest disagrees, and `read_model` says so and where the checkpoints are. A damaged checkpoint is refused.
     """
-    Manifest.read(checkpoint).verify(checkpoint)
+    manifest = Manifest.read(checkpoint)
+    manifest.verify(checkpoint)
+    names = model_files(manifest)
     try:
-        for name in MODEL_FILES:
+        for name in names:
             temporary = folder / f".{name}.tmp"  # one name: what a killed process left is written over
             shutil.copyfile(checkpoint / name, temporary)
             files.fsync_file(temporary)
             os.replace(temporary, folder / name)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {files.reason(error)}") from error
-    Manifest.of(folder, "model", step, MODEL_FILES).write(folder)
+    Manifest.of(folder, "model", step, names).write(folder)
+
+
+def model_files(manifest: Manifest) -> list[str]:
+    """The files of a model directory that a manifest lists: of a checkpoint, without its training state."""
+    return [name for name in [*MODEL_FILES, SOURCE_TOKENIZER] if name in manifest.entries]
 
 
 def is_published(folder: Path, step: int) -> bool:
@@ -131,12 +145,14 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     for name in MODEL_FILES:
         if name not in manifest.entries:
             raise UserError(f"{folder} is not a whole model directory: its manifest has no {name}")
-    config = from_dict(TransformerConfig, files.read_json(folder / CONFIG), str(folder / CONFIG))
-    tokenizer = Tokenizer.load(folder / TOKENIZER)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens and the model only {config.vocab_size}"
-        )
+    config: ModelConfig = from_union(ModelConfig, files.read_json(folder / CONFIG), str(folder / CONFIG))
+    tokenizer, source_tokenizer = read_tokenizers(folder)
+    for side, n_tokens, n_rows in (
+        ("tokenizer", tokenizer.vocab_size, config.vocab_size),
+        ("source tokenizer", source_tokenizer.vocab_size if source_tokenizer else 0, config.source_vocab_size),
+    ):
+        if n_tokens > n_rows:
+            raise UserError(f"{folder}: the {side} has {n_tokens} tokens and the model only {n_rows}")
     network = build_model(config, device)
     load_weights(network, folder / WEIGHTS)
     network.eval()
@@ -144,10 +160,17 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
         network,
         config,
         tokenizer,
-        from_dict(GenerationConfig, files.read_json(folder / GENERATION), str(folder / GENERATION)),
+        source_tokenizer,
+        from_union(GenerationConfig | BeamConfig, files.read_json(folder / GENERATION), str(folder / GENERATION)),
         read_run(folder),
         manifest,
     )
+
+
+def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
+    """The tokenizer of a model directory, and that of the source where it has its own."""
+    of_source = folder / SOURCE_TOKENIZER
+    return Tokenizer.load(folder / TOKENIZER), Tokenizer.load(of_source) if of_source.exists() else None
 
 
 def read_run(folder: Path) -> Run:

@@ -1,12 +1,18 @@
-"""Averages of weights: along one run (`ExponentialAverage`) and over checkpoints (`average_state_dicts`)."""
+"""Averages of weights: along one run (`ExponentialAverage`) and over checkpoints (`average_directories`)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from glassformer import files
 from glassformer.errors import UserError
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files, save_tensors
 
 _N_UPDATES = "n_updates"
 _PREFIX = "average/"
@@ -78,6 +84,32 @@ class ExponentialAverage:
     def _refuse_while_swapped(self, verb: str) -> None:
         if self._swapped:
             raise ValueError(f"cannot {verb} a moving average while it is swapped into the model")
+
+
+def average_directories(folders: Sequence[Path], out: Path) -> None:
+    """Writes a model directory with the mean of the weights of several; all else is the last one's.
+
+    Every manifest is verified first. `UserError` unless all are of one configuration with the same tokenizers.
+    """
+    if not folders:
+        raise UserError("there is no model to average: name at least one")
+    manifests = []
+    for folder in folders:
+        manifests.append(Manifest.read(folder))
+        manifests[-1].verify(folder)
+    last, names = folders[-1], model_files(manifests[-1])
+    alike = [name for name in names if name == CONFIG or "tokenizer" in name]
+    for folder, manifest in zip(folders, manifests, strict=True):
+        for name in alike:
+            if manifest.entries.get(name) != manifests[-1].entries[name]:
+                raise UserError(f"{folder} and {last} have another {name}: only checkpoints of one model have a mean")
+    weights = average_state_dicts(load_file(folder / WEIGHTS) for folder in folders)
+    with files.new_folder(out) as temporary:
+        for name in names:
+            if name != WEIGHTS:
+                shutil.copyfile(last / name, temporary / name)
+        save_tensors(weights, temporary / WEIGHTS)
+        Manifest.of(temporary, "model", manifests[-1].step, names).write(temporary)
 
 
 def average_state_dicts(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:

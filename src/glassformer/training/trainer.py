@@ -2,6 +2,7 @@
 
 import math
 import shlex
+import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -20,8 +21,8 @@ from glassformer.objectives.objective import Objective
 from glassformer.run_config import PlateauSchedule, TrainConfig
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.store.model_directory import is_published, load_weights, publish, weights_of
-from glassformer.training.averaging import ExponentialAverage
+from glassformer.store.model_directory import WEIGHTS, is_published, load_weights, publish, weights_of
+from glassformer.training.averaging import ExponentialAverage, average_directories
 from glassformer.training.metrics_log import MetricsLog
 from glassformer.training.optimizers import (
     build_optimizer,
@@ -57,6 +58,8 @@ class Task:
     n_bytes: dict[str, int | None]
     sample: Callable[[], str] | None = None
     """Text that the model writes now, shown at each evaluation."""
+    score: Callable[[], dict[str, float]] | None = None
+    """Scores of the model's outputs now, such as BLEU; taken at each evaluation, so given only when they are wanted."""
 
 
 @dataclass
@@ -97,7 +100,7 @@ class Trainer:
     ) -> None:
         self.config, self.network, self.task, self.folder = config, network, task, folder
         self.write_model, self.reporter, self.device = write_model, reporter, device
-        if config.early_stopping is not None:
+        if config.early_stopping is not None and task.score is None:
             _require_metric(config.early_stopping.metric)
         self.optimizer = build_optimizer(network, config.optimizer)
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
@@ -165,7 +168,21 @@ class Trainer:
                         self._save()
                 if stops and not ends:
                     raise self._interrupted(stop)
+            if config.select == "average":
+                reports = self._publish_average(log)
         return reports
+
+    def _publish_average(self, log: MetricsLog) -> dict[str, LossReport]:
+        """The run's own folder, and the network, hold the mean of the newest checkpoints; what the mean is worth."""
+        steps = checkpoint.steps(self.folder)[-self.config.keep_checkpoints :]
+        folder = checkpoint.path_of(self.folder, self.progress.step).parent / "average"
+        if folder.exists():
+            shutil.rmtree(folder)
+        average_directories([checkpoint.path_of(self.folder, step) for step in steps], folder)
+        publish(folder, self.folder, self.progress.step)
+        load_weights(self.network, folder / WEIGHTS)
+        self.reporter.say(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
+        return self._evaluate(log)
 
     def _one_step(self) -> StepResult:
         config, step = self.config, self.progress.step
@@ -218,6 +235,7 @@ class Trainer:
                 for split, batches in self.task.evaluations.items()
             }
             sample = None if self.task.sample is None else self.task.sample()
+            scores = {} if self.task.score is None else self.task.score()
         values = {
             f"{split}/{name}": value
             for split, report in reports.items()
@@ -226,11 +244,13 @@ class Trainer:
         }
         if not all(math.isfinite(report.loss) for report in reports.values()):
             raise self._diverged("an evaluated loss is no number")
-        log.write(progress.step, **values, sample=sample)
+        log.write(progress.step, **values, **{f"valid/{name}": x for name, x in scores.items()}, sample=sample)
         self.reporter.evaluation(progress.step, reports, sample)
+        if scores:
+            self.reporter.say("  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
         progress.valid = reports["valid"].to_dict()
         stopping = config.early_stopping
-        metric = progress.valid["loss" if stopping is None else stopping.metric]
+        metric = (progress.valid | scores)["loss" if stopping is None else stopping.metric]
         if metric is None:
             raise UserError("train.early_stopping.metric is bits_per_byte, and the bytes of the text are unknown")
         signed = -float(metric) if stopping is not None and stopping.higher_is_better else float(metric)
@@ -273,7 +293,7 @@ class Trainer:
     def _publish_chosen(self) -> None:
         """The run's own folder holds the weights of the best checkpoint, or of the last, whole."""
         progress = self.progress
-        step = progress.step if self.config.select == "last" else progress.best_step or progress.step
+        step = progress.best_step or progress.step if self.config.select == "best" else progress.step
         path = checkpoint.path_of(self.folder, step)
         if path.is_dir() and not is_published(self.folder, step):
             publish(path, self.folder, step)

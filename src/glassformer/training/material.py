@@ -1,0 +1,93 @@
+"""What a run learns from, as the launch sees it: texts and pairs alike give tokenizers, and a task for the loop."""
+
+import os
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from glassformer.models.build import Network
+from glassformer.run_config import PairData, Run, TextData, TokenizerConfig
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.trainer import Reporter, Task
+
+
+class LaunchReporter(Reporter, Protocol):
+    """A reporter that also shows the preparations."""
+
+    def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]: ...
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The tokenizer of a text or of a pair's target; and the source's own, where the two have no joint one."""
+
+    target: Tokenizer
+    separate_source: Tokenizer | None = None
+
+    @property
+    def source(self) -> Tokenizer:
+        return self.separate_source or self.target
+
+
+class Prepared(Protocol):
+    """Material as tokens."""
+
+    @property
+    def summary(self) -> str:
+        """How much there is of it, in words."""
+        ...
+
+    def task(self, network: Network, device: torch.device) -> Task: ...
+
+
+class Material(Protocol):
+    """The data of a run; nothing is read before it is asked for."""
+
+    name: str
+
+    @property
+    def digest(self) -> str:
+        """A hash of the data's bytes and of the rule that splits them."""
+        ...
+
+    def check(self, run: Run) -> None:
+        """`UserError` when the run's model or objective cannot learn from this."""
+        ...
+
+    def news(self) -> list[str]:
+        """Reads the data; what was dropped or changed, in sentences."""
+        ...
+
+    def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
+        """Those that the run names, or new ones learned on the training side."""
+        ...
+
+    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> Prepared: ...
+
+
+def learn_tokenizer(
+    config: TokenizerConfig, texts: Iterable[str], reporter: LaunchReporter, title: str = "learning the tokenizer"
+) -> Tokenizer:
+    """The tokenizer that is named, or a new one learned on training texts, never on the validation side."""
+    if config.path is not None:
+        return Tokenizer.load(Path(config.path))
+    with reporter.phase(title) as progress:
+        return Tokenizer.train(
+            texts,
+            vocab_size=config.vocab_size,
+            flavour=config.flavour,
+            learner=config.learner,
+            special_tokens=config.special_tokens,
+            progress=progress,
+        )
+
+
+def cache_folder(data: TextData | PairData) -> Path:
+    """Where prepared tokens are kept: `data.cache_dir`, or the user's cache folder."""
+    if data.cache_dir is not None:
+        return Path(data.cache_dir)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"

@@ -1,0 +1,181 @@
+"""Pairs as material: aligned texts, their tokens, and the target learned from the source."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from glassformer.config import TokenHead, TransformerConfig
+from glassformer.data.batching import Example
+from glassformer.data.pair_batching import TokenBudget, evaluation_batches
+from glassformer.data.pair_tokens import PairFile, PairSplits, prepare_pairs
+from glassformer.data.pairs import PairCorpus
+from glassformer.errors import UserError
+from glassformer.evaluation.pairs import LOSSES, SCORES, translation_scores
+from glassformer.evaluation.text import text_scores
+from glassformer.inference.translator import Translator
+from glassformer.models.build import Network
+from glassformer.objectives.seq2seq import Seq2SeqObjective
+from glassformer.recurrent_config import ModelConfig
+from glassformer.run_config import BeamConfig, PairData, Run, Seq2SeqConfig
+from glassformer.training.material import LaunchReporter, Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.trainer import Task
+
+PAIRS_OF_TRAIN_EVALUATED = 1000
+GREEDY = BeamConfig(beam=1, max_ratio=3.0)
+"""How validation sources are decoded while a model trains."""
+
+
+class PairMaterial:
+    """The pairs of a run and their split."""
+
+    def __init__(self, run: Run) -> None:
+        self.data = pairs_of(run)
+        self.corpus = PairCorpus(self.data)
+        self.name = self.corpus.name
+
+    @property
+    def digest(self) -> str:
+        return self.corpus.digest
+
+    def check(self, run: Run) -> None:
+        model = run.model
+        if not isinstance(run.objective, Seq2SeqConfig):
+            raise UserError(f"pairs are learned with objective.kind seq2seq, and it is {run.objective.kind}")
+        if isinstance(model, TransformerConfig):
+            if model.encoder is None or model.decoder is None:
+                raise UserError("a target is made from a source by [model.encoder] and [model.decoder]; one is missing")
+            if not isinstance(model.head, TokenHead):
+                raise UserError(f"a target is made of tokens, and the model's head is of kind {model.head.kind}")
+        if model.share_embeddings and run.source_tokenizer is not None:
+            raise UserError("model.share_embeddings needs one tokenizer for both sides: leave out [source_tokenizer]")
+        if model.source_vocab_size and run.source_tokenizer is None:
+            raise UserError("model.source_vocab_size is for a source with a tokenizer of its own: [source_tokenizer]")
+
+    def news(self) -> list[str]:
+        return self.corpus.news()
+
+    def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
+        train, _ = self.corpus.split
+        targets = [pair.target for pair in train]
+        sources = [pair.source for pair in train]
+        if run.source_tokenizer is None:
+            tokenizers = Tokenizers(learn_tokenizer(run.tokenizer, sources + targets, reporter))
+        else:
+            target = learn_tokenizer(run.tokenizer, targets, reporter, "learning the target's tokenizer")
+            source = learn_tokenizer(run.source_tokenizer, sources, reporter, "learning the source's tokenizer")
+            tokenizers = Tokenizers(target, source)
+        if tokenizers.target.eos_id is None:
+            raise UserError("the tokenizer has no end token [EOS], and a target must end: learn one that has it")
+        return tokenizers
+
+    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedPairs":
+        with reporter.phase("preparing tokens") as progress:
+            splits = prepare_pairs(
+                self.corpus,
+                tokenizers.target,
+                tokenizers.source,
+                cache_folder(self.data),
+                dropout=run.tokenizer.dropout,
+                progress=progress,
+            )
+        return PreparedPairs(run, self.corpus, tokenizers, splits, reporter)
+
+
+class PreparedPairs:
+    """The tokens of both sides of both splits; pairs that are too long for the model are left out and told."""
+
+    def __init__(
+        self, run: Run, corpus: PairCorpus, tokenizers: Tokenizers, splits: PairSplits, reporter: LaunchReporter
+    ) -> None:
+        self.run, self.tokenizers = run, tokenizers
+        self.train = within(splits.train, run.model, reporter.say)
+        self.valid = within(splits.valid, run.model, reporter.say)
+        if not self.valid.n_pairs:
+            raise UserError("no validation pair fits the model: raise model.max_len, or give others")
+        self.valid_pairs = [corpus.split[1][row] for row in self.valid.rows]
+
+    @property
+    def summary(self) -> str:
+        train, valid = self.train, self.valid
+        return (
+            f"{train.n_pairs:,} training pairs of {train.source_lengths.mean():.1f} source and "
+            f"{train.target_lengths.mean():.1f} target tokens, {valid.n_pairs:,} validation pairs"
+        )
+
+    def task(self, network: Network, device: torch.device) -> Task:
+        run, data = self.run, pairs_of(self.run)
+        sampler = TokenBudget(self.train, data.batch_tokens, run.train.seed)
+        slice_of_train = self.train.beginning(PAIRS_OF_TRAIN_EVALUATED)
+        objective = objective_of(run.model, self.tokenizers, run.objective.label_smoothing)
+
+        def batches(pairs: PairFile) -> Callable[[], Sequence[Sequence[Example]]]:
+            return lambda: list(evaluation_batches(pairs, data.batch_tokens))
+
+        return Task(
+            objective,
+            sampler,
+            {"train": batches(slice_of_train), "valid": batches(self.valid)},
+            n_bytes={"train": None, "valid": None},
+            sample=lambda: self._sample(network, device),
+            score=self._score(network, device),
+        )
+
+    def _translator(self, network: Network, device: torch.device) -> Translator:
+        return Translator([network], self.tokenizers.target, self.tokenizers.source, device)
+
+    def _sample(self, network: Network, device: torch.device) -> str:
+        """The first validation source, and what the model makes of it."""
+        source = self.valid_pairs[0].source
+        (best,) = self._translator(network, device).translate([source], GREEDY)
+        return f"{source} │ {best[0].text}"
+
+    def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
+        """The score that the run is stopped or chosen by, of greedy outputs; none where it goes by a loss."""
+        stopping, data = self.run.train.early_stopping, pairs_of(self.run)
+        if stopping is None or stopping.metric in LOSSES:
+            return None
+        known = SCORES[data.outputs]
+        if stopping.metric not in known:
+            raise UserError(
+                f"train.early_stopping.metric is {stopping.metric!r}, which is unknown for {data.outputs}; there are "
+                f"{', '.join([*LOSSES, *known])}"
+            )
+        if stopping.higher_is_better != known[stopping.metric]:
+            raise UserError(
+                f"train.early_stopping.higher_is_better must be {str(known[stopping.metric]).lower()} for "
+                f"{stopping.metric}"
+            )
+
+        text_scores(data.outputs, ["a"], [["a"]])  # a missing package is told now, not at the first evaluation
+
+        def score() -> dict[str, float]:
+            scores = translation_scores(self._translator(network, device), self.valid_pairs, data, GREEDY)
+            return {stopping.metric: float(scores[stopping.metric])}
+
+        return score
+
+
+def pairs_of(run: Run) -> PairData:
+    """The pairs of a run; `UserError` when it learns from a text."""
+    if not isinstance(run.data, PairData):
+        raise UserError(f"the run {run.name!r} learns from a text, and pairs of source and target are needed")
+    return run.data
+
+
+def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: float) -> Seq2SeqObjective:
+    """The objective with the ids that the model and its tokenizers say."""
+    if model.decoder_start_id is None or model.eos_id is None:
+        raise UserError("an encoder-decoder needs decoder_start_id and eos_id in its configuration")
+    return Seq2SeqObjective(model.decoder_start_id, model.eos_id, tokenizers.source.eos_id, label_smoothing)
+
+
+def within(pairs: PairFile, model: ModelConfig, say: Callable[[str], None]) -> PairFile:
+    """The pairs that fit the model; how many do not is said."""
+    source_max, target_max = model.source_max_len or model.max_len, model.max_len
+    kept, n_left_out = pairs.within(source_max, target_max)
+    if n_left_out:
+        say(
+            f"{n_left_out:,} of {pairs.n_pairs:,} pairs of {pairs.name} are longer than the model's {source_max:,} "
+            f"source or {target_max:,} target tokens and are left out"
+        )
+    return kept

@@ -1,0 +1,172 @@
+"""Text as material: a corpus, its tokens, and next-token prediction on them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+
+from glassformer.config import TokenHead, TransformerConfig
+from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
+from glassformer.data.corpus import Corpus
+from glassformer.data.tokens import TokenFile, TokenSplits, prepare
+from glassformer.errors import UserError
+from glassformer.evaluation.loss import evaluation_rows
+from glassformer.inference.decode import generate, never_written
+from glassformer.models.build import Network
+from glassformer.objectives.causal import CausalObjective
+from glassformer.run_config import CausalConfig, ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.material import LaunchReporter, Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.trainer import Task
+
+SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
+TRAIN_TOKENS_EVALUATED = 32_768
+
+
+class TextMaterial:
+    """The text of a run and its split."""
+
+    def __init__(self, run: Run) -> None:
+        self.corpus = corpus_of(run)
+        self.name = self.corpus.name
+
+    @property
+    def digest(self) -> str:
+        return self.corpus.digest
+
+    def check(self, run: Run) -> None:
+        model = run.model
+        if not isinstance(run.objective, CausalConfig):
+            raise UserError(f"the objective {run.objective.kind} needs pairs (data.kind), and the data is a text")
+        fits = isinstance(model, TransformerConfig) and model.decoder is not None and model.encoder is None
+        if not fits or not isinstance(cast(TransformerConfig, model).head, TokenHead):
+            raise UserError(
+                "predicting the next token needs a Transformer with [model.decoder] alone and a head of kind tokens"
+            )
+        if context_of(run) > model.max_len:
+            raise UserError(f"data.context is {context_of(run)} and model.max_len only {model.max_len}")
+        if not isinstance(run.generation, GenerationConfig):
+            raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
+        if run.source_tokenizer is not None:
+            raise UserError("source_tokenizer is for pairs, and the data is a text")
+
+    def news(self) -> list[str]:
+        n_left_out = self.corpus.plan.n_left_out
+        said = f"{n_left_out} training documents also stand in the validation text and are left out"
+        return [said] if n_left_out else []
+
+    def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
+        tokenizer = learn_tokenizer(run.tokenizer, self.corpus.training_texts(), reporter)
+        if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
+            reporter.say("the tokenizer has no end token, so nothing stands between the documents")
+        return Tokenizers(tokenizer)
+
+    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedText":
+        with reporter.phase("preparing tokens") as progress:
+            splits = prepared_tokens(run, self.corpus, tokenizers.target, progress)
+        return PreparedText(run, tokenizers.target, splits, reporter)
+
+
+class PreparedText:
+    """The tokens of both sides."""
+
+    def __init__(self, run: Run, tokenizer: Tokenizer, splits: TokenSplits, reporter: LaunchReporter) -> None:
+        self.run, self.tokenizer, self.splits, self.reporter = run, tokenizer, splits, reporter
+
+    @property
+    def summary(self) -> str:
+        train, valid = self.splits.train, self.splits.valid
+        return (
+            f"{train.n_tokens:,} training and {valid.n_tokens:,} validation tokens of "
+            f"{valid.n_bytes / valid.n_tokens:.2f} bytes"
+        )
+
+    def task(self, network: Network, device: torch.device) -> Task:
+        """The sampler and the evaluations of the run."""
+        run, splits, data = self.run, self.splits, text_of(self.run)
+        samplers: dict[type, type[Windows] | type[Epochs] | type[Packed]] = {
+            WindowRows: Windows,
+            ExampleRows: Epochs,
+            PackedRows: Packed,
+        }
+        context = context_of(run)
+        sampler: Sampler = samplers[type(data.arrangement)](splits.train, context, run.train.batch_size, run.train.seed)
+        say = self.reporter.say
+        if isinstance(sampler, Epochs) and sampler.n_cut:
+            say(f"{sampler.n_cut:,} documents are longer than a row of {context:,} tokens and lose their end")
+        if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
+            say(f"{sampler.n_skipped:,} documents of a single token have nothing to predict and are left out")
+        apart = not isinstance(data.arrangement, WindowRows)
+        n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
+        slice_of_train = _beginning(splits.train, n_evaluated, context, self.tokenizer)
+
+        def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
+            return lambda: evaluation_rows(tokens, context, run.model.vocab_size, apart)
+
+        evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
+        for batches in evaluations.values():
+            next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
+        # Flavours other than these do not keep white space: the bytes of a part of the text are unknown.
+        lossless = self.tokenizer.flavour in ("byte", "char")
+        return Task(
+            CausalObjective(run.objective.label_smoothing),
+            sampler,
+            evaluations,
+            n_bytes={"train": slice_of_train.n_bytes if lossless else None, "valid": splits.valid.n_bytes},
+            sample=lambda: write_sample(network, self.tokenizer, run, next(iter(evaluations["valid"]())), device),
+        )
+
+
+def text_of(run: Run) -> TextData:
+    """The text of a run; `UserError` when it learns from pairs."""
+    if not isinstance(run.data, TextData):
+        raise UserError(f"the run {run.name!r} learns from pairs of texts, and a single text is needed")
+    return run.data
+
+
+def context_of(run: Run) -> int:
+    """Tokens that a row feeds the model."""
+    return text_of(run).context or run.model.max_len
+
+
+def corpus_of(run: Run) -> Corpus:
+    """The text of a run and its split."""
+    data = text_of(run)
+    if data.path is None:
+        raise UserError(f"the run {run.name!r} names no text: give it as --data.path FILE")
+    return Corpus(
+        [data.path],
+        valid_paths=[data.valid_path] if data.valid_path else [],
+        valid_fraction=data.valid_fraction,
+        text_field=data.text_field,
+    )
+
+
+def prepared_tokens(
+    run: Run, corpus: Corpus, tokenizer: Tokenizer, progress: Callable[[int, int], None] | None = None
+) -> TokenSplits:
+    """The tokens of a run's text, from the cache when they are there."""
+    return prepare(corpus, tokenizer, cache_folder(run.data), dropout=run.tokenizer.dropout, progress=progress)
+
+
+def write_sample(
+    network: Network, tokenizer: Tokenizer, run: Run, rows: Sequence[Example], device: torch.device
+) -> str:
+    """The beginning of the validation text, and how the model goes on."""
+    n_prompt = max(1, min(SAMPLE_PROMPT, context_of(run) // 4))
+    prompt = rows[0].token_ids[:n_prompt].tolist()
+    length = max(1, min(SAMPLE_LENGTH, run.model.max_len - n_prompt))
+    config = GenerationConfig(max_new_tokens=length, temperature=0.8, top_k=50, seed=run.train.seed)
+    end = [] if run.model.eos_id is None else [run.model.eos_id]
+    never = never_written(tokenizer, run.model.vocab_size)
+    steps = generate(network, [prompt], config, max_len=run.model.max_len, end_ids=end, never=never, device=device)
+    new = [ids[0] for ids in steps if ids[0] is not None]
+    return tokenizer.decode(prompt) + "│" + tokenizer.decode(new)
+
+
+def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:
+    """The first `n_tokens` or so of a text, with the bytes that they stand for: enough to see over-fitting."""
+    ids = tokens.ids[: max(n_tokens, context + 1)]
+    starts = tokens.document_starts[tokens.document_starts < len(ids)]
+    return replace(tokens, ids=ids, document_starts=starts, n_bytes=len(tokenizer.decode(ids.tolist()).encode()))

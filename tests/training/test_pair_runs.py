@@ -1,0 +1,128 @@
+"""Runs on pairs: two tokenizers, resuming, averaging, stopping by a score; what is said of pairs that do not fit."""
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from glassformer import api
+from glassformer.config import NoPositions, TransformerConfig
+from glassformer.errors import Interrupted, UserError
+from glassformer.recurrent_config import AttendBefore, RecurrentConfig
+from glassformer.run_config import CausalConfig, EarlyStopping, TextData
+from glassformer.store import checkpoint
+from glassformer.store.model_directory import SOURCE_TOKENIZER
+from runs import MODEL, PAIR_MODEL, Recording, pair_run, remains, signal_at, tiny_run, write_text
+
+RECURRENT = RecurrentConfig(
+    cell="gru", d_embedding=12, d_encoder=10, d_decoder=14, attention=AttendBefore(), max_len=32, output_dropout=0.1
+)
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_a_run_leaves_a_model_that_evaluates_as_it_was_trained(tmp_path: Path, separate: bool) -> None:
+    outcome = api.train(pair_run(tmp_path, separate=separate), tmp_path / "run")
+    model = api.load(outcome.folder)
+    assert model.evaluate() == outcome.reports["valid"]
+    report = outcome.reports["valid"]
+    assert report.smoothed_loss is not None and report.smoothed_loss != report.loss
+    assert (outcome.folder / SOURCE_TOKENIZER).exists() == separate
+    assert (model.source_tokenizer is model.tokenizer) != separate
+    if separate:
+        assert model.network.config.source_vocab_size == model.source_tokenizer.vocab_size
+        assert "hund" not in "".join(model.source_tokenizer.vocab) and "dog" not in "".join(model.tokenizer.vocab)
+    data = pair_run(tmp_path).data
+    assert model.evaluate(source=data.valid_source, target=data.valid_target) == report  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("model", [replace(PAIR_MODEL, residual_dropout=0.1), RECURRENT], ids=["transformer", "gru"])
+def test_resume_is_exact_to_the_bit_on_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
+    run = pair_run(tmp_path, model=model, accumulation=2)
+    api.train(run, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        signal_at(patch, 7, signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            api.train(run, tmp_path / "stopped")
+    api.resume(tmp_path / "stopped")
+    assert remains(tmp_path / "stopped") == remains(tmp_path / "whole")
+
+
+def test_the_average_of_the_kept_checkpoints_is_published_and_told(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, select="average", keep_checkpoints=3, eval_every=5)
+    told = Recording()
+    outcome = api.train(run, tmp_path / "run", told)
+    steps = checkpoint.steps(outcome.folder)
+    assert steps[-3:] == [10, 15, 20] and any("10, 15, 20" in line for line in told.said)
+    parts = [load_file(checkpoint.path_of(outcome.folder, step) / "model.safetensors") for step in (10, 15, 20)]
+    mean = load_file(outcome.folder / "model.safetensors")
+    for name, tensor in mean.items():
+        assert torch.allclose(tensor, sum(part[name].double() for part in parts).float() / 3, atol=1e-7)  # type: ignore[union-attr]
+    assert api.load(outcome.folder).evaluate() == outcome.reports["valid"]
+    assert api.resume(outcome.folder).reports["valid"] == outcome.reports["valid"]
+
+
+def test_a_run_is_stopped_and_chosen_by_a_score(tmp_path: Path) -> None:
+    stopping = EarlyStopping(metric="exact_match", patience=2, higher_is_better=True)
+    told = Recording()
+    outcome = api.train(pair_run(tmp_path, early_stopping=stopping, eval_every=4), tmp_path / "run", told)
+    assert sum("exact_match" in line for line in told.said) >= 2
+    assert any(line.startswith("stopped at step 12") for line in told.said), told.said  # never right: 4 is the best
+    assert checkpoint.steps(outcome.folder)[-1] == 12
+
+
+@pytest.mark.parametrize(
+    ("stopping", "words"),
+    [
+        (EarlyStopping(metric="wer"), "'wer', which is unknown for sentences"),
+        (EarlyStopping(metric="bleu"), "higher_is_better must be true for bleu"),
+    ],
+)
+def test_scores_that_cannot_be_are_refused_before_the_first_step(
+    tmp_path: Path, stopping: EarlyStopping, words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        api.train(pair_run(tmp_path, early_stopping=stopping), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_pairs_that_are_too_long_for_the_model_are_left_out_and_counted(tmp_path: Path) -> None:
+    told = Recording()
+    api.train(pair_run(tmp_path, model=replace(PAIR_MODEL, max_len=6, source_max_len=5)), tmp_path / "run", told)
+    lines = [line for line in told.said if "are left out" in line]
+    assert lines and "5 source or 6 target tokens" in lines[0], told.said
+    model = api.load(tmp_path / "run")
+    with pytest.raises(UserError, match="reads at most 5"):
+        model.translate("dog " * 12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model": MODEL}, "one is missing"),
+        ({"objective": CausalConfig()}, "objective.kind seq2seq"),
+        ({"model": replace(PAIR_MODEL, source_vocab_size=50)}, "a tokenizer of its own"),
+        ({"data": TextData(path="text.txt")}, "the data is a text"),
+    ],
+)
+def test_runs_that_cannot_be_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        api.train(replace(pair_run(tmp_path), **changes), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_shared_embeddings_need_a_joint_vocabulary(tmp_path: Path) -> None:
+    model = replace(PAIR_MODEL, share_embeddings=True)
+    with pytest.raises(UserError, match="one tokenizer for both sides"):
+        api.train(pair_run(tmp_path, model=model, separate=True), tmp_path / "run")
+
+
+def test_text_needs_no_encoder(tmp_path: Path) -> None:
+    path = write_text(tmp_path)
+    with pytest.raises(UserError, match=r"decoder\] alone"):
+        api.train(
+            tiny_run(path, model=TransformerConfig(encoder=MODEL.decoder, positions=NoPositions())), tmp_path / "x"
+        )
