@@ -66,7 +66,7 @@ def test_a_file_that_cannot_be_trained_on(
         (["--train.max-steps", "0"], "train.max_steps is 0 and must be at least 1"),
         (["--train.device", "cuda:77"], "the device 'cuda:77' cannot be used here"),
         (["--model.d-model", "15"], "model.d_model 15 is not divisible by model.decoder.n_heads 2"),
-        (["--model.encoder.n-layers", "1"], "d_model 16 is not divisible|needs a model with [model.decoder] alone"),
+        (["--model.encoder.n-layers", "1"], "d_model 16 is not divisible|with [model.decoder] alone"),
         (["--train.optimizer.learning-rate=-1"], "train.optimizer.learning_rate is -1.0"),
         (["--data.valid-fraction", "1"], "data.valid_fraction is 1.0"),
         (["--data.context", "33"], "data.context is 33 and model.max_len only 32"),

@@ -81,16 +81,21 @@ def all_flags() -> list[Entry]:
 
 
 def flags_help() -> str:
-    """One line a key: name, what it is, default."""
-    lines, section = [], ""
+    """One line a key: name, what it is, default; a key that several kinds have says all that it means."""
+    meanings: dict[str, list[str]] = {}
     for entry in all_flags():
-        head = entry.key.split(".", 1)[0]
-        if head != section:
-            section = head
-            lines.append("")
-        flag = f"--{entry.key.replace('_', '-')}"
         default = "none" if entry.default is None else _shown(entry.default)
-        lines.append(f"  {flag}\n      {entry.doc} ({entry.type}; default {default})")
+        meaning = f"{entry.doc} ({entry.type}; default {default})"
+        known = meanings.setdefault(entry.key, [])
+        if meaning not in known:
+            known.append(meaning)
+    lines, section = [], ""
+    for key, texts in meanings.items():
+        if key.split(".", 1)[0] != section:
+            section = key.split(".", 1)[0]
+            lines.append("")
+        lines.append(f"  --{key.replace('_', '-')}")
+        lines += [f"      {text}" for text in texts]
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ import tyro
 
 from glassformer import api
 from glassformer.cli.arguments import parse
-from glassformer.doctor import check_transformer
+from glassformer.doctor import check_model
 
 
 def main(argv: list[str]) -> int:
@@ -31,7 +31,7 @@ def doctor(
         json_: Print one JSON object.
     """
     model = api.load(directory, step=checkpoint, device=device)
-    report = check_transformer(model.network)
+    report = check_model(model.network)
     if json_:
         json.dump(report.to_dict(), sys.stdout)
         print()

@@ -3,7 +3,7 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -19,28 +19,53 @@ def main(argv: list[str]) -> int:
 def evaluate(
     directory: tyro.conf.Positional[Path],
     data_path: Annotated[str | None, tyro.conf.arg(name="data.path")] = None,
+    data_source: Annotated[str | None, tyro.conf.arg(name="data.source")] = None,
+    data_target: Annotated[str | None, tyro.conf.arg(name="data.target")] = None,
+    beam: int | None = None,
+    length_penalty: float | None = None,
+    loss_only: bool = False,
     checkpoint: int | None = None,
     device: str = "auto",
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """The loss of a model: every target once, in consecutive windows of the context length.
+    """The loss of a model, every target once; of an encoder-decoder also the scores of what it writes.
+
+    A text is cut into consecutive windows of the context length. Scores are BLEU and chrF for sentences (extra:
+    eval), word and phoneme error rates for pronunciations, all in percent.
 
     Args:
         directory: The model directory.
-        data_path: A text to evaluate as a whole; by default the validation side of the run's own text.
+        data_path: A text, or one file of pairs, to evaluate as a whole; by default the run's own validation data.
+        data_source: The source side of pairs: a text file, one sentence a line.
+        data_target: The target side: line i is the target of line i.
+        beam: Hypotheses of a source that live at once; 1 is greedy; by default as the model says.
+        length_penalty: Exponent of the length that divides a target's log probability.
+        loss_only: Decode nothing.
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
-        json_: Print one JSON object: loss, perplexity, bits_per_byte, n_tokens.
+        json_: Print one JSON object.
     """
     model = api.load(directory, step=checkpoint, device=device)
-    with TerminalReporter() as reporter, reporter.phase("evaluating") as progress:
-        report = model.evaluate(data_path, progress)
+    places = {"path": data_path, "source": data_source, "target": data_target}
+    with TerminalReporter() as reporter:
+        with reporter.phase("evaluating") as progress:
+            report = model.evaluate(progress=progress, **places)
+        values: dict[str, Any] = dict(report.to_dict())
+        if model.is_seq2seq and not loss_only:
+            given = {"beam": beam, "length_penalty": length_penalty}
+            settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+            with reporter.phase("translating") as progress:
+                values |= model.text_scores(progress=progress, **places, **settings)
     if json_:
-        json.dump(report.to_dict(), sys.stdout)
+        json.dump(values, sys.stdout)
         print()
-    else:
-        print(f"loss           {report.loss:.4f} nats per token")
-        print(f"perplexity     {report.perplexity:.3f}")
-        print(f"bits per byte  {report.bits_per_byte:.4f}")
-        print(f"tokens         {report.n_tokens:,}")
+        return 0
+    units = {"loss": " nats per token", "smoothed_loss": " nats per token, label smoothing included"}
+    for name, value in values.items():
+        if value is not None:
+            print(f"{name.replace('_', ' '):<15}{_shown(value)}{units.get(name, '')}")
     return 0
+
+
+def _shown(value: float | int | str) -> str:
+    return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

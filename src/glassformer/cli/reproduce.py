@@ -5,6 +5,8 @@ import time
 from glassformer import api, recipes
 from glassformer.cli.arguments import fail, read_words, with_flags
 from glassformer.cli.train import train
+from glassformer.evaluation.pairs import LOSSES
+from glassformer.run_config import ExpectedResult, PairData
 
 HELP = """usage: glassformer reproduce RECIPE [--data.path FILE] [--out DIR] [--section.key value …]
 
@@ -24,9 +26,7 @@ def main(argv: list[str]) -> int:
     began = time.perf_counter()
     outcome = train(run, words.options.get("out"))
     seconds = time.perf_counter() - began
-    reached = api.load(outcome.folder).evaluate().to_dict()[run.result.metric]
-    if reached is None:
-        fail(f"{run.result.metric} is unknown for this run")
+    reached = _reached(api.load(outcome.folder), run.result)
     passed = run.result.at_least <= reached <= run.result.at_most
     bounds = f"at most {run.result.at_most}"
     if run.result.at_least:
@@ -34,3 +34,20 @@ def main(argv: list[str]) -> int:
     verdict = "PASS" if passed else "FAIL"
     print(f"{verdict}  {run.name}: {run.result.metric} {reached:.4f} (must be {bounds}), {seconds:.0f} s")
     return 0 if passed else 1
+
+
+def _reached(model: api.Model, result: ExpectedResult) -> float:
+    """The model's own value of the metric, on the side of the data that the recipe names."""
+    path = None
+    if result.side == "test":
+        data = model.run.data
+        if not isinstance(data, PairData) or not (data.path or "").startswith("builtin:"):
+            fail("result.side is test, and only built-in pairs have a test side of their own")
+        path = f"{data.path}#test"
+    if result.metric in LOSSES:
+        value = model.evaluate(path).to_dict()[result.metric]
+    else:
+        value = model.text_scores(path).get(result.metric)  # type: ignore[assignment]
+    if not isinstance(value, float):
+        fail(f"{result.metric} is unknown for this run")
+    return value

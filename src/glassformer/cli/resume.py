@@ -3,6 +3,7 @@
 from glassformer import api
 from glassformer.cli.arguments import fail, read_words
 from glassformer.cli.progress import TerminalReporter
+from glassformer.cli.train import what_next
 
 HELP = """usage: glassformer resume DIR
 
@@ -20,5 +21,5 @@ def main(argv: list[str]) -> int:
         fail("resume needs one folder: glassformer resume DIR")
     with TerminalReporter() as reporter:
         outcome = api.resume(words.places[0], reporter)
-        reporter.say(f"done: {outcome.folder} is the model; try: glassformer generate {outcome.folder}")
+        reporter.say(what_next(outcome))
     return 0

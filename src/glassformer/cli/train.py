@@ -6,7 +6,7 @@ from glassformer import api, recipes
 from glassformer.cli.arguments import Words, fail, flags_help, read_words, with_flags
 from glassformer.cli.progress import TerminalReporter
 from glassformer.files import exists
-from glassformer.run_config import Run
+from glassformer.run_config import PairData, Run
 from glassformer.training.launch import Outcome
 
 HELP = """usage: glassformer train RECIPE|FILE.toml|FILE.txt [--data.path FILE] [--out DIR] [--section.key value …]
@@ -43,5 +43,11 @@ def run_for(words: Words) -> Run:
 def train(run: Run, out: str | None) -> Outcome:
     with TerminalReporter() as reporter:
         outcome = api.train(run, out, reporter)
-        reporter.say(f"done: {outcome.folder} is the model; try: glassformer generate {outcome.folder}")
+        reporter.say(what_next(outcome))
     return outcome
+
+
+def what_next(outcome: Outcome) -> str:
+    """Where the model is and what to do with it."""
+    verb = "translate" if isinstance(outcome.run.data, PairData) else "generate"
+    return f"done: {outcome.folder} is the model; try: glassformer {verb} {outcome.folder}"

@@ -1,0 +1,185 @@
+"""glassformer plot alignment|attention|positions|schedule|curves"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+import tyro
+
+from glassformer import api, files, recipes
+from glassformer.cli.arguments import parse
+from glassformer.errors import UserError
+from glassformer.inspection import attention_maps, plots
+from glassformer.inspection.attention_maps import Kind
+from glassformer.store.model_directory import read_run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+HELP = """usage: glassformer plot alignment DIR --source TEXT [--target TEXT]    where the decoder looked in the source
+       glassformer plot attention DIR --text TEXT | --source TEXT     every head of a layer
+       glassformer plot positions DIR                                 how the model knows where a token stands
+       glassformer plot schedule RECIPE|FILE.toml|DIR                 the learning rate at every step
+       glassformer plot curves DIR…                                   losses and scores of runs
+
+Writes alignment.png and alignment.svg, and so on, into this folder; --out FILE says otherwise, and which of the two
+by its suffix. `plot attention --help` says more about one. Needs the extra: pip install 'glassformer[plot]'"""
+
+
+def main(argv: list[str]) -> int:
+    pictures = {
+        "alignment": alignment,
+        "attention": attention,
+        "positions": positions,
+        "schedule": schedule,
+        "curves": curves,
+    }
+    if not argv or argv[0] in ("-h", "--help"):
+        print(HELP)
+        return 0 if argv else 2
+    if argv[0] not in pictures:
+        raise UserError(f"unknown picture `plot {argv[0]}`: there are {', '.join(pictures)}")
+    return int(parse(pictures[argv[0]], argv[1:], f"plot {argv[0]}") or 0)
+
+
+def alignment(
+    directory: tyro.conf.Positional[Path],
+    source: str,
+    target: str | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    out: Path = Path("alignment"),
+    checkpoint: int | None = None,
+    device: str = "auto",
+) -> int:
+    """Where the decoder looked in the source before it wrote each token of the target.
+
+    A recurrent decoder looks in one way. Of a Transformer it is the mean of the heads of one layer.
+
+    Args:
+        directory: The model directory of an encoder-decoder.
+        source: The source.
+        target: The target; by default what the model writes.
+        layer: The layer of the decoder, from 0; by default the last, or of four and more the last but one.
+        head: One head, from 0, and not the mean of all.
+        out: The file or files to write.
+        checkpoint: Use the checkpoint of this step.
+        device: auto, cpu, cuda, cuda:N or mps.
+    """
+    _require_place(out)
+    model = api.load(directory, step=checkpoint, device=device)
+    reading = attention_maps.read_pair(model, source, target)
+    matrix = attention_maps.alignment(reading.weights, layer, head)
+    layers = attention_maps.attention_layers(reading.weights, "cross")
+    n_heads, which = layers[0].shape[1], ""
+    if len(layers) > 1 or n_heads > 1:
+        n = attention_maps.default_layer(len(layers)) if layer is None else layer
+        which = f", layer {n}, " + (f"mean of {n_heads} heads" if head is None else f"head {head}")
+    name = f"{model.run.name}: alignment{which}"
+    return _write(plots.heat_map(matrix, *reading.axes("cross"), name, "written", "read"), out)
+
+
+def attention(
+    directory: tyro.conf.Positional[Path],
+    text: str | None = None,
+    source: str | None = None,
+    target: str | None = None,
+    stack: Kind | None = None,
+    layer: int | None = None,
+    head: int | None = None,
+    out: Path = Path("attention"),
+    checkpoint: int | None = None,
+    device: str = "auto",
+) -> int:
+    """The attention weights of every head of a layer, or of one head.
+
+    Args:
+        directory: The model directory.
+        text: What a model of one stack reads.
+        source: What an encoder-decoder reads.
+        target: And what its decoder reads; by default what the model writes.
+        stack: Self-attention in the encoder or the decoder, or cross: from the decoder to the source.
+        layer: The layer, from 0; by default the last, or of four and more the last but one.
+        head: One head, from 0.
+        out: The file or files to write.
+        checkpoint: Use the checkpoint of this step.
+        device: auto, cpu, cuda, cuda:N or mps.
+    """
+    if (text is None) == (source is None):
+        raise UserError("give --text TEXT to a model of one stack, or --source TEXT to an encoder-decoder")
+    if text is not None and target is not None:
+        raise UserError("--target goes with --source; a model of one stack reads --text alone")
+    _require_place(out)
+    model = api.load(directory, step=checkpoint, device=device)
+    if text is not None:
+        reading = attention_maps.read_text(model, text)
+    else:
+        reading = attention_maps.read_pair(model, str(source), target)
+    kind: Kind = stack or ("cross" if model.is_seq2seq else "decoder")
+    layers = attention_maps.attention_layers(reading.weights, kind)
+    n = attention_maps.default_layer(len(layers)) if layer is None else layer
+    weights = layers[attention_maps.checked("layer", n, len(layers))][0]  # (H, T, S)
+    heads = list(range(len(weights))) if head is None else [attention_maps.checked("head", head, len(weights))]
+    where = "cross-attention" if kind == "cross" else f"self-attention of the {kind}"
+    figure = plots.heat_maps(
+        weights[heads],
+        *reading.axes(kind),
+        [f"head {head}" for head in heads],
+        f"{model.run.name}: {where}, layer {n}",
+        "written" if kind == "cross" else "looks",
+        "read" if kind == "cross" else "is looked at",
+    )
+    return _write(figure, out)
+
+
+def positions(
+    directory: tyro.conf.Positional[Path],
+    stack: Literal["encoder", "decoder"] | None = None,
+    out: Path = Path("positions"),
+    checkpoint: int | None = None,
+) -> int:
+    """How a model knows where a token stands: a table, angles, or what is added to the scores.
+
+    Args:
+        directory: The model directory.
+        stack: Of the encoder or the decoder; by default the one that the output is read from.
+        out: The file or files to write.
+        checkpoint: Use the checkpoint of this step.
+    """
+    _require_place(out)
+    model = api.load(directory, step=checkpoint, device="cpu")
+    return _write(plots.plot_positions(model.network, stack), out)
+
+
+def schedule(run: tyro.conf.Positional[str], out: Path = Path("schedule")) -> int:
+    """The learning rate at every step of a run.
+
+    Args:
+        run: A recipe's name, a TOML file, or the folder of a run.
+        out: The file or files to write.
+    """
+    _require_place(out)
+    return _write(plots.plot_schedule(read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)), out)
+
+
+def curves(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path = Path("curves")) -> int:
+    """Losses and validation scores over the steps of one or several runs.
+
+    Args:
+        directories: The folders of runs.
+        out: The file or files to write.
+    """
+    if not directories:
+        raise UserError("name the folder of at least one run")
+    _require_place(out)
+    return _write(plots.plot_curves(directories), out)
+
+
+def _require_place(out: Path) -> None:
+    """`UserError` before a model is loaded, for a picture that could not be written."""
+    plots.check_path(out)
+    files.require_writable(out.parent)
+
+
+def _write(figure: "Figure", out: Path) -> int:
+    print(", ".join(map(str, plots.save_figure(figure, out))))
+    return 0

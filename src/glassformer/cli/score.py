@@ -1,0 +1,46 @@
+"""glassformer score DIR --source FILE --target FILE"""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from glassformer.cli.arguments import parse
+from glassformer.cli.translate import load_ensemble
+from glassformer.data.pairs import read_pairs
+from glassformer.run_config import PairData
+
+
+def main(argv: list[str]) -> int:
+    return int(parse(score, argv, "score") or 0)
+
+
+def score(
+    directories: tyro.conf.Positional[tuple[Path, ...]],
+    source: str | None = None,
+    target: str | None = None,
+    checkpoint: int | None = None,
+    device: str = "auto",
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """The log probability of given targets: one line a pair, "nats TAB tokens TAB target", and the order is kept.
+
+    Args:
+        directories: Model directories; several average their probabilities.
+        source: A text file with one source a line.
+        target: A text file whose line i is the target of line i.
+        checkpoint: Use the checkpoint of this step.
+        device: auto, cpu, cuda, cuda:N or mps.
+        json_: Print one JSON object a pair: log_prob (nats), n_tokens (the end token included), source, target.
+    """
+    model = load_ensemble(directories, checkpoint, device)
+    pairs = read_pairs(PairData(source=source, target=target))
+    scores = model.score([pair.source for pair in pairs], [pair.target for pair in pairs])
+    for pair, (log_prob, n_tokens) in zip(pairs, scores, strict=True):
+        if json_:
+            values = {"log_prob": log_prob, "n_tokens": n_tokens, "source": pair.source, "target": pair.target}
+            print(json.dumps(values, ensure_ascii=False))
+        else:
+            print(f"{log_prob:.4f}\t{n_tokens}\t{pair.target}")
+    return 0

@@ -1,0 +1,120 @@
+"""glassformer translate DIR…"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from glassformer import api, files
+from glassformer.cli.arguments import parse, read_stdin
+from glassformer.cli.progress import TerminalReporter, err
+from glassformer.errors import UserError
+
+
+def main(argv: list[str]) -> int:
+    return int(parse(translate, argv, "translate") or 0)
+
+
+def translate(
+    directories: tyro.conf.Positional[tuple[Path, ...]],
+    input: str | None = None,
+    output: Path | None = None,
+    beam: int | None = None,
+    n_best: int = 1,
+    length_penalty: float | None = None,
+    max_new_tokens: int | None = None,
+    prefix: str = "",
+    checkpoint: int | None = None,
+    device: str = "auto",
+) -> int:
+    """Makes a target of every source, one line in, one line out; several models vote as an ensemble.
+
+    Without --input it reads standard input; on a terminal it asks for a line, again and again.
+
+    Args:
+        directories: Model directories; several average their probabilities.
+        input: A text file with one source a line, or - for standard input.
+        output: Where the targets go; standard output by default.
+        beam: Hypotheses of a source that live at once; 1 is greedy.
+        n_best: Print so many targets of each source, as "line number TAB score TAB target".
+        length_penalty: Exponent of the length that divides a target's log probability; 0 leaves it as it is.
+        max_new_tokens: Tokens of a target at most.
+        prefix: What every target begins with.
+        checkpoint: Use the checkpoint of this step.
+        device: auto, cpu, cuda, cuda:N or mps.
+    """
+    given = {"beam": beam, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
+    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    settings |= {"n_best": n_best, "prefix": prefix}
+    interactive = input is None and sys.stdin.isatty()
+    sources = [] if interactive else _lines(input)
+    if output is not None:
+        files.require_writable(output.parent)
+    model = load_ensemble(directories, checkpoint, device)
+    if interactive:
+        return _interactive(model, settings)
+    with TerminalReporter() as reporter, reporter.phase("translating") as progress:
+        lines = _translated(model, sources, settings, progress)
+    text = "".join(line + "\n" for line in lines)
+    if output is None:
+        sys.stdout.write(text)
+    else:
+        files.write_text(output, text)
+    return 0
+
+
+def load_ensemble(directories: Sequence[Path], checkpoint: int | None, device: str) -> api.Model:
+    """The one model that is named, or an ensemble of several."""
+    if not directories:
+        raise UserError("name at least one model directory")
+    models = [api.load(directory, step=checkpoint, device=device) for directory in directories]
+    for model, directory in zip(models, directories, strict=True):
+        if not model.is_seq2seq:
+            raise UserError(f"{directory} has no encoder and goes on with a text: use glassformer generate")
+    return api.ensemble(models)
+
+
+def _lines(input: str | None) -> list[str]:
+    text = read_stdin() if input in (None, "-") else files.read_text(Path(str(input)))
+    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def _translated(model: api.Model, sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:
+    """The lines to print; an empty source has an empty target."""
+    numbers = [number for number, source in enumerate(sources) if source.strip()]
+    _check(model, sources, numbers)
+    found = dict(
+        zip(numbers, model.translations([sources[n] for n in numbers], progress=progress, **settings), strict=True)
+    )
+    if settings["n_best"] == 1:
+        return [found[n][0].text if n in found else "" for n in range(len(sources))]
+    return [f"{n + 1}\t{t.hypothesis.score:.4f}\t{t.text}" for n in numbers for t in found[n]]
+
+
+def _check(model: api.Model, sources: list[str], numbers: list[int]) -> None:
+    """`UserError` that names the line of a source that cannot be read, before any is translated."""
+    for number in numbers:
+        try:
+            model.encode_source(sources[number])
+        except UserError as error:
+            raise UserError(f"line {number + 1}: {error}") from error
+
+
+def _interactive(model: api.Model, settings: dict[str, Any]) -> int:
+    err("one source a line; an empty line or Ctrl-D ends")
+    while True:
+        try:
+            source = input("> ")
+        except EOFError:
+            return 0
+        if not source.strip():
+            return 0
+        try:
+            for translation in model.translations([source], **settings)[0]:
+                score = f"{translation.hypothesis.score:.4f}\t" if settings["n_best"] > 1 else ""
+                print(score + translation.text)
+        except UserError as error:
+            err(f"glassformer: {error}")

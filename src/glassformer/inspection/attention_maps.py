@@ -1,0 +1,150 @@
+"""Attention weights, gathered through a tap while a model runs."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.errors import UserError
+from glassformer.evaluation.loss import evaluation_mode
+
+if TYPE_CHECKING:
+    from glassformer.api import Model
+
+Kind = Literal["encoder", "decoder", "cross"]
+"""Self-attention in one of the stacks, or the decoder's attention to the source."""
+
+
+@dataclass(frozen=True)
+class _Gatherer:
+    """A tap that keeps every tensor called `weights` under its full name, call by call, and changes none."""
+
+    prefix: str = ""
+    found: dict[str, list[Tensor]] = field(default_factory=dict)
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        full = self.prefix + name
+        if full.endswith(".weights"):
+            self.found.setdefault(full, []).append(x.detach().float().cpu())
+        return x
+
+    def scope(self, name: str) -> "_Gatherer":
+        return _Gatherer(f"{self.prefix}{name}.", self.found)
+
+
+@torch.no_grad()
+def collect_attention(model: nn.Module, **inputs: Tensor) -> dict[str, Tensor]:
+    """Runs `model(**inputs, tap=…)` without dropout; the attention weights by name, (B, H, T, S) in fp32 each.
+
+    Names are those of the tap: `decoder.blocks.0.cross_attn.weights`. A recurrent decoder looks once a step, and its
+    looks are put together along T. A row of weights sums to 1, or is 0 where there was nothing to attend to.
+    """
+    tap = _Gatherer()
+    with evaluation_mode(model):
+        model(**inputs, tap=tap)
+    return {name: torch.cat(calls, dim=2) for name, calls in tap.found.items()}
+
+
+def attention_layers(attention: Mapping[str, Tensor], kind: Kind) -> list[Tensor]:
+    """The weights of every layer of this kind, in order, (B, H, T, S) each.
+
+    `UserError` when the model has no such attention.
+    """
+    stack, part = ("decoder", "cross_attn") if kind == "cross" else (kind, "self_attn")
+    layers = [x for name, x in attention.items() if name.startswith(f"{stack}.") and name.endswith(f"{part}.weights")]
+    if not layers:
+        what = {
+            "cross": "no attention from a target to a source, so it has no alignment",
+            "encoder": "no self-attention in an encoder",
+            "decoder": "no self-attention in a decoder",
+        }
+        raise UserError(f"this model has {what[kind]}")
+    return layers
+
+
+def default_layer(n_layers: int) -> int:
+    """The last layer, or of four and more the last but one: that one agrees best with alignments made by hand in the
+    six layers of Garg (2019), while of two only the last one aligns.
+    """
+    return n_layers - (2 if n_layers >= 4 else 1)
+
+
+def alignment(attention: Mapping[str, Tensor], layer: int | None = None, head: int | None = None) -> Tensor:
+    """Where the decoder looked in the source, of the first pair of a batch: (T, S).
+
+    Row t is the look that came before target token t was written. A recurrent decoder looks in one way, and these
+    are its weights (Bahdanau 2015, figure 3). Of a Transformer it is the mean over the heads of one layer of
+    cross-attention, `default_layer` unless another is asked for, or a single `head`; both count from 0.
+
+    >>> weights = torch.tensor([[[[1.0, 0.0]], [[0.5, 0.5]]]])  # one pair, two heads, one target token
+    >>> alignment({"decoder.blocks.0.cross_attn.weights": weights})
+    tensor([[0.7500, 0.2500]])
+    """
+    layers = attention_layers(attention, "cross")
+    weights = layers[default_layer(len(layers)) if layer is None else checked("layer", layer, len(layers))][0]
+    return weights.mean(dim=0) if head is None else weights[checked("head", head, len(weights))]
+
+
+def checked(what: str, number: int, n: int) -> int:
+    """The number of a layer or head; `UserError` when there is none."""
+    if not 0 <= number < n:
+        raise UserError(f"there is no {what} {number}: the model has {n}, counted from 0")
+    return number
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The attention of one text or one pair, and the tokens along its axes."""
+
+    weights: dict[str, Tensor]
+    source: list[str]
+    """What the encoder reads."""
+    target: list[str]
+    """What the decoder reads."""
+    written: list[str]
+    """What an encoder-decoder writes after it has read so far, one for each of `target`."""
+
+    def axes(self, kind: Kind) -> tuple[list[str], list[str]]:
+        """The tokens of rows and columns. Attention to a source is that of the token about to be written."""
+        return {
+            "encoder": (self.source, self.source),
+            "decoder": (self.target, self.target),
+            "cross": (self.written, self.source),
+        }[kind]
+
+
+def read_text(model: "Model", text: str) -> Reading:
+    """Runs a decoder over a text."""
+    if model.is_seq2seq:
+        raise UserError(
+            f"{model.run.name} makes a target from a source: give --source TEXT, and --target TEXT if you like"
+        )
+    ids = model.prompt_ids(text)
+    _check_length("text", ids, model.network.config.max_len)
+    weights = collect_attention(model.network, token_ids=torch.tensor([ids], device=model.device))
+    tokens = model.tokenizer.tokens(ids)
+    return Reading(weights, [], tokens, [])
+
+
+def read_pair(model: "Model", source: str, target: str | None = None) -> Reading:
+    """Runs an encoder-decoder over a source and a target, by default the one that it writes itself."""
+    if not model.is_seq2seq:
+        raise UserError(f"{model.run.name} has no source and goes on with a text: give --text TEXT")
+    source_ids = model.encode_source(source)
+    target_ids = model.encode_target(model.translate(source) if target is None else target)
+    _check_length("target", target_ids, model.network.config.max_len)
+    written = [*target_ids[1:], model.translator.end_id]
+
+    def row(ids: Sequence[int]) -> Tensor:
+        return torch.tensor([ids], device=model.device)
+
+    weights = collect_attention(model.network, token_ids=row(target_ids), source_ids=row(source_ids))
+    tokens = model.tokenizer.tokens
+    return Reading(weights, model.source_tokenizer.tokens(source_ids), tokens(target_ids), tokens(written))
+
+
+def _check_length(what: str, ids: Sequence[int], max_len: int) -> None:
+    if len(ids) > max_len:
+        raise UserError(f"the {what} has {len(ids)} tokens and the model reads at most {max_len}: shorten it")

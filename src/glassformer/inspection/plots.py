@@ -1,0 +1,322 @@
+"""Pictures of weights, positions, schedules, runs and comparisons; each function returns a matplotlib figure."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from glassformer.errors import UserError
+from glassformer.evaluation.compare import ComparedModel, count
+from glassformer.inspection.figures import (
+    COLOURS,
+    GREY,
+    SIGNED_MAP,
+    WEIGHTS_MAP,
+    check_path,
+    label,
+    labels_apart,
+    legend,
+    new_figure,
+    plain,
+    quiet_axes,
+    save_figure,
+    title,
+)
+from glassformer.models.build import Network
+from glassformer.models.transformer import Transformer
+from glassformer.nn.positions import AlibiBias, LearnedPositions, RelativeBias, Rotary, SinusoidalPositions
+from glassformer.run_config import MuonConfig, Run
+from glassformer.training.metrics_log import NAME, read_lines
+from glassformer.training.schedules import schedule_factor
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+__all__ = [
+    "check_path",
+    "heat_map",
+    "heat_maps",
+    "plot_comparison",
+    "plot_curves",
+    "plot_positions",
+    "plot_schedule",
+    "save_figure",
+]
+
+MAX_POSITIONS = 256
+MAX_POINTS = 2000
+SCORES = {
+    "bleu": "BLEU (higher is better)",
+    "bleu_tok_lc": "BLEU on lowercased tokens (higher is better)",
+    "chrf": "chrF2 (higher is better)",
+    "exact_match": "exact matches, % (higher is better)",
+    "wer": "words wrong, % (lower is better)",
+    "per": "phonemes wrong, % (lower is better)",
+}
+
+
+def heat_map(
+    weights: Tensor,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    name: str,
+    row_axis: str = "",
+    column_axis: str = "",
+) -> "Figure":
+    """One matrix of weights from 0 to 1, (T, S): a row for each of T tokens, a column for each of S."""
+    return heat_maps(weights[None], rows, columns, [""], name, row_axis, column_axis)
+
+
+def heat_maps(
+    weights: Tensor,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    names: Sequence[str],
+    name: str,
+    row_axis: str = "",
+    column_axis: str = "",
+) -> "Figure":
+    """Matrices of weights from 0 to 1 side by side, (N, T, S), with the same tokens on the axes and one scale."""
+    n, n_rows, n_columns = weights.shape
+    if (len(names), len(rows), len(columns)) != (n, n_rows, n_columns):
+        raise ValueError(
+            f"weights {tuple(weights.shape)}, {len(names)} names, {len(rows)} rows, {len(columns)} columns"
+        )
+    across = min(range(1, n + 1), key=lambda k: (max(k * n_columns / 1.5, math.ceil(n / k) * n_rows), k))
+    down = math.ceil(n / across)
+    row_labels, column_labels = [label(token) for token in rows], [label(token) for token in columns]
+    cell = _cell_inches(max(across * n_columns, down * n_rows))
+    letters = sum(len(text) > 2 for text in column_labels) <= 1  # and perhaps an end token
+    side, top = (0.075 * max(map(len, texts), default=0) for texts in (row_labels, column_labels))
+    width = across * cell * n_columns + side + 1.3
+    height = down * (cell * n_rows + (0.3 if n > 1 else 0)) + top + 0.9
+    figure = new_figure(max(3.2, width, 0.4 + 0.085 * len(plain(name))), max(2.2, height))
+    figure.set_layout_engine("compressed")  # squares leave no gaps
+    grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
+    for axes, matrix, its_name in zip(grid.flat, weights, names, strict=False):
+        image = axes.imshow(matrix.numpy(), cmap=WEIGHTS_MAP, vmin=0, vmax=1, aspect="equal", interpolation="nearest")
+        axes.set_title(its_name, fontsize=8.5, pad=3, color=GREY)
+        axes.spines[:].set_visible(False)
+    for axes in grid.flat[n:]:
+        axes.set_axis_off()
+    points = min(9.0, max(5.0, cell * 72 * 0.8))
+    for axes in grid.flat:
+        axes.tick_params(length=0, labelsize=points, pad=2, labeltop=axes in grid[0], top=False, labelbottom=False)
+    every = max(1, math.ceil(points * 1.15 / 72 / cell))
+    grid[0, 0].set_xticks(range(0, n_columns, every), column_labels[::every], parse_math=False)
+    grid[0, 0].set_yticks(range(0, n_rows, every), row_labels[::every], parse_math=False)
+    for axes in grid[0]:
+        for text in axes.get_xticklabels():
+            text.set_rotation(0 if letters and len(text.get_text()) <= 2 else 90)
+    figure.supxlabel(column_axis, fontsize=9, color=GREY)
+    figure.supylabel(row_axis, fontsize=9, color=GREY)
+    figure.suptitle(plain(name), fontsize=10.5, parse_math=False)
+    bar = figure.colorbar(image, ax=grid, shrink=min(1.0, 2.5 / height), aspect=18, ticks=[0, 0.5, 1], pad=0.02)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, color=GREY)
+    bar.set_label("weight", fontsize=8.5, color=GREY)
+    return figure
+
+
+def _cell_inches(n_across: int) -> float:
+    """The side of a square: large enough for a line of text, as long as the picture stays within 14 inches."""
+    return min(0.24, 14 / max(1, n_across))
+
+
+def plot_positions(network: Network, stack: str | None = None) -> "Figure":
+    """How a model knows where a token stands: what is added to embeddings or scores, or how far heads are turned.
+
+    `stack` is "encoder" or "decoder", by default the one that the head reads. `UserError` where nothing can be drawn.
+    """
+    if not isinstance(network, Transformer):
+        raise UserError("a recurrent model has no positions: it reads one token after the other")
+    stack = stack or ("encoder" if network.decoder is None else "decoder")
+    part = network.encoder if stack == "encoder" else network.decoder
+    if part is None:
+        raise UserError(f"this model has no {stack}")
+    config = network.config
+    max_len = config.source_max_len or config.max_len if stack == "encoder" else config.max_len
+    places = torch.arange(min(max_len, MAX_POSITIONS), device=next(network.parameters()).device)
+    added, rotary, bias = part.embeddings.positions, part.rotary, part.score_bias
+    with torch.no_grad():
+        if isinstance(added, LearnedPositions | SinusoidalPositions):
+            words = "Learned" if isinstance(added, LearnedPositions) else "Sinusoidal"
+            return _image(added(places), f"{words} positions, added to the embeddings", "dimension", "value")
+        if isinstance(rotary, Rotary):
+            angles = places[:, None] * rotary.inverse_frequencies.float()
+            return _image(angles.cos(), "Rotary positions: cosine of the angle", "pair of a head's dimensions", "cos")
+        if isinstance(bias, AlibiBias | RelativeBias):
+            return _biases(bias, places)
+    raise UserError("this model is given no positions: its mask alone tells the order")
+
+
+def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":
+    """(position, dimension) as an image, white at 0."""
+    figure = new_figure(6.4, 4.4)
+    axes = figure.subplots()
+    values = table.float().cpu().numpy()
+    limit = float(abs(values).max())
+    image = axes.imshow(values, cmap=SIGNED_MAP, vmin=-limit, vmax=limit, aspect="auto", interpolation="nearest")
+    title(axes, name)
+    axes.set_xlabel(x)
+    axes.set_ylabel("position, tokens")
+    axes.spines[:].set_visible(False)
+    bar = figure.colorbar(image, ax=axes, aspect=28, pad=0.02)
+    bar.outline.set_visible(False)
+    bar.set_label(value)
+    return figure
+
+
+def _biases(bias: AlibiBias | RelativeBias, places: Tensor) -> "Figure":
+    """What each head adds to its scores, over the distance to the key."""
+    looks_ahead = isinstance(bias, RelativeBias) and bias.bidirectional
+    far = min(len(places) - 1, bias.max_distance) if isinstance(bias, RelativeBias) else len(places) - 1
+    distance = torch.arange(-far, far + 1 if looks_ahead else 1, device=places.device)
+    curves = bias(torch.zeros_like(places[:1]), distance)[0, :, 0].float().cpu().numpy()  # (H, S)
+    figure = new_figure(6.4, 4.0)
+    axes = figure.subplots()
+    kind, drawn = ("ALiBi", "default") if isinstance(bias, AlibiBias) else ("Relative positions", "steps-mid")
+    shades = _shades(len(curves))
+    for head, curve in enumerate(curves):
+        axes.plot(range(-far, -far + len(curve)), curve, color=shades[head], linewidth=1.4, drawstyle=drawn)
+    title(axes, f"{kind}: what is added to the scores of each of {len(curves)} heads")
+    quiet_axes(axes, "key position − query position, tokens", "bias of the score")
+    _end_labels(axes, [(float(curve[0]), f"head {head}", shades[head]) for head, curve in enumerate(curves)], -far)
+    return figure
+
+
+def _shades(n: int) -> list[Any]:
+    """Colours for things in an order."""
+    import matplotlib
+
+    return list(matplotlib.colormaps[WEIGHTS_MAP]([0.9 * i / max(1, n - 1) for i in range(n)]))
+
+
+def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) -> None:
+    """Names at the left ends of curves, in the curves' colours, apart from one another."""
+    low, high = axes.get_ylim()
+    gap = (high - low) / max(22, len(ends))
+    ends = sorted(ends, key=lambda end: end[0])
+    heights: list[float] = []
+    for y, _, _ in ends:
+        heights.append(max([y, *(below + gap for below in heights[-1:])]))
+    for i in reversed(range(len(ends))):  # those pushed above the top come down again
+        heights[i] = min([heights[i], *(above - gap for above in heights[i + 1 : i + 2] or [high + gap])])
+    for (y, text, colour), height in zip(ends, heights, strict=True):
+        axes.annotate(
+            text,
+            (x, y),
+            (-0.02, (height - low) / (high - low)),
+            textcoords="axes fraction",
+            color=colour,
+            fontsize=min(8, 180 / len(ends)),
+            ha="right",
+            va="center",
+        )
+    axes.yaxis.tick_right()
+    axes.yaxis.set_label_position("right")
+    axes.spines["left"].set_visible(False)
+    axes.spines["right"].set_visible(True)
+    axes.spines["right"].set_color(GREY)
+
+
+def plot_schedule(run: Run) -> "Figure":
+    """The learning rate at every step of a run, of each optimizer that it uses."""
+    train = run.train
+    rates = {"": train.optimizer.learning_rate}
+    if isinstance(train.optimizer, MuonConfig):
+        rates = {"Muon, matrices": rates[""], "AdamW, the rest": train.optimizer.adamw.learning_rate}
+    steps = sorted({round(i * (train.max_steps - 1) / MAX_POINTS) for i in range(MAX_POINTS + 1)})
+    factors = [schedule_factor(train.schedule, step, train.max_steps) for step in steps]
+    figure = new_figure(6.4, 3.6)
+    axes = figure.subplots()
+    lines = []
+    for (name, rate), colour in zip(rates.items(), COLOURS, strict=False):
+        lines += axes.plot(steps, [rate * f for f in factors], color=colour, linewidth=1.8, label=name)
+    kind = train.schedule.kind.replace("_", " ")
+    drops = ", before any drop" if train.schedule.kind == "plateau" else ""
+    title(axes, f"{run.name}: {kind} schedule, {train.schedule.warmup_steps:,} steps of warm-up{drops}")
+    quiet_axes(axes, "optimizer step", "learning rate")
+    axes.set_xlim(0, train.max_steps)
+    axes.set_ylim(0, 1.08 * max(rates.values()))
+    axes.xaxis.set_major_formatter("{x:,.0f}")
+    if len(lines) > 1:
+        legend(axes, lines, list(rates), loc="best")
+    return figure
+
+
+def plot_curves(folders: Sequence[Path]) -> "Figure":
+    """Losses over the steps of one or several runs, and a panel for each score that they have."""
+    logs = {folder: read_lines(folder / NAME) for folder in folders}
+    for folder, lines in logs.items():
+        if not lines:
+            raise UserError(f"{folder} has no {NAME} with a line in it: name the folder of a run")
+    keys = {key for lines in logs.values() for line in lines for key in line}
+    scores = [name for name in SCORES if f"valid/{name}" in keys]
+    figure = new_figure(max(6.4, 4.4 * (1 + len(scores))), 3.9)
+    panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
+    losses, handles = panels[0], []
+    for lines, colour in zip(logs.values(), _repeated(COLOURS, len(logs)), strict=True):
+        batch, valid = (_series(lines, key) for key in ("train/batch_loss", "valid/loss"))
+        losses.plot(*batch, color=colour, linewidth=0.9, alpha=0.45)
+        handles += losses.plot(*valid, color=colour, linewidth=1.8, marker="o", markersize=3.5)
+        for axes, name in zip(panels[1:], scores, strict=True):
+            axes.plot(*_series(lines, f"valid/{name}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
+    names = [folder.resolve().name for folder in logs]
+    title(losses, f"{names[0]}: loss" if len(names) == 1 else "Loss")
+    quiet_axes(losses, "optimizer step", "loss, nats per token")
+    losses.annotate(
+        "thick: validation   thin: training batches", (0, 0), (0, -42), "axes points", fontsize=8, color=GREY
+    )
+    for axes, name in zip(panels[1:], scores, strict=True):
+        title(axes, "Validation score")
+        quiet_axes(axes, "optimizer step", SCORES[name])
+    for axes in panels:
+        axes.xaxis.set_major_formatter("{x:,.0f}")
+    if len(names) > 1:
+        legend(losses, handles, names, loc="best")
+    return figure
+
+
+def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
+    found = [(line["step"], line[key]) for line in lines if line.get(key) is not None]
+    return [step for step, _ in found], [value for _, value in found]
+
+
+def _repeated(colours: Sequence[str], n: int) -> list[str]:
+    return [colours[i % len(colours)] for i in range(n)]
+
+
+def plot_comparison(rows: Sequence[ComparedModel]) -> "Figure":
+    """Score against training time; the area of a disc is the number of parameters, which its label says.
+
+    Models whose training time is unknown are left out; `UserError` when none is left, or when scores differ in kind.
+    """
+    known = [row for row in rows if row.train_seconds]
+    if not known:
+        raise UserError("the training time of none of these models is known: there is nothing to plot")
+    if len({row.score_name for row in known}) > 1:
+        raise UserError(f"these models have different scores: {', '.join(sorted({row.score_name for row in known}))}")
+    figure = new_figure(7.2, 4.8)
+    axes = figure.subplots()
+    minutes = [row.train_seconds / 60 for row in known if row.train_seconds]
+    largest = max(row.n_parameters for row in known)
+    for row, x, colour in zip(known, minutes, _repeated(COLOURS, len(known)), strict=True):
+        area = 60 + 1200 * row.n_parameters / largest
+        axes.scatter([x], [row.score], s=area, color=colour, alpha=0.75, linewidths=0)
+    axes.margins(0.22)
+    if max(minutes) > 8 * min(minutes):
+        axes.set_xscale("log")
+        axes.xaxis.set_major_formatter("{x:,g}")
+    else:
+        axes.set_xlim(left=max(0.0, axes.get_xlim()[0]))
+    quiet_axes(axes, "training time, minutes", SCORES.get(known[0].score_name, known[0].score_name))
+    title(axes, "Score, training time and size")
+    texts = [f"{plain(row.name)}\n{count(row.n_parameters)} parameters" for row in known]
+    radii = [math.sqrt((60 + 1200 * row.n_parameters / largest) / math.pi) for row in known]
+    labels_apart(axes, [(x, row.score) for x, row in zip(minutes, known, strict=True)], radii, texts)
+    return figure

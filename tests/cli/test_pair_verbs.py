@@ -1,0 +1,171 @@
+"""The verbs of encoder-decoders: train on pairs, translate, score, evaluate, average, compare; and mistakes."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from glassformer import api
+from glassformer.training.launch import Outcome
+from runs import PAIR_MODEL, pair_run, write_pairs
+
+from .conftest import Glassformer
+from .test_bad_input import require_one_sentence
+
+RECIPE = """
+name = "pairs"
+[model]
+d_model = 16
+max_len = 32
+[model.encoder]
+n_layers = 1
+n_heads = 2
+d_ff = 32
+[model.decoder]
+n_layers = 1
+n_heads = 2
+d_ff = 32
+[model.positions]
+kind = "rotary"
+[tokenizer]
+flavour = "word"
+vocab_size = 120
+[data]
+kind = "pairs"
+batch_tokens = 96
+[objective]
+kind = "seq2seq"
+[train]
+max_steps = 20
+eval_every = 10
+[generation]
+kind = "beam"
+max_new_tokens = 12
+"""
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    """A finished tiny run on pairs, for tests that only read it."""
+    folder = tmp_path_factory.mktemp("pairs")
+    return api.train(pair_run(folder), folder / "run")
+
+
+def test_train_and_resume_from_a_recipe(glassformer: Glassformer, tmp_path: Path) -> None:
+    recipe, out = tmp_path / "pairs.toml", tmp_path / "out"
+    recipe.write_text(RECIPE)
+    source, target = write_pairs(tmp_path)
+    done = glassformer("train", recipe, "--data.source", source, "--data.target", target, "--out", out)
+    assert done.code == 0 and "training pairs of" in done.err and f"try: glassformer translate {out}" in done.err
+    assert "nothing is left to do" in glassformer("resume", out).err
+
+
+def test_translate_keeps_the_order_and_gives_a_line_for_a_line(
+    glassformer: Glassformer, pairs: Outcome, tmp_path: Path
+) -> None:
+    sources = ["the dog runs", "", "cat", "two small trees and the house"]
+    (tmp_path / "in.txt").write_text("\n".join(sources) + "\n")
+    model = api.load(pairs.folder)
+    expected = [model.translate(source) if source else "" for source in sources]
+    printed = glassformer("translate", pairs.folder, "--input", tmp_path / "in.txt")
+    assert printed.code == 0 and printed.out == "".join(line + "\n" for line in expected)
+    piped = glassformer("translate", pairs.folder, stdin="\n".join(sources))
+    assert piped.out == printed.out
+    written = glassformer("translate", pairs.folder, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
+    assert written.out == "" and (tmp_path / "out.txt").read_text() == printed.out
+    voted = glassformer("translate", pairs.folder, pairs.folder, "--input", tmp_path / "in.txt")
+    assert voted.out == printed.out  # a model agrees with itself
+
+
+def test_translate_n_best_prefix_and_interactive(glassformer: Glassformer, pairs: Outcome) -> None:
+    best = glassformer("translate", pairs.folder, "--beam", 3, "--n-best", 3, stdin="dog\ncat\n").out.splitlines()
+    assert [line.split("\t")[0] for line in best] == ["1", "1", "1", "2", "2", "2"]
+    scores = [float(line.split("\t")[1]) for line in best]
+    assert scores[:3] == sorted(scores[:3], reverse=True)
+    forced = glassformer("translate", pairs.folder, "--prefix", "hund und", stdin="dog\n").out
+    assert forced.startswith("hund und")
+    asked = glassformer("translate", pairs.folder, stdin="dog\n" + "cat " * 40 + "\n\n", terminal=True)
+    assert asked.code == 0 and "reads at most 32" in asked.err and "> " in asked.out
+
+
+def test_score_gives_the_log_probability_of_each_target(
+    glassformer: Glassformer, pairs: Outcome, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_text("the dog\ncat\n")
+    (tmp_path / "b").write_text("hund die\nkatze\n")
+    printed = glassformer("score", pairs.folder, "--source", tmp_path / "a", "--target", tmp_path / "b", "--json")
+    records = [json.loads(line) for line in printed.out.splitlines()]
+    assert [record["target"] for record in records] == ["hund die", "katze"]
+    total = sum(record["log_prob"] for record in records)
+    report = api.load(pairs.folder).evaluate(source=tmp_path / "a", target=tmp_path / "b")
+    assert -total == pytest.approx(report.loss * report.n_tokens, rel=1e-5)
+    assert report.n_tokens == sum(record["n_tokens"] for record in records)
+
+
+def test_evaluate_tells_the_loss_and_the_scores(glassformer: Glassformer, pairs: Outcome) -> None:
+    found = json.loads(glassformer("evaluate", pairs.folder, "--beam", 1, "--json").out)
+    assert found["loss"] == pairs.reports["valid"].loss
+    assert {"bleu", "bleu_signature", "chrf", "bleu_tok_lc", "exact_match", "smoothed_loss"} <= set(found)
+    alone = json.loads(glassformer("evaluate", pairs.folder, "--loss-only", "--json").out)
+    assert "bleu" not in alone and alone["loss"] == found["loss"]
+    assert "nats per token" in glassformer("evaluate", pairs.folder, "--loss-only").out
+
+
+def test_average_of_a_runs_checkpoints(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+    done = glassformer("average", pairs.folder, "--out", tmp_path / "mean")
+    assert done.code == 0 and "step-10, step-20" in done.out
+    folders = [pairs.folder / "checkpoints" / f"step-{step}" for step in (10, 20)]
+    glassformer("average", *folders, "--out", tmp_path / "same")
+    first, second = (tmp_path / name / "model.safetensors" for name in ("mean", "same"))
+    assert first.read_bytes() == second.read_bytes()
+    assert api.load(tmp_path / "mean").translate("the dog")
+    require_one_sentence(glassformer("average", pairs.folder, "--out", tmp_path / "mean"), "exists already")
+    require_one_sentence(glassformer("average", folders[0], "--out", tmp_path / "x"), "at least two models")
+
+
+def test_compare_prints_a_line_a_model_and_draws(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+    second = pairs.folder / "checkpoints" / "step-10"
+    printed = glassformer("compare", pairs.folder, second, "--score", "chrf", "--plot", tmp_path / "plot.png")
+    lines = printed.out.splitlines()
+    assert printed.code == 0 and len(lines) == 3 and "chrf" in lines[0] and "Transformer 1+1 × 16" in lines[1]
+    assert (tmp_path / "plot.png").read_bytes().startswith(b"\x89PNG")
+    row = json.loads(glassformer("compare", pairs.folder, "--json").out)
+    assert row["n_parameters"] == api.load(pairs.folder).network.n_parameters() and row["train_tokens"] > 0
+    require_one_sentence(glassformer("compare", pairs.folder, "--score", "wer"), "no score 'wer'", "bleu")
+
+
+def test_wrong_kinds_of_models_are_one_sentence(glassformer: Glassformer, pairs: Outcome, trained: Outcome) -> None:
+    require_one_sentence(glassformer("translate", trained.folder, stdin="a\n"), "use glassformer generate")
+    require_one_sentence(glassformer("generate", pairs.folder, "--prompt", "a"), "use it with translate")
+    require_one_sentence(
+        glassformer("evaluate", trained.folder, "--data.source", "a", "--data.target", "b"), "no source"
+    )
+    require_one_sentence(glassformer("translate", stdin="a\n"), "at least one model directory")
+
+
+def test_models_of_other_tokenizers_cannot_vote(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+    other = replace(pair_run(tmp_path), model=PAIR_MODEL)
+    other = replace(other, tokenizer=replace(other.tokenizer, vocab_size=60))
+    api.train(other, tmp_path / "other")
+    require_one_sentence(
+        glassformer("translate", pairs.folder, tmp_path / "other", stdin="dog\n"), "cannot vote together"
+    )
+
+
+def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("dog\ncat\n")
+    (tmp_path / "b").write_text("hund\n")
+    (tmp_path / "long").write_text("dog " * 50 + "\ncat\n")
+    recipe = tmp_path / "pairs.toml"
+    recipe.write_text(RECIPE)
+    uneven = ["--data.source", tmp_path / "a", "--data.target", tmp_path / "b"]
+    require_one_sentence(glassformer("train", recipe, *uneven), "2", "1", "lines")
+    require_one_sentence(glassformer("evaluate", pairs.folder, *uneven), "lines")
+    require_one_sentence(glassformer("train", recipe, *uneven[:2]), "target", "missing")
+    require_one_sentence(glassformer("train", recipe), "names no pairs")
+    require_one_sentence(glassformer("score", pairs.folder, "--source", tmp_path / "a"), "target", "missing")
+    too_long = glassformer("translate", pairs.folder, "--input", tmp_path / "long")
+    require_one_sentence(too_long, "line 1", "reads at most 32")
+    refused = glassformer("evaluate", pairs.folder, "--data.source", tmp_path / "long", "--data.target", tmp_path / "a")
+    require_one_sentence(refused, "longer than")

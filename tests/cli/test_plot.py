@@ -1,0 +1,63 @@
+"""`glassformer plot`: pictures of a trained model, from the command line."""
+
+from pathlib import Path
+
+from glassformer.training.launch import Outcome
+
+from .conftest import Glassformer
+
+
+def is_picture(path: str) -> bool:
+    data = Path(path).read_bytes()
+    return data.startswith(b"\x89PNG") if path.endswith(".png") else b"<svg" in data
+
+
+def test_every_picture_of_a_language_model(glassformer: Glassformer, trained: Outcome) -> None:
+    for words in (
+        ["attention", trained.folder, "--text", "abc é"],
+        ["positions", trained.folder],
+        ["curves", trained.folder],
+    ):
+        shown = glassformer("plot", *words)
+        assert shown.code == 0, shown.err
+        name = str(words[0])
+        assert shown.out == f"{name}.png, {name}.svg\n" and shown.err == ""
+        assert is_picture(f"{name}.png") and is_picture(f"{name}.svg")
+    for place in (trained.folder, "shakespeare-char"):
+        assert glassformer("plot", "schedule", place, "--out", "of/it.svg").out == "of/it.svg\n"
+        assert is_picture("of/it.svg")
+
+
+def test_one_head_of_one_layer(glassformer: Glassformer, trained: Outcome) -> None:
+    shown = glassformer(
+        "plot", "attention", trained.folder, "--text", "abc", "--layer", 1, "--head", 0, "--out", "a.svg"
+    )
+    assert shown.code == 0, shown.err
+    whole = glassformer("plot", "attention", trained.folder, "--text", "abc", "--layer", 1, "--out", "b.svg")
+    assert whole.code == 0 and len(Path("a.svg").read_bytes()) < len(Path("b.svg").read_bytes())
+    earlier = glassformer("plot", "attention", trained.folder, "--text", "abc", "--checkpoint", 10, "--out", "c.svg")
+    assert earlier.code == 0, earlier.err
+
+
+def test_mistakes_are_one_sentence_and_write_nothing(glassformer: Glassformer, trained: Outcome) -> None:
+    folder = trained.folder
+    for words, message in (
+        (["attention", folder], "give --text TEXT to a model of one stack, or --source TEXT to an encoder-decoder"),
+        (["attention", folder, "--text", "a", "--source", "a"], "give --text TEXT"),
+        (["attention", folder, "--text", "a", "--target", "a"], "--target goes with --source"),
+        (["attention", folder, "--text", "a", "--layer", "7"], "there is no layer 7: the model has 2, counted from 0"),
+        (["attention", folder, "--text", "a", "--head", "-1"], "there is no head -1"),
+        (["attention", folder, "--text", "a", "--stack", "cross"], "no attention from a target to a source"),
+        (["attention", folder, "--text", "a b c d " * 40], "tokens and the model reads at most 32"),
+        (["attention", folder, "--text", "a", "--out", "x.gif"], "written as .png or .svg, and not as .gif"),
+        (["alignment", folder, "--source", "a"], "has no source and goes on with a text: give --text TEXT"),
+        (["positions", folder, "--stack", "encoder"], "this model has no encoder"),
+        (["positions", "nowhere"], "no such model directory: nowhere"),
+        (["schedule", "shakespear"], "did you mean shakespeare-char"),
+        (["curves", "."], "has no metrics.jsonl"),
+        (["curves"], "name the folder of at least one run"),
+        (["alinement"], "unknown picture `plot alinement`: there are alignment"),
+    ):
+        shown = glassformer("plot", *words)
+        assert shown.code == 2 and message in shown.err and shown.err.count("\n") == 1, (words, shown.err)
+    assert not list(Path().iterdir())

@@ -1,0 +1,260 @@
+"""Pictures say what they were given: tokens, values, scales; nothing is clipped; files are whole and repeatable."""
+
+import json
+import math
+import sys
+import warnings
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import pytest
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from configs import CONFIGS
+from glassformer import recipes
+from glassformer.config import Stack
+from glassformer.errors import UserError
+from glassformer.evaluation.compare import ComparedModel
+from glassformer.inspection.figures import label, plain
+from glassformer.inspection.plots import (
+    heat_map,
+    heat_maps,
+    plot_comparison,
+    plot_curves,
+    plot_positions,
+    plot_schedule,
+    save_figure,
+)
+from glassformer.models.build import build_model
+from glassformer.nn.positions import alibi_slopes, sinusoid
+from glassformer.run_config import PlateauSchedule, Run, TrainConfig
+
+ROW = ComparedModel("a", "GRU", 1_000_000, 600.0, 1, 1.0, "bleu", 20.0, 10.0)
+
+
+def drawn(figure: Figure) -> Figure:
+    """Laid out, and every text inside the picture."""
+    figure.canvas.draw()
+    box = figure.get_tightbbox()
+    size = figure.get_size_inches()
+    assert box.x0 > -0.02 and box.y0 > -0.02 and box.x1 < size[0] + 0.02 and box.y1 < size[1] + 0.02, "clipped"
+    return figure
+
+
+def texts(axis: Any) -> list[str]:
+    return [tick.get_text() for tick in axis.get_ticklabels()]
+
+
+def test_a_heat_map_shows_the_weights_and_the_tokens() -> None:
+    weights = torch.tensor([[0.1, 0.9, 0.0], [0.2, 0.3, 0.5]])
+    figure = drawn(heat_map(weights, ["a", "b"], [" the", "$x_1$", "\n"], "cost: $5 and $6", "written", "read"))
+    axes = figure.axes[0]
+    assert texts(axes.xaxis) == ["␣the", "$x_1$", "↵"] and texts(axes.yaxis) == ["a", "b"]
+    (image,) = axes.images
+    assert image.get_array().tolist() == pytest.approx(weights.numpy())  # type: ignore[union-attr]
+    assert image.get_clim() == (0, 1), "the same colours in every picture"
+    assert figure.get_suptitle() == "cost: $5 and $6"
+
+
+@pytest.mark.parametrize(("n", "n_rows", "n_columns"), [(1, 1, 1), (8, 14, 14), (12, 3, 30), (5, 30, 4), (2, 300, 300)])
+def test_many_heads_on_one_scale(n: int, n_rows: int, n_columns: int) -> None:
+    weights = torch.rand(n, n_rows, n_columns)
+    tokens = [f" token{i}" for i in range(max(n_rows, n_columns))]
+    names = [f"head {i}" for i in range(n)]
+    figure = drawn(heat_maps(weights, tokens[:n_rows], tokens[:n_columns], names, "heads"))
+    maps = [axes for axes in figure.axes if axes.images]
+    assert [axes.get_title() for axes in maps] == names
+    assert {axes.images[0].get_clim() for axes in maps} == {(0.0, 1.0)}
+    assert max(figure.get_size_inches()) < 20
+    assert all(
+        shown == label(tokens[int(at)]) for at, shown in zip(maps[0].get_yticks(), texts(maps[0].yaxis), strict=True)
+    )
+    size = maps[0].yaxis.get_ticklabels()[0].get_fontsize() / 72 * figure.dpi
+    pitch = abs(maps[0].transData.transform((0, maps[0].get_yticks()[-1]))[1] - maps[0].transData.transform((0, 0))[1])
+    assert len(maps[0].get_yticks()) == 1 or pitch / (len(maps[0].get_yticks()) - 1) > size, "labels stand apart"
+
+
+def test_labels_must_fit_the_weights() -> None:
+    with pytest.raises(ValueError, match="2 rows, 3 columns"):
+        heat_map(torch.rand(2, 2), ["a", "b"], ["a", "b", "c"], "")
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        ("日本", "<U+65E5><U+672C>"),
+        ("🙂", "<U+1F642>"),
+        ("\u200b", "<U+200B>"),
+        ("\u00a0", "<U+00A0>"),
+        ("\x00", "<U+0000>"),
+        ("\t", "⇥"),
+        ("\u0301", "◌\u0301"),
+        ("naïve ß", "naïve␣ß"),
+        ("x" * 40, "x" * 17 + "…"),
+        ("", ""),
+    ],
+)
+def test_tokens_can_be_drawn(token: str, shown: str) -> None:
+    assert label(token) == shown
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a missing glyph is one
+        drawn(heat_map(torch.ones(1, 1), [token], [token], plain(token)))
+
+
+def test_files_are_whole_and_repeatable(tmp_path: Path) -> None:
+    def picture() -> Figure:
+        return heat_map(torch.eye(2), ["a", "b"], ["c", "日"], "eye")
+
+    assert save_figure(picture(), tmp_path / "x" / "eye") == [tmp_path / "x" / "eye.png", tmp_path / "x" / "eye.svg"]
+    png, svg = ((tmp_path / "x" / f"eye.{kind}").read_bytes() for kind in ("png", "svg"))
+    assert png.startswith(b"\x89PNG") and png.rstrip().endswith(b"IEND\xaeB`\x82") and svg.rstrip().endswith(b"</svg>")
+    assert save_figure(picture(), tmp_path / "again.svg") == [tmp_path / "again.svg"]
+    assert (tmp_path / "again.svg").read_bytes() == svg
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["again.svg", "x"]
+    with pytest.raises(UserError, match=r"written as .png or .svg, and not as .gif"):
+        save_figure(picture(), tmp_path / "eye.gif")
+    with pytest.raises(UserError, match="is a folder"):
+        save_figure(picture(), Path("."))
+
+
+def test_matplotlib_is_left_as_it_was(tmp_path: Path) -> None:
+    before = dict(matplotlib.rcParams)
+    save_figure(heat_map(torch.eye(2), ["a", "b"], ["c", "d"], "eye"), tmp_path / "eye.svg")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_matplotlib_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(UserError, match=r"pip install 'glassformer\[plot\]'"):
+        heat_map(torch.eye(1), ["a"], ["b"], "")
+
+
+def test_sinusoids_are_drawn_as_they_are_added() -> None:
+    model = build_model(CONFIGS["paper"])
+    axes = drawn(plot_positions(model)).axes[0]
+    image = axes.images[0].get_array()
+    assert torch.allclose(torch.tensor(image), sinusoid(torch.arange(24), 16))
+    assert axes.get_ylabel() == "position, tokens"
+
+
+def test_learned_tables_start_at_their_offset() -> None:
+    model = build_model(CONFIGS["learned_offset"])
+    assert model.decoder is not None
+    table = model.decoder.embeddings.positions.table.weight  # type: ignore[union-attr]
+    image = plot_positions(model).axes[0].images[0].get_array()
+    assert torch.equal(torch.tensor(image), table[2:].detach())
+
+
+def test_rotary_angles() -> None:
+    model = build_model(CONFIGS["llama"])  # heads of 6: three pairs
+    image = torch.tensor(drawn(plot_positions(model)).axes[0].images[0].get_array())
+    assert image.shape == (24, 3)
+    assert float(image[5, 1]) == pytest.approx(math.cos(5 * 100 ** (-1 / 3)))
+
+
+def test_alibi_slopes() -> None:
+    config = replace(CONFIGS["alibi"], decoder=Stack(1, 4, d_ff=8))
+    axes = drawn(plot_positions(build_model(config))).axes[0]
+    for line, slope in zip(axes.lines, alibi_slopes(4), strict=True):
+        x, y = line.get_data()
+        assert list(x) == list(range(-23, 1)) and list(y) == pytest.approx([slope * d for d in x])
+
+
+@pytest.mark.parametrize(("stack", "first", "last"), [("encoder", -12, 12), ("decoder", -12, 0)])
+def test_relative_biases(stack: str, first: int, last: int) -> None:
+    model = build_model(CONFIGS["t5"])
+    axes = drawn(plot_positions(model, stack)).axes[0]
+    assert len(axes.lines) == 4
+    x, y = axes.lines[2].get_data()
+    assert (x[0], x[-1]) == (first, last)
+    bias = model.get_submodule(f"{stack}.score_bias")
+    expected = bias(torch.tensor([12]), torch.tensor([12 + first]))[0, 2, 0, 0].detach()
+    assert float(y[0]) == pytest.approx(float(expected))
+
+
+def test_positions_that_cannot_be_drawn() -> None:
+    for name, stack, message in (
+        ("no_positions", None, "no positions: its mask alone"),
+        ("gpt", "encoder", "this model has no encoder"),
+    ):
+        with pytest.raises(UserError, match=message):
+            plot_positions(build_model(CONFIGS[name]), stack)
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_the_schedule_of_every_recipe(name: str) -> None:
+    run = recipes.load(name)
+    axes = drawn(plot_schedule(run)).axes[0]
+    x, y = axes.lines[0].get_data()
+    assert x[0] == 0 and x[-1] == run.train.max_steps - 1
+    assert max(y) == pytest.approx(run.train.optimizer.learning_rate, rel=0.02)
+
+
+def test_a_schedule_of_one_step() -> None:
+    drawn(plot_schedule(Run(name="日_1", train=TrainConfig(max_steps=1, schedule=PlateauSchedule()))))
+
+
+def write_log(folder: Path, **scores: float) -> Path:
+    folder.mkdir()
+    lines: list[dict[str, Any]] = [{"step": step, "train/batch_loss": 5 - step / 10} for step in range(1, 11)]
+    lines += [{"step": 5, "valid/loss": 4.5, **scores}, {"step": 10, "valid/loss": 4.0, "sample": None, **scores}]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
+    first = write_log(tmp_path / "_first", **{"valid/bleu": 20.0, "valid/chrf": 40.0})
+    second = write_log(tmp_path / "second $x$")
+    alone = drawn(plot_curves([second]))
+    assert len(alone.axes) == 1 and alone.axes[0].get_legend() is None
+    both = drawn(plot_curves([first, second]))
+    losses, bleu, _ = both.axes
+    assert [list(line.get_xdata()) for line in losses.lines[:2]] == [list(range(1, 11)), [5, 10]]
+    assert list(losses.lines[1].get_ydata()) == [4.5, 4.0]
+    assert losses.get_legend() is not None
+    assert [text.get_text() for text in losses.get_legend().get_texts()] == ["_first", "second $x$"]
+    assert bleu.get_ylabel() == "BLEU (higher is better)" and list(bleu.lines[0].get_ydata()) == [20.0, 20.0]
+    assert losses.get_ylabel() == "loss, nats per token"
+
+
+def test_a_folder_without_a_log_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"has no metrics.jsonl"):
+        plot_curves([tmp_path])
+
+
+def notes(figure: Figure) -> list[Any]:
+    return [text for text in figure.axes[0].texts if text.get_text()]
+
+
+@pytest.mark.parametrize("spread", [lambda i: 60.0 * (1 + i), lambda i: 20.0 * 2.2**i, lambda i: 600.0])
+def test_names_in_a_comparison_cover_nothing(spread: Callable[[int], float]) -> None:
+    rows = [
+        replace(ROW, name=f"model-{i}", train_seconds=spread(i), score=20 + i % 3, n_parameters=10**6 * (1 + i))
+        for i in range(7)
+    ]
+    figure = drawn(plot_comparison(rows))
+    boxes = [Text.get_window_extent(text) for text in notes(figure)]  # without the line that leads to the disc
+    assert len(boxes) == 7
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    areas = [float(disc.get_sizes()[0]) for disc in figure.axes[0].collections]
+    assert areas == sorted(areas), "more parameters, larger disc"
+
+
+def test_a_comparison_needs_times_and_one_score() -> None:
+    figure = drawn(plot_comparison([ROW, replace(ROW, name="b", train_seconds=None)]))
+    assert [text.get_text() for text in notes(figure)] == ["a\n1.0 M parameters"]
+    assert figure.axes[0].get_ylabel() == "BLEU (higher is better)"
+    with pytest.raises(UserError, match="training time of none"):
+        plot_comparison([replace(ROW, train_seconds=None)])
+    with pytest.raises(UserError, match="different scores: bleu, wer"):
+        plot_comparison([ROW, replace(ROW, score_name="wer")])
+
+
+def test_figures_are_drawn_without_a_window() -> None:
+    assert isinstance(heat_map(torch.eye(1), ["a"], ["b"], "").canvas, FigureCanvasAgg)
