@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from doctor.others import GPT, LEN, LSTM, CachedGPT, D, V
 from glassformer import config as c
-from glassformer.doctor import CHECKS, Report, Result, check, check_transformer
+from glassformer.doctor import CHECKS, Report, Result, check, check_model
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 
@@ -41,21 +41,21 @@ def status(report: Report) -> dict[str, str]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_our_models_pass(name: str) -> None:
-    report = check_transformer(build_model(OURS[name]))
+    report = check_model(build_model(OURS[name]))
     assert report.ok, str(report)
     not_applicable = {n for n, s in status(report).items() if s == "not applicable"}
     assert not_applicable == {
         "decoder": {"sight"},
         "modern": {"sight"},
         "encoder": {"causality", "causality-by-gradient", "padding-left", "cache", "shift"},
-        "encoder-decoder": {"padding-left", "shift"},
+        "encoder-decoder": {"padding-left"},
     }.get(name)
 
 
 def test_a_head_that_is_not_over_tokens_is_refused() -> None:
     config = c.TransformerConfig(encoder=STACK, d_model=32, vocab_size=V, head=c.SequenceHead())
     with pytest.raises(UserError, match="over sequence"):
-        check_transformer(build_model(config))
+        check_model(build_model(config))
 
 
 def test_a_layer_that_adds_nothing_hides_no_fault() -> None:

@@ -23,7 +23,7 @@ A model whose interface differs is adapted in one line: `forward=lambda module, 
 
 from glassformer.doctor.adapter import Forward, Kind, Loss
 from glassformer.doctor.examine import CHECKS, check
-from glassformer.doctor.ours import check_transformer
+from glassformer.doctor.ours import check_model
 from glassformer.doctor.report import Report, Result
 
-__all__ = ["CHECKS", "Forward", "Kind", "Loss", "Report", "Result", "check", "check_transformer"]
+__all__ = ["CHECKS", "Forward", "Kind", "Loss", "Report", "Result", "check", "check_model"]

@@ -1,47 +1,77 @@
 """The examination of this package's own models, which know what they are."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import TokenHead
+from glassformer.config import TokenHead, TransformerConfig
 from glassformer.data.batching import Example
-from glassformer.doctor.adapter import Kind
+from glassformer.doctor.adapter import Kind, Loss
 from glassformer.doctor.examine import check
 from glassformer.doctor.report import Report
 from glassformer.errors import UserError
-from glassformer.models.build import build_model
-from glassformer.models.transformer import Transformer
+from glassformer.models.build import Network, build_model
 from glassformer.objectives.causal import CausalObjective
+from glassformer.objectives.objective import Objective
+from glassformer.objectives.seq2seq import Seq2SeqObjective
+from glassformer.recurrent_config import ModelConfig
 
 PROBED_LEN = 16
 
 
-def check_transformer(network: Transformer, *, seed: int = 0) -> Report:
+def check_model(network: Network, *, seed: int = 0) -> Report:
     """`check` with everything that the network's configuration says; `UserError` if its head is not over tokens."""
     config = network.config
-    if not isinstance(config.head, TokenHead):
-        raise UserError(f"the doctor reads logits over tokens, and this model's head is over {config.head.kind}")
-    kind: Kind = "decoder"
-    if config.encoder is not None:
-        kind = "encoder" if config.decoder is None else "encoder-decoder"
+    kind: Kind = "encoder-decoder"
+    if isinstance(config, TransformerConfig):
+        if not isinstance(config.head, TokenHead):
+            raise UserError(f"the doctor reads logits over tokens, and this model's head is over {config.head.kind}")
+        if config.encoder is None:
+            kind = "decoder"
+        elif config.decoder is None:
+            kind = "encoder"
+    losses: dict[Kind, Loss | None] = {"decoder": causal_loss, "encoder": None, "encoder-decoder": seq2seq_loss}
     return check(
         network,
         vocab_size=config.vocab_size,
         source_vocab_size=config.source_vocab_size or None,
         kind=kind,
         fresh=lambda: build_model(config),
-        max_len=min(config.max_len, config.source_max_len or config.max_len, PROBED_LEN),
+        max_len=min(config.max_len - (kind == "encoder-decoder"), config.source_max_len or config.max_len, PROBED_LEN),
         pad_id=config.pad_id,
-        loss=causal_loss if kind == "decoder" else None,
+        loss=losses[kind],
         seed=seed,
     )
 
 
 def causal_loss(network: nn.Module, token_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, int]:
     """The loss that a decoder is trained with, on whole rows: `CausalObjective`, its shift and padding included."""
-    real = torch.ones_like(token_ids, dtype=torch.bool) if attention_mask is None else attention_mask
-    examples = [Example(row[mask].cpu().numpy()) for row, mask in zip(token_ids, real, strict=True)]
-    objective = CausalObjective()
-    sums = objective.loss(network, objective.collate(examples, np.random.default_rng(0)).to(token_ids.device))
+    return _loss(CausalObjective(), network, [Example(row) for row in _real_rows(token_ids, attention_mask)])
+
+
+def seq2seq_loss(
+    network: nn.Module,
+    token_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    source_ids: Tensor | None = None,
+    source_attention_mask: Tensor | None = None,
+) -> tuple[Tensor, int]:
+    """The loss that an encoder-decoder is trained with: `Seq2SeqObjective`, its shift, ends and padding included."""
+    assert source_ids is not None
+    config: ModelConfig = network.config  # type: ignore[assignment]
+    objective = Seq2SeqObjective(config.decoder_start_id or 0, config.eos_id or 0, source_end_id=None)
+    rows = zip(_real_rows(token_ids, attention_mask), _real_rows(source_ids, source_attention_mask), strict=True)
+    return _loss(objective, network, [Example(row, source_ids=source) for row, source in rows])
+
+
+def _loss(objective: Objective, network: nn.Module, examples: list[Example]) -> tuple[Tensor, int]:
+    batch = objective.collate(examples, np.random.default_rng(0))
+    sums = objective.loss(network, batch.to(next(network.parameters()).device))
     return sums.total, sums.n_targets
+
+
+def _real_rows(ids: Tensor, mask: Tensor | None) -> Iterator[np.ndarray]:
+    real = torch.ones_like(ids, dtype=torch.bool) if mask is None else mask
+    return (row[kept].cpu().numpy() for row, kept in zip(ids, real, strict=True))
