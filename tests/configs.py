@@ -215,3 +215,9 @@ class Recorder:
         inner.seen, inner.replacements = self.seen, self.replacements
         inner.prefix = f"{self.prefix}{name}."
         return inner
+
+
+SEQ2SEQ: dict[str, TransformerConfig] = {name: CONFIGS[name] for name in CROSS} | {
+    "alibi_source": replace(PAPER, positions=AlibiPositions(), norm_order="pre", final_norm=True),
+}
+"""Every kind of model that makes a target from a source; `random_model` builds each."""

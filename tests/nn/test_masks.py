@@ -65,3 +65,18 @@ def test_positions_count_real_tokens() -> None:
     assert positions_from_mask(mask)[0, 2:].tolist() == [0, 1]
     assert positions_from_mask(mask)[1, :3].tolist() == [0, 1, 2]
     assert positions_from_mask(mask).min() == 0
+
+
+def test_pairs_and_keys_that_stand_elsewhere() -> None:
+    """Keys may stand in any order; what each query sees can be given one by one."""
+    where = torch.tensor([[3, 0, 1, 2]])
+    query = torch.tensor([[1, 3]])
+    pairs = torch.tensor([[[True, True, True, False], [True, False, True, True]]])
+    both = Mask(causal=True, window=3, query_index=query, key_index=where, pairs=pairs)
+    assert both.dense(2, 4)[0, 0].tolist() == [[False, True, True, False], [True, False, True, True]]
+    assert Mask(query_index=query, key_index=where, window=2).dense(2, 4)[0, 0].tolist() == [
+        [False, True, True, True],
+        [True, False, False, True],
+    ]
+    for mask in (Mask(pairs=pairs), Mask(causal=True, key_index=where)):
+        assert not mask.is_only_causal and not mask.is_trivial

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, Recorder, random_ids, random_inputs, random_model
+from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, SEQ2SEQ, Recorder, random_ids, random_inputs, random_model
 from glassformer.config import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
 from glassformer.errors import UserError
+from glassformer.inference.beam import beam_search, length_penalty
+from glassformer.inference.score import forced_scores
 from glassformer.models import init
 from glassformer.models.build import build_model
 from glassformer.nn.attention import MultiHeadAttention
@@ -19,6 +21,7 @@ from glassformer.nn.attention_functions import attention_fused, attention_refere
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import LayerNorm
 from glassformer.nn.positions import sinusoid
+from glassformer.run_config import BeamConfig
 
 PATHS = pytest.mark.parametrize("fused", [True, False])
 
@@ -332,3 +335,41 @@ def test_pitfall_30_logits_and_tables_have_the_vocabularys_size() -> None:
 def test_pitfall_30_a_model_without_a_vocabulary_is_not_built(config: TransformerConfig) -> None:
     with pytest.raises(UserError, match="vocab_size"):
         build_model(replace(config, vocab_size=0))
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize("end", range(4, 8))
+def test_pitfall_35_finished_hypotheses_are_never_extended(name: str, end: int) -> None:
+    """An end token is a hypothesis' last token or none of it, and is never fed back to the model."""
+    model, fed = random_model(SEQ2SEQ[name]), []
+    step = model.step
+    model.step = lambda ids, *rest: (fed.append(ids), step(ids, *rest))[1]
+    source_ids = random_ids(13, 4, 5)
+    options = {"start_id": 1, "end_id": end, "max_len": 24, "n_best": 5}
+    found = beam_search(model, source_ids, None, BeamConfig(5, 0.0, max_new_tokens=12), **options)
+    assert not (torch.cat([ids.flatten() for ids in fed]) == end).any()
+    for hypothesis in (h for row in found for h in row):
+        assert end not in hypothesis.ids[:-1]
+        assert hypothesis.ended == (hypothesis.ids[-1] == end)
+
+
+@pytest.mark.parametrize("normalisation", ["gnmt", "average"])
+@pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, -0.5])
+def test_pitfall_35_the_length_penalty_is_applied_once(penalty: float, normalisation: str) -> None:
+    """Whenever a hypothesis ended: its score is log p, as forced decoding gives it, divided by one penalty."""
+    model = random_model("paper")
+    source_ids = random_ids(19, 6, 5)
+    config = BeamConfig(5, penalty, normalisation, max_new_tokens=12)
+    found = beam_search(model, source_ids, None, config, start_id=1, end_id=6, max_len=24, n_best=5)
+    sources = [source for source, row in zip(source_ids.tolist(), found, strict=True) for _ in row]
+    hypotheses = [h for row in found for h in row]
+    assert len({len(h.ids) for h in hypotheses if h.ended}) > 2
+    scores = forced_scores(model, sources, [h.ids for h in hypotheses], start_id=1)
+    for h, forced in zip(hypotheses, scores, strict=True):
+        n = len(h.ids)
+        once = ((5 + n) / 6) ** penalty if normalisation == "gnmt" else n**penalty
+        assert h.score == pytest.approx(forced.log_prob / once, abs=1e-9)
+        assert length_penalty(n, config) == pytest.approx(once)
+    for row in found:
+        ended = [h.score for h in row if h.ended]
+        assert ended == sorted(ended, reverse=True)

@@ -1,6 +1,6 @@
 """What generation asks of a model; Transformers and recurrent models alike give it."""
 
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 from torch import Tensor
 
@@ -19,6 +19,15 @@ class DecoderState(Protocol):
 
     def crop(self, lengths: Tensor) -> Self:
         """Forgets all but the first `lengths` (B,) tokens; a recurrent state refuses."""
+        ...
+
+
+@runtime_checkable
+class Branching(Protocol):
+    """A state that can be told that each of its rows will be expanded to several, and then selects without copies."""
+
+    def branched(self, width: int) -> Any:
+        """The same rows; at most `width` will come of each, and grow by one token a step."""
         ...
 
 

@@ -13,6 +13,9 @@ from glassformer.inference.sampling import choose, shape_logits
 from glassformer.run_config import GenerationConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 
+Source = tuple[Tensor, Tensor | None]
+"""source_ids (B, S), and their mask (B, S), True = real, unless all are."""
+
 PREFILL = 256
 """Prompt tokens read at once: their logits need memory, and only the last of each row are wanted."""
 
@@ -28,6 +31,7 @@ def generate(
     slide: bool = False,
     device: torch.device | str = "cpu",
     is_finished: Callable[[int, int], bool] | None = None,
+    source: Source | None = None,
 ) -> Iterator[list[int | None]]:
     """Yields, step by step, the new id of every prompt, None where one has ended.
 
@@ -35,9 +39,14 @@ def generate(
     `config.max_new_tokens`, or when the model's context `max_len` is full. With `slide` it goes on then: the
     older half of the row's context is dropped and the rest read again. Ids in `never` are never chosen.
 
+    With a `source`, source_ids (B, S) and their mask, prompts are beginnings of targets: the decoder's start id and
+    what is forced after it.
+
     Every row draws from its own generator, seeded by `config.seed`: a row of a batch gets what it would get
     alone. Raises `UserError` for an empty prompt, and for one longer than the context unless `slide`.
     """
+    if slide and source is not None:
+        raise ValueError("the beginning of a target cannot be dropped: a context does not slide with a source")
     check_prompts(prompts, max_len, slide)
     if not prompts:
         return
@@ -45,7 +54,8 @@ def generate(
     begins = [max(0, len(history) - max_len) for history in histories]  # where each row's context begins
     draws = [np.random.default_rng(config.seed) for _ in histories]
     rows = list(range(len(histories)))  # of the state → of the prompts
-    logits, state = _read(model, [h[begin:] for h, begin in zip(histories, begins, strict=True)], max_len, device)
+    contexts = [history[begin:] for history, begin in zip(histories, begins, strict=True)]
+    logits, state = _read(model, contexts, max_len, device, source)
     banned = torch.tensor(list(never), dtype=torch.long, device=device)
     for n_left in reversed(range(config.max_new_tokens)):
         chosen = _next_ids(logits, config, [histories[r] for r in rows], [draws[r] for r in rows], banned)
@@ -96,7 +106,11 @@ def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
 
 @torch.inference_mode()
 def _read(
-    model: Decodable, prompts: Sequence[Sequence[int]], max_len: int, device: torch.device | str
+    model: Decodable,
+    prompts: Sequence[Sequence[int]],
+    max_len: int,
+    device: torch.device | str,
+    source: Source | None = None,
 ) -> tuple[Tensor, Any]:
     """Reads prompts of unequal length into a fresh state; the logits (B, V) after each row's last token."""
     lengths = torch.tensor([len(p) for p in prompts], device=device)
@@ -106,7 +120,7 @@ def _read(
         token_ids[i, : len(prompt)] = torch.tensor(prompt, device=device)
     mask = torch.arange(width, device=device) < lengths[:, None]
     uneven = not bool(mask.all())
-    state = model.start(len(prompts), max_len)
+    state = model.start(len(prompts), max_len, *(source or ()))
     last: Tensor | None = None
     for begin in range(0, width, PREFILL):
         end = min(begin + PREFILL, width)

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.nn.attention import EVERYONE, MultiHeadAttention, Tap, scoped
+from glassformer.nn.branches import Grid
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.kv_cache import LayerCache, Slots
 from glassformer.nn.masks import Mask
@@ -39,6 +40,7 @@ class BlockInputs:
     cache: LayerCache | None = None
     slots: Slots | None = None
     memory_kv: tuple[Tensor, Tensor] | None = None
+    grid: Grid | None = None
     tap: Tap | None = None
 
 
@@ -85,6 +87,7 @@ class Block(nn.Module):
                 rotary=inputs.rotary,
                 cache=inputs.cache,
                 slots=inputs.slots,
+                grid=inputs.grid,
                 tap=scoped(tap, "self_attn"),
             )
 
@@ -95,6 +98,7 @@ class Block(nn.Module):
                 inputs.memory,
                 mask=inputs.memory_mask,
                 memory_kv=inputs.memory_kv,
+                grid=inputs.grid,
                 tap=scoped(tap, "cross_attn"),
             )
 

@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from glassformer.models.blocks import Block, BlockInputs
 from glassformer.nn.attention import Tap
+from glassformer.nn.branches import Branches
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.kv_cache import Slots, TransformerState
 from glassformer.nn.masks import Mask, positions_from_mask
@@ -144,6 +145,8 @@ class Decoder(_Stack):
         tap: Tap | None = None,
     ) -> tuple[Tensor, TransformerState]:
         """Adds (B, T) tokens to a cached prefix; padding (False in `attention_mask`) leaves no trace in it."""
+        if state.branches is not None:
+            return self._step_branches(token_ids, state, state.branches.grown(state.lengths), tap)
         n_new = token_ids.shape[1]
         if state.uniform and (attention_mask is None or bool(attention_mask.all())):
             positions = torch.arange(state.longest, state.longest + n_new, device=token_ids.device)
@@ -169,6 +172,24 @@ class Decoder(_Stack):
         x = self.run_blocks(x, mask, positions, key_positions, inputs, state)
         uniform = slots.start is not None
         return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=uniform)
+
+    def _step_branches(
+        self, token_ids: Tensor, state: TransformerState, branches: Branches, tap: Tap | None
+    ) -> tuple[Tensor, TransformerState]:
+        """One token for each row of a state that has branched: `branches` hold the new slots."""
+        if token_ids.shape[1] != 1:
+            raise ValueError("a state that has branched takes one token a row")
+        positions, grid = state.lengths[:, None], branches.grid
+        self.check_length(state.longest + 1)
+        in_groups = grid.fold(positions)  # (groups, width)
+        # An empty cell may see everything: what it makes of it is read by nobody.
+        pairs = grid.fold(branches.seen[:, None], empty=True)
+        mask = Mask(query_index=in_groups, key_index=branches.positions, pairs=pairs)
+        x = self.embeddings(token_ids, positions)
+        slots = Slots(branches.n_slots - grid.width, branches.n_slots)
+        inputs = BlockInputs(slots=slots, grid=grid, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
+        x = self.run_blocks(x, mask, in_groups, branches.positions, inputs, state)
+        return x, replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
 
 
 def _memory_mask(memory_mask: Tensor | None, x: Tensor, memory: Tensor | None) -> Mask:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn.attention_functions import attention_fused, attention_reference
+from glassformer.nn.branches import Grid
 from glassformer.nn.kv_cache import LayerCache, Slots
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
@@ -92,19 +93,21 @@ class MultiHeadAttention(nn.Module):
         cache: LayerCache | None = None,
         slots: Slots | None = None,
         memory_kv: tuple[Tensor, Tensor] | None = None,
+        grid: Grid | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
         """`x` (B, T, D) attends to itself, to `memory` (B, S, D), or to a memory already projected.
 
         `bias` (B or 1, H, T, S) is added to the scores. With a `cache`, keys and values of `x` are written into
-        `slots` and all filled slots are attended to. Returns (B, T, D).
+        `slots` and all filled slots are attended to. With a `grid` the rows of `x`, one token each, attend as queries
+        of their groups, to which mask, bias, rotary, cache and memory belong. Returns (B, T, D).
         """
         if memory_kv is not None:
-            query, (key, value) = self.heads(self.q_proj(x), self.q_norm), memory_kv
+            query, (key, value) = self.heads(self.q_proj(x), self.q_norm, grid=grid), memory_kv
         elif memory is not None:
             query, (key, value) = self.heads(self.q_proj(x), self.q_norm), self.project_memory(memory)
         else:
-            query, key, value = self.project_self(x)
+            query, key, value = self.project_self(x, grid)
         if rotary is not None:
             query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
         if cache is not None and slots is not None:
@@ -116,23 +119,29 @@ class MultiHeadAttention(nn.Module):
             query, key, value = tap("query", query), tap("key", key), tap("value", value)
             context, _, _ = attention_reference(query, key, value, mask, bias, self.scale, dropout, tap)
         context = context.transpose(1, 2).flatten(2)  # (B, T, H·W)
+        context = context if grid is None else grid.unfold(context)
         return context if self.out_proj is None else self.out_proj(context)
 
-    def project_self(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def project_self(self, x: Tensor, grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """(B, T, D) → query (B, H, T, K), key (B, G, T, K), value (B, G, T, W)."""
         if self.fused_qkv:
             q, k, v = self.qkv_proj(x).split_with_sizes(self.split_sizes, dim=-1)
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        return self.heads(q, self.q_norm), self.heads(k, self.k_norm), self.heads(v, None, self.d_value)
+        return (
+            self.heads(q, self.q_norm, grid=grid),
+            self.heads(k, self.k_norm, grid=grid),
+            self.heads(v, None, self.d_value, grid),
+        )
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, D) → key (B, G, S, K) and value (B, G, S, W), by the memory's own length."""
         key = self.heads(self.k_proj(memory), self.k_norm)
         return key, self.heads(self.v_proj(memory), None, self.d_value)
 
-    def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None) -> Tensor:
-        """(B, T, H·K) → (B, H, T, K), each head normed when there is a norm."""
+    def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None, grid: Grid | None = None) -> Tensor:
+        """(B, T, H·K) → (B, H, T, K), each head normed when there is a norm; rows are folded into their `grid`."""
+        x = x if grid is None else grid.fold(x)
         x = x.view(x.shape[0], x.shape[1], -1, width or self.d_head)  # (B, T, H, K)
         return (x if norm is None else norm(x)).transpose(1, 2)
 

@@ -84,8 +84,9 @@ def attention_fused(
     dropout: float = 0.0,
 ) -> Tensor:
     """The context of `attention_reference` through PyTorch's fused kernel, which never writes the weights out."""
-    if query.dtype in _HALVES and query.device.type == "cpu" and query.requires_grad:
-        # The backward of the CPU's kernel is several times slower in half precision than in single.
+    if query.dtype in _HALVES and query.device.type == "cpu" and (query.requires_grad or query.shape[2] == 1):
+        # In half precision the backward of the CPU's kernel is several times slower than in single, and so is its
+        # forward for a single query.
         return _attention_in_float(query, key, value, mask, bias, scale, dropout)
     grouped = query.shape[1] != key.shape[1]
     allowed: Tensor | None = None

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from glassformer.nn.branches import Branches
+
 
 @dataclass
 class LayerCache:
@@ -29,7 +31,17 @@ class LayerCache:
         return self.keys[:, :, : where.n_filled], self.values[:, :, : where.n_filled]
 
     def select(self, rows: Tensor) -> "LayerCache":
-        return LayerCache(self.keys[rows], self.values[rows])
+        return LayerCache(self.keys.index_select(0, rows), self.values.index_select(0, rows))
+
+    def resized(self, n_filled: int, n_slots: int) -> "LayerCache":
+        """Buffers of `n_slots` slots that begin with the first `n_filled` of these."""
+
+        def copy(old: Tensor) -> Tensor:
+            new = old.new_empty(*old.shape[:2], n_slots, old.shape[3])
+            new[:, :, :n_filled] = old[:, :, :n_filled]
+            return new
+
+        return LayerCache(copy(self.keys), copy(self.values))
 
 
 @dataclass(frozen=True)
@@ -63,19 +75,45 @@ class TransformerState:
     """Per layer, keys and values of the source: computed once, (B, G, S, ·)."""
     memory_mask: Tensor | None = None
     """(B, S) True = a real source token."""
+    branches: Branches | None = None
+    """Where it is set, the rows of a group share their part of `layers` and `memory`."""
 
     def select(self, rows: Tensor) -> "TransformerState":
         """The state whose row i is this one's row `rows[i]`: expands, reorders, drops."""
+        if self.branches is not None:
+            return self._select_branches(self.branches, rows)
+        layers = [layer.select(rows) for layer in self.layers]
+        return replace(self._select_memory(rows), layers=layers, lengths=self.lengths[rows])
+
+    def _select_branches(self, branches: Branches, rows: Tensor) -> "TransformerState":
+        lengths = self.lengths[rows]
+        branches, kept = branches.select(rows)
+        state = replace(self, lengths=lengths, longest=int(lengths.max()), branches=branches)
+        if kept is None:
+            return state
+        layers = [LayerCache(kept.move(layer.keys), kept.move(layer.values)) for layer in self.layers]
+        return replace(state._select_memory(kept.groups), layers=layers)
+
+    def _select_memory(self, rows: Tensor) -> "TransformerState":
+        if self.memory is None:
+            return self
+        memory = [(key.index_select(0, rows), value.index_select(0, rows)) for key, value in self.memory]
+        return replace(self, memory=memory, memory_mask=None if self.memory_mask is None else self.memory_mask[rows])
+
+    def branched(self, width: int) -> "TransformerState":
+        """The same rows, ready to branch: from now on `select` moves no keys, at most `width` rows come of each, and a
+        step adds one token a row."""
+        n_slots = self.longest + (self.max_len - int(self.lengths.min())) * width
         return replace(
             self,
-            layers=[layer.select(rows) for layer in self.layers],
-            lengths=self.lengths[rows],
-            memory=self.memory and [(key[rows], value[rows]) for key, value in self.memory],
-            memory_mask=None if self.memory_mask is None else self.memory_mask[rows],
+            layers=[layer.resized(self.longest, n_slots) for layer in self.layers],
+            branches=Branches.at(self.lengths, self.longest),
         )
 
     def crop(self, lengths: Tensor) -> "TransformerState":
         """Forgets all but the first `lengths` (B,) tokens of each row; slots beyond them are written over."""
+        if self.branches is not None:
+            raise ValueError("a state that has branched cannot be cropped")
         if bool((lengths > self.lengths).any()):
             raise ValueError("a state can only be cropped to fewer tokens than it holds")
         longest = int(lengths.max())

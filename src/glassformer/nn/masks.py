@@ -23,13 +23,19 @@ class Mask:
     """(T,) or (B, T): where each query stands on the key axis; None = query t stands at key t."""
     documents: tuple[Tensor, Tensor] | None = None
     """(B, T) and (B, S): the document of each query and key; none sees another's."""
+    key_index: Tensor | None = None
+    """(B, S): where each key stands; None = key s stands at s."""
+    pairs: Tensor | None = None
+    """(B, T, S) bool: which keys each query sees, one at least."""
     allowed: Tensor | None = None
     """(B or 1, 1, T, S) bool: the rules already worked out, when a stack shares them among its blocks."""
 
     @property
     def is_trivial(self) -> bool:
         """Every query may attend to every key."""
-        return not self.causal and not self.window and self.keys is None and self.documents is None
+        return (
+            not self.causal and not self.window and self.keys is None and self.pairs is None and self.documents is None
+        )
 
     @property
     def is_only_causal(self) -> bool:
@@ -39,6 +45,8 @@ class Mask:
             and not self.window
             and self.keys is None
             and self.query_index is None
+            and self.key_index is None
+            and self.pairs is None
             and self.documents is None
         )
 
@@ -57,7 +65,7 @@ class Mask:
         """
         if self.allowed is not None:
             return self.allowed
-        key = torch.arange(n_keys, device=device)
+        key = torch.arange(n_keys, device=device) if self.key_index is None else self.key_index[:, None]
         query = torch.arange(n_queries, device=device) if self.query_index is None else self.query_index
         distance = query[..., :, None] - key  # (T, S) or (B, T, S)
         allowed = torch.ones_like(distance, dtype=torch.bool)
@@ -66,6 +74,8 @@ class Mask:
         if self.window:
             allowed = allowed & (distance.abs() < self.window)
         allowed = allowed if allowed.dim() == 3 else allowed[None]  # (B or 1, T, S)
+        if self.pairs is not None:
+            allowed = allowed & self.pairs
         if self.keys is not None:
             allowed = allowed & self.keys[:, None, :]
         if self.documents is not None:

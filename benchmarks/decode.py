@@ -1,0 +1,148 @@
+"""Sentences decoded a second, ours beside transformers' Marian, from one run.
+
+    python benchmarks/decode.py [--precision fp32|bf16|both] [--rounds N] [--threads N] [--device cpu|cuda]
+
+Both are encoder-decoders of 6 + 6 layers × 512, 8 heads, d_ff 2048, vocabulary 8000, with random weights. Each
+decodes 32 sentences of 24 tokens into exactly 40 new tokens (neither may end before), greedily and with 4 beams, in
+turns (A B A B …), so that a machine that drifts slows both. Printed are medians and, pair by pair, the ratio.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.config import SinusoidalPositions, Stack, TokenHead, TransformerConfig
+from glassformer.inference.beam import beam_search
+from glassformer.models.build import build_model
+from glassformer.run_config import BeamConfig
+
+N_LAYERS, N_HEADS, D_MODEL, D_FF, VOCAB_SIZE = 6, 8, 512, 2048, 8000
+N_SENTENCES, N_SOURCE, N_NEW = 32, 24, 40
+PAD, END = 0, 1
+
+Decode = Callable[[Tensor, int], int]
+"""Source ids and the beam → the number of new tokens of a sentence."""
+
+
+def ours(dtype: torch.dtype, device: torch.device) -> Decode:
+    stack = Stack(N_LAYERS, N_HEADS, d_ff=D_FF)
+    config = TransformerConfig(
+        encoder=stack,
+        decoder=stack,
+        d_model=D_MODEL,
+        vocab_size=VOCAB_SIZE,
+        max_len=512,
+        share_embeddings=True,
+        positions=SinusoidalPositions("halves"),
+        norm_order="post",
+        final_norm=False,
+        activation="silu",
+        scale_embeddings=True,
+        head=TokenHead(bias="constant"),
+    )
+    model = build_model(config).to(device, dtype).eval()
+
+    def decode(source_ids: Tensor, beam: int) -> int:
+        found = beam_search(
+            model,
+            source_ids,
+            None,
+            BeamConfig(beam, max_new_tokens=N_NEW),
+            start_id=PAD,
+            end_id=END,
+            max_len=config.max_len,
+            never=[END],
+        )
+        return min(len(hypotheses[0].ids) for hypotheses in found)
+
+    return decode
+
+
+def transformers_marian(dtype: torch.dtype, device: torch.device) -> Decode:
+    from transformers import MarianConfig, MarianMTModel
+
+    config = MarianConfig(
+        vocab_size=VOCAB_SIZE,
+        d_model=D_MODEL,
+        encoder_layers=N_LAYERS,
+        decoder_layers=N_LAYERS,
+        encoder_attention_heads=N_HEADS,
+        decoder_attention_heads=N_HEADS,
+        encoder_ffn_dim=D_FF,
+        decoder_ffn_dim=D_FF,
+        activation_function="silu",
+        max_position_embeddings=512,
+        scale_embedding=True,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        decoder_start_token_id=PAD,
+        forced_eos_token_id=None,
+    )
+    config._attn_implementation = "sdpa"
+    model: Any = MarianMTModel(config)  # `to` has no annotation that fits
+    model.to(device, dtype).eval()
+
+    def decode(source_ids: Tensor, beam: int) -> int:
+        ids = model.generate(
+            source_ids,
+            attention_mask=torch.ones_like(source_ids),
+            num_beams=beam,
+            do_sample=False,
+            min_new_tokens=N_NEW,
+            max_new_tokens=N_NEW,
+        )
+        return int(ids.shape[1]) - 1
+
+    return decode
+
+
+def timed(decode: Decode, source_ids: Tensor, beam: int) -> float:
+    if source_ids.is_cuda:
+        torch.cuda.synchronize()
+    began = time.perf_counter()
+    n_new = decode(source_ids, beam)
+    if source_ids.is_cuda:
+        torch.cuda.synchronize()
+    assert n_new == N_NEW, f"{n_new} tokens where {N_NEW} were asked for"
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--precision", choices=("fp32", "bf16", "both"), default="both")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=0, help="0 = torch's own choice")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    if arguments.threads:
+        torch.set_num_threads(arguments.threads)
+    device = torch.device(arguments.device)
+    precisions = {"fp32": torch.float32, "bf16": torch.bfloat16}
+    chosen = precisions if arguments.precision == "both" else {arguments.precision: precisions[arguments.precision]}
+
+    print(
+        f"{N_SENTENCES} sentences of {N_SOURCE} tokens, {N_NEW} new tokens, {N_LAYERS}+{N_LAYERS} × {D_MODEL}, "
+        f"vocabulary {VOCAB_SIZE}, {device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    print(f"{arguments.rounds} rounds in turns, medians\n")
+    print(f"{'sentences/s':<20}{'glassformer':>12}{'Marian':>10}{'ratio':>8}")
+    for precision, dtype in chosen.items():
+        torch.manual_seed(0)
+        decoders = (ours(dtype, device), transformers_marian(dtype, device))
+        source_ids = torch.randint(2, VOCAB_SIZE, (N_SENTENCES, N_SOURCE), device=device)
+        for name, beam in (("beam 4", 4), ("greedy", 1)):
+            for decode in decoders:
+                timed(decode, source_ids, beam)
+            seconds = [[timed(decode, source_ids, beam) for decode in decoders] for _ in range(arguments.rounds)]
+            rates = [N_SENTENCES / statistics.median(times) for times in zip(*seconds, strict=True)]
+            ratio = statistics.median(theirs / own for own, theirs in seconds)
+            print(f"{precision + ', ' + name:<20}{rates[0]:>12.1f}{rates[1]:>10.1f}{ratio:>8.2f}")
+
+
+if __name__ == "__main__":
+    main()

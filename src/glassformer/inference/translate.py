@@ -1,0 +1,73 @@
+"""Many sources at a time: sorted by length, decoded in batches, and put back in their order."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from glassformer.data.batching import pad
+from glassformer.inference.beam import Hypothesis, beam_search
+from glassformer.inference.decodable import Decodable
+from glassformer.run_config import BeamConfig
+
+MAX_TOKENS = 8192
+"""Source positions of a batch, padding included, times the beam: bounds memory, and is enough to be fast."""
+
+
+def decode_sorted(
+    model: Decodable,
+    sources: Sequence[Sequence[int]],
+    config: BeamConfig,
+    *,
+    start_id: int,
+    end_id: int,
+    max_len: int,
+    n_best: int = 1,
+    prefix: Sequence[int] = (),
+    never: Sequence[int] = (),
+    device: torch.device | str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+    max_tokens: int = MAX_TOKENS,
+) -> list[list[Hypothesis]]:
+    """`beam_search` over all of `sources` (ids, with whatever ends them); result i is of source i.
+
+    Every target begins with `prefix`. The longest sources go first, so that a batch too large for the memory
+    shows at once. `progress(done, total)` is told of every batch.
+    """
+    found: list[list[Hypothesis]] = [[] for _ in sources]
+    n_done = 0
+    for batch in batches_by_length([len(source) for source in sources], max_tokens // config.beam):
+        source_ids, mask = pad([sources[i] for i in batch], 0)
+        results = beam_search(
+            model,
+            source_ids.to(device),
+            None if bool(mask.all()) else mask.to(device),
+            config,
+            start_id=start_id,
+            end_id=end_id,
+            max_len=max_len,
+            n_best=n_best,
+            prefixes=[prefix] * len(batch),
+            never=never,
+        )
+        for i, result in zip(batch, results, strict=True):
+            found[i] = result
+        n_done += len(batch)
+        if progress is not None:
+            progress(n_done, len(sources))
+    return found
+
+
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices of rows, longest first, in batches of at most `max_tokens` positions; at least one row in each.
+
+    >>> list(batches_by_length([2, 5, 3, 4], 10))
+    [[1, 3], [2, 0]]
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch

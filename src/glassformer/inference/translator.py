@@ -1,0 +1,115 @@
+"""From source text to target text: tokenizers around the beam search, for one model or an ensemble."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from glassformer.errors import UserError
+from glassformer.inference.beam import Hypothesis
+from glassformer.inference.decodable import Decodable
+from glassformer.inference.decode import never_written
+from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.score import forced_scores
+from glassformer.inference.translate import decode_sorted
+from glassformer.models.build import Network
+from glassformer.run_config import BeamConfig
+from glassformer.tokenization.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A target that a beam found."""
+
+    text: str
+    hypothesis: Hypothesis
+
+
+class Translator:
+    """Encoder-decoders of one pair of tokenizers, and the way from a text to a text."""
+
+    def __init__(
+        self,
+        networks: Sequence[Network],
+        tokenizer: Tokenizer,
+        source_tokenizer: Tokenizer,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        configs = [network.config for network in networks]
+        config = configs[0]
+        if config.decoder_start_id is None or config.eos_id is None:
+            raise UserError("the model's configuration names no decoder_start_id or no eos_id")
+        self.networks, self.tokenizer, self.source_tokenizer, self.device = (
+            networks,
+            tokenizer,
+            source_tokenizer,
+            device,
+        )
+        self.start_id, self.end_id = config.decoder_start_id, config.eos_id
+        self.vocab_size = config.vocab_size
+        self.max_len = min(c.max_len for c in configs)
+        self.source_max_len = min(c.source_max_len or c.max_len for c in configs)
+
+    @property
+    def model(self) -> Decodable:
+        """The one network, or the ensemble."""
+        return self.networks[0] if len(self.networks) == 1 else Ensemble(self.networks)
+
+    def source_ids(self, text: str) -> list[int]:
+        """What the encoder reads: the text's ids and the end token. `UserError` when they are too many."""
+        end = self.source_tokenizer.eos_id
+        ids = self.source_tokenizer.encode(text) + ([] if end is None else [end])
+        if len(ids) > self.source_max_len:
+            raise UserError(
+                f"the source {_shortened(text)} has {len(ids)} tokens and the model reads at most "
+                f"{self.source_max_len}: split it, or train with a larger model.source_max_len"
+            )
+        if not ids:
+            raise UserError("the source is empty, and this tokenizer has no end token that could stand for it")
+        return ids
+
+    def translate(
+        self,
+        sources: Sequence[str],
+        config: BeamConfig,
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        progress: Callable[[int, int], None] | None = None,
+    ) -> list[list[Translation]]:
+        """The `n_best` targets of every source, best first; each begins with `prefix`."""
+        found = decode_sorted(
+            self.model,
+            [self.source_ids(source) for source in sources],
+            config,
+            start_id=self.start_id,
+            end_id=self.end_id,
+            max_len=self.max_len,
+            n_best=n_best,
+            prefix=self.tokenizer.encode(prefix),
+            never=[i for i in never_written(self.tokenizer, self.vocab_size) if i != self.end_id],
+            device=self.device,
+            progress=progress,
+        )
+        return [[Translation(self.tokenizer.decode(h.ids), h) for h in of_source] for of_source in found]
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
+        """log p of each target given its source, in nats, and the number of its tokens, the end token included."""
+        targets_ids = [[*self.tokenizer.encode(target), self.end_id] for target in targets]
+        for target, ids in zip(targets, targets_ids, strict=True):
+            if len(ids) > self.max_len:
+                raise UserError(
+                    f"the target {_shortened(target)} has {len(ids)} tokens and the model writes at most {self.max_len}"
+                )
+        scores = forced_scores(
+            self.model,
+            [self.source_ids(source) for source in sources],
+            targets_ids,
+            start_id=self.start_id,
+            device=self.device,
+        )
+        return [(float(s.log_prob), len(ids)) for s, ids in zip(scores, targets_ids, strict=True)]
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "…")

@@ -1,0 +1,256 @@
+"""Beam search of many sentences at once equals the readable search of one, hypothesis for hypothesis."""
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from configs import SEQ2SEQ, random_ids, random_model
+from glassformer.errors import UserError
+from glassformer.inference.beam import Hypothesis, beam_search, length_penalty, output_limit
+from glassformer.inference.beam_reference import beam_search_reference
+from glassformer.inference.decode import generate
+from glassformer.inference.score import forced_scores
+from glassformer.run_config import BeamConfig, GenerationConfig
+
+MODELS = pytest.mark.parametrize("name", SEQ2SEQ)
+START, MAX_LEN, NOBODY = 1, 24, 999
+SOURCES = [[3, 1, 4, 9], [5], [9, 2, 6, 5, 3, 5, 8], [8, 9]]
+PENALTIES = [(a, n) for a in (0.0, 0.6, 1.0, -0.5) for n in ("gnmt", "average")]
+
+
+def batch(sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
+    """(N, S) ids, padded with something that would be seen, and their mask."""
+    width = max(map(len, sources))
+    ids = torch.tensor([[*row, *[7] * (width - len(row))] for row in sources])
+    return ids, torch.arange(width) < torch.tensor([[len(row)] for row in sources])
+
+
+def searched(
+    model: Any, sources: Sequence[Sequence[int]], config: BeamConfig, end: int, **options: Any
+) -> list[list[Hypothesis]]:
+    options = {"start_id": START, "end_id": end, "max_len": MAX_LEN} | options
+    return beam_search(model, *batch(sources), config, **options)
+
+
+def by_reference(
+    model: Any,
+    sources: Sequence[Sequence[int]],
+    config: BeamConfig,
+    end: int,
+    prefixes: Sequence[Sequence[int]] | None = None,
+    **options: Any,
+) -> list[list[Hypothesis]]:
+    options = {"start_id": START, "end_id": end, "max_len": MAX_LEN} | options
+    return [
+        beam_search_reference(model, torch.tensor(source), config, prefix=prefix, **options)
+        for source, prefix in zip(sources, prefixes or [()] * len(sources), strict=True)
+    ]
+
+
+def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> None:
+    assert [[(h.ids, h.ended) for h in row] for row in found] == [[(h.ids, h.ended) for h in row] for row in expected]
+    for ours, theirs in zip(itertools.chain(*found), itertools.chain(*expected), strict=True):
+        assert ours.log_prob == pytest.approx(theirs.log_prob, abs=1e-9)
+        assert ours.score == pytest.approx(theirs.score, abs=1e-9)
+
+
+def an_end(model: Any) -> int:
+    """The id whose first appearance varies most: as the end token it makes hypotheses of many lengths."""
+    found = searched(model, SOURCES, BeamConfig(5, 0.0, max_new_tokens=9), NOBODY, n_best=5)
+    first = {(token, h.ids.index(token)) for row in found for h in row for token in h.ids}
+    return Counter(token for token, _ in first).most_common(1)[0][0]
+
+
+@MODELS
+def test_batched_equals_the_reference(name: str) -> None:
+    """Over beams, penalties, n-best and limits; hypotheses end at several lengths."""
+    model = random_model(SEQ2SEQ[name])
+    end = an_end(model)
+    seen: list[Hypothesis] = []
+    for number, (beam, (penalty, normalisation)) in enumerate(itertools.product((1, 2, 3, 5), PENALTIES)):
+        if number % 3 != len(name) % 3:  # each third with some of the models
+            continue
+        config = BeamConfig(beam, penalty, normalisation, max_new_tokens=3 + number % 5)  # type: ignore[arg-type]
+        n_best = 1 + number % beam
+        found = searched(model, SOURCES, config, end, n_best=n_best)
+        same(found, by_reference(model, SOURCES, config, end, n_best=n_best))
+        seen += itertools.chain(*found)
+    assert len({len(h.ids) for h in seen if h.ended}) > 2
+
+
+@MODELS
+def test_prefixes_limits_and_banned_ids(name: str) -> None:
+    model = random_model(SEQ2SEQ[name])
+    end = an_end(model)
+    prefixes = [[4, 4], [], [6, 2, 8, 3, 0], [5]]
+    prefixes = [[token for token in prefix if token != end] for prefix in prefixes]
+    never = [token for token in (0, 3, 11, 12) if token != end]
+    for config, max_len in (
+        (BeamConfig(4, 1.0, max_new_tokens=8), 24),
+        (BeamConfig(3, 0.6, "average", max_new_tokens=30), 6),  # the context ends first
+        (BeamConfig(2, 0.0, max_new_tokens=30, max_ratio=0.5), 24),  # 12, 10, 13 and 11 ids
+        (BeamConfig(4, 1.0, max_new_tokens=max(map(len, prefixes))), 24),  # a prefix fills an output
+    ):
+        options = {"prefixes": prefixes, "never": never, "max_len": max_len, "n_best": 2}
+        found = searched(model, SOURCES, config, end, **options)
+        same(found, by_reference(model, SOURCES, config, end, **options))
+        for source, prefix, row in zip(SOURCES, prefixes, found, strict=True):
+            for h in row:
+                assert h.ids[: len(prefix)] == prefix and not set(h.ids[len(prefix) :]) & set(never)
+                assert len(h.ids) <= output_limit(config, len(source), max_len)
+                assert h.ended == (h.ids[-1:] == [end])
+
+
+@MODELS
+def test_beam_one_is_greedy_for_every_penalty(name: str) -> None:
+    model = random_model(SEQ2SEQ[name])
+    end = an_end(model)
+    settings = GenerationConfig(max_new_tokens=12, temperature=0.0)
+    prompts = [[START], [START, 4 if end != 4 else 5], [START], [START]]
+    steps = generate(model, prompts, settings, max_len=9, end_ids=[end], never=[3], source=batch(SOURCES))
+    rows = [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
+    rows = [prompt[1:] + row for prompt, row in zip(prompts, rows, strict=True)]
+    for penalty, normalisation in PENALTIES:
+        config = BeamConfig(1, penalty, normalisation, max_new_tokens=12)  # type: ignore[arg-type]
+        prefixes = [prompt[1:] for prompt in prompts]
+        found = searched(model, SOURCES, config, end, max_len=9, never=[3], prefixes=prefixes)
+        assert [row[0].ids for row in found] == rows
+
+
+@MODELS
+def test_a_batch_gives_what_each_gives_alone_and_log_prob_is_the_forced_score(name: str) -> None:
+    model = random_model(SEQ2SEQ[name])
+    end = an_end(model)
+    config = BeamConfig(4, 1.0, max_new_tokens=10)
+    found = searched(model, SOURCES, config, end, n_best=3)
+    same(found, [searched(model, [source], config, end, n_best=3)[0] for source in SOURCES])
+    pairs = [(source, h) for source, row in zip(SOURCES, found, strict=True) for h in row]
+    scores = forced_scores(model, [source for source, _ in pairs], [h.ids for _, h in pairs], start_id=START)
+    for (_, h), score in zip(pairs, scores, strict=True):
+        assert h.log_prob == pytest.approx(score.log_prob, abs=1e-9)
+        assert h.score == pytest.approx(score.log_prob / length_penalty(len(h.ids), config), abs=1e-9)
+
+
+@pytest.mark.parametrize(("penalty", "normalisation"), PENALTIES)
+def test_a_beam_that_holds_everything_finds_the_best_of_all(penalty: float, normalisation: Any) -> None:
+    """Every target of at most 3 of 5 tokens, written out and scored."""
+    model = random_model(replace(SEQ2SEQ["two_vocabularies"], vocab_size=5, head=SEQ2SEQ["bart"].head))
+    end, source = 2, SOURCES[0]
+    others = [token for token in range(5) if token != end]
+    targets = [[*body, end] for n in range(3) for body in itertools.product(others, repeat=n)]
+    config = BeamConfig(len(targets) * 5, penalty, normalisation, max_new_tokens=3)
+    scores = forced_scores(model, [source] * len(targets), targets, start_id=START)
+    best = sorted((-s.log_prob / length_penalty(len(t), config), t) for s, t in zip(scores, targets, strict=True))
+    found = searched(model, [source], config, end, n_best=len(targets))[0]
+    assert [h.ids for h in found] == [target for _, target in best]
+    assert all(h.ended for h in found)
+    same([found[:1]], searched(model, [source], config, end))  # stopping early loses nothing
+
+
+class Scripted:
+    """A model whose next token depends on the last one alone, by a table of logits."""
+
+    def __init__(self, table: Tensor) -> None:
+        self.table, self.rows_of_steps = table, []
+
+    def start(self, n_rows: int, max_len: int, source_ids: Tensor, source_attention_mask: Tensor | None) -> Any:
+        return _Nothing()
+
+    def step(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Any]:
+        self.rows_of_steps.append(len(token_ids))
+        return self.table[token_ids], state
+
+    def __call__(self, token_ids: Tensor, source_ids: Tensor) -> Tensor:
+        return self.table[token_ids]
+
+
+class _Nothing:
+    def select(self, rows: Tensor) -> "_Nothing":
+        return self
+
+
+def test_ties_go_to_the_better_parent_and_then_to_the_smaller_id() -> None:
+    for n_ids, beam in ((6, 3), (40, 5)):
+        model = Scripted(torch.zeros(n_ids, n_ids))
+        config = BeamConfig(beam, 1.0, max_new_tokens=3)
+        found = searched(model, SOURCES, config, NOBODY, n_best=beam)
+        assert [h.ids for h in found[0]] == [[0, 0, token] for token in range(beam)]
+        same(found, by_reference(model, SOURCES, config, NOBODY, n_best=beam))
+
+
+@pytest.mark.parametrize("n_ids", [12, 300, 512])  # looked through one by one, and in chunks
+@pytest.mark.parametrize("n_levels", [3, 1000])
+def test_the_best_are_found_in_vocabularies_of_any_size(n_ids: int, n_levels: int) -> None:
+    """Few levels of probability make ties by the dozen."""
+    table = torch.randint(0, n_levels, (n_ids, n_ids), generator=torch.Generator().manual_seed(3)) * (3 / n_levels)
+    model = Scripted(table.double())
+    for beam in range(1, 6):
+        config, never = BeamConfig(beam, 0.6, max_new_tokens=6), [0, 7, n_ids - 1]
+        found = searched(model, SOURCES, config, 5, n_best=beam, never=never)
+        same(found, by_reference(model, SOURCES, config, 5, n_best=beam, never=never))
+
+
+def test_sentences_that_are_done_and_beams_that_shrank_are_no_longer_computed() -> None:
+    model = random_model(SEQ2SEQ["paper"])
+    end = an_end(model)
+    rows: list[int] = []
+    step = model.step
+    model.step = lambda ids, *rest: (rows.append(len(ids)), step(ids, *rest))[1]  # type: ignore[method-assign]
+    found = searched(model, SOURCES, BeamConfig(4, 0.0, max_new_tokens=20), end, n_best=4)
+    lengths = [[len(h.ids) for h in row] for row in found]
+    # one row a sentence, then as many as each still needs: a row ends with its hypothesis
+    expected = [sum(sum(n > step for n in of_one) for of_one in lengths) for step in range(1, max(map(max, lengths)))]
+    assert rows == [len(SOURCES), *expected] and len(set(rows)) > 2
+
+
+def test_the_search_stops_when_nothing_live_can_win() -> None:
+    """The end is nearly certain at once: the other three of the beam need not be written to their limit."""
+    logits = torch.zeros(8, 8)
+    logits[:, 2] = 9.0
+    model = Scripted(logits)
+    found = searched(model, SOURCES, BeamConfig(4, 0.6, max_new_tokens=20), 2)
+    assert [row[0].ids for row in found] == [[2]] * 4
+    assert model.rows_of_steps == [4]
+
+
+def test_half_precision_is_summed_in_single() -> None:
+    """log p of 20 tokens from bfloat16 logits is what single precision makes of these logits."""
+    table = (torch.randn(9, 9, generator=torch.Generator().manual_seed(1)) * 2).bfloat16()
+    config = BeamConfig(3, 1.0, max_new_tokens=20)
+    found = searched(Scripted(table), SOURCES[:1], config, NOBODY)[0][0]
+    expected = searched(Scripted(table.double()), SOURCES[:1], config, NOBODY)[0][0]
+    assert found.ids == expected.ids
+    assert found.log_prob == pytest.approx(expected.log_prob, abs=1e-4)
+
+
+def test_nothing_that_may_follow_ends_the_search_unfinished() -> None:
+    found = searched(Scripted(torch.zeros(4, 4)), SOURCES, BeamConfig(2), NOBODY, never=[0, 1, 2, 3])
+    assert found == [[Hypothesis([], 0.0, 0.0, ended=False)]] * 4
+
+
+def test_what_cannot_be_is_said() -> None:
+    model = random_model(SEQ2SEQ["paper"])
+    with pytest.raises(UserError, match="n_best is 5 and the beam 4"):
+        searched(model, SOURCES, BeamConfig(4), 2, n_best=5)
+    with pytest.raises(UserError, match="prefix of output 3 has 4 tokens and the output at most 3"):
+        searched(model, SOURCES, BeamConfig(4, max_new_tokens=3), 2, prefixes=[[], [4], [4] * 4, []])
+    with pytest.raises(ValueError, match="prefix of output 1 holds the end token"):
+        searched(model, SOURCES, BeamConfig(4), 2, prefixes=[[2], [], [], []])
+    with pytest.raises(ValueError, match="slide"):
+        next(generate(model, [[1]], GenerationConfig(), max_len=9, slide=True, source=(random_ids(9, 1, 3), None)))
+
+
+def test_penalties() -> None:
+    for n in (1, 7, 40):
+        assert length_penalty(n, BeamConfig(length_penalty=0.0)) == 1.0
+        assert length_penalty(n, BeamConfig(length_penalty=0.6)) == pytest.approx(((5 + n) / 6) ** 0.6)
+        assert length_penalty(n, BeamConfig(length_penalty=-0.5, normalisation="average")) == pytest.approx(
+            1 / math.sqrt(n)
+        )

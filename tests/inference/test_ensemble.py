@@ -1,0 +1,93 @@
+"""Several models as one: the mean of their probabilities, through the cache and the beam."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from configs import SEQ2SEQ, random_ids, random_model
+from glassformer.errors import UserError
+from glassformer.inference.beam import beam_search
+from glassformer.inference.beam_reference import beam_search_reference
+from glassformer.inference.decode import generate
+from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.score import forced_scores
+from glassformer.run_config import BeamConfig, GenerationConfig
+
+SIDE: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_len": 24}
+SOURCE_IDS = random_ids(19, 3, 6, seed=2)
+JOINT = [name for name, config in SEQ2SEQ.items() if not config.source_vocab_size]
+
+
+def mean_of(models: list[Any]) -> Any:
+    """The mean of the probabilities by whole forwards."""
+
+    def forward(token_ids: Tensor, source_ids: Tensor) -> Tensor:
+        probabilities = [model(token_ids, source_ids=source_ids).softmax(dim=-1) for model in models]
+        return (sum(probabilities) / len(models)).log()
+
+    return forward
+
+
+def test_members_of_every_kind_average_their_probabilities() -> None:
+    models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(JOINT)]
+    config = BeamConfig(3, 0.6, max_new_tokens=8)
+    found = beam_search(Ensemble(models), SOURCE_IDS, None, config, n_best=2, **SIDE)
+    for source, row in zip(SOURCE_IDS, found, strict=True):
+        expected = beam_search_reference(mean_of(models), source, config, n_best=2, **SIDE)
+        assert [h.ids for h in row] == [h.ids for h in expected]
+        assert [h.log_prob for h in row] == pytest.approx([h.log_prob for h in expected], abs=1e-9)
+
+
+@pytest.mark.parametrize("name", SEQ2SEQ)
+def test_two_equal_models_are_one(name: str) -> None:
+    model = random_model(SEQ2SEQ[name])
+    config = BeamConfig(4, 1.0, max_new_tokens=8)
+    source_ids = SOURCE_IDS % 13
+    one = beam_search(model, source_ids, None, config, n_best=4, **SIDE)
+    two = beam_search(Ensemble([model, model]), source_ids, None, config, n_best=4, **SIDE)
+    assert [[h.ids for h in row] for row in one] == [[h.ids for h in row] for row in two]
+    for a, b in zip(one, two, strict=True):
+        assert [h.log_prob for h in a] == pytest.approx([h.log_prob for h in b], abs=1e-9)
+
+
+def test_what_else_decodes_takes_an_ensemble() -> None:
+    models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(("paper", "t5"))]
+    steps = generate(
+        Ensemble(models),
+        [[1]],
+        GenerationConfig(max_new_tokens=6, temperature=0.0),
+        max_len=24,
+        source=(SOURCE_IDS[:1], None),
+    )
+    ids = [step[0] for step in steps]
+    found = beam_search(
+        Ensemble(models), SOURCE_IDS[:1], None, BeamConfig(1, max_new_tokens=6), **SIDE | {"end_id": 99}
+    )
+    assert found[0][0].ids == ids
+    score = forced_scores(Ensemble(models), SOURCE_IDS[:1].tolist(), [found[0][0].ids], start_id=1)[0]
+    assert score.log_prob == pytest.approx(found[0][0].log_prob, abs=1e-9)
+
+
+def test_a_state_selects_and_crops_all_members() -> None:
+    models = [random_model(SEQ2SEQ[name]) for name in ("paper", "bart")]
+    ensemble = Ensemble(models)
+    ids = random_ids(19, 3, 5)
+    with torch.inference_mode():
+        whole = mean_of(models)(ids, SOURCE_IDS)
+        _, state = ensemble.step(ids[:, :4], ensemble.start(3, 9, SOURCE_IDS))
+        assert state.lengths.tolist() == [4, 4, 4]
+        state = state.crop(torch.tensor([3, 3, 3])).select(torch.tensor([2, 0]))
+        logits, state = ensemble.step(ids[[2, 0], 3:], state)
+    torch.testing.assert_close(logits, whole[[2, 0], 3:])
+    assert state.lengths.tolist() == [5, 5]
+
+
+def test_other_vocabularies_are_refused() -> None:
+    paper = random_model(SEQ2SEQ["paper"])
+    with pytest.raises(UserError, match=r"target vocabularies of 19 and 7 tokens.*same tokenizers"):
+        Ensemble([paper, random_model(replace(SEQ2SEQ["paper"], vocab_size=7))])
+    with pytest.raises(UserError, match="source vocabularies of 19 and 13 tokens"):
+        Ensemble([paper, random_model(SEQ2SEQ["two_vocabularies"])])

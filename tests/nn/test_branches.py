@@ -1,0 +1,103 @@
+"""Rows that branch: whatever grows from whatever, each row's logits are those of one forward over its own past."""
+
+import random
+
+import pytest
+import torch
+from torch import Tensor
+
+from configs import CROSS, GENERATORS, SEQ2SEQ, random_ids, random_model
+from glassformer.nn.branches import Branches, Grid, Kept
+
+CPU = torch.device("cpu")
+LENGTHS = (3, 1, 5)  # of what was read before the rows branch
+EVERY = {name: name for name in GENERATORS} | {"alibi_source": SEQ2SEQ["alibi_source"]}
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("width", [1, 4])
+def test_every_row_has_its_own_past(name: str, width: int) -> None:
+    """Rows are expanded, reordered, mixed among the groups' neighbours, dropped; groups die; buffers are compacted."""
+    model, draw = random_model(EVERY[name]), random.Random(width)
+    source: dict[str, Tensor] = {}
+    if model.encoder is not None:
+        source["source_ids"] = random_ids(13, 3, 6, seed=2)
+        source["source_attention_mask"] = torch.arange(6) < torch.tensor([6, 3, 5])[:, None]
+    tokens = random_ids(model.config.vocab_size, 3, 5)
+    mask = torch.arange(5) < torch.tensor(LENGTHS)[:, None]
+    pasts = [tokens[group, :n].tolist() for group, n in enumerate(LENGTHS)]
+    owners = [0, 1, 2]
+    with torch.inference_mode():
+        _, state = model.step(tokens, model.start(3, 20, **source), mask)
+        state = state.branched(width)
+        n_compacted = 0
+        for step in range(14):
+            rows = [
+                row
+                for group in range(3)
+                if group != 1 or step < 8
+                for row in draw.choices(
+                    [r for r, owner in enumerate(owners) if owner == group], k=draw.randint(1, width)
+                )
+            ]
+            if step % 5 == 3:
+                draw.shuffle(rows)
+            new = random_ids(model.config.vocab_size, len(rows), 1, seed=step)
+            owners, pasts = [owners[r] for r in rows], [[*pasts[r], int(t)] for r, t in zip(rows, new, strict=True)]
+            assert state.branches is not None
+            n_slots = state.branches.n_slots
+            state = state.select(torch.tensor(rows))
+            assert state.branches is not None
+            n_compacted += state.branches.n_slots < n_slots
+            logits, state = model.step(new, state)
+            assert state.lengths.tolist() == [len(past) for past in pasts]
+            for row, (past, owner) in enumerate(zip(pasts, owners, strict=True)):
+                its = {key: x[owner : owner + 1] for key, x in source.items()}
+                expected = model(torch.tensor([past]), **its)[0, -1]
+                torch.testing.assert_close(logits[row, 0], expected, rtol=1e-10, atol=1e-10)
+    assert n_compacted == 0 if width == 1 else n_compacted > 0
+
+
+def test_the_names_cover_both_kinds() -> None:
+    assert set(CROSS) < set(EVERY) and "gpt" in EVERY
+
+
+def test_a_grid_puts_rows_in_their_places_and_back() -> None:
+    full, ragged = Grid.of([0, 0, 1, 1], 2, CPU), Grid.of([2, 0, 2], 3, CPU)
+    assert full.cells is None and ragged.cells is not None
+    x = torch.arange(12.0).view(4, 1, 3)
+    assert torch.equal(full.fold(x), x.view(2, 2, 3)) and torch.equal(full.unfold(full.fold(x)), x)
+    folded = ragged.fold(x[:3], empty=-1)
+    assert folded.tolist() == [[[3, 4, 5], [-1] * 3], [[-1] * 3, [-1] * 3], [[0, 1, 2], [6, 7, 8]]]
+    assert torch.equal(ragged.unfold(folded), x[:3])
+
+
+def test_compacting_keeps_every_rows_past_in_its_order() -> None:
+    """What a row sees of a buffer, before and after; group 0 dies and most of group 1's slots with it."""
+    branches, lengths = Branches.at(torch.tensor([2, 1, 2]), 2), torch.tensor([2, 1, 2])
+    for _ in range(4):
+        branches, _ = branches.select(torch.arange(len(lengths)).repeat_interleave(1 if len(lengths) == 9 else 3))
+        lengths = torch.tensor([2, 2, 2, 1, 1, 1, 2, 2, 2]) if len(lengths) == 3 else lengths + 1
+        branches = branches.grown(lengths)
+    n_slots = branches.n_slots
+    buffer = torch.randn(3, 2, n_slots + 3, 4)
+    rows = torch.tensor([7, 3, 7])
+    before = [buffer[branches.groups[row]][:, : branches.n_slots][:, branches.seen[row]] for row in rows.tolist()]
+    positions = [branches.positions[branches.groups[row]][branches.seen[row]] for row in rows.tolist()]
+    compact, kept = branches.select(rows)
+    assert isinstance(kept, Kept) and kept.groups.tolist() == [1, 2] and compact.groups == [1, 0, 1]
+    moved = kept.move(buffer)
+    assert moved.shape == (2, 2, n_slots + 3, 4) and compact.n_slots == 6  # 2 tokens at first and 4 since
+    for row, group in enumerate(compact.groups):
+        assert torch.equal(moved[group][:, : compact.n_slots][:, compact.seen[row]], before[row])
+        assert torch.equal(compact.positions[group][compact.seen[row]], positions[row])
+
+
+def test_a_branched_state_takes_one_token_a_row_and_forgets_none() -> None:
+    model = random_model("paper")
+    with torch.inference_mode():
+        state = model.start(2, 9, random_ids(19, 2, 4)).branched(3)
+        with pytest.raises(ValueError, match="one token a row"):
+            model.step(random_ids(19, 2, 2), state)
+        with pytest.raises(ValueError, match="cannot be cropped"):
+            state.crop(torch.tensor([0, 0]))
