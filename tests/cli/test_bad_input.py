@@ -128,7 +128,7 @@ def test_a_folder_that_holds_a_run_already(glassformer: Glassformer, trained: Ou
         (["reproduce", "python-doc"], "did you mean python-docs?"),
         (["demo", "x.txt"], "demo takes no file"),
         (["doctor", "nowhere"], "no such model directory: nowhere"),
-        (["data", "reprt", "x"], "unknown verb `data reprt`: there is report"),
+        (["data", "reprt", "x"], "unknown verb `data reprt`: there are report, pairs"),
         (["data", "report"], "give at least one text file"),
         (["data", "report", "none.txt"], "no such file: none.txt"),
         (["tokenizer", "tran"], "unknown verb `tokenizer tran`"),

@@ -135,6 +135,15 @@ def test_compare_prints_a_line_a_model_and_draws(glassformer: Glassformer, pairs
     require_one_sentence(glassformer("compare", pairs.folder, "--score", "wer"), "no score 'wer'", "bleu")
 
 
+def test_data_pairs_reports_before_anything_is_trained(glassformer: Glassformer, tmp_path: Path) -> None:
+    source, target = write_pairs(tmp_path)
+    shown = glassformer("data", "pairs", "--source", source, "--target", target)
+    assert shown.code == 0 and "for training" in shown.out
+    found = json.loads(glassformer("data", "pairs", "--path", "builtin:reverse", "--json").out)
+    assert (found["n_train"], found["n_valid"]) == (17349, 552)
+    require_one_sentence(glassformer("data", "pairs", "--source", source), "target", "missing")
+
+
 def test_wrong_kinds_of_models_are_one_sentence(glassformer: Glassformer, pairs: Outcome, trained: Outcome) -> None:
     require_one_sentence(glassformer("translate", trained.folder, stdin="a\n"), "use glassformer generate")
     require_one_sentence(glassformer("generate", pairs.folder, "--prompt", "a"), "use it with translate")

@@ -1,4 +1,4 @@
-"""glassformer data report FILE…"""
+"""glassformer data report FILE… · glassformer data pairs"""
 
 import json
 import sys
@@ -13,23 +13,28 @@ from glassformer.cli.arguments import parse
 from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.tokenizer import load_tokenizer
 from glassformer.data.corpus import Corpus
+from glassformer.data.pairs import PairCorpus, pair_report
 from glassformer.data.report import report as data_report
 from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
+from glassformer.run_config import PairData
 from glassformer.tokenization.tokenizer import Tokenizer
 
 HELP = """usage: glassformer data report FILE… [--tokenizer TOKENIZER] [--json]
+       glassformer data pairs --source FILE --target FILE | --path FILE [--json]
 
-Says what a text is like before anything is trained on it. `glassformer data report --help` says more."""
+Says what a text is like, or pairs of texts, before anything is trained on it. `glassformer data report --help` and
+`glassformer data pairs --help` say more."""
 
 
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP)
         return 0 if argv else 2
-    if argv[0] != "report":
-        raise UserError(f"unknown verb `data {argv[0]}`: there is report")
-    return int(parse(report, argv[1:], "data report") or 0)
+    verbs = {"report": report, "pairs": pairs}
+    if argv[0] not in verbs:
+        raise UserError(f"unknown verb `data {argv[0]}`: there are {', '.join(verbs)}")
+    return int(parse(verbs[argv[0]], argv[1:], f"data {argv[0]}") or 0)
 
 
 def report(
@@ -65,6 +70,48 @@ def report(
         print()
     else:
         print(found.table())
+    return 0
+
+
+def pairs(
+    source: str | None = None,
+    target: str | None = None,
+    path: str | None = None,
+    valid_source: str | None = None,
+    valid_target: str | None = None,
+    valid_path: str | None = None,
+    valid_fraction: float = 0.1,
+    source_field: str = "source",
+    target_field: str = "target",
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """Numbers and lengths of pairs, the split, repeats, and what is left out.
+
+    Args:
+        source: The source side: a text file, one sentence a line.
+        target: The target side: line i is the target of line i.
+        path: One file with both sides: tsv, csv, jsonl, builtin:NAME or hf:NAME.
+        valid_source: The source side of the validation pairs.
+        valid_target: The target side of the validation pairs.
+        valid_path: One file with both sides of the validation pairs.
+        valid_fraction: The share that is held out where no validation pairs are given.
+        source_field: The column or field of the source.
+        target_field: The column or field of the target.
+        json_: Print one JSON object.
+    """
+    data = PairData(
+        source=source,
+        target=target,
+        path=path,
+        valid_source=valid_source,
+        valid_target=valid_target,
+        valid_path=valid_path,
+        valid_fraction=valid_fraction,
+        source_field=source_field,
+        target_field=target_field,
+    )
+    found = pair_report(PairCorpus(data))
+    print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
     return 0
 
 
