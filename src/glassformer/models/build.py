@@ -18,6 +18,9 @@ from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
 from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
 
+Network = Transformer
+"""Whatever `build_model` makes."""
+
 
 def build_model(config: c.TransformerConfig, device: str | torch.device = "cpu") -> Transformer:
     """A freshly initialised model; on `device="meta"` it has shapes and no memory.
