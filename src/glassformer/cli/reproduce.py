@@ -28,9 +28,10 @@ def main(argv: list[str]) -> int:
     seconds = time.perf_counter() - began
     reached = _reached(api.load(outcome.folder), run.result)
     passed = run.result.at_least <= reached <= run.result.at_most
-    bounds = f"at most {run.result.at_most}"
-    if run.result.at_least:
-        bounds = f"{run.result.at_least} to {run.result.at_most}"
+    lowest, highest = run.result.at_least, run.result.at_most
+    bounds = f"{lowest} to {highest}" if lowest else f"at most {highest}"
+    if highest == float("inf"):
+        bounds = f"at least {lowest}"
     verdict = "PASS" if passed else "FAIL"
     print(f"{verdict}  {run.name}: {run.result.metric} {reached:.4f} (must be {bounds}), {seconds:.0f} s")
     return 0 if passed else 1
