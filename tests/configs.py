@@ -25,7 +25,9 @@ from glassformer.config import (
     YarnScaling,
 )
 from glassformer.models.build import build_model
+from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
+from glassformer.recurrent_config import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 
 TWO_LAYERS = Stack(2, 4, d_ff=24)
 GPT = TransformerConfig(decoder=TWO_LAYERS, d_model=16, vocab_size=19, max_len=24)
@@ -145,6 +147,36 @@ CONFIGS: dict[str, TransformerConfig] = {
     ),
 }
 
+TINY = RecurrentConfig(d_embedding=6, d_encoder=5, d_decoder=16, vocab_size=19, max_len=24)
+ONE_WAY = replace(TINY, bidirectional=False, d_encoder=16)  # as wide as the decoder: the state is handed over as it is
+RECURRENT: dict[str, RecurrentConfig] = {
+    # The source by the first state alone, or at every step.
+    "sutskever": replace(ONE_WAY, n_layers=2, attention=NoAttention(), reverse_source=True, init_range=0.4),
+    "cho": replace(TINY, cell="gru", bidirectional=False, attention=NoAttention(True, deep_output=True)),
+    "elman": replace(TINY, cell="rnn", attention=NoAttention(), source_vocab_size=13, source_max_len=30),
+    "context_every_step": replace(TINY, n_layers=2, attention=NoAttention(context_every_step=True)),
+    # Attention before the step.
+    "bahdanau": replace(TINY, cell="gru", attention=AttendBefore(deep_output=True)),
+    "before_layers": replace(TINY, n_layers=2, attention=AttendBefore(d_attention=7), reverse_source=True),
+    "before_dot": replace(TINY, d_encoder=8, cell="gru", n_layers=2, attention=AttendBefore("dot")),
+    "before_general": replace(TINY, attention=AttendBefore("general"), d_encoder=3),
+    "before_scaled_dot": replace(
+        TINY,
+        cell="rnn",
+        attention=AttendBefore("scaled_dot", d_attention=7, deep_output=True),
+        share_embeddings=True,
+        tie_output=True,
+    ),
+    # Attention after it.
+    "luong": replace(ONE_WAY, n_layers=2, attention=AttendAfter(), reverse_source=True),
+    "luong_dot": replace(
+        ONE_WAY, cell="gru", d_embedding=16, attention=AttendAfter("dot", input_feeding=False), tie_output=True
+    ),
+    "luong_concat": replace(TINY, cell="rnn", attention=AttendAfter("additive", 7, input_feeding=False)),
+    "after_scaled_dot": replace(TINY, cell="gru", n_layers=2, attention=AttendAfter("scaled_dot")),
+    "after_layers": replace(TINY, n_layers=2, attention=AttendAfter("general", input_feeding=False)),
+}
+
 CAUSAL = [name for name, config in CONFIGS.items() if config.decoder]
 ENCODERS = [name for name, config in CONFIGS.items() if not config.decoder]
 CROSS = [name for name, config in CONFIGS.items() if config.decoder and config.encoder]
@@ -163,9 +195,9 @@ def randomise(module: torch.nn.Module, seed: int = 0) -> None:
             parameter.copy_(noise + 1 if is_scale else noise)
 
 
-def random_model(config: TransformerConfig | str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Transformer:
+def random_model(config: ModelConfig | str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Any:
     """A model in evaluation mode with all parameters random."""
-    model = build_model(CONFIGS[config] if isinstance(config, str) else config).to(dtype).eval()
+    model = build_model((CONFIGS | RECURRENT)[config] if isinstance(config, str) else config).to(dtype).eval()
     randomise(model, seed)
     return model
 
@@ -185,10 +217,13 @@ class Inputs:
         return Inputs(self.token_ids[rows], {name: x[rows] for name, x in self.others.items()})
 
 
-def random_inputs(model: Transformer, n_rows: int = 2, n_tokens: int = 9, n_source: int = 7) -> Inputs:
+def random_inputs(model: Transformer | RecurrentModel, n_rows: int = 2, n_tokens: int = 9, n_source: int = 7) -> Inputs:
     """Token ids, and a source of another length where the model reads one."""
     config = model.config
     others = {}
+    if isinstance(config, RecurrentConfig):
+        source_ids = random_ids(config.source_vocab_size or config.vocab_size, n_rows, n_source, seed=2)
+        return Inputs(random_ids(config.vocab_size, n_rows, n_tokens), {"source_ids": source_ids})
     if config.encoder and config.decoder:
         vocab_size = config.source_vocab_size or config.vocab_size
         others["source_ids"] = random_ids(vocab_size, n_rows, n_source, seed=2)
@@ -217,7 +252,9 @@ class Recorder:
         return inner
 
 
-SEQ2SEQ: dict[str, TransformerConfig] = {name: CONFIGS[name] for name in CROSS} | {
+SEQ2SEQ: dict[str, ModelConfig] = {
+    **{name: CONFIGS[name] for name in CROSS},
     "alibi_source": replace(PAPER, positions=AlibiPositions(), norm_order="pre", final_norm=True),
+    **RECURRENT,
 }
 """Every kind of model that makes a target from a source; `random_model` builds each."""

@@ -1,8 +1,7 @@
-"""What a model can be: the axes of `TransformerConfig`. Its ancestors are in `recurrent_config.py`, a run's other
-sections in `run_config.py`.
+"""What a Transformer can be: the axes of `TransformerConfig`; its ancestors are in `recurrent_config.py`.
 
-GPT, BERT, BART, Marian, Llama and T5 are settings of these fields, never classes of their own. Every field is one
-line; letters and words are explained in `docs/glossary.md`.
+A run's other sections are in `run_config.py`. GPT, BERT, BART, Marian, Llama and T5 are settings of these fields, never
+classes of their own. Every field is one line; letters and words are explained in `docs/glossary.md`.
 """
 
 from dataclasses import dataclass

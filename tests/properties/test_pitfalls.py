@@ -9,7 +9,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, SEQ2SEQ, Recorder, random_ids, random_inputs, random_model
+from configs import (
+    BERT,
+    CONFIGS,
+    GPT,
+    LLAMA,
+    PAPER,
+    RECURRENT,
+    SEQ2SEQ,
+    Recorder,
+    random_ids,
+    random_inputs,
+    random_model,
+)
 from glassformer.config import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.inference.beam import beam_search, length_penalty
@@ -21,6 +33,7 @@ from glassformer.nn.attention_functions import attention_fused, attention_refere
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import LayerNorm
 from glassformer.nn.positions import sinusoid
+from glassformer.recurrent_config import NoAttention
 from glassformer.run_config import BeamConfig
 
 PATHS = pytest.mark.parametrize("fused", [True, False])
@@ -115,10 +128,11 @@ def test_pitfall_07_scores_are_scaled_by_the_head_width(d_head: int | None) -> N
     torch.testing.assert_close(tap.seen["scores"], raw / (d_head or 4) ** 0.5)
 
 
+@pytest.mark.parametrize("name", ["paper", *RECURRENT])
 @pytest.mark.parametrize(("n_target", "n_source"), [(1, 7), (7, 1), (3, 5)])
-def test_pitfall_08_source_and_target_have_lengths_of_their_own(n_target: int, n_source: int) -> None:
+def test_pitfall_08_source_and_target_have_lengths_of_their_own(name: str, n_target: int, n_source: int) -> None:
     """Other target tokens behind, and other rows beside, change nothing that a position reads of the source."""
-    model = random_model("paper")
+    model = random_model(name)
     inputs = random_inputs(model, 2, n_target, n_source)
     logits = model(inputs.token_ids, **inputs.others)
     assert logits.shape == (2, n_target, 19)
@@ -216,6 +230,19 @@ def test_pitfall_12_the_norm_stands_where_the_configuration_says(norm_order: str
         else:
             x = x + (run(norm(x)) if out_norm is None else out_norm(run(norm(x))))
     torch.testing.assert_close(tap.seen["decoder.blocks.0.residual"], x)
+
+
+@pytest.mark.parametrize("name", [n for n, c in RECURRENT.items() if not isinstance(c.attention, NoAttention)])
+def test_pitfall_12_the_recurrent_attention_stands_where_the_configuration_says(name: str) -> None:
+    """Before the step the state of the step before looks, after it the new one: the scores are those of its query."""
+    model, tap = random_model(name), Recorder()
+    inputs = random_inputs(model, n_tokens=6)
+    _, state = model.step(inputs.token_ids[:, :5], model.start(2, 6, **inputs.others))
+    _, after = model.step(inputs.token_ids[:, 5:], state, tap=tap)
+    looks = state if model.config.attention.kind == "before" else after
+    attention, (keys, values) = model.decoder.cross_attn, state.source.memory
+    context = attention(looks.layers[-1][0][:, None], keys, values)
+    torch.testing.assert_close(tap.seen["decoder.cross_attn.context"][:, 0], context)
 
 
 def test_pitfall_13_variance_is_biased_and_eps_inside_the_root() -> None:

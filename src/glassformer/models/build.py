@@ -1,6 +1,7 @@
 """The only constructor of models: it reads the configuration and chooses; forwards branch on None only."""
 
 import functools
+from typing import Any, overload
 
 import torch
 from torch import nn
@@ -9,7 +10,17 @@ from glassformer import config as c
 from glassformer.errors import UserError
 from glassformer.models.blocks import Block, post_norm, pre_norm
 from glassformer.models.heads import PositionLogits, SequenceLogits, TokenLogits, TokenTransform
-from glassformer.models.init import init_weights
+from glassformer.models.init import init_recurrent_weights, init_weights
+from glassformer.models.recurrent import RecurrentModel
+from glassformer.models.recurrent_decoder import (
+    AttendAfterDecoder,
+    AttendBeforeDecoder,
+    DecoderParts,
+    MaxoutReadout,
+    PlainDecoder,
+    RecurrentDecoder,
+)
+from glassformer.models.recurrent_encoder import Bridge, RecurrentEncoder
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
@@ -17,12 +28,28 @@ from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
 from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
+from glassformer.nn.recurrence import CellStep, gru_step, lstm_step, rnn_step
+from glassformer.nn.single_head_attention import SingleHeadAttention
+from glassformer.recurrent_config import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 
-Network = Transformer
+Network = Transformer | RecurrentModel
 """Whatever `build_model` makes."""
 
+CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
+    "rnn": (nn.RNN, rnn_step),
+    "gru": (nn.GRU, gru_step),
+    "lstm": (nn.LSTM, lstm_step),
+}
+"""A recurrent module, and one step of it in the open."""
 
-def build_model(config: c.TransformerConfig, device: str | torch.device = "cpu") -> Transformer:
+
+@overload
+def build_model(config: c.TransformerConfig, device: str | torch.device = "cpu") -> Transformer: ...
+@overload
+def build_model(config: RecurrentConfig, device: str | torch.device = "cpu") -> RecurrentModel: ...
+@overload
+def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Network: ...
+def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Network:
     """A freshly initialised model; on `device="meta"` it has shapes and no memory.
 
     >>> small = c.TransformerConfig(decoder=c.Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
@@ -32,23 +59,27 @@ def build_model(config: c.TransformerConfig, device: str | torch.device = "cpu")
     if config.vocab_size < 1:
         raise UserError("model.vocab_size is 0: give it, or train with a tokenizer that sets it")
     with torch.device(device):
-        source_table = target_table = None
-        if config.encoder is not None:
-            source_table = _token_table(config, config.source_vocab_size or config.vocab_size)
-        if config.decoder is not None:
-            shared = config.share_embeddings and source_table is not None
-            target_table = source_table if shared else _token_table(config, config.vocab_size)
-        encoder = decoder = None
-        if config.encoder is not None and source_table is not None:
-            n_positions = config.source_max_len or config.max_len
-            encoder = Encoder(*_stack(config, config.encoder, source_table, n_positions, causal=False))
-        if config.decoder is not None and target_table is not None:
-            cross = config.encoder is not None
-            decoder = Decoder(*_stack(config, config.decoder, target_table, config.max_len, causal=True, cross=cross))
-        table = source_table if target_table is None else target_table
-        assert table is not None
-        model = Transformer(config, encoder, decoder, _head(config, table))
-        init_weights(model, config)
+        return _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
+
+
+def _transformer(config: c.TransformerConfig) -> Transformer:
+    source_table = target_table = None
+    if config.encoder is not None:
+        source_table = _token_table(config, config.source_vocab_size or config.vocab_size)
+    if config.decoder is not None:
+        shared = config.share_embeddings and source_table is not None
+        target_table = source_table if shared else _token_table(config, config.vocab_size)
+    encoder = decoder = None
+    if config.encoder is not None and source_table is not None:
+        n_positions = config.source_max_len or config.max_len
+        encoder = Encoder(*_stack(config, config.encoder, source_table, n_positions, causal=False))
+    if config.decoder is not None and target_table is not None:
+        cross = config.encoder is not None
+        decoder = Decoder(*_stack(config, config.decoder, target_table, config.max_len, causal=True, cross=cross))
+    table = source_table if target_table is None else target_table
+    assert table is not None
+    model = Transformer(config, encoder, decoder, _head(config, table))
+    init_weights(model, config)
     return model
 
 
@@ -192,3 +223,49 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
         bias=head.bias,
         scale=config.d_model**-0.5 if config.scale_logits else None,
     )
+
+
+def _recurrent(config: RecurrentConfig) -> RecurrentModel:
+    source_table = nn.Embedding(config.source_vocab_size or config.vocab_size, config.d_embedding)
+    target_table = source_table if config.share_embeddings else nn.Embedding(config.vocab_size, config.d_embedding)
+    encoder = RecurrentEncoder(
+        source_table,
+        _cells(config, config.d_embedding, config.d_encoder, config.bidirectional),
+        reverse=config.reverse_source,
+        embedding_dropout=config.embedding_dropout,
+    )
+    bridge = None
+    if config.bidirectional or config.d_encoder != config.d_decoder:
+        bridge = Bridge(config.d_memory, config.d_decoder, config.n_layers, has_cell=config.cell == "lstm")
+    output = TokenLogits(config.d_readout, config.vocab_size, tied_to=target_table if config.tie_output else None)
+    model = RecurrentModel(config, encoder, bridge, _recurrent_decoder(config, target_table), output)
+    init_recurrent_weights(model, config)
+    return model
+
+
+def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> RecurrentDecoder:
+    def parts(d_fed: int) -> DecoderParts:
+        """`d_fed`: the width of what joins the token in the input of a step."""
+        cells = _cells(config, config.d_embedding + d_fed, config.d_decoder, bidirectional=False)
+        return DecoderParts(table, cells, CELLS[config.cell][1], config.embedding_dropout)
+
+    def maxout(d_context: int) -> MaxoutReadout | None:
+        deep_output = getattr(config.attention, "deep_output", False)
+        return MaxoutReadout(config.d_decoder, config.d_embedding, d_context) if deep_output else None
+
+    attention = config.attention
+    if isinstance(attention, NoAttention):
+        every_step = attention.context_every_step
+        d_fed = config.d_memory if every_step else 0
+        return PlainDecoder(parts(d_fed), maxout(config.d_memory), context_every_step=every_step)
+    cross_attn = SingleHeadAttention(config.d_decoder, config.d_memory, attention.score, attention.d_attention or None)
+    if isinstance(attention, AttendBefore):
+        return AttendBeforeDecoder(parts(cross_attn.d_context), maxout(cross_attn.d_context), cross_attn)
+    d_fed = config.d_decoder if attention.input_feeding else 0
+    return AttendAfterDecoder(parts(d_fed), cross_attn, input_feeding=attention.input_feeding)
+
+
+def _cells(config: RecurrentConfig, d_input: int, d_state: int, bidirectional: bool) -> nn.RNNBase:
+    dropout = config.layer_dropout if config.n_layers > 1 else 0.0  # it stands between layers
+    module: Any = CELLS[config.cell][0]
+    return module(d_input, d_state, config.n_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)

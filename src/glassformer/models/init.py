@@ -6,8 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config import FanInInit, Init, NormalInit, TransformerConfig, XavierInit
+from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.single_head_attention import SingleHeadAttention
+from glassformer.recurrent_config import RecurrentConfig
 
 
 @torch.no_grad()
@@ -35,6 +38,45 @@ def init_weights(model: Transformer, config: TransformerConfig) -> None:
                 _draw_matrix(part, scheme, module in residual, is_head, n_residual=len(residual))
         if isinstance(module, nn.Linear) and module.bias is not None:
             module.bias.zero_()
+
+
+@torch.no_grad()
+def init_recurrent_weights(model: RecurrentModel, config: RecurrentConfig) -> None:
+    """Every parameter uniform in ± `init_range`, or, where that is 0, by what it is for.
+
+    Tables N(0, 1/d_embedding), matrices by Xavier (Glorot 2010), those from state to state orthogonal (Saxe 2014),
+    gate by gate; biases 0, but 1 for the forget gate of an LSTM, so that it remembers at first (Jozefowicz 2015).
+    """
+    if config.init_range:
+        for parameter in model.parameters():
+            nn.init.uniform_(parameter, -config.init_range, config.init_range)
+        return
+    tables = {m.weight for m in model.modules() if isinstance(m, nn.Embedding)}
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=1 / math.sqrt(config.d_embedding))
+        elif isinstance(module, nn.Linear):
+            if module.weight not in tables:
+                nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                module.bias.zero_()
+        elif isinstance(module, nn.RNNBase):
+            _draw_cells(module)
+        elif isinstance(module, SingleHeadAttention) and module.vector is not None:
+            nn.init.xavier_uniform_(module.vector[None])
+
+
+def _draw_cells(module: nn.RNNBase) -> None:
+    width = module.hidden_size
+    for from_input, from_state, input_bias, state_bias in module.all_weights:
+        for gate in from_input.split(width):
+            nn.init.xavier_uniform_(gate)
+        for gate in from_state.split(width):
+            nn.init.orthogonal_(gate)
+        input_bias.zero_()
+        state_bias.zero_()
+        if isinstance(module, nn.LSTM):
+            input_bias[width : 2 * width] = 1.0  # gates i, f, g, o; the other bias is added to it
 
 
 def residual_projections(model: nn.Module) -> list[nn.Module]:

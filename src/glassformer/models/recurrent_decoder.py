@@ -1,0 +1,268 @@
+"""The recurrent decoder in its three kinds: without attention, attention before the step, attention after it.
+
+Letters: B batch, T target length, S source length, E d_embedding, D d_decoder, C width of what is seen of the source.
+y is the token that is read, s the top layer's state, c the context. Biases, which the papers leave out, are there.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.models.recurrent_encoder import Encoding
+from glassformer.nn.attention import Tap, scoped
+from glassformer.nn.recurrence import CellStep, States, Stepper, in_order, reading_order, run, run_masked, where
+from glassformer.nn.single_head_attention import SingleHeadAttention
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the decoder knows of the source, computed once."""
+
+    summary: Tensor
+    """(B, C): the encoder's last state."""
+    memory: tuple[Tensor, Tensor] | None = None
+    """Keys and values of the attention, (B, S, ·), where there is one."""
+    mask: Tensor | None = None
+    """(B, S) True = a real source token."""
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """What a recurrent model remembers between steps of generation; a step makes a new one and leaves the old."""
+
+    lengths: Tensor
+    """(B,) real tokens so far."""
+    layers: States
+    """Of every layer (h,), or (h, c) for an LSTM; (B, D) each."""
+    attentional: Tensor | None
+    """(B, D): h̃ of the step before, where it is fed to the next."""
+    source: Source
+
+    def select(self, rows: Tensor) -> "RecurrentState":
+        """The state whose row i is this one's row `rows[i]`: expands, reorders, drops."""
+        source = self.source
+        return RecurrentState(
+            lengths=self.lengths[rows],
+            layers=tuple(tuple(part[rows] for part in layer) for layer in self.layers),
+            attentional=None if self.attentional is None else self.attentional[rows],
+            source=Source(
+                summary=source.summary[rows],
+                memory=None if source.memory is None else (source.memory[0][rows], source.memory[1][rows]),
+                mask=None if source.mask is None else source.mask[rows],
+            ),
+        )
+
+    def or_else(self, old: "RecurrentState", rows: Tensor) -> "RecurrentState":
+        """This state in the rows (B,) that are True, and in the others the `old` one, of the same source."""
+        attentional = self.attentional
+        if attentional is not None and old.attentional is not None:
+            attentional = torch.where(rows[:, None], attentional, old.attentional)
+        return replace(self, layers=where(rows, self.layers, old.layers), attentional=attentional)
+
+    def crop(self, lengths: Tensor) -> "RecurrentState":
+        """A recurrent state cannot: `ValueError`."""
+        raise ValueError("a recurrent state cannot forget what it has read: keep the state from before instead")
+
+    @property
+    def cache_bytes(self) -> int:
+        """Memory of the state, source included."""
+        tensors = [self.source.summary, *(self.source.memory or ()), *(part for layer in self.layers for part in layer)]
+        tensors += [] if self.attentional is None else [self.attentional]
+        return sum(t.numel() * t.element_size() for t in tensors)
+
+
+class MaxoutReadout(nn.Module):
+    """tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ) of t̃ = U s + V E y + C c, l = d_embedding (Bahdanau 2015, appendix A.2.2; Goodfellow 2013).
+
+    s is the state after the step, as section 3.1 has it (the appendix prints the one before); the halves of t̃ are
+    paired where the paper pairs neighbours.
+    """
+
+    def __init__(self, d_decoder: int, d_embedding: int, d_context: int) -> None:
+        super().__init__()
+        self.state_proj = nn.Linear(d_decoder, 2 * d_embedding)
+        self.token_proj = nn.Linear(d_embedding, 2 * d_embedding, bias=False)
+        self.context_proj = nn.Linear(d_context, 2 * d_embedding, bias=False)
+
+    def forward(self, states: Tensor, embedded: Tensor, contexts: Tensor) -> Tensor:
+        """(B, T, D), (B, T, E), (B, T or 1, C) → (B, T, E)."""
+        both = self.state_proj(states) + self.token_proj(embedded) + self.context_proj(contexts)
+        return torch.maximum(*both.chunk(2, dim=-1))
+
+
+@dataclass(frozen=True)
+class DecoderParts:
+    """What every kind of decoder is made of."""
+
+    tokens: nn.Embedding
+    cells: nn.RNNBase
+    cell_step: CellStep
+    embedding_dropout: float = 0.0
+
+
+class RecurrentDecoder(nn.Module, ABC):
+    """sₜ = f([E yₜ₋₁; fed], sₜ₋₁), and what is read of it: the kinds differ in the two methods `fed` and `read`.
+
+    Step by step in a loop; in one call of PyTorch's module where no step is fed with what the one before has made
+    (`steps_alone` is False). A tap sees the loop, the reference of that call.
+    """
+
+    steps_alone: bool
+    """One step after the other: a step is fed with what an attention has made of the step before."""
+
+    def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None = None) -> None:
+        super().__init__()
+        self.tokens = parts.tokens
+        self.cells = parts.cells
+        self.cell_step = parts.cell_step
+        self.embedding_dropout = parts.embedding_dropout
+        self.deep_output = deep_output
+
+    @abstractmethod
+    def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
+        """(B, ·): what joins the token in the input of the next step."""
+
+    @abstractmethod
+    def read(self, states: Tensor, fed: Tensor | None, source: Source, tap: Tap | None = None) -> tuple[Tensor, Tensor]:
+        """What is read of the new states (B, T, D), as wide as they; and the contexts, (B, T or 1, C)."""
+
+    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
+        """The state before the first token: `first` for the layers, and the source with its `mask` (B, S)."""
+        # Under autocast the bridge ends in half precision; the state is kept in that of the parameters.
+        dtype = self.tokens.weight.dtype
+        return RecurrentState(
+            lengths=torch.zeros(len(encoding.memory), dtype=torch.long, device=encoding.memory.device),
+            layers=tuple(tuple(part.to(dtype) for part in layer) for layer in first),
+            attentional=None,
+            source=Source(encoding.summary.to(dtype), mask=mask),
+        )
+
+    def forward(
+        self, token_ids: Tensor, state: RecurrentState, attention_mask: Tensor | None = None, tap: Tap | None = None
+    ) -> tuple[Tensor, RecurrentState]:
+        """`token_ids` (B, T), `attention_mask` (B, T) True = real → what the head reads, (B, T, ·), and the state.
+
+        Padding, wherever it stands, leaves no trace in the state.
+        """
+        x = F.dropout(self.tokens(token_ids), self.embedding_dropout, self.training)
+        x = x if tap is None else tap("embeddings", x)
+        if self.steps_alone or tap is not None:
+            read, contexts, state = self._one_by_one(x, state, attention_mask, tap)
+        else:
+            read, contexts, state = self._at_once(x, state, attention_mask)
+        if self.deep_output is not None:
+            read = self.deep_output(read, x, contexts)
+        n_new = token_ids.shape[1] if attention_mask is None else attention_mask.sum(dim=1)
+        return read, replace(state, lengths=state.lengths + n_new)
+
+    def _one_by_one(
+        self, x: Tensor, state: RecurrentState, real: Tensor | None, tap: Tap | None
+    ) -> tuple[Tensor, Tensor, RecurrentState]:
+        step = Stepper(self.cells, self.cell_step, x.shape[2])
+        reads, contexts = [], []
+        for t, projected in enumerate(step.project(x)):
+            fed = self.fed(state, tap)
+            layers = step(projected, fed, state.layers)
+            if tap is not None:
+                hidden, *cell = layers[-1]
+                layers = (*layers[:-1], (tap("hidden", hidden[:, None])[:, 0], *cell))
+            read, context = self.read(layers[-1][0][:, None], fed, state.source, tap)
+            reads.append(read)
+            contexts.append(context)
+            after = replace(state, layers=layers, attentional=None if state.attentional is None else read[:, 0])
+            state = after if real is None else after.or_else(state, real[:, t])
+        return torch.cat(reads, dim=1), torch.cat(contexts, dim=1), state
+
+    def _at_once(self, x: Tensor, state: RecurrentState, real: Tensor | None) -> tuple[Tensor, Tensor, RecurrentState]:
+        fed = self.fed(state)
+        if fed is not None:
+            x = torch.cat((x, fed[:, None].expand(-1, x.shape[1], -1)), dim=2)
+        if real is None:
+            states, layers = run(self.cells, x, state.layers)
+        else:
+            order = reading_order(real)
+            states, layers = run_masked(self.cells, in_order(x, order), real.sum(dim=1), state.layers)
+            states = in_order(states, order.argsort(dim=1))
+        return *self.read(states, fed, state.source), replace(state, layers=layers)
+
+
+class PlainDecoder(RecurrentDecoder):
+    """sₜ = f(E yₜ₋₁, sₜ₋₁): the source is known by the first state alone (Sutskever 2014, section 2).
+
+    With `context_every_step` sₜ = f([E yₜ₋₁; c], sₜ₋₁), where c is the encoder's last state (Cho 2014, section 2.2).
+    """
+
+    steps_alone = False
+
+    def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None, *, context_every_step: bool) -> None:
+        super().__init__(parts, deep_output)
+        self.context_every_step = context_every_step
+
+    def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
+        return state.source.summary if self.context_every_step else None
+
+    def read(self, states: Tensor, fed: Tensor | None, source: Source, tap: Tap | None = None) -> tuple[Tensor, Tensor]:
+        return states, source.summary[:, None]
+
+
+class AttendBeforeDecoder(RecurrentDecoder):
+    """cₜ = attend(sₜ₋₁), sₜ = f([E yₜ₋₁; cₜ], sₜ₋₁): the former state looks (Bahdanau 2015, section 3.1).
+
+    Of several layers the top one looks, and the bottom one reads the context.
+    """
+
+    steps_alone = True
+
+    def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None, cross_attn: SingleHeadAttention) -> None:
+        super().__init__(parts, deep_output)
+        self.cross_attn = cross_attn
+
+    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
+        return with_memory(super().start(encoding, first, mask), self.cross_attn, encoding)
+
+    def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
+        return look(self.cross_attn, state.layers[-1][0][:, None], state.source, tap)[:, 0]
+
+    def read(self, states: Tensor, fed: Tensor | None, source: Source, tap: Tap | None = None) -> tuple[Tensor, Tensor]:
+        assert fed is not None
+        return states, fed[:, None]
+
+
+class AttendAfterDecoder(RecurrentDecoder):
+    """sₜ = f(E yₜ₋₁, sₜ₋₁), cₜ = attend(sₜ), h̃ₜ = tanh(W[cₜ; sₜ]): the new state looks (Luong 2015, section 3, eq. 5).
+
+    With `input_feeding` sₜ = f([E yₜ₋₁; h̃ₜ₋₁], sₜ₋₁), so that a step knows where the one before has looked (section
+    3.3); h̃₀ is 0.
+    """
+
+    def __init__(self, parts: DecoderParts, cross_attn: SingleHeadAttention, *, input_feeding: bool) -> None:
+        super().__init__(parts)
+        d_decoder = parts.cells.hidden_size
+        self.cross_attn = cross_attn
+        self.combine = nn.Linear(cross_attn.d_context + d_decoder, d_decoder)
+        self.steps_alone = input_feeding
+
+    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
+        state = with_memory(super().start(encoding, first, mask), self.cross_attn, encoding)
+        return replace(state, attentional=torch.zeros_like(state.layers[-1][0])) if self.steps_alone else state
+
+    def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
+        return state.attentional
+
+    def read(self, states: Tensor, fed: Tensor | None, source: Source, tap: Tap | None = None) -> tuple[Tensor, Tensor]:
+        contexts = look(self.cross_attn, states, source, tap)
+        return torch.tanh(self.combine(torch.cat((contexts, states), dim=2))), contexts
+
+
+def with_memory(state: RecurrentState, cross_attn: SingleHeadAttention, encoding: Encoding) -> RecurrentState:
+    """The state with the keys and values that its attention will look at."""
+    return replace(state, source=replace(state.source, memory=cross_attn.project_memory(encoding.memory)))
+
+
+def look(cross_attn: SingleHeadAttention, queries: Tensor, source: Source, tap: Tap | None) -> Tensor:
+    """The contexts (B, T, C) that `queries` (B, T, D) find in the source."""
+    assert source.memory is not None
+    return cross_attn(queries, *source.memory, source.mask, scoped(tap, "cross_attn"))

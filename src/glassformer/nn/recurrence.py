@@ -1,0 +1,162 @@
+"""Recurrent layers: a whole sequence through PyTorch's modules, or one step at a time from the same weights.
+
+Letters: B batch, T length, E width of the input, D width of the state, G gates. The state of a layer is a tuple of
+(B, D): (h,), or (h, c) for an LSTM. The state of a module is a tuple of those, bottom layer first.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+
+LayerState = tuple[Tensor, ...]
+States = tuple[LayerState, ...]
+CellStep = Callable[[Tensor, Tensor, LayerState], LayerState]
+"""(W x + b, U h + b', state) → the next state; the two sums are (B, G·D), gates side by side."""
+
+
+def rnn_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> LayerState:
+    """h' = tanh(W x + U h) (Elman 1990).
+
+    >>> rnn_step(torch.zeros(1, 2), torch.zeros(1, 2), (torch.ones(1, 2),))
+    (tensor([[0., 0.]]),)
+    """
+    return (torch.tanh(from_input + from_state).to(state[0].dtype),)  # half precision stays within the step
+
+
+def gru_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> LayerState:
+    """r, z = σ(W x + U h); n = tanh(W x + r ∘ U h); h' = (1 - z) ∘ n + z ∘ h (Cho 2014, section 2.3).
+
+    As in PyTorch the reset gate r stands outside of U, where Cho has U(r ∘ h), and z keeps the old state.
+
+    >>> gru_step(torch.zeros(1, 3), torch.zeros(1, 3), (torch.ones(1, 1),))
+    (tensor([[0.5000]]),)
+    """
+    (hidden,) = state
+    widths = (2 * hidden.shape[1], hidden.shape[1])
+    input_gates, input_new = from_input.split_with_sizes(widths, dim=1)
+    state_gates, state_new = from_state.split_with_sizes(widths, dim=1)
+    reset, keep = torch.sigmoid(input_gates + state_gates).chunk(2, dim=1)
+    new = torch.tanh(input_new + reset * state_new)
+    return (new + keep * (hidden - new),)
+
+
+def lstm_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> LayerState:
+    """i, f, o = σ(W x + U h); g = tanh(W x + U h); c' = f ∘ c + i ∘ g; h' = o ∘ tanh(c') (Hochreiter 1997, Gers 2000).
+
+    Gates lie in the order i, f, g, o.
+
+    >>> h, c = lstm_step(torch.zeros(1, 4), torch.zeros(1, 4), (torch.zeros(1, 1), torch.ones(1, 1)))
+    >>> c
+    tensor([[0.5000]])
+    """
+    write, keep, new, read = (from_input + from_state).chunk(4, dim=1)
+    cell = keep.sigmoid() * state[1] + write.sigmoid() * new.tanh()
+    return read.sigmoid() * cell.tanh(), cell
+
+
+class Stepper:
+    """A recurrent module one step at a time: for steps whose input holds what the step before has made.
+
+    The input of the bottom layer is [x; fed]. The share of x, known for all steps, is multiplied at once by
+    `project`; `fed` may be None. What does not change from step to step is worked out in the constructor.
+    """
+
+    def __init__(self, cells: nn.RNNBase, cell_step: CellStep, d_x: int) -> None:
+        self.cell_step = cell_step
+        self.dropout = cells.dropout if cells.training else 0.0
+        # w_ih, w_hh, b_ih, b_hh of each layer
+        self.layers = [tuple(_as_multiplied(p) for p in layer) for layer in cells.all_weights]
+        w_in = self.layers[0][0]
+        self.w_x, self.w_fed = w_in[:, :d_x], w_in[:, d_x:]
+
+    def project(self, x: Tensor) -> Sequence[Tensor]:
+        """(B, T, E) → T times (B, G·D)."""
+        # unbind, because its backward is one stack; indexing by t would fill a whole tensor for each t.
+        return F.linear(x, self.w_x, self.layers[0][2]).unbind(dim=1)
+
+    def __call__(self, projected: Tensor, fed: Tensor | None, states: States) -> States:
+        """One step of every layer: `projected` (B, G·D), `fed` (B, ·)."""
+        from_input = projected if fed is None else projected + F.linear(fed, self.w_fed)
+        new: list[LayerState] = []
+        for (w_in, w_state, b_in, b_state), state in zip(self.layers, states, strict=True):
+            if new:
+                from_input = F.linear(F.dropout(new[-1][0], self.dropout), w_in, b_in)
+            new.append(self.cell_step(from_input, F.linear(state[0], w_state, b_state), state))
+        return tuple(new)
+
+
+def run(cells: nn.RNNBase, x: Tensor, states: States | None = None) -> tuple[Tensor, States]:
+    """A whole sequence without padding: `x` (B, T, E) → the top layer's states (B, T, D), and the last of each layer.
+
+    Both directions of a bidirectional module stand side by side, in the outputs and in the last states. `states` are
+    where it begins, zeros when None.
+    """
+    outputs, last = cells(x, _joined(states))
+    return outputs, _apart(cells, last)
+
+
+def run_masked(cells: nn.RNNBase, x: Tensor, lengths: Tensor, states: States | None = None) -> tuple[Tensor, States]:
+    """`run` over rows whose first `lengths` (B,) tokens are real: padding leaves no trace, its outputs are zeros.
+
+    A row without a real token ends where it began.
+    """
+    # A packed row cannot be empty: it reads one token, which is taken back afterwards.
+    packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
+    outputs, last = cells(packed, _joined(states))
+    outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])
+    is_empty = lengths == 0
+    ends = _apart(cells, last)
+    begins = states or tuple(tuple(torch.zeros_like(part) for part in layer) for layer in ends)
+    return outputs.masked_fill(is_empty[:, None, None], 0.0), where(~is_empty, ends, begins)
+
+
+def reading_order(real: Tensor, reverse: bool = False) -> Tensor:
+    """The place of each token to read: a row's real tokens from first to last (or from last to first), then padding.
+
+    `real` (B, T) bool, True = a real token → (B, T), a permutation of each row; its argsort leads back.
+
+    >>> real = torch.tensor([[False, True, True], [True, False, True]])
+    >>> reading_order(real).tolist(), reading_order(real, reverse=True).tolist()
+    ([[1, 2, 0], [0, 2, 1]], [[2, 1, 0], [2, 0, 1]])
+    """
+    n_tokens = real.shape[1]
+    place = torch.arange(n_tokens, device=real.device)
+    turn = n_tokens - 1 - place if reverse else place
+    return torch.where(real, turn, n_tokens).argsort(dim=1, stable=True)
+
+
+def in_order(x: Tensor, order: Tensor) -> Tensor:
+    """(B, T, ·) with the positions of each row taken in `order` (B, T)."""
+    return x.gather(1, order[:, :, None].expand(-1, -1, x.shape[2]))
+
+
+def where(rows: Tensor, new: States, old: States) -> States:
+    """`new` in the rows (B,) that are True, `old` in the others."""
+    return tuple(
+        tuple(torch.where(rows[:, None], n, o) for n, o in zip(*parts, strict=True))
+        for parts in zip(new, old, strict=True)
+    )
+
+
+def _joined(states: States | None) -> Tensor | tuple[Tensor, ...] | None:
+    """As PyTorch's modules take them: (n_layers, B, D), and a pair of those for an LSTM."""
+    if states is None:
+        return None
+    joined = tuple(torch.stack(parts) for parts in zip(*states, strict=True))
+    return joined if len(joined) > 1 else joined[0]
+
+
+def _apart(cells: nn.RNNBase, last: Tensor | tuple[Tensor, ...]) -> States:
+    """The inverse of `_joined`, with both directions of a layer side by side."""
+    parts = last if isinstance(last, tuple) else (last,)
+    by_part = [part.unflatten(0, (cells.num_layers, -1)).transpose(1, 2).flatten(2).unbind(0) for part in parts]
+    return tuple(zip(*by_part, strict=True))
+
+
+def _as_multiplied(weight: Tensor) -> Tensor:
+    """In the precision that autocast multiplies in: it would convert a part of a matrix anew at every step."""
+    kind = weight.device.type
+    return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight

@@ -1,0 +1,77 @@
+"""One decoder state looks at an encoder: the attention that came before heads, with the score as an argument."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.nn.attention import Tap
+from glassformer.nn.attention_functions import (
+    additive_scores,
+    masked_softmax,
+    multiplicative_scores,
+    scaled_dot_product_scores,
+)
+
+Score = Literal["additive", "dot", "general", "scaled_dot"]
+
+_PROJECTED: dict[Score, str] = {"additive": "qk", "dot": "", "general": "k", "scaled_dot": "qkv"}
+"""Which of queries, keys and values pass through a matrix."""
+
+
+class SingleHeadAttention(nn.Module):
+    """context = Σⱼ softmaxⱼ(score(h, sⱼ)) vⱼ, for a state h (width `d_query`) and memory sⱼ (width `d_memory`).
+
+    - "additive": vᵀ tanh(W₁h + W₂s) (Bahdanau 2015, appendix A.1.2), which is Luong's "concat" vᵀ tanh(W[h; s])
+      with W in two halves.
+    - "dot": hᵀs, "general": hᵀW s (Luong 2015, section 3.1, equation 8).
+    - "scaled_dot": (W₁h)ᵀ(W₂s) / √A over the values W₃s (Vaswani 2017, equation 1, with one head).
+
+    Letters: B batch, T query length, S source length, A `d_attention`, W `d_context`, the width of a value: `d_memory`,
+    or A where values are projected. Dot and general have no A, and dot needs states of one width.
+    """
+
+    def __init__(self, d_query: int, d_memory: int, score: Score, d_attention: int | None = None) -> None:
+        super().__init__()
+        projected = _PROJECTED[score]
+        if score == "dot" and d_query != d_memory:
+            raise ValueError(f"dot compares states of one width, and these have {d_query} and {d_memory}")
+        d_key = (d_attention or d_query) if "q" in projected else d_query
+        self.d_context = d_key if "v" in projected else d_memory
+        self.q_proj = nn.Linear(d_query, d_key, bias=False) if "q" in projected else None
+        self.k_proj = nn.Linear(d_memory, d_key, bias=False) if "k" in projected else None
+        self.v_proj = nn.Linear(d_memory, self.d_context, bias=False) if "v" in projected else None
+        self.vector = nn.Parameter(torch.empty(d_key)) if score == "additive" else None
+        if self.vector is not None:
+            nn.init.uniform_(self.vector, -1 / math.sqrt(d_key), 1 / math.sqrt(d_key))
+        self.multiply = scaled_dot_product_scores if score == "scaled_dot" else multiplicative_scores
+
+    def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, S, D) → keys (B, S, A) and values (B, S, W): what no query changes, computed once a source."""
+        keys = memory if self.k_proj is None else self.k_proj(memory)
+        return keys, memory if self.v_proj is None else self.v_proj(memory)
+
+    def forward(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, tap: Tap | None = None
+    ) -> Tensor:
+        """`query` (B, T, D), `keys` and `values` from `project_memory`, `mask` (B, S) True = real → (B, T, W).
+
+        A source without a real token gives a context of zeros. The tap is shown scores and weights, (B, 1, T, S),
+        and the context, (B, 1, T, W): one head.
+        """
+        query = query if self.q_proj is None else self.q_proj(query)
+        scores = _shown(tap, "scores", self.scores(query, keys))
+        weights = _shown(tap, "weights", masked_softmax(scores, None if mask is None else mask[:, None]))
+        return _shown(tap, "context", weights @ values)
+
+    def scores(self, query: Tensor, keys: Tensor) -> Tensor:
+        """(B, T, S), of a query and keys that are projected."""
+        if self.vector is None:
+            return self.multiply(query, keys)
+        return additive_scores(query, keys, self.vector)
+
+
+def _shown(tap: Tap | None, name: str, x: Tensor) -> Tensor:
+    """`x` (B, T, ·), or what the tap makes of it as one head, (B, 1, T, ·)."""
+    return x if tap is None else tap(name, x[:, None])[:, 0]

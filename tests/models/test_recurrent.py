@@ -1,0 +1,309 @@
+"""The recurrent lineage in every way it is used: padded, step by step, tapped, trained, built."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from configs import RECURRENT, Recorder, random_ids, random_inputs, random_model
+from glassformer.models.build import build_model
+from glassformer.recurrent_config import NoAttention
+
+EVERY = pytest.mark.parametrize("name", RECURRENT)
+LOOKING = [name for name, config in RECURRENT.items() if not isinstance(config.attention, NoAttention)]
+AT_ONCE = [name for name in RECURRENT if not build_model(RECURRENT[name]).decoder.steps_alone]
+B, T, S = 3, 6, 5
+MASK = torch.tensor([[True] * T, [False, False, True, True, True, True], [True, False, True, True, False, False]])
+SOURCE_MASK = torch.tensor([[True] * S, [True, True, False, False, False], [False, True, False, True, True]])
+
+
+def close(ours: Tensor, expected: Tensor) -> None:
+    """Equal but for the rounding of float64."""
+    torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
+
+
+@EVERY
+def test_gradients_reach_the_past_the_whole_source_and_no_other_row(name: str) -> None:
+    model, leaves = random_model(name), {}
+
+    def leaf(stack: str) -> object:
+        return lambda x: leaves.setdefault(stack, x.detach().requires_grad_())
+
+    inputs = random_inputs(model)
+    tap = Recorder({f"{stack}.embeddings": leaf(stack) for stack in ("encoder", "decoder")})
+    model(inputs.token_ids, **inputs.others, tap=tap)[0, 4].cos().sum().backward()
+    reached = {stack: x.grad.abs().amax(dim=2) > 0 for stack, x in leaves.items()}
+    assert reached["decoder"].tolist() == [[t <= 4 for t in range(9)], [False] * 9]
+    assert reached["encoder"].tolist() == [[True] * 7, [False] * 7]
+
+
+@EVERY
+@pytest.mark.parametrize("tapped", [False, True])
+def test_padding_anywhere_changes_nothing(name: str, tapped: bool) -> None:
+    """Left, right and between, in target and source, together in one batch, with the future unseen."""
+    model = random_model(name)
+    inputs = random_inputs(model, B, T, S)
+    token_ids, source_ids = inputs.token_ids, inputs.others["source_ids"]
+    tap = Recorder() if tapped else None
+    logits = model(token_ids, MASK, source_ids=source_ids, source_attention_mask=SOURCE_MASK, tap=tap)
+    assert logits.isfinite().all()
+    for b in range(B):
+        alone = model(token_ids[b : b + 1, MASK[b]], source_ids=source_ids[b : b + 1, SOURCE_MASK[b]])
+        close(logits[b, MASK[b]], alone[0])
+    other = torch.where(MASK, token_ids, (token_ids + 1) % 19)
+    changed = torch.where(SOURCE_MASK, source_ids, (source_ids + 1) % 13)
+    close(model(other, MASK, source_ids=changed, source_attention_mask=SOURCE_MASK)[MASK], logits[MASK])
+
+
+@EVERY
+def test_rows_of_nothing_but_padding_are_finite(name: str) -> None:
+    """On both sides, in logits and gradients; other rows are untouched."""
+    model = random_model(name)
+    inputs = random_inputs(model, B, T, S)
+    mask, source_mask = MASK.clone(), SOURCE_MASK.clone()
+    mask[1], source_mask[2] = False, False
+    logits = model(inputs.token_ids, mask, **inputs.others, source_attention_mask=source_mask)
+    assert logits.isfinite().all()
+    close(logits[0], model(inputs.token_ids, MASK, **inputs.others, source_attention_mask=SOURCE_MASK)[0])
+    logits.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
+
+
+@EVERY
+def test_the_memory_stands_in_the_order_of_the_source(name: str) -> None:
+    """Whichever way it was read: a state depends on its own token, and on others from the side that it came from."""
+    model = random_model(name)
+    source_ids = random_inputs(model, 1, T, S).others["source_ids"]
+    memory = model.encode(source_ids, torch.ones_like(source_ids, dtype=torch.bool)).memory
+    close(memory, model.encode(source_ids).memory)
+    changed = source_ids.clone()
+    changed[0, 2] = (changed[0, 2] + 1) % 13
+    differs = (model.encode(changed).memory - memory)[0].abs().amax(dim=1) > 0
+    if model.config.bidirectional:
+        assert differs.all()
+    else:
+        expected = torch.arange(S) <= 2 if model.config.reverse_source else torch.arange(S) >= 2
+        assert torch.equal(differs, expected)
+
+
+@EVERY
+@pytest.mark.parametrize("n_prefill", [1, 4])
+def test_steps_are_the_forward(name: str, n_prefill: int) -> None:
+    model = random_model(name)
+    inputs = random_inputs(model, B, T, S)
+    source = {**inputs.others, "source_attention_mask": SOURCE_MASK}
+    logits, state = model.step(inputs.token_ids[:, :n_prefill], model.start(B, T, **source))
+    pieces = [logits]
+    for t in range(n_prefill, T):
+        assert state.lengths.tolist() == [t] * B
+        logits, state = model.step(inputs.token_ids[:, t : t + 1], state)
+        pieces.append(logits)
+    close(torch.cat(pieces, dim=1), model(inputs.token_ids, **source))
+
+
+@EVERY
+def test_padding_leaves_no_trace_in_the_state(name: str) -> None:
+    """A padded prefill, a row without a token in one of the pieces; then each row goes on as if alone."""
+    model = random_model(name)
+    inputs = random_inputs(model, B, T, S)
+    state = model.start(B, T, **inputs.others)
+    for begin in (0, 2):
+        piece = slice(begin, begin + 2 if begin == 0 else T)
+        _, state = model.step(inputs.token_ids[:, piece], state, MASK[:, piece])
+    assert state.lengths.tolist() == MASK.sum(dim=1).tolist()
+    logits, _ = model.step(inputs.token_ids[:, :1], state)
+    for b in range(B):
+        token_ids = torch.cat((inputs.token_ids[b, MASK[b]], inputs.token_ids[b, :1]))[None]
+        close(logits[b, -1], model(token_ids, **inputs.rows(slice(b, b + 1)).others)[0, -1])
+
+
+@EVERY
+def test_select_expands_reorders_and_drops_and_keeps_the_old_state(name: str) -> None:
+    model, rows = random_model(name), torch.tensor([2, 0, 0, 2])
+    inputs = random_inputs(model, B, T, S)
+    source = {**inputs.others, "source_attention_mask": SOURCE_MASK}
+    expected = model(inputs.token_ids, **source)[:, -1]
+    _, state = model.step(inputs.token_ids[:, :-1], model.start(B, T, **source))
+    selected = state.select(rows)
+    assert selected.lengths.tolist() == [T - 1] * 4
+    for _ in range(2):  # a step makes a new state: the old one can be stepped again
+        close(model.step(inputs.token_ids[rows, -1:], selected)[0][:, 0], expected[rows])
+        close(model.step(inputs.token_ids[:, -1:], state)[0][:, 0], expected)
+    assert selected.cache_bytes * 3 == state.cache_bytes * 4 > 0
+
+
+def test_what_a_state_cannot_do_is_said() -> None:
+    model = random_model("luong")
+    source_ids = random_ids(19, 2, 3)
+    with pytest.raises(ValueError, match="cannot forget"):
+        model.start(2, 9, source_ids).crop(torch.tensor([0, 0]))
+    with pytest.raises(ValueError, match="source_ids"):
+        model.start(2, 9)
+    with pytest.raises(ValueError, match=r"3 rows.* 2"):
+        model.start(3, 9, source_ids)
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_the_loop_is_the_whole_call(name: str) -> None:
+    """Logits and every gradient; a tap sees the loop."""
+    results = []
+    for tap in (None, Recorder()):
+        model = random_model(name)
+        inputs = random_inputs(model, B, T, S)
+        logits = model(inputs.token_ids, MASK, **inputs.others, source_attention_mask=SOURCE_MASK, tap=tap)
+        logits[MASK].square().sum().backward()
+        results.append([logits[MASK], *(p.grad for p in model.parameters())])
+    for whole, looped in zip(*results, strict=True):
+        close(whole, looped)
+
+
+class Calls(Recorder):
+    """A recorder that keeps every call."""
+
+    def __call__(self, name: str, x: Tensor) -> Tensor:
+        super().__call__(name, x)
+        self.seen.setdefault(f"all {self.prefix}{name}", []).append(x)  # type: ignore[arg-type,attr-defined]
+        return x
+
+    def scope(self, name: str) -> "Calls":
+        inner = Calls()
+        inner.seen, inner.prefix = self.seen, f"{self.prefix}{name}."
+        return inner
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_a_tap_sees_the_alignment_of_every_step(name: str) -> None:
+    model, tap = random_model(name), Calls()
+    inputs = random_inputs(model, B, T, S)
+    model(inputs.token_ids, **inputs.others, source_attention_mask=SOURCE_MASK, tap=tap)
+    calls = tap.seen["all decoder.cross_attn.weights"]
+    assert [x.shape for x in calls] == [(B, 1, 1, S)] * T
+    weights = torch.cat(calls, dim=2)
+    close(weights.sum(dim=3), torch.ones(B, 1, T).double())
+    assert torch.equal((weights > 0).any(dim=2)[:, 0], SOURCE_MASK)  # in the order of the source
+    assert [x.shape for x in tap.seen["all decoder.hidden"]] == [(B, 1, 16)] * T
+    _, state = model.step(
+        inputs.token_ids[:, :-1], model.start(B, T, **inputs.others, source_attention_mask=SOURCE_MASK)
+    )
+    stepped = Recorder()
+    model.step(inputs.token_ids[:, -1:], state, tap=stepped)
+    close(stepped.seen["decoder.cross_attn.weights"], calls[-1])
+
+
+@pytest.mark.parametrize("name", LOOKING)
+def test_weights_that_a_tap_replaces_are_used(name: str) -> None:
+    """All on source position 1, in every step: the memory is one position then, and nothing else counts."""
+    model = random_model(name)
+    inputs = random_inputs(model, B, T, S)
+
+    def only_position_1(weights: Tensor) -> Tensor:
+        return torch.zeros_like(weights).index_fill(3, torch.tensor([1]), 1.0)
+
+    replaced = model(inputs.token_ids, **inputs.others, tap=Recorder({"decoder.cross_attn.weights": only_position_1}))
+    one = Recorder({"encoder.memory": lambda memory: memory[:, 1:2].expand_as(memory)})
+    close(replaced, model(inputs.token_ids, **inputs.others, tap=one))
+    assert not torch.allclose(replaced, model(inputs.token_ids, **inputs.others))
+
+
+@EVERY
+def test_a_hidden_state_that_a_tap_replaces_goes_on(name: str) -> None:
+    """Zeroed, at every step, it alters every position; where nothing else is read, nothing is left."""
+    model, tap = random_model(name), Recorder({"decoder.hidden": torch.zeros_like})
+    inputs = random_inputs(model, B, T, S)
+    zeroed = model(inputs.token_ids, **inputs.others, tap=tap)
+    plain = model(inputs.token_ids, **inputs.others)
+    assert ((zeroed - plain).abs().amax(dim=(0, 2)) > 1e-6).all()
+    if isinstance(model.config.attention, NoAttention) and not model.config.attention.deep_output:
+        assert not zeroed.any()  # the head has no bias
+
+
+@EVERY
+@pytest.mark.parametrize("autocast", [False, True])
+def test_one_batch_is_learned_and_every_parameter_with_it(name: str, autocast: bool) -> None:
+    torch.manual_seed(0)
+    model = build_model(replace(RECURRENT[name], layer_dropout=0.01, embedding_dropout=0.01, output_dropout=0.01))
+    inputs = random_inputs(model, B, T, S)
+    begin = [p.detach().clone() for p in model.parameters()]
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    losses = []
+    for _ in range(40):
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+            logits = model(inputs.token_ids[:, :-1], MASK[:, :-1], **inputs.others, source_attention_mask=SOURCE_MASK)
+            loss = F.cross_entropy(logits[MASK[:, :-1]].float(), inputs.token_ids[:, 1:][MASK[:, :-1]])
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 1
+    assert all(not torch.equal(p, before) for p, before in zip(model.parameters(), begin, strict=True))
+
+
+def test_each_dropout_acts_in_training_only() -> None:
+    for field in ("embedding_dropout", "layer_dropout", "output_dropout"):
+        model = random_model(replace(RECURRENT["luong"], **{field: 0.5}))
+        inputs = random_inputs(model)
+        plain = model(inputs.token_ids, **inputs.others)
+        assert torch.equal(model(inputs.token_ids, **inputs.others), plain)
+        model.train()
+        assert not torch.allclose(model(inputs.token_ids, **inputs.others), plain), field
+
+
+@EVERY
+def test_tables_are_shared_as_the_configuration_says(name: str) -> None:
+    model, config = build_model(RECURRENT[name]), RECURRENT[name]
+    source, target, head = model.encoder.tokens, model.decoder.tokens, model.output.proj
+    assert (source.weight is target.weight) == config.share_embeddings
+    assert (head.weight is target.weight) == config.tie_output
+    assert source.num_embeddings == (config.source_vocab_size or 19) and target.num_embeddings == 19
+    assert model.n_parameters() == sum(
+        x.numel() for x in {x.data_ptr(): x for x in model.state_dict().values()}.values()
+    )
+    names = [n for n, _ in model.named_parameters()]
+    assert len(names) == len({id(p) for p in model.parameters()})
+    assert build_model(config, device="meta").n_parameters() == model.n_parameters()
+
+
+def test_weights_start_by_what_they_are_for() -> None:
+    torch.manual_seed(0)
+    config = replace(RECURRENT["luong"], d_embedding=64, d_encoder=48, d_decoder=48, vocab_size=200)
+    model = build_model(config)
+    assert model.decoder.tokens.weight.std().item() == pytest.approx(64**-0.5, rel=0.05)
+    for gate in model.decoder.cells.weight_hh_l0.split(48):
+        torch.testing.assert_close(gate @ gate.T, torch.eye(48))
+    for matrix in (*model.decoder.cells.weight_ih_l0.split(48), model.decoder.combine.weight, model.output.proj.weight):
+        bound = (6 / sum(matrix.shape)) ** 0.5
+        assert 0.95 * bound < matrix.abs().max() <= bound
+    for cells in (model.encoder.cells, model.decoder.cells):
+        for *_, input_bias, state_bias in cells.all_weights:
+            forget = torch.arange(4 * 48).div(48, rounding_mode="floor") == 1
+            assert torch.equal(input_bias + state_bias, forget.float())
+    assert not any(p.any() for n, p in model.named_parameters() if p.dim() == 1 and "cells" not in n)
+
+
+def test_weights_start_uniform_where_a_range_is_given() -> None:
+    model = build_model(replace(RECURRENT["bahdanau"], init_range=0.08, vocab_size=200))
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    assert 0.079 < weights.abs().max() <= 0.08
+    assert weights.std().item() == pytest.approx(0.08 / 3**0.5, rel=0.05)
+    assert all(p.any() for p in model.parameters())
+
+
+@EVERY
+def test_a_fresh_model_is_uncertain(name: str) -> None:
+    """Its loss on random targets is near ln V."""
+    torch.manual_seed(0)
+    widths = {"d_embedding": 64, "d_encoder": 64 if not RECURRENT[name].bidirectional else 32, "d_decoder": 64}
+    model = build_model(replace(RECURRENT[name], vocab_size=300, **widths))
+    inputs = random_inputs(model, 8, 16, S)
+    loss = F.cross_entropy(model(inputs.token_ids, **inputs.others).flatten(0, 1), random_ids(300, 8 * 16, seed=5))
+    assert loss.item() == pytest.approx(math.log(300), abs=0.25)
+
+
+def test_parameters_are_counted() -> None:
+    """Bahdanau's: tables 2·19·6; GRUs 2·3·(5·(6 + 5) + 10) and 3·(16·(6 + 10 + 16) + 32); bridge 10·16 + 16;
+    attention 16·16 + 16·10 + 16; maxout 12·(16 + 6 + 10) + 12; head 19·6."""
+    expected = 228 + 6 * 65 + 3 * 544 + 176 + 432 + 396 + 114
+    assert build_model(RECURRENT["bahdanau"]).n_parameters() == expected

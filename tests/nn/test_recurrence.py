@@ -1,0 +1,125 @@
+"""Steps in the open against PyTorch's modules; padding anywhere against rows without any."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from configs import randomise
+from glassformer.nn.recurrence import Stepper, gru_step, in_order, lstm_step, reading_order, rnn_step, run, run_masked
+
+CELLS = {"rnn": (nn.RNN, rnn_step), "gru": (nn.GRU, gru_step), "lstm": (nn.LSTM, lstm_step)}
+B, T, D_X, D_FED, D = 4, 6, 3, 2, 5
+REAL = torch.tensor(
+    [[True] * T, [False, False, True, True, True, False], [True, False, True, False, False, True], [False] * T]
+)
+EVERY = pytest.mark.parametrize("cell", CELLS)
+
+
+def made(cell: str, n_layers: int = 2, bidirectional: bool = False, d_fed: int = D_FED) -> nn.RNNBase:
+    cells = CELLS[cell][0](D_X + d_fed, D, n_layers, batch_first=True, bidirectional=bidirectional).double()
+    randomise(cells)
+    return cells
+
+
+def random(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def states(cell: str, n_layers: int = 2) -> tuple[tuple[Tensor, ...], ...]:
+    n_parts = 2 if cell == "lstm" else 1
+    return tuple(tuple(random(B, D, seed=7 * i + j) for j in range(n_parts)) for i in range(n_layers))
+
+
+@EVERY
+@pytest.mark.parametrize("d_fed", [0, D_FED])
+@pytest.mark.parametrize("n_layers", [1, 2])
+def test_the_loop_is_pytorchs_module(cell: str, d_fed: int, n_layers: int) -> None:
+    """Outputs, last states and every gradient."""
+    x, fed = random(B, T, D_X), random(B, T, d_fed, seed=1)
+    results = []
+    for looped in (True, False):
+        cells, state = made(cell, n_layers, d_fed=d_fed), states(cell, n_layers)
+        if looped:
+            step, tops = Stepper(cells, CELLS[cell][1], D_X), []
+            for t, projected in enumerate(step.project(x)):
+                state = step(projected, fed[:, t] if d_fed else None, state)
+                tops.append(state[-1][0])
+            outputs = torch.stack(tops, dim=1)
+        else:
+            outputs, state = run(cells, torch.cat((x, fed), dim=2), state)
+        last = [part for layer in state for part in layer]
+        (outputs.square().sum() + sum(part.sum() for part in last)).backward()
+        results.append([outputs, *last, *(p.grad for p in cells.parameters())])
+    for loop, module in zip(*results, strict=True):
+        torch.testing.assert_close(loop, module, rtol=1e-10, atol=1e-10)
+
+
+def test_dropout_stands_between_layers_in_training_only() -> None:
+    """Of three layers the outputs of two are dropped; with p near 1 the top one sees zeros."""
+    cells = nn.GRU(D_X, D, 3, batch_first=True, dropout=0.999).double()
+    randomise(cells)
+    x, begin = random(B, T, D_X), states("gru", 3)
+    for training in (True, False):
+        cells.train(training)
+        step = Stepper(cells, gru_step, D_X)
+        torch.manual_seed(0)
+        above = step(step.project(x)[0], None, begin)
+        expected = run(cells.eval(), x[:, :1], begin)[1]
+        torch.testing.assert_close(above[0][0], expected[0][0])
+        assert torch.allclose(above[1][0], expected[1][0]) is not training
+
+
+@EVERY
+@pytest.mark.parametrize(("bidirectional", "begins"), [(False, False), (True, False), (False, True)])
+def test_padding_anywhere_leaves_no_trace(cell: str, bidirectional: bool, begins: bool) -> None:
+    cells, x = made(cell, bidirectional=bidirectional, d_fed=0), random(B, T, D_X)
+    begin = states(cell) if begins else None
+    order = reading_order(REAL)
+    outputs, last = run_masked(cells, in_order(x, order), REAL.sum(dim=1), begin)
+    outputs = in_order(outputs, order.argsort(dim=1))
+    assert not outputs[~REAL].any()
+    for b in range(B - 1):
+        row = begin and tuple(tuple(part[b : b + 1] for part in layer) for layer in begin)
+        alone, ends = run(cells, x[b : b + 1, REAL[b]], row)
+        torch.testing.assert_close(outputs[b, REAL[b]], alone[0])
+        for layer, of_row in zip(last, ends, strict=True):
+            torch.testing.assert_close([part[b] for part in layer], [part[0] for part in of_row])
+    for i, layer in enumerate(last):  # the empty row ends where it began
+        for j, part in enumerate(layer):
+            assert torch.equal(part[-1], begin[i][j][-1] if begin else torch.zeros_like(part[-1]))
+
+
+def test_both_directions_stand_side_by_side() -> None:
+    """The last state of the forward direction is that at the last token, of the backward one that at the first."""
+    cells, x = made("lstm", bidirectional=True, d_fed=0), random(B, T, D_X)
+    outputs, last = run(cells, x)
+    assert [tuple(part.shape for part in layer) for layer in last] == [((B, 2 * D), (B, 2 * D))] * 2
+    assert torch.equal(last[-1][0][:, :D], outputs[:, -1, :D])
+    assert torch.equal(last[-1][0][:, D:], outputs[:, 0, D:])
+
+
+def test_gradients_pass_over_padding() -> None:
+    cells, x = made("gru", d_fed=0), random(B, T, D_X).requires_grad_()
+    order = reading_order(REAL)
+    outputs, last = run_masked(cells, in_order(x, order), REAL.sum(dim=1))
+    (outputs.square().sum() + last[0][0].sum()).backward()
+    assert x.grad is not None and torch.equal(x.grad.abs().sum(dim=2) > 0, REAL)
+    assert all(p.grad.isfinite().all() for p in cells.parameters())
+
+
+@EVERY
+def test_half_precision_under_autocast(cell: str) -> None:
+    """Products in bfloat16, the state in float32; the loop and the module agree to bfloat16's rounding."""
+    cells, x = made(cell).float(), random(B, T, D_X).float()
+    begin = tuple(tuple(part.float() for part in layer) for layer in states(cell))
+    fed = random(B, D_FED, seed=1).float()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        step = Stepper(cells, CELLS[cell][1], D_X)
+        projected = step.project(x)
+        assert projected[0].dtype == torch.bfloat16
+        state = begin
+        for inputs in projected:
+            state = step(inputs, fed, state)
+    assert all(part.dtype == torch.float32 for layer in state for part in layer)
+    _, exact = run(cells, torch.cat((x, fed[:, None].expand(-1, T, -1)), dim=2), begin)
+    torch.testing.assert_close(state, exact, rtol=0, atol=0.05)

@@ -1,0 +1,120 @@
+"""One state over a memory: every score from its formula, masks, taps, widths."""
+
+import math
+
+import pytest
+import torch
+from torch import Tensor
+
+from configs import Recorder, randomise
+from glassformer.nn.single_head_attention import SingleHeadAttention
+
+B, T, S, D_QUERY, D_MEMORY, A = 3, 4, 5, 6, 8, 7
+MASK = torch.tensor([[True] * S, [False, True, False, True, True], [False] * S])
+SCORES = {"additive": A, "dot": None, "general": None, "scaled_dot": A}
+
+
+def made(score: str) -> tuple[SingleHeadAttention, Tensor, Tensor]:
+    """The module with every parameter random, queries (B, T, ·) and a memory (B, S, D_MEMORY)."""
+    d_query = D_MEMORY if score == "dot" else D_QUERY
+    attention = SingleHeadAttention(d_query, D_MEMORY, score, SCORES[score]).double()
+    randomise(attention)
+    generator = torch.Generator().manual_seed(1)
+    query, memory = (torch.randn(B, *s, generator=generator).double() for s in ((T, d_query), (S, D_MEMORY)))
+    return attention, query.requires_grad_(), memory.requires_grad_()
+
+
+def by_hand(attention: SingleHeadAttention, score: str, h: Tensor, memory: Tensor, real: Tensor) -> Tensor:
+    """The context of one state (·,) over the real rows of a memory (S, D_MEMORY), one position after the other."""
+    p = dict(attention.named_parameters())
+    scores, values = [], []
+    for s in memory[real]:
+        match score:
+            case "additive":
+                scores.append(p["vector"] @ torch.tanh(p["q_proj.weight"] @ h + p["k_proj.weight"] @ s))
+            case "dot":
+                scores.append(h @ s)
+            case "general":
+                scores.append(h @ p["k_proj.weight"] @ s)
+            case "scaled_dot":
+                scores.append((p["q_proj.weight"] @ h) @ (p["k_proj.weight"] @ s) / math.sqrt(A))
+        values.append(p["v_proj.weight"] @ s if score == "scaled_dot" else s)
+    if not scores:
+        return torch.zeros(attention.d_context, dtype=h.dtype)
+    shares = torch.stack(scores).exp() / torch.stack(scores).exp().sum()
+    return sum(share * value for share, value in zip(shares, values, strict=True))
+
+
+@pytest.mark.parametrize("score", SCORES)
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_context_is_the_formulas(score: str, masked: bool) -> None:
+    attention, query, memory = made(score)
+    context = attention(query, *attention.project_memory(memory), MASK if masked else None)
+    assert context.shape == (B, T, attention.d_context)
+    for b in range(B):
+        real = MASK[b] if masked else torch.ones(S, dtype=torch.bool)
+        for t in range(T):
+            torch.testing.assert_close(context[b, t], by_hand(attention, score, query[b, t], memory[b], real))
+
+
+def test_luongs_concat_is_the_additive_score_with_one_matrix_in_two_halves() -> None:
+    """vᵀ tanh(W[h; s]) with W = [W₁ W₂]."""
+    attention, query, memory = made("additive")
+    joined = torch.cat((attention.q_proj.weight, attention.k_proj.weight), dim=1)
+    pairs = torch.cat((query[:, :, None].expand(-1, -1, S, -1), memory[:, None].expand(-1, T, -1, -1)), dim=3)
+    tap = Recorder()
+    attention(query, *attention.project_memory(memory), tap=tap)
+    torch.testing.assert_close(tap.seen["scores"][:, 0], torch.tanh(pairs @ joined.T) @ attention.vector)
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_gradients_reach_everything_but_padding_and_are_finite(score: str) -> None:
+    attention, query, memory = made(score)
+    attention(query, *attention.project_memory(memory), MASK).square().sum().backward()
+    assert memory.grad is not None and torch.equal(memory.grad.abs().sum(dim=2) > 0, MASK)
+    assert query.grad is not None and torch.equal(query.grad.abs().sum(dim=(1, 2)) > 0, MASK.any(dim=1))
+    assert all(p.grad is not None and p.grad.isfinite().all() and p.grad.any() for p in attention.parameters())
+
+
+@pytest.mark.parametrize("score", SCORES)
+def test_a_tap_sees_one_head_and_what_it_returns_is_used(score: str) -> None:
+    attention, query, memory = made(score)
+    keys, values = attention.project_memory(memory)
+    tap = Recorder()
+    torch.testing.assert_close(attention(query, keys, values, MASK, tap), attention(query, keys, values, MASK))
+    assert {name: x.shape for name, x in tap.seen.items()} == {
+        "scores": (B, 1, T, S),
+        "weights": (B, 1, T, S),
+        "context": (B, 1, T, attention.d_context),
+    }
+    sums = tap.seen["weights"].sum(dim=3)
+    torch.testing.assert_close(sums, MASK.any(dim=1)[:, None, None].expand(B, 1, T).double())
+    assert not tap.seen["weights"].masked_select(~MASK[:, None, None]).any()
+    last_only = Recorder({"weights": lambda w: torch.zeros_like(w).index_fill(3, torch.tensor(S - 1), 1.0)})
+    torch.testing.assert_close(attention(query, keys, values, MASK, last_only), values[:, -1:].expand(-1, T, -1))
+    evened = Recorder({"scores": torch.zeros_like})
+    torch.testing.assert_close(attention(query, keys, values, None, evened)[:, 0], values.mean(dim=1))
+    doubled = Recorder({"context": lambda c: 2 * c})
+    torch.testing.assert_close(attention(query, keys, values, MASK, doubled), 2 * attention(query, keys, values, MASK))
+
+
+def test_no_score_outvotes_the_mask() -> None:
+    """The hidden position scores +30000, the open one -30000."""
+    attention = SingleHeadAttention(1, 1, "dot")
+    memory = torch.tensor([[[-300.0], [300.0]]])
+    context = attention(torch.tensor([[[100.0]]]), memory, memory, torch.tensor([[True, False]]))
+    assert context.item() == -300.0
+
+
+def test_widths() -> None:
+    with pytest.raises(ValueError, match=r"6 and 8"):
+        SingleHeadAttention(D_QUERY, D_MEMORY, "dot")
+    assert SingleHeadAttention(D_QUERY, D_MEMORY, "additive").vector.shape == (D_QUERY,)
+    assert SingleHeadAttention(D_QUERY, D_MEMORY, "scaled_dot").d_context == D_QUERY
+    n_parameters = {s: sum(p.numel() for p in made(s)[0].parameters()) for s in SCORES}
+    assert n_parameters == {
+        "additive": A * (D_QUERY + D_MEMORY + 1),
+        "dot": 0,
+        "general": D_QUERY * D_MEMORY,
+        "scaled_dot": A * (D_QUERY + 2 * D_MEMORY),
+    }
