@@ -316,6 +316,25 @@ def test_fused_queries_keys_and_values_are_stepped_as_the_matrices_that_they_are
     torch.testing.assert_close(weight, torch.cat(parts), rtol=0, atol=1e-12)
 
 
+def test_the_gates_of_a_recurrent_layer_are_stepped_as_the_matrices_that_they_are() -> None:
+    cells = nn.GRU(5, 4, num_layers=2, bidirectional=True).double()
+    named = dict(cells.named_parameters())
+    matrices = {name: p for name, p in named.items() if p.ndim == 2}
+    assert [name for name, _ in optimizers.hidden_matrices(cells)] == list(matrices) and len(matrices) == 8
+    gates = {name: [nn.Parameter(gate.detach().clone()) for gate in p.chunk(3)] for name, p in matrices.items()}
+    ours = build_optimizer(cells, MuonConfig())
+    apart = Muon([muon_group([gate for parts in gates.values() for gate in parts])])
+    for p in named.values():
+        p.grad = torch.randn_like(p)
+    for name, p in matrices.items():
+        for gate, gradient in zip(gates[name], p.grad.chunk(3), strict=True):  # type: ignore[union-attr]
+            gate.grad = gradient.clone()
+    ours.step()
+    apart.step()
+    for name, p in matrices.items():
+        torch.testing.assert_close(p, torch.cat(gates[name]), rtol=0, atol=1e-12)
+
+
 def test_parameters_without_gradient_are_left_alone() -> None:
     model = tiny_model()
     before = [parameter.detach().clone() for parameter in model.parameters()]

@@ -68,21 +68,29 @@ def parameter_groups(model: nn.Module, config: AdamConfig | AdamWConfig) -> list
 
 
 def hidden_matrices(model: nn.Module) -> NamedParameters:
-    """The weights that Muon steps: of every `nn.Linear` inside a list of blocks (`nn.ModuleList`), by name.
+    """The weights that Muon steps: of every `nn.Linear` inside a list of blocks (`nn.ModuleList`) and of recurrent layers.
 
-    Outside the blocks stand the embeddings and their projections and the head, which do better with AdamW
+    Outside of these stand the embeddings and their projections and the head, which do better with AdamW
     (Jordan 2024).
     """
     blocks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
     linears = (module for block in blocks for module in block.modules() if isinstance(module, nn.Linear))
-    hidden = {id(linear.weight) for linear in linears} - _embedding_tables(model)
+    hidden = {id(linear.weight) for linear in linears} | {id(weight) for weight, _ in _recurrent_matrices(model)}
+    hidden -= _embedding_tables(model)
     return [(name, parameter) for name, parameter in _trained(model) if id(parameter) in hidden]
+
+
+def _recurrent_matrices(model: nn.Module) -> Iterator[tuple[Tensor, int]]:
+    """The matrices of RNN, GRU and LSTM layers, and the width of the gates that stand one above another in them."""
+    for module in model.modules():
+        if isinstance(module, nn.RNNBase):
+            yield from ((p, module.hidden_size) for p in module.parameters() if p.ndim == 2)
 
 
 def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
     matrices = hidden_matrices(model)
     if not matrices:
-        raise UserError("muon steps the linear layers inside blocks, and this model has none: use adamw")
+        raise UserError("muon steps linear layers inside blocks and recurrent layers, and this model has none: use adamw")
     names = {name for name, _ in matrices}
     rest = [(name, parameter) for name, parameter in _trained(model) if name not in names]
     options = {"momentum": config.momentum, "n_steps": config.n_steps, "adjust": config.adjust}
@@ -125,8 +133,9 @@ def _embedding_tables(model: nn.Module) -> set[int]:
 
 
 def _split_sizes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """Rows of queries, keys and values in each fused weight; the attention that owns it states them."""
-    return {
+    """Rows of queries, keys and values in each fused weight, as its attention states them, and of gates."""
+    gates = {weight: (width,) * (len(weight) // width) for weight, width in _recurrent_matrices(model)}
+    return gates | {
         cast(nn.Linear, module.qkv_proj).weight: cast(tuple[int, ...], module.split_sizes)
         for module in model.modules()
         if hasattr(module, "qkv_proj") and hasattr(module, "split_sizes")
