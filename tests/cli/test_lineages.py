@@ -1,0 +1,28 @@
+"""The lesson of the lineage, with real training: what attention is for shows in `compare`'s table."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Glassformer
+
+
+def test_attention_learns_what_one_vector_cannot_hold(glassformer: Glassformer, tmp_path: Path) -> None:
+    for name in ("reverse-gru", "reverse-bahdanau"):
+        reproduced = glassformer("reproduce", name, "--out", tmp_path / name, "--train.device", "cpu")
+        assert reproduced.code == 0 and reproduced.out.startswith("PASS"), reproduced.err
+    compared = glassformer(
+        "compare", tmp_path / "reverse-gru", tmp_path / "reverse-bahdanau", "--data.path", "builtin:reverse#test",
+        "--score", "exact_match", "--json",
+    )  # fmt: skip
+    without, with_attention = (json.loads(line) for line in compared.out.splitlines())
+    assert "no attention" in without["kind"] and "additive attention before" in with_attention["kind"]
+    assert with_attention["score"] > 99 and without["score"] < 60
+    assert with_attention["n_parameters"] < 2 * without["n_parameters"]
+
+
+@pytest.mark.parametrize("name", ["reverse-luong", "reverse-transformer"])
+def test_the_other_lineages_learn_it_too(glassformer: Glassformer, tmp_path: Path, name: str) -> None:
+    reproduced = glassformer("reproduce", name, "--out", tmp_path / name, "--train.device", "cpu")
+    assert reproduced.code == 0 and reproduced.out.startswith(f"PASS  {name}: exact_match 99"), reproduced.err
