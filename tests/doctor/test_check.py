@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from configs import RECURRENT
 from doctor.others import GPT, LEN, LSTM, CachedGPT, D, V
 from glassformer import config as c
 from glassformer.doctor import CHECKS, Report, Result, check, check_model
@@ -50,6 +51,13 @@ def test_our_models_pass(name: str) -> None:
         "encoder": {"causality", "causality-by-gradient", "padding-left", "cache", "shift"},
         "encoder-decoder": {"padding-left"},
     }.get(name)
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_our_recurrent_models_pass(name: str) -> None:
+    report = check_model(build_model(RECURRENT[name]))
+    assert report.ok, str(report)
+    assert {n for n, s in status(report).items() if s == "not applicable"} == {"padding-left"}
 
 
 def test_a_head_that_is_not_over_tokens_is_refused() -> None:

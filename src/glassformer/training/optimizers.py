@@ -68,7 +68,7 @@ def parameter_groups(model: nn.Module, config: AdamConfig | AdamWConfig) -> list
 
 
 def hidden_matrices(model: nn.Module) -> NamedParameters:
-    """The weights that Muon steps: of every `nn.Linear` inside a list of blocks (`nn.ModuleList`) and of recurrent layers.
+    """The weights that Muon steps: of every `nn.Linear` inside a list of blocks (`nn.ModuleList`), and recurrent ones.
 
     Outside of these stand the embeddings and their projections and the head, which do better with AdamW
     (Jordan 2024).
@@ -90,7 +90,9 @@ def _recurrent_matrices(model: nn.Module) -> Iterator[tuple[Tensor, int]]:
 def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
     matrices = hidden_matrices(model)
     if not matrices:
-        raise UserError("muon steps linear layers inside blocks and recurrent layers, and this model has none: use adamw")
+        raise UserError(
+            "muon steps linear layers inside blocks and recurrent layers, and this model has none: use adamw"
+        )
     names = {name for name, _ in matrices}
     rest = [(name, parameter) for name, parameter in _trained(model) if name not in names]
     options = {"momentum": config.momentum, "n_steps": config.n_steps, "adjust": config.adjust}
