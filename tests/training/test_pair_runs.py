@@ -65,6 +65,12 @@ def test_the_average_of_the_kept_checkpoints_is_published_and_told(tmp_path: Pat
     assert api.resume(outcome.folder).reports["valid"] == outcome.reports["valid"]
 
 
+def test_the_average_of_a_run_with_a_moving_average_is_measured_as_it_is_published(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, select="average", keep_checkpoints=2, ema_decay=0.9)
+    outcome = api.train(run, tmp_path / "run")
+    assert api.load(outcome.folder).evaluate() == outcome.reports["valid"]
+
+
 def test_a_run_is_stopped_and_chosen_by_a_score(tmp_path: Path) -> None:
     stopping = EarlyStopping(metric="exact_match", patience=2, higher_is_better=True)
     told = Recording()

@@ -181,8 +181,10 @@ class Trainer:
         average_directories([checkpoint.path_of(self.folder, step) for step in steps], folder)
         publish(folder, self.folder, self.progress.step)
         load_weights(self.network, folder / WEIGHTS)
+        self.average = None  # the checkpoints' weights were those of the moving average, if there was one
         self.reporter.say(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
-        return self._evaluate(log)
+        reports, _ = self._measure(log, "mean/")
+        return reports
 
     def _one_step(self) -> StepResult:
         config, step = self.config, self.progress.step
@@ -219,9 +221,11 @@ class Trainer:
             f"in {self.folder}"
         )
 
-    def _evaluate(self, log: MetricsLog) -> dict[str, LossReport]:
-        """Both splits, by the reported protocol, with the averaged weights when there are any."""
-        progress, config = self.progress, self.config
+    def _measure(self, log: MetricsLog, of: str = "") -> tuple[dict[str, LossReport], dict[str, float]]:
+        """Losses of both splits by the reported protocol, and scores, with the averaged weights when there are any.
+
+        Told, and logged under names that begin with `of`.
+        """
         with self._chosen_weights(), evaluation_mode(self.network):
             reports = {
                 split: evaluate_loss(
@@ -237,17 +241,24 @@ class Trainer:
             sample = None if self.task.sample is None else self.task.sample()
             scores = {} if self.task.score is None else self.task.score()
         values = {
-            f"{split}/{name}": value
+            f"{of}{split}/{name}": value
             for split, report in reports.items()
             for name, value in report.to_dict().items()
             if name != "n_tokens"
         }
+        values |= {f"{of}valid/{name}": value for name, value in scores.items()}
         if not all(math.isfinite(report.loss) for report in reports.values()):
             raise self._diverged("an evaluated loss is no number")
-        log.write(progress.step, **values, **{f"valid/{name}": x for name, x in scores.items()}, sample=sample)
-        self.reporter.evaluation(progress.step, reports, sample)
+        log.write(self.progress.step, **values, sample=sample)
+        self.reporter.evaluation(self.progress.step, reports, sample)
         if scores:
             self.reporter.say("  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+        return reports, scores
+
+    def _evaluate(self, log: MetricsLog) -> dict[str, LossReport]:
+        """Measures, and draws the conclusions: is it the best, does the run stop, does the rate drop."""
+        progress, config = self.progress, self.config
+        reports, scores = self._measure(log)
         progress.valid = reports["valid"].to_dict()
         stopping = config.early_stopping
         metric = (progress.valid | scores)["loss" if stopping is None else stopping.metric]
