@@ -41,7 +41,7 @@ def test_train_evaluate_generate_resume(glassformer: Glassformer, tmp_path: Path
 
     found = glassformer("evaluate", out, "--json")
     report = json.loads(found.out)
-    assert found.code == 0 and list(report) == ["loss", "perplexity", "bits_per_byte", "n_tokens"]
+    assert found.code == 0 and list(report) == ["loss", "perplexity", "bits_per_byte", "n_tokens", "smoothed_loss"]
     assert api.load(out).evaluate().to_dict() == report
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert report["loss"] == min(line["valid/loss"] for line in lines if "valid/loss" in line)
