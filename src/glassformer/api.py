@@ -1,5 +1,6 @@
 """The Python interface: `load` a model directory and use it; `train` a run."""
 
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
@@ -10,8 +11,9 @@ import torch
 
 from glassformer.data.batching import Example
 from glassformer.data.pair_batching import evaluation_batches
-from glassformer.data.pair_tokens import encode_pairs
-from glassformer.data.pairs import Pair, PairCorpus, read_pairs
+from glassformer.data.pair_files import Dropped, Pair
+from glassformer.data.pair_tokens import PairFile, encode_pairs
+from glassformer.data.pairs import PairCorpus, read_pairs
 from glassformer.data.sources import read_documents
 from glassformer.data.tokens import TokenFile, encode_text
 from glassformer.errors import UserError
@@ -33,6 +35,11 @@ from glassformer.training.pair_task import objective_of, pairs_of, within
 from glassformer.training.text_task import context_of, corpus_of, prepared_tokens, text_of
 
 Progress = Callable[[int, int], None]
+Say = Callable[[str], None]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Model:
     device: torch.device
     others: tuple[Network, ...] = ()
     """Further members of an ensemble (`ensemble`), which translation averages."""
+    data_digest: str | None = None
+    """Of the data that it was trained on; None where no state of training stands beside the model."""
 
     @property
     def is_seq2seq(self) -> bool:
@@ -177,21 +186,23 @@ class Model:
         *,
         source: str | Path | None = None,
         target: str | Path | None = None,
+        say: Say = _warn,
     ) -> LossReport:
         """The reported loss on the validation side of the run's own data, or on the whole of other data.
 
         Every target once; the trainer's number, by its own code. Text is cut into consecutive windows of the context
-        length; pairs are `source` and `target`, two aligned files, or `path`, one file that holds both.
+        length; pairs are `source` and `target`, two aligned files, or `path`, one file that holds both. `say` is told
+        what is left out (`pairs`), and that the run's own data has changed since.
         """
         if self.is_seq2seq:
-            is_own = path is None and source is None and target is None
-            batches, objective, total, n_bytes = self._pair_batches(self.pairs(path, source, target), is_own)
+            _, encoded = self._pairs(path, source, target, say)
+            batches, objective, total, n_bytes = self._pair_batches(encoded)
         else:
             if source is not None or target is not None:
                 raise UserError(
                     f"{self.run.name} has no source and is evaluated on a text: give it as --data.path FILE"
                 )
-            batches, objective, total, n_bytes = self._text_batches(path)
+            batches, objective, total, n_bytes = self._text_batches(path, say)
         autocast = torch.bfloat16 if self.run.train.precision == "bf16" else None
         report = (lambda done: progress(done, total)) if progress else None
         with evaluation_mode(self.network):
@@ -204,47 +215,67 @@ class Model:
         *,
         source: str | Path | None = None,
         target: str | Path | None = None,
+        say: Say = _warn,
         **settings: Any,
     ) -> dict[str, float | str]:
         """Scores of what it writes for the sources of the same data: BLEU and chrF, or error rates; in percent."""
-        pairs = self.pairs(path, source, target)
+        pairs = self.pairs(path, source, target, say)
         return translation_scores(self.translator, pairs, pairs_of(self.run), self._beam(settings), progress)
 
     def pairs(
-        self, path: str | Path | None = None, source: str | Path | None = None, target: str | Path | None = None
+        self,
+        path: str | Path | None = None,
+        source: str | Path | None = None,
+        target: str | Path | None = None,
+        say: Say = _warn,
     ) -> list[Pair]:
-        """The pairs of some files, or the validation pairs of the run."""
+        """The validation pairs of the run that fit the model, or the pairs of some files.
+
+        `say` is told how many have an empty side, and how many of the run's own are too long, which are left out as
+        in training. Of other files a pair that is too long is a `UserError`: without it the scores would be others.
+        """
+        return self._pairs(path, source, target, say)[0]
+
+    def _pairs(
+        self, path: str | Path | None, source: str | Path | None, target: str | Path | None, say: Say
+    ) -> tuple[list[Pair], PairFile]:
         data = pairs_of(self.run)
         if path is None and source is None and target is None:
-            return PairCorpus(data).split[1]
-        names = {"path": path, "source": source, "target": target}
-        asked: dict[str, Any] = {name: None if value is None else str(value) for name, value in names.items()}
-        return read_pairs(replace(data, **asked, valid_path=None, valid_source=None, valid_target=None))
+            corpus = PairCorpus(data)
+            self._say_changed(corpus.digest, corpus.name, say)
+            pairs, too_long = corpus.split[1], say
+        else:
+            names = {"path": path, "source": source, "target": target}
+            asked: dict[str, Any] = {name: None if value is None else str(value) for name, value in names.items()}
+            dropped = Dropped()
+            data = replace(data, **asked, valid_path=None, valid_source=None, valid_target=None)
+            pairs, too_long = read_pairs(data, dropped), _refuse
+            for sentence in dropped.sentences():
+                say(sentence)
+        encoded = encode_pairs(pairs, self.tokenizer, self.source_tokenizer, "pairs")
+        fitting = within(encoded, self.network.config, too_long)
+        return [pairs[row] for row in fitting.rows], fitting
 
-    def _pair_batches(
-        self, pairs: Sequence[Pair], is_own: bool
-    ) -> tuple[Iterable[Sequence[Example]], Objective, int, int | None]:
-        """Of the run's own pairs those that are too long are left out, as in training; of others they are refused."""
+    def _say_changed(self, digest: str, name: str, say: Say) -> None:
+        if self.data_digest is not None and self.data_digest != digest:
+            say(f"{name} is no longer what {self.run.name} was trained on: the held-out part may not be the same")
+
+    def _pair_batches(self, pairs: PairFile) -> tuple[Iterable[Sequence[Example]], Objective, int, int | None]:
         config = self.network.config
-
-        def too_long(sentence: str) -> None:
-            if not is_own:
-                raise UserError(f"{sentence.removesuffix(' and are left out')}: shorten them, or leave them out")
-
-        encoded = encode_pairs(pairs, self.tokenizer, self.source_tokenizer, "these pairs")
-        kept = within(encoded, config, too_long)
         separate = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
         objective = objective_of(config, Tokenizers(self.tokenizer, separate), self.run.objective.label_smoothing)
-        batches = evaluation_batches(kept, pairs_of(self.run).batch_tokens)
-        return batches, objective, int(kept.target_lengths.sum()) + kept.n_pairs, None
+        batches = evaluation_batches(pairs, pairs_of(self.run).batch_tokens)
+        return batches, objective, int(pairs.target_lengths.sum()) + pairs.n_pairs, None
 
-    def _text_batches(self, path: str | Path | None) -> tuple[Iterable[Sequence[Example]], Objective, int, int | None]:
-        tokens = self._tokens(path)
+    def _text_batches(
+        self, path: str | Path | None, say: Say
+    ) -> tuple[Iterable[Sequence[Example]], Objective, int, int | None]:
+        tokens = self._tokens(path, say)
         apart = not isinstance(text_of(self.run).arrangement, WindowRows)
         rows = evaluation_rows(tokens, context_of(self.run), self.network.config.vocab_size, apart)
         return rows, CausalObjective(self.run.objective.label_smoothing), tokens.n_tokens, tokens.n_bytes
 
-    def _tokens(self, path: str | Path | None) -> TokenFile:
+    def _tokens(self, path: str | Path | None, say: Say) -> TokenFile:
         data = text_of(self.run)
         # The validation text that the run names is read as the trainer read it, end tokens and all.
         is_own = path is None or str(Path(path).absolute()) == data.valid_path
@@ -253,7 +284,13 @@ class Model:
             return encode_text(self.tokenizer, documents, name=str(path))
         if data.path is None:
             raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
-        return prepared_tokens(self.run, corpus_of(self.run), self.tokenizer).valid
+        corpus = corpus_of(self.run)
+        self._say_changed(corpus.digest, corpus.name, say)
+        return prepared_tokens(self.run, corpus, self.tokenizer).valid
+
+
+def _refuse(sentence: str) -> None:
+    raise UserError(f"{sentence.removesuffix(' and are left out')}: shorten them, or leave them out")
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -> Model:
@@ -265,28 +302,34 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -
     stored = read_model(path)
     source_tokenizer = stored.source_tokenizer or stored.tokenizer
     network = stored.network.to(where)
-    return Model(network, stored.tokenizer, source_tokenizer, stored.generation, stored.run, where)
+    digest = (_numbers(path) or {}).get("data_digest")
+    return Model(network, stored.tokenizer, source_tokenizer, stored.generation, stored.run, where, data_digest=digest)
 
 
 def ensemble(models: Sequence[Model]) -> Model:
     """Several models of the same tokenizers as one that translates with the mean of their probabilities."""
     first = models[0]
-    for other in models[1:]:
+    for number, other in enumerate(models[1:], 2):
         for name in ("tokenizer", "source_tokenizer"):
             if getattr(other, name).fingerprint != getattr(first, name).fingerprint:
-                raise UserError(f"{first.run.name} and {other.run.name} have another {name}: they cannot vote together")
+                raise UserError(
+                    f"model 1 ({first.run.name}) and model {number} ({other.run.name}) differ in their "
+                    f"{name.replace('_', ' ')}: they cannot vote together"
+                )
     return replace(first, others=tuple(model.network for model in models[1:]))
 
 
 def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
     """Seconds of training steps and target tokens behind a run's newest checkpoint; None where none is kept."""
-    path = Path(folder)
-    steps = checkpoint.steps(path)
-    state = checkpoint.path_of(path, steps[-1]) if steps else path
-    if not (state / checkpoint.STATE).exists():
-        return None, None
-    numbers = checkpoint.load_numbers(state)
-    return float(numbers["seconds"]), int(numbers["n_targets"])
+    numbers = _numbers(Path(folder))
+    return (None, None) if numbers is None else (float(numbers["seconds"]), int(numbers["n_targets"]))
+
+
+def _numbers(folder: Path) -> dict[str, Any] | None:
+    """The numbers of the training that a run's newest checkpoint, or a checkpoint, keeps."""
+    steps = checkpoint.steps(folder)
+    state = checkpoint.path_of(folder, steps[-1]) if steps else folder
+    return checkpoint.load_numbers(state) if (state / checkpoint.STATE).exists() else None
 
 
 def train(run: Run, out: str | Path | None = None, reporter: LaunchReporter | None = None) -> Outcome:

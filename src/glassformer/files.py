@@ -133,6 +133,13 @@ def require_writable(folder: Path) -> None:
         raise UserError(f"cannot write {folder}: {reason(error)}; choose a place that can be written") from error
 
 
+def require_file_place(path: Path) -> None:
+    """Proves that a file can be written there, before work depends on it; leaves nothing behind."""
+    if path.is_dir():
+        raise UserError(f"{path} is a folder, and a file is to be written: give it a name")
+    require_writable(path.parent)
+
+
 @contextmanager
 def new_folder(final: Path) -> Iterator[Path]:
     """A temporary folder beside `final` that becomes `final` when the block ends well, and vanishes when it does not.

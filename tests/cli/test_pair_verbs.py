@@ -1,6 +1,7 @@
 """The verbs of encoder-decoders: train on pairs, translate, score, evaluate, average, compare; and mistakes."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,6 +75,9 @@ def test_translate_keeps_the_order_and_gives_a_line_for_a_line(
     assert piped.out == printed.out
     written = glassformer("translate", pairs.folder, "--input", tmp_path / "in.txt", "--output", tmp_path / "out.txt")
     assert written.out == "" and (tmp_path / "out.txt").read_text() == printed.out
+    for place in (tmp_path, Path()):
+        refused = glassformer("translate", pairs.folder, "--input", tmp_path / "in.txt", "--output", place)
+        require_one_sentence(refused, "is a folder")
     voted = glassformer("translate", pairs.folder, pairs.folder, "--input", tmp_path / "in.txt")
     assert voted.out == printed.out  # a model agrees with itself
 
@@ -103,6 +107,60 @@ def test_score_gives_the_log_probability_of_each_target(
     assert report.n_tokens == sum(record["n_tokens"] for record in records)
 
 
+def test_score_gives_a_line_for_a_line_whatever_is_on_it(
+    glassformer: Glassformer, pairs: Outcome, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_text("the dog\n\ncat\n red\tdog \n")
+    (tmp_path / "b").write_text("hund die\nkatze\n\n hund\trot \n")
+    printed = glassformer("score", pairs.folder, "--source", tmp_path / "a", "--target", tmp_path / "b")
+    lines = [line.split("\t") for line in printed.out.splitlines()]
+    assert printed.code == 0 and [len(line) for line in lines] == [3] * 4
+    assert lines[2][1:] == ["1", ""] and float(lines[2][0]) < 0, "an empty target is its end alone"
+    model = api.load(pairs.folder)
+    assert model.score(["cat "], [" katze"]) == model.score(["cat"], ["katze"]), "space around is left out in training"
+
+
+def test_evaluate_says_what_it_leaves_out(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("the dog\n\ncat\n")
+    (tmp_path / "b").write_text("hund die\nkatze\nkatze\n")
+    files = ["--data.source", tmp_path / "a", "--data.target", tmp_path / "b"]
+    for verb in ("evaluate", "compare"):
+        said = glassformer(verb, pairs.folder, *files).err
+        assert said.count("1 pair has an empty side and is left out (the first: line 2 of") == 1
+    with pytest.warns(UserWarning, match="1 pair has an empty side"):
+        api.load(pairs.folder).text_scores(source=tmp_path / "a", target=tmp_path / "b")
+
+
+def test_own_pairs_that_are_too_long_are_left_out_of_loss_and_scores_alike(
+    glassformer: Glassformer, tmp_path: Path
+) -> None:
+    run = pair_run(tmp_path, model=replace(PAIR_MODEL, max_len=6, source_max_len=5), max_steps=2)
+    outcome = api.train(run, tmp_path / "run")
+    done = glassformer("evaluate", outcome.folder, "--json")
+    assert json.loads(done.out)["loss"] == outcome.reports["valid"].loss
+    assert done.code == 0 and done.err.count("validation pairs are longer") + done.err.count("pairs are longer") == 1
+    table = glassformer("compare", outcome.folder)
+    assert table.code == 0 and "pairs are longer than the model's 5 source" in table.err
+
+
+def test_evaluate_says_that_the_runs_own_data_has_changed(glassformer: Glassformer, tmp_path: Path) -> None:
+    outcome = api.train(pair_run(tmp_path, max_steps=2), tmp_path / "run")
+    assert "no longer" not in glassformer("evaluate", outcome.folder, "--loss-only").err
+    with (tmp_path / "valid.en").open("a") as source, (tmp_path / "valid.de").open("a") as target:
+        source.write("dog\n")
+        target.write("hund\n")
+    assert "no longer what pairs was trained on" in glassformer("evaluate", outcome.folder, "--loss-only").err
+
+
+def test_without_the_scores_package_the_loss_alone_is_offered(
+    glassformer: Glassformer, pairs: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "sacrebleu", None)
+    require_one_sentence(glassformer("evaluate", pairs.folder), "glassformer[eval]", "--loss-only")
+    assert glassformer("evaluate", pairs.folder, "--loss-only").code == 0
+    require_one_sentence(glassformer("compare", pairs.folder), "glassformer[eval]")
+
+
 def test_evaluate_tells_the_loss_and_the_scores(glassformer: Glassformer, pairs: Outcome) -> None:
     found = json.loads(glassformer("evaluate", pairs.folder, "--beam", 1, "--json").out)
     assert found["loss"] == pairs.reports["valid"].loss
@@ -122,6 +180,7 @@ def test_average_of_a_runs_checkpoints(glassformer: Glassformer, pairs: Outcome,
     assert api.load(tmp_path / "mean").translate("the dog")
     require_one_sentence(glassformer("average", pairs.folder, "--out", tmp_path / "mean"), "exists already")
     require_one_sentence(glassformer("average", folders[0], "--out", tmp_path / "x"), "at least two models")
+    require_one_sentence(glassformer("average", pairs.folder, "--last", -1, "--out", tmp_path / "x"), "not be negative")
 
 
 def test_compare_prints_a_line_a_model_and_draws(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
@@ -133,6 +192,16 @@ def test_compare_prints_a_line_a_model_and_draws(glassformer: Glassformer, pairs
     row = json.loads(glassformer("compare", pairs.folder, "--json").out)
     assert row["n_parameters"] == api.load(pairs.folder).network.n_parameters() and row["train_tokens"] > 0
     require_one_sentence(glassformer("compare", pairs.folder, "--score", "wer"), "no score 'wer'", "bleu")
+    require_one_sentence(glassformer("compare", pairs.folder, "--plot", tmp_path / "plot.pdf"), "and not as .pdf")
+
+
+def test_compare_tells_models_of_one_name_apart(
+    glassformer: Glassformer, pairs: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(pairs.folder)
+    assert "run " in glassformer("compare", ".", "--beam", 1).out, "a folder's own name, not a dot"
+    twice = glassformer("compare", ".", pairs.folder, "--beam", 1).out.splitlines()
+    assert twice[1].startswith(". ") and twice[2].startswith(f"{pairs.folder} ")
 
 
 def test_data_pairs_reports_before_anything_is_trained(glassformer: Glassformer, tmp_path: Path) -> None:
@@ -177,4 +246,24 @@ def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tm
     too_long = glassformer("translate", pairs.folder, "--input", tmp_path / "long")
     require_one_sentence(too_long, "line 1", "reads at most 32")
     refused = glassformer("evaluate", pairs.folder, "--data.source", tmp_path / "long", "--data.target", tmp_path / "a")
-    require_one_sentence(refused, "longer than")
+    require_one_sentence(refused, "1 of the 2 pairs are longer than")
+
+
+@pytest.mark.parametrize(
+    ("result", "data", "words"),
+    [
+        ('metric = "wer"', "", "result.metric is wer, and this run has"),
+        ('metric = "bits_per_byte"', "", "result.metric is bits_per_byte"),
+        ('metric = "bleu"', 'outputs = "pronunciations"', "result.metric is bleu"),
+        ('side = "test"', "", "only built-in pairs have a test side"),
+    ],
+)
+def test_reproduce_refuses_a_result_that_it_could_not_measure_before_it_trains(
+    glassformer: Glassformer, tmp_path: Path, result: str, data: str, words: str
+) -> None:
+    recipe = tmp_path / "pairs.toml"
+    recipe.write_text(RECIPE.replace("[data]", f"[result]\n{result}\n[data]\n{data}"))
+    source, target = write_pairs(tmp_path)
+    done = glassformer("reproduce", recipe, "--data.source", source, "--data.target", target, "--out", tmp_path / "out")
+    require_one_sentence(done, words)
+    assert not (tmp_path / "out").exists()

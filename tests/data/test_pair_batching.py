@@ -20,7 +20,7 @@ def stream(lengths: np.ndarray) -> TokenFile:
 def pairs(n: int = 500, largest: int = 40) -> PairFile:
     source = np.clip(RNG.normal(14, 6, n), 1, largest).astype(np.int64)
     target = np.clip(source + RNG.integers(-3, 4, n), 1, largest)
-    return PairFile("the training pairs", stream(source), stream(target), np.arange(n))
+    return PairFile("training pairs", stream(source), stream(target), np.arange(n))
 
 
 def identity(example: object) -> int:
@@ -99,5 +99,5 @@ def test_a_pair_above_the_budget_and_no_pair_at_all_are_refused() -> None:
     longest = int(lengths(data).max())
     with pytest.raises(UserError, match=f"has {longest} tokens and data.batch_tokens is {longest - 1}"):
         TokenBudget(data, longest - 1, seed=0)
-    with pytest.raises(UserError, match="hold no pair that the model can read"):
+    with pytest.raises(UserError, match="the training pairs hold none that the model can read"):
         TokenBudget(data.within(1, 1)[0], 100, seed=0)

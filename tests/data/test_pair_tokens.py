@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.data.pair_batching import take
+from glassformer.data.pair_files import Pair
 from glassformer.data.pair_tokens import PairFile, encode_pairs, prepare_pairs
-from glassformer.data.pairs import Pair, PairCorpus
+from glassformer.data.pairs import PairCorpus
 from glassformer.data.tokens import SIDECAR
 from glassformer.run_config import PairData
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -55,6 +56,22 @@ def test_a_second_preparation_is_the_first_and_an_altered_one_is_made_anew(corpu
     assert texts(anew.train, of_target, of_source) == corpus.split[0]
     assert prepare_pairs(corpus, of_source, of_source, cache).folder != first.folder
     assert prepare_pairs(corpus, of_target, of_source, cache, dropout=0.1).folder != first.folder
+
+
+def test_each_side_of_the_training_pairs_has_a_dropout_of_its_own(corpus: PairCorpus, tmp_path: Path) -> None:
+    train, valid = corpus.split
+    learn = [text for pair in train for text in (pair.source, pair.target)]
+    tokenizer = Tokenizer.train(learn, vocab_size=300)
+
+    def n_tokens(**dropout: float) -> list[int]:
+        splits = prepare_pairs(corpus, tokenizer, tokenizer, tmp_path / "cache", **dropout)
+        return [
+            int(x.sum()) for side in (splits.train, splits.valid) for x in (side.source_lengths, side.target_lengths)
+        ]
+
+    whole, source, target = n_tokens(), n_tokens(source_dropout=0.5), n_tokens(dropout=0.5)
+    assert source[0] > whole[0] and source[1:] == whole[1:]
+    assert target[1] > whole[1] and target[:1] + target[2:] == whole[:1] + whole[2:]
 
 
 def test_progress_reaches_the_end(corpus: PairCorpus, tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from glassformer.data.pairs import Dropped, Pair, PairCorpus, held_out, pair_report, read_pairs
+from glassformer.data.pair_files import Dropped, Pair
+from glassformer.data.pairs import PairCorpus, held_out, pair_report, read_pairs
 from glassformer.errors import UserError
 from glassformer.run_config import PairData
 
@@ -74,7 +75,7 @@ def test_pitfall_22_training_pairs_that_validate_too_are_left_out_and_told(tmp_p
     valid = {f"valid_{name}": path for name, path in aligned(tmp_path, "a\nx\n", "1\n7\n", "valid-").items()}
     corpus = PairCorpus(PairData(**files, **valid))
     assert corpus.split == ([Pair("b", "2"), Pair("c", "3"), Pair("a", "9")], [Pair("a", "1"), Pair("x", "7")])
-    assert corpus.news() == ["1 training pairs also stand in the validation pairs and are left out"]
+    assert corpus.news() == ["1 training pair also stands in the validation pairs and is left out"]
 
 
 def test_pitfall_22_all_targets_of_a_source_stand_on_one_side_whatever_the_order() -> None:
@@ -125,6 +126,13 @@ def test_sides_that_are_not_there(given: dict[str, str], words: str) -> None:
         ("p.tsv", b"caf\xe9\tb\n", "is not UTF-8"),
         ("p.tsv", "\t\n", "holds no pair with both sides"),
         ("p.tsv", "", "has the columns none"),
+        ("p.csv", 'source,target\na,b\n"c,d\ne,f\n', r"p.csv:4 is not CSV: unexpected end of data"),
+        ("p.csv", 'source,target\n"a\nb",c\nd\n', r"p.csv:4 has 1 columns and the first line 2"),
+        (
+            "p.jsonl",
+            '{"source": "\\ud800", "target": "a"}\n',
+            r"p.jsonl:1: the field 'source' holds half of a surrogate",
+        ),
     ],
 )
 def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
@@ -174,6 +182,27 @@ def test_a_dataset_of_the_hub_by_name_and_configuration(monkeypatch: pytest.Monk
         read_pairs(PairData(path="hf:no/such"))
 
 
+def test_a_split_of_a_dataset_can_be_named_and_validation_reads_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [{"source": p.source, "target": p.target} for p in PAIRS]
+    hub = FakeHub({"train": rows, "validation": rows[1:2], "test": rows[:1]})
+    monkeypatch.setitem(sys.modules, "datasets", hub.module())
+    assert read_pairs(PairData(path="hf:name#test")) == PAIRS[:1]
+    assert read_pairs(PairData(path="hf:name")) == PAIRS[1:2]
+    assert PairCorpus(PairData(path="hf:name#train", valid_path="hf:name#test")).split == (PAIRS[1:], PAIRS[:1])
+    assert hub.asked[-2:] == [("name", "train"), ("name", "test")]
+
+
+def test_a_dataset_that_fails_without_a_word_and_a_value_that_json_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    hub = FakeHub({"validation": [{"source": "a", "target": b"b"}]})
+    monkeypatch.setitem(sys.modules, "datasets", hub.module())
+    with pytest.raises(UserError, match=r"row 1 of hf:name \(validation\): the field 'target' is no text but b'b'"):
+        read_pairs(PairData(path="hf:name"))
+    monkeypatch.setattr(FakeHub, "load", lambda *_, **__: (_ for _ in ()).throw(ValueError()))
+    monkeypatch.setitem(sys.modules, "datasets", hub.module())
+    with pytest.raises(UserError, match=r"hf:name cannot be read: ValueError"):
+        read_pairs(PairData(path="hf:name"))
+
+
 def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'glassformer\[data\]'"):
@@ -190,10 +219,17 @@ def test_a_builtin_has_its_own_split_and_its_parts_can_be_read() -> None:
     assert all(pair.target == pair.source[::-1] for pair in test)
 
 
+def test_a_part_of_a_builtin_is_split_like_any_other_pairs() -> None:
+    train, valid = PairCorpus(PairData(path="builtin:reverse#test", valid_fraction=0.5)).split
+    assert {*train, *valid} == set(read_pairs(PairData(path="builtin:reverse#test"))) and abs(
+        len(valid) - len(train)
+    ) <= 1
+
+
 def test_the_report_counts(tmp_path: Path) -> None:
     report = pair_report(
         PairCorpus(PairData(**aligned(tmp_path, "a\na\nbb\n\nc\n", "1\n1\n22\n3\n4\n"), valid_fraction=0.3))
     )
     assert (report.n_train, report.n_valid, report.n_distinct_sources) == (3, 1, 3)
     assert report.source_characters == (1, 1, 2)
-    assert "left out    1 pairs have an empty side" in str(report) and report.to_dict()["n_train"] == 3
+    assert "left out    1 pair has an empty side" in str(report) and report.to_dict()["n_train"] == 3

@@ -13,10 +13,10 @@ from glassformer import api
 from glassformer.config import NoPositions, TransformerConfig
 from glassformer.errors import Interrupted, UserError
 from glassformer.recurrent_config import AttendBefore, RecurrentConfig
-from glassformer.run_config import CausalConfig, EarlyStopping, TextData
+from glassformer.run_config import CausalConfig, EarlyStopping, GenerationConfig, Seq2SeqConfig, TextData, TrainConfig
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import SOURCE_TOKENIZER
-from runs import MODEL, PAIR_MODEL, Recording, pair_run, remains, signal_at, tiny_run, write_text
+from runs import MODEL, PAIR_MODEL, Recording, metrics, pair_run, remains, signal_at, tiny_run, write_text
 
 RECURRENT = RecurrentConfig(
     cell="gru", d_embedding=12, d_encoder=10, d_decoder=14, attention=AttendBefore(), max_len=32, output_dropout=0.1
@@ -62,7 +62,21 @@ def test_the_average_of_the_kept_checkpoints_is_published_and_told(tmp_path: Pat
     for name, tensor in mean.items():
         assert torch.allclose(tensor, sum(part[name].double() for part in parts).float() / 3, atol=1e-7)  # type: ignore[union-attr]
     assert api.load(outcome.folder).evaluate() == outcome.reports["valid"]
+    log = metrics(outcome.folder)
+    assert sum("mean/valid/loss" in line for line in log) == 1
     assert api.resume(outcome.folder).reports["valid"] == outcome.reports["valid"]
+    assert metrics(outcome.folder) == log, "a finished run is measured again, and says nothing twice"
+
+
+def test_a_damaged_older_checkpoint_is_left_out_of_the_average_and_told(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, select="average", keep_checkpoints=2, eval_every=10)
+    folder = api.train(run, tmp_path / "run").folder
+    (checkpoint.path_of(folder, 10) / "model.safetensors").write_bytes(b"")
+    told = Recording()
+    api.resume(folder, told)
+    assert any("step-10" in line and "it is left out" in line for line in told.said), told.said
+    last = checkpoint.path_of(folder, 20) / "model.safetensors"
+    assert (folder / "model.safetensors").read_bytes() == last.read_bytes()
 
 
 def test_the_average_of_a_run_with_a_moving_average_is_measured_as_it_is_published(tmp_path: Path) -> None:
@@ -85,6 +99,7 @@ def test_a_run_is_stopped_and_chosen_by_a_score(tmp_path: Path) -> None:
     [
         (EarlyStopping(metric="wer"), "'wer', which is unknown for sentences"),
         (EarlyStopping(metric="bleu"), "higher_is_better must be true for bleu"),
+        (EarlyStopping(metric="bits_per_byte"), "'bits_per_byte', which is unknown here; there are loss, perplexity"),
     ],
 )
 def test_scores_that_cannot_be_are_refused_before_the_first_step(
@@ -112,6 +127,15 @@ def test_pairs_that_are_too_long_for_the_model_are_left_out_and_counted(tmp_path
         ({"objective": CausalConfig()}, "objective.kind seq2seq"),
         ({"model": replace(PAIR_MODEL, source_vocab_size=50)}, "a tokenizer of its own"),
         ({"data": TextData(path="text.txt")}, "the data is a text"),
+        ({"generation": GenerationConfig(top_k=3)}, "kind beam"),
+        ({"train": TrainConfig(batch_size=7)}, "data.batch_tokens, not train.batch_size"),
+        (
+            {
+                "objective": Seq2SeqConfig(label_smoothing=0.0),
+                "train": TrainConfig(early_stopping=EarlyStopping(metric="smoothed_loss")),
+            },
+            "'smoothed_loss', which is unknown here",
+        ),
     ],
 )
 def test_runs_that_cannot_be_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:

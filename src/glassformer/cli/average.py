@@ -21,15 +21,17 @@ def average(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path, last
     Args:
         directories: Model directories or checkpoints of one configuration; or one run, whose checkpoints are meant.
         out: The new model directory.
-        last: Of a run's checkpoints, only the newest so many; 0 = all that were kept.
+        last: Of a run's checkpoints, only the newest so many; 0 = all that were kept, the best of them too.
     """
+    if last < 0:
+        raise UserError(f"--last is {last} and must not be negative")
     if not directories:
         raise UserError("average needs model directories, or a run with checkpoints")
     folders = list(directories)
     steps = checkpoint.steps(folders[0]) if len(folders) == 1 else []
     if steps:
         folders = [checkpoint.path_of(folders[0], step) for step in steps[-last:]]
-    elif last:
+    elif last > 0:
         raise UserError("--last counts the checkpoints of one run: give its folder alone")
     if len(folders) < 2:
         raise UserError(f"there is only {folders[0]}, and a mean needs at least two models")

@@ -3,6 +3,7 @@
 import json
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,10 +11,13 @@ import tyro
 
 from glassformer import api
 from glassformer.cli.arguments import parse
+from glassformer.cli.evaluate import told_already
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
-from glassformer.inspection.plots import plot_comparison, save_figure
+from glassformer.evaluation.pairs import SCORES, distinct_sources, output_scores, require_scores
+from glassformer.inspection.figures import check_path, save_figure
+from glassformer.inspection.plots import plot_comparison
 from glassformer.training.pair_task import pairs_of
 
 MAIN_SCORE = {"sentences": "bleu", "pronunciations": "wer"}
@@ -36,6 +40,8 @@ def compare(
 ) -> int:
     """Several models in one table: parameters, training time and tokens, loss, score, and the speed of decoding.
 
+    Sentences per second are those of decoding alone, in batches, after a first one that is not counted.
+
     Args:
         directories: Model directories.
         data_path: A text, or one file of pairs, to measure on; by default each run's own validation data.
@@ -49,10 +55,16 @@ def compare(
     """
     if not directories:
         raise UserError("name at least one model directory")
-    places = {"path": data_path, "source": data_source, "target": data_target}
+    if plot is not None:
+        check_path(plot)
+    models = [api.load(directory, device=device) for directory in directories]
+    scores = [_score_of(model, directory, score) for model, directory in zip(models, directories, strict=True)]
+    places: dict[str, Any] = {"path": data_path, "source": data_source, "target": data_target}
     settings = {} if beam is None else {"beam": beam}
+    rows = []
     with TerminalReporter() as reporter:
-        rows = [_row(directory, places, score, settings, device, reporter) for directory in directories]
+        for directory, model, name, score_name in zip(directories, models, _names(directories), scores, strict=True):
+            rows.append(_row(name, directory, model, places, score_name, settings, reporter))
     if json_:
         for row in rows:
             json.dump(row.to_dict(), sys.stdout)
@@ -65,40 +77,56 @@ def compare(
     return 0
 
 
+def _names(directories: Sequence[Path]) -> list[str]:
+    """The folders' own names, or all as they were given where two have the same."""
+    names = [directory.resolve().name for directory in directories]
+    return names if len(set(names)) == len(names) else [str(directory) for directory in directories]
+
+
+def _score_of(model: api.Model, directory: Path, asked: str | None) -> str:
+    """The score that the table shows of a model; `UserError`, before anything is decoded, for one that it has not."""
+    if not model.is_seq2seq:
+        if asked is not None:
+            raise UserError(f"{directory} goes on with a text and has no score {asked!r}: leave out --score")
+        return "bits_per_byte"
+    outputs = pairs_of(model.run).outputs
+    if asked is not None and asked not in SCORES[outputs]:
+        raise UserError(f"{directory} has no score {asked!r}; there are {', '.join(SCORES[outputs])}")
+    require_scores(outputs)
+    return asked or MAIN_SCORE[outputs]
+
+
 def _row(
+    name: str,
     directory: Path,
-    places: dict[str, str | None],
-    score: str | None,
+    model: api.Model,
+    places: dict[str, Any],
+    score: str,
     settings: dict[str, Any],
-    device: str,
     reporter: TerminalReporter,
 ) -> ComparedModel:
-    model = api.load(directory, device=device)
     seconds, tokens = api.training_cost(directory)
-    with reporter.phase(f"{directory}: loss") as progress:
-        report = model.evaluate(progress=progress, **places)
-    name, value, rate = "bits_per_byte", report.bits_per_byte, None
+    with reporter.phase(f"{name}: loss") as progress:
+        report = model.evaluate(progress=progress, say=reporter.say, **places)
+    value, rate = report.bits_per_byte, None
     if model.is_seq2seq:
-        name = score or MAIN_SCORE[pairs_of(model.run).outputs]
-        n_sources = len({pair.source for pair in model.pairs(**places)})
+        pairs = model.pairs(say=told_already, **places)
+        sources = distinct_sources(pairs)
+        model.translations(sources[:1], **settings)  # the first call pays for what is set up once
         began = time.perf_counter()
-        with reporter.phase(f"{directory}: decoding") as progress:
-            scores = model.text_scores(progress=progress, **places, **settings)
-        rate = n_sources / (time.perf_counter() - began)
-        if not isinstance(scores.get(name), float):
-            known = ", ".join(key for key, x in scores.items() if isinstance(x, float))
-            raise UserError(f"{directory} has no score {name!r}; there are {known}")
-        value = float(scores[name])
-    elif score is not None:
-        raise UserError(f"{directory} goes on with a text and has no score {score!r}: leave out --score")
+        with reporter.phase(f"{name}: decoding") as progress:
+            found = model.translations(sources, progress=progress, **settings)
+        rate = len(sources) / (time.perf_counter() - began)
+        outputs = {source: best[0].text for source, best in zip(sources, found, strict=True)}
+        value = float(output_scores(outputs, pairs, pairs_of(model.run))[score])
     return ComparedModel(
-        name=directory.name,
+        name=name,
         kind=describe_model(model.network.config),
         n_parameters=model.network.n_parameters(),
         train_seconds=seconds,
         train_tokens=tokens,
         valid_loss=report.loss,
-        score_name=name,
+        score_name=score,
         score=float("nan") if value is None else value,
         sentences_per_s=rate,
     )

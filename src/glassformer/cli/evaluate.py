@@ -10,6 +10,9 @@ import tyro
 from glassformer import api
 from glassformer.cli.arguments import parse
 from glassformer.cli.progress import TerminalReporter
+from glassformer.errors import UserError
+from glassformer.evaluation.pairs import require_scores
+from glassformer.training.pair_task import pairs_of
 
 
 def main(argv: list[str]) -> int:
@@ -46,16 +49,19 @@ def evaluate(
         json_: Print one JSON object.
     """
     model = api.load(directory, step=checkpoint, device=device)
-    places = {"path": data_path, "source": data_source, "target": data_target}
+    places: dict[str, Any] = {"path": data_path, "source": data_source, "target": data_target}
+    scored = model.is_seq2seq and not loss_only
+    if scored:
+        _require_scores(model)
     with TerminalReporter() as reporter:
         with reporter.phase("evaluating") as progress:
-            report = model.evaluate(progress=progress, **places)
+            report = model.evaluate(progress=progress, say=reporter.say, **places)
         values: dict[str, Any] = dict(report.to_dict())
-        if model.is_seq2seq and not loss_only:
+        if scored:
             given = {"beam": beam, "length_penalty": length_penalty}
             settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
             with reporter.phase("translating") as progress:
-                values |= model.text_scores(progress=progress, **places, **settings)
+                values |= model.text_scores(progress=progress, say=told_already, **places, **settings)
     if json_:
         json.dump(values, sys.stdout)
         print()
@@ -65,6 +71,17 @@ def evaluate(
         if value is not None:
             print(f"{name.replace('_', ' '):<15}{_shown(value)}{units.get(name, '')}")
     return 0
+
+
+def told_already(sentence: str) -> None:
+    """The loss of the same pairs was measured before, and said so."""
+
+
+def _require_scores(model: api.Model) -> None:
+    try:
+        require_scores(pairs_of(model.run).outputs)
+    except UserError as error:
+        raise UserError(f"{error}; or measure the loss alone: --loss-only") from error
 
 
 def _shown(value: float | int | str) -> str:

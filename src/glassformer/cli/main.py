@@ -1,6 +1,7 @@
 """Which verb, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
 
 import difflib
+import io
 import os
 import signal
 import sys
@@ -36,7 +37,10 @@ USAGE = """usage: glassformer VERB …
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs one verb and exits with its code."""
+    """Runs one verb and exits with its code. Text goes in and out as UTF-8, whatever the machine's locale says."""
+    for stream in (sys.stdin, sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
     sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
 
 

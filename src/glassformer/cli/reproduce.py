@@ -4,9 +4,11 @@ import time
 
 from glassformer import api, recipes
 from glassformer.cli.arguments import fail, read_words, with_flags
+from glassformer.cli.progress import err
 from glassformer.cli.train import train
-from glassformer.evaluation.pairs import LOSSES
-from glassformer.run_config import ExpectedResult, PairData
+from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores
+from glassformer.run_config import ExpectedResult, PairData, Run
+from glassformer.training.pair_task import pairs_of
 
 HELP = """usage: glassformer reproduce RECIPE [--data.path FILE] [--out DIR] [--section.key value …]
 
@@ -23,6 +25,7 @@ def main(argv: list[str]) -> int:
     run = with_flags(recipes.load(words.places[0]), words.flags)
     if run.result is None:
         fail(f"the recipe {run.name} states no [result] to compare with")
+    _check(run, run.result)
     began = time.perf_counter()
     outcome = train(run, words.options.get("out"))
     seconds = time.perf_counter() - began
@@ -37,18 +40,30 @@ def main(argv: list[str]) -> int:
     return 0 if passed else 1
 
 
+def _check(run: Run, result: ExpectedResult) -> None:
+    """`UserError` for a result that could not be measured, before hours of training."""
+    data = run.data
+    if result.side == "test" and not (isinstance(data, PairData) and (data.path or "").startswith("builtin:")):
+        fail("result.side is test, and only built-in pairs have a test side of their own")
+    if isinstance(data, PairData):
+        known = {"loss", *SCORES[data.outputs]}
+        if result.metric in known - {"loss"}:
+            require_scores(data.outputs)
+    else:
+        known = {"loss", "bits_per_byte"}
+    if result.metric not in known:
+        fail(f"result.metric is {result.metric}, and this run has {', '.join(sorted(known))}")
+
+
 def _reached(model: api.Model, result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
     path = None
     if result.side == "test":
-        data = model.run.data
-        if not isinstance(data, PairData) or not (data.path or "").startswith("builtin:"):
-            fail("result.side is test, and only built-in pairs have a test side of their own")
-        path = f"{data.path}#test"
+        path = f"{pairs_of(model.run).path}#test"
     if result.metric in LOSSES:
-        value = model.evaluate(path).to_dict()[result.metric]
+        value = model.evaluate(path, say=err).to_dict()[result.metric]
     else:
-        value = model.text_scores(path).get(result.metric)  # type: ignore[assignment]
+        value = model.text_scores(path, say=err).get(result.metric)  # type: ignore[assignment]
     if not isinstance(value, float):
         fail(f"{result.metric} is unknown for this run")
     return value

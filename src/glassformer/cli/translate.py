@@ -10,6 +10,7 @@ import tyro
 from glassformer import api, files
 from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.progress import TerminalReporter, err
+from glassformer.data.pair_files import lines
 from glassformer.errors import UserError
 
 
@@ -51,13 +52,13 @@ def translate(
     interactive = input is None and sys.stdin.isatty()
     sources = [] if interactive else _lines(input)
     if output is not None:
-        files.require_writable(output.parent)
+        files.require_file_place(output)
     model = load_ensemble(directories, checkpoint, device)
     if interactive:
         return _interactive(model, settings)
     with TerminalReporter() as reporter, reporter.phase("translating") as progress:
-        lines = _translated(model, sources, settings, progress)
-    text = "".join(line + "\n" for line in lines)
+        targets = _translated(model, sources, settings, progress)
+    text = "".join(target + "\n" for target in targets)
     if output is None:
         sys.stdout.write(text)
     else:
@@ -77,9 +78,7 @@ def load_ensemble(directories: Sequence[Path], checkpoint: int | None, device: s
 
 
 def _lines(input: str | None) -> list[str]:
-    text = read_stdin() if input in (None, "-") else files.read_text(Path(str(input)))
-    lines = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
-    return lines[:-1] if lines[-1] == "" else lines
+    return lines(read_stdin() if input in (None, "-") else files.read_text(Path(str(input))))
 
 
 def _translated(model: api.Model, sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:
@@ -90,8 +89,22 @@ def _translated(model: api.Model, sources: list[str], settings: dict[str, Any], 
         zip(numbers, model.translations([sources[n] for n in numbers], progress=progress, **settings), strict=True)
     )
     if settings["n_best"] == 1:
-        return [found[n][0].text if n in found else "" for n in range(len(sources))]
-    return [f"{n + 1}\t{t.hypothesis.score:.4f}\t{t.text}" for n in numbers for t in found[n]]
+        return [one_line(found[n][0].text) if n in found else "" for n in range(len(sources))]
+    return [f"{n + 1}\t{t.hypothesis.score:.4f}\t{cell(t.text)}" for n in numbers for t in found[n]]
+
+
+def one_line(text: str) -> str:
+    r"""A text on one line: a target may hold line breaks, and one line in is one line out.
+
+    >>> one_line("a\r\nb\nc")
+    'a b c'
+    """
+    return text.replace("\r\n", " ").replace("\n", " ").replace("\r", " ")
+
+
+def cell(text: str) -> str:
+    """A text as the column of a line whose columns stand between tabs."""
+    return one_line(text).replace("\t", " ")
 
 
 def _check(model: api.Model, sources: list[str], numbers: list[int]) -> None:
@@ -115,6 +128,6 @@ def _interactive(model: api.Model, settings: dict[str, Any]) -> int:
         try:
             for translation in model.translations([source], **settings)[0]:
                 score = f"{translation.hypothesis.score:.4f}\t" if settings["n_best"] > 1 else ""
-                print(score + translation.text)
+                print(score + one_line(translation.text))
         except UserError as error:
             err(f"glassformer: {error}")

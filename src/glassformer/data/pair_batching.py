@@ -26,7 +26,7 @@ class TokenBudget:
 
     def __init__(self, pairs: PairFile, batch_tokens: int, seed: int) -> None:
         if not pairs.n_pairs:
-            raise UserError(f"{pairs.name} hold no pair that the model can read: raise model.max_len, or give others")
+            raise UserError(f"the {pairs.name} hold none that the model can read: raise model.max_len, or give others")
         keys = lengths(pairs)
         _require_room(pairs, keys, batch_tokens)
         self.pairs, self.seed = pairs, seed
@@ -113,5 +113,6 @@ def _cuts(longest: npt.NDArray[np.int64], batch_tokens: int) -> npt.NDArray[np.i
 def _require_room(pairs: PairFile, keys: npt.NDArray[np.int64], batch_tokens: int) -> None:
     if keys.max() > batch_tokens:
         raise UserError(
-            f"the longest of {pairs.name} has {keys.max():,} tokens and data.batch_tokens is {batch_tokens:,}: raise it"
+            f"the longest of the {pairs.name} has {keys.max():,} tokens and data.batch_tokens is {batch_tokens:,}: "
+            "raise it"
         )

@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer import files
-from glassformer.data.pairs import Pair, PairCorpus
+from glassformer.data.pair_files import Pair
+from glassformer.data.pairs import PairCorpus
 from glassformer.data.sources import Piece
 from glassformer.data.tokens import (
     FORMAT_VERSION,
@@ -31,7 +32,7 @@ from glassformer.data.tokens import (
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]  # (pairs' sides done, sides in all)
-NAMES = {"train": "the training pairs", "valid": "the validation pairs"}
+NAMES = {"train": "training pairs", "valid": "validation pairs"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,14 +84,17 @@ def prepare_pairs(
     cache_dir: Path,
     *,
     dropout: float = 0.0,
+    source_dropout: float = 0.0,
     progress: Progress | None = None,
 ) -> PairSplits:
     """The tokens of a corpus of pairs, with the guarantees of `tokens.prepare`.
 
     Found by the hash of the pairs, the split and both tokenizers; altered files are prepared anew. `dropout`
-    leaves merges out of the training pairs (BPE-dropout), drawn once.
+    leaves merges out of the training pairs' targets (BPE-dropout), drawn once, `source_dropout` out of their sources.
     """
-    key = [FORMAT_VERSION, "pairs", corpus.digest, tokenizer.fingerprint, source_tokenizer.fingerprint, dropout]
+    of_sides = {"source": (source_tokenizer, source_dropout), "target": (tokenizer, dropout)}
+    key = [FORMAT_VERSION, "pairs", corpus.digest]
+    key += [[of_side.fingerprint, share] for of_side, share in of_sides.values()]
     folder = cache_dir / content_hash(key)[:32]
     if (found := _open(folder)) is not None:
         return found
@@ -99,9 +103,9 @@ def prepare_pairs(
     with files.new_folder(folder) as temporary:
         sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "pairs": corpus.name}
         for side, pairs in sides.items():
-            for stem, of_side in (("source", source_tokenizer), ("target", tokenizer)):
+            for stem, (of_side, share) in of_sides.items():
                 texts = [getattr(pair, stem) for pair in pairs]
-                parts = _encoded(texts, of_side, dropout if side == "train" else 0.0)
+                parts = _encoded(texts, of_side, share if side == "train" else 0.0)
                 sidecar[f"{side}.{stem}"] = write_stream(
                     temporary, f"{side}.{stem}", parts, id_dtype(of_side.vocab_size)
                 )

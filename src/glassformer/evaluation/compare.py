@@ -22,7 +22,7 @@ class ComparedModel:
     """Nats per target token."""
     score_name: str
     score: float
-    """In percent."""
+    """Rates and BLEU in percent; bits per byte of a text as they are."""
     sentences_per_s: float | None
     """Speed of decoding."""
 

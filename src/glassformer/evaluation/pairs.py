@@ -1,9 +1,9 @@
 """What an encoder-decoder is worth on pairs: its loss, and the scores of what it writes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
-from glassformer.data.pairs import Pair
+from glassformer.data.pair_files import Pair
 from glassformer.evaluation.text import group_by_source, text_scores
 from glassformer.inference.translator import Translator
 from glassformer.run_config import BeamConfig, PairData
@@ -25,16 +25,31 @@ def translation_scores(
     config: BeamConfig,
     progress: Callable[[int, int], None] | None = None,
 ) -> dict[str, float | str]:
-    """Decodes every distinct source once and scores the best output.
+    """Decodes every distinct source once and scores the best output (`output_scores`)."""
+    sources = distinct_sources(pairs)
+    found = translator.translate(sources, config, progress=progress)
+    outputs = {source: best[0].text for source, best in zip(sources, found, strict=True)}
+    return output_scores(outputs, pairs, data)
+
+
+def distinct_sources(pairs: Sequence[Pair]) -> list[str]:
+    """Every source once, in order of appearance."""
+    return list(dict.fromkeys(pair.source for pair in pairs))
+
+
+def output_scores(outputs: Mapping[str, str], pairs: Sequence[Pair], data: PairData) -> dict[str, float | str]:
+    """Scores of the output of each source, in percent.
 
     Sentences are scored pair by pair, as test sets are; a pronunciation is compared with all that its word has.
     """
     targets = [pair.target for pair in pairs]
-    sources, references = group_by_source([pair.source for pair in pairs], targets)
-    found = translator.translate(sources, config, progress=progress)
-    outputs = [best[0].text for best in found]
     if data.outputs == "pronunciations":
-        return text_scores("pronunciations", outputs, references)
-    by_source = dict(zip(sources, outputs, strict=True))
-    of_pairs = [by_source[pair.source] for pair in pairs]
+        sources, references = group_by_source([pair.source for pair in pairs], targets)
+        return text_scores("pronunciations", [outputs[source] for source in sources], references)
+    of_pairs = [outputs[pair.source] for pair in pairs]
     return text_scores("sentences", of_pairs, [[target] for target in targets], data.target_language)
+
+
+def require_scores(outputs: Outputs) -> None:
+    """`UserError` when a package is missing that scores of this kind need: told before hours of work."""
+    text_scores(outputs, ["a"], [["a"]])

@@ -204,7 +204,9 @@ def _continuations(log_probs: Tensor, n: int) -> tuple[list[int], list[int], lis
     rows, places = (maxima >= threshold).nonzero(as_tuple=True)
     inside = chunks[rows, places]
     which, offsets = ((inside >= threshold[rows]) & (inside > -torch.inf)).nonzero(as_tuple=True)
-    found = torch.stack([rows[which], places[which] * size + offsets, inside[which, offsets].double()]).cpu()
+    values = inside[which, offsets]
+    numbers = [x.to(values.dtype) for x in (rows[which], places[which] * size + offsets)]  # exact below 2^24
+    found = torch.stack([*numbers, values]).cpu()  # one copy
     return found[0].long().tolist(), found[1].long().tolist(), found[2].tolist()
 
 
@@ -223,7 +225,7 @@ def _read(
     logits, state = model.step(token_ids, state, None if bool(real.all()) else real)
     log_probs = log_softmax(logits)  # (N, T, V)
     of_given = log_probs[:, : given.shape[1]].gather(2, given[:, :, None]).squeeze(2)
-    forced = of_given.double().masked_fill(~is_given, 0.0).sum(dim=1)
+    forced = of_given.masked_fill(~is_given, 0.0).cpu().double().sum(dim=1)  # MPS has no double precision
     last = real.sum(dim=1) - 1
     return log_probs[torch.arange(len(inputs), device=device), last], forced.tolist(), state
 

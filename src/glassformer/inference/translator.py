@@ -56,9 +56,12 @@ class Translator:
         return self.networks[0] if len(self.networks) == 1 else Ensemble(self.networks)
 
     def source_ids(self, text: str) -> list[int]:
-        """What the encoder reads: the text's ids and the end token. `UserError` when they are too many."""
+        """What the encoder reads: the text's ids and the end token. `UserError` when they are too many.
+
+        Space around a text is left out, as it is where pairs are read for training.
+        """
         end = self.source_tokenizer.eos_id
-        ids = self.source_tokenizer.encode(text) + ([] if end is None else [end])
+        ids = self.source_tokenizer.encode(text.strip()) + ([] if end is None else [end])
         if len(ids) > self.source_max_len:
             raise UserError(
                 f"the source {_shortened(text)} has {len(ids)} tokens and the model reads at most "
@@ -94,8 +97,11 @@ class Translator:
         return [[Translation(self.tokenizer.decode(h.ids), h) for h in of_source] for of_source in found]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
-        """log p of each target given its source, in nats, and the number of its tokens, the end token included."""
-        targets_ids = [[*self.tokenizer.encode(target), self.end_id] for target in targets]
+        """log p of each target given its source, in nats, and the number of its tokens, the end token included.
+
+        Space around both is left out, as it is where pairs are read for training.
+        """
+        targets_ids = [[*self.tokenizer.encode(target.strip()), self.end_id] for target in targets]
         for target, ids in zip(targets, targets_ids, strict=True):
             if len(ids) > self.max_len:
                 raise UserError(

@@ -101,6 +101,17 @@ def newest(run_folder: Path, say: Callable[[str], None]) -> Path:
     raise UserError(f"{run_folder} has no intact checkpoint to go on from")
 
 
+def is_intact(run_folder: Path, step: int, say: Callable[[str], None]) -> bool:
+    """Whether a checkpoint agrees with its manifest; `say` is told of one that does not."""
+    path = path_of(run_folder, step)
+    try:
+        Manifest.read(path).verify(path)
+    except UserError as error:
+        say(f"{error}; it is left out")
+        return False
+    return True
+
+
 def find(run_folder: Path, step: int) -> Path:
     """The checkpoint of one step; `UserError` naming those that there are."""
     path = path_of(run_folder, step)
@@ -120,7 +131,7 @@ def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
     for step in [step for step in steps(run_folder) if step <= latest][:-keep]:
         if step not in always:
             shutil.rmtree(path_of(run_folder, step))
-    for unfinished in path.parent.glob(".step-*.tmp-*"):  # of a process that was killed
+    for unfinished in path.parent.glob(".*.tmp-*"):  # of a process that was killed
         shutil.rmtree(unfinished)
     for unfinished in run_folder.glob(".*.tmp*"):
         unfinished.unlink()

@@ -129,6 +129,16 @@ def is_published(folder: Path, step: int) -> bool:
     return manifest.step == step
 
 
+def has_weights_of(folder: Path, other: Path) -> bool:
+    """Whether a model directory holds, whole, the same weights as another one."""
+    try:
+        manifest = Manifest.read(folder)
+        manifest.verify(folder)
+    except UserError:
+        return False
+    return manifest.entries.get(WEIGHTS) == Manifest.read(other).entries[WEIGHTS]
+
+
 def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     """Reads a model directory after its manifest agrees; `UserError` with the reason when anything is wrong."""
     if not folder.exists():

@@ -9,6 +9,7 @@ import torch
 from glassformer import files
 from glassformer.config import TransformerConfig
 from glassformer.data.builtin import PREFIX
+from glassformer.data.pair_files import HUB
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
@@ -144,8 +145,12 @@ def _with_whole_paths(data: TextData | PairData) -> TextData | PairData:
     """The data's place as seen from anywhere: the run may be resumed or evaluated from another folder."""
 
     def whole(path: str | None) -> str | None:
-        is_address = path is None or path.startswith((PREFIX, "hf:"))
-        return path if is_address else str(Path(path).absolute())  # type: ignore[arg-type]
+        if path is None or path.startswith(PREFIX):
+            return path
+        if path.startswith(HUB):  # a name of the hub, or a folder on this disk
+            name, mark, split = path.removeprefix(HUB).partition("#")
+            return f"{HUB}{Path(name).absolute()}{mark}{split}" if Path(name).is_dir() else path
+        return str(Path(path).absolute())
 
     names = [field.name for field in fields(data) if field.name in PATHS]
     paths: dict[str, Any] = {name: whole(getattr(data, name)) for name in names}

@@ -10,13 +10,12 @@ from glassformer.data.pair_batching import TokenBudget, evaluation_batches
 from glassformer.data.pair_tokens import PairFile, PairSplits, prepare_pairs
 from glassformer.data.pairs import PairCorpus
 from glassformer.errors import UserError
-from glassformer.evaluation.pairs import LOSSES, SCORES, translation_scores
-from glassformer.evaluation.text import text_scores
+from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores, translation_scores
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import BeamConfig, PairData, Run, Seq2SeqConfig
+from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig, TrainConfig
 from glassformer.training.material import LaunchReporter, Tokenizers, cache_folder, learn_tokenizer
 from glassformer.training.trainer import Task
 
@@ -46,6 +45,10 @@ class PairMaterial:
                 raise UserError("a target is made from a source by [model.encoder] and [model.decoder]; one is missing")
             if not isinstance(model.head, TokenHead):
                 raise UserError(f"a target is made of tokens, and the model's head is of kind {model.head.kind}")
+        if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
+            raise UserError("the target of a source is searched for: give [generation] kind beam, or leave it out")
+        if run.train.batch_size != TrainConfig().batch_size:
+            raise UserError("batches of pairs are measured in tokens: give data.batch_tokens, not train.batch_size")
         if model.share_embeddings and run.source_tokenizer is not None:
             raise UserError("model.share_embeddings needs one tokenizer for both sides: leave out [source_tokenizer]")
         if model.source_vocab_size and run.source_tokenizer is None:
@@ -76,6 +79,7 @@ class PairMaterial:
                 tokenizers.source,
                 cache_folder(self.data),
                 dropout=run.tokenizer.dropout,
+                source_dropout=(run.source_tokenizer or run.tokenizer).dropout,
                 progress=progress,
             )
         return PreparedPairs(run, self.corpus, tokenizers, splits, reporter)
@@ -146,7 +150,7 @@ class PreparedPairs:
                 f"{stopping.metric}"
             )
 
-        text_scores(data.outputs, ["a"], [["a"]])  # a missing package is told now, not at the first evaluation
+        require_scores(data.outputs)
 
         def score() -> dict[str, float]:
             scores = translation_scores(self._translator(network, device), self.valid_pairs, data, GREEDY)
@@ -175,7 +179,7 @@ def within(pairs: PairFile, model: ModelConfig, say: Callable[[str], None]) -> P
     kept, n_left_out = pairs.within(source_max, target_max)
     if n_left_out:
         say(
-            f"{n_left_out:,} of {pairs.n_pairs:,} pairs of {pairs.name} are longer than the model's {source_max:,} "
+            f"{n_left_out:,} of the {pairs.n_pairs:,} {pairs.name} are longer than the model's {source_max:,} "
             f"source or {target_max:,} target tokens and are left out"
         )
     return kept

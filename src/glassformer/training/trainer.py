@@ -2,7 +2,6 @@
 
 import math
 import shlex
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
@@ -21,7 +20,7 @@ from glassformer.objectives.objective import Objective
 from glassformer.run_config import PlateauSchedule, TrainConfig
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.store.model_directory import WEIGHTS, is_published, load_weights, publish, weights_of
+from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
 from glassformer.training.averaging import ExponentialAverage, average_directories
 from glassformer.training.metrics_log import MetricsLog
 from glassformer.training.optimizers import (
@@ -101,7 +100,7 @@ class Trainer:
         self.config, self.network, self.task, self.folder = config, network, task, folder
         self.write_model, self.reporter, self.device = write_model, reporter, device
         if config.early_stopping is not None and task.score is None:
-            _require_metric(config.early_stopping.metric)
+            _require_metric(config.early_stopping.metric, task)
         self.optimizer = build_optimizer(network, config.optimizer)
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
         self.plateau = None
@@ -174,16 +173,17 @@ class Trainer:
 
     def _publish_average(self, log: MetricsLog) -> dict[str, LossReport]:
         """The run's own folder, and the network, hold the mean of the newest checkpoints; what the mean is worth."""
-        steps = checkpoint.steps(self.folder)[-self.config.keep_checkpoints :]
+        newest = checkpoint.steps(self.folder)[-self.config.keep_checkpoints :]
+        steps = [step for step in newest if checkpoint.is_intact(self.folder, step, self.reporter.say)]
         folder = checkpoint.path_of(self.folder, self.progress.step).parent / "average"
-        if folder.exists():
-            shutil.rmtree(folder)
         average_directories([checkpoint.path_of(self.folder, step) for step in steps], folder)
-        publish(folder, self.folder, self.progress.step)
         load_weights(self.network, folder / WEIGHTS)
         self.average = None  # the checkpoints' weights were those of the moving average, if there was one
         self.reporter.say(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
-        reports, _ = self._measure(log, "mean/")
+        is_new = not has_weights_of(self.folder, folder)
+        reports, _ = self._measure(log if is_new else None, "mean/")
+        if is_new:
+            publish(folder, self.folder, self.progress.step)
         return reports
 
     def _one_step(self) -> StepResult:
@@ -221,10 +221,10 @@ class Trainer:
             f"in {self.folder}"
         )
 
-    def _measure(self, log: MetricsLog, of: str = "") -> tuple[dict[str, LossReport], dict[str, float]]:
+    def _measure(self, log: MetricsLog | None, of: str = "") -> tuple[dict[str, LossReport], dict[str, float]]:
         """Losses of both splits by the reported protocol, and scores, with the averaged weights when there are any.
 
-        Told, and logged under names that begin with `of`.
+        Told, and logged under names that begin with `of` where there is a log.
         """
         with self._chosen_weights(), evaluation_mode(self.network):
             reports = {
@@ -249,7 +249,8 @@ class Trainer:
         values |= {f"{of}valid/{name}": value for name, value in scores.items()}
         if not all(math.isfinite(report.loss) for report in reports.values()):
             raise self._diverged("an evaluated loss is no number")
-        log.write(self.progress.step, **values, sample=sample)
+        if log is not None:
+            log.write(self.progress.step, **values, sample=sample)
         self.reporter.evaluation(self.progress.step, reports, sample)
         if scores:
             self.reporter.say("  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
@@ -262,8 +263,7 @@ class Trainer:
         progress.valid = reports["valid"].to_dict()
         stopping = config.early_stopping
         metric = (progress.valid | scores)["loss" if stopping is None else stopping.metric]
-        if metric is None:
-            raise UserError("train.early_stopping.metric is bits_per_byte, and the bytes of the text are unknown")
+        assert metric is not None  # what is not measured was refused before the first step
         signed = -float(metric) if stopping is not None and stopping.higher_is_better else float(metric)
         if progress.best is None or signed < progress.best:
             progress.best, progress.best_step, progress.n_without_improvement = signed, progress.step, 0
@@ -318,11 +318,13 @@ class Trainer:
         )
 
 
-def _require_metric(name: str) -> None:
+def _require_metric(name: str, task: Task) -> None:
     """`UserError` before the first step, for what the first evaluation could not find."""
-    known = [f.name for f in fields(LossReport)]
+    missing = set() if task.n_bytes["valid"] else {"bits_per_byte"}
+    missing |= set() if task.objective.label_smoothing else {"smoothed_loss"}
+    known = [f.name for f in fields(LossReport) if f.name not in missing]
     if name not in known:
-        raise UserError(f"train.early_stopping.metric is {name!r}, which is unknown; there are {', '.join(known)}")
+        raise UserError(f"train.early_stopping.metric is {name!r}, which is unknown here; there are {', '.join(known)}")
 
 
 def _copies(tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
