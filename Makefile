@@ -19,6 +19,8 @@ check: .venv/dev  ## formatting, lint, types
 bench: .venv/dev  ## our speed beside the peers', from one run
 	@$(BIN)/python benchmarks/train_step.py
 	@$(BIN)/python benchmarks/train_step.py --precision bf16
+	@$(BIN)/python benchmarks/train_step.py --shape translation --rounds 8
+	@$(BIN)/python benchmarks/train_step.py --shape translation --rounds 8 --precision bf16
 	@$(BIN)/python benchmarks/tokenizer.py
 	@$(BIN)/python benchmarks/decode.py
 	@$(BIN)/python benchmarks/decode.py --precision bf16

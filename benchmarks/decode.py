@@ -11,41 +11,24 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from glassformer.config import SinusoidalPositions, Stack, TokenHead, TransformerConfig
+import translation_peers
 from glassformer.inference.beam import beam_search
-from glassformer.models.build import build_model
 from glassformer.run_config import BeamConfig
+from translation_peers import END, PAD, EncoderDecoder
 
-N_LAYERS, N_HEADS, D_MODEL, D_FF, VOCAB_SIZE = 6, 8, 512, 2048, 8000
+SHAPE = EncoderDecoder()
 N_SENTENCES, N_SOURCE, N_NEW = 32, 24, 40
-PAD, END = 0, 1
 
 Decode = Callable[[Tensor, int], int]
 """Source ids and the beam → the number of new tokens of a sentence."""
 
 
 def ours(dtype: torch.dtype, device: torch.device) -> Decode:
-    stack = Stack(N_LAYERS, N_HEADS, d_ff=D_FF)
-    config = TransformerConfig(
-        encoder=stack,
-        decoder=stack,
-        d_model=D_MODEL,
-        vocab_size=VOCAB_SIZE,
-        max_len=512,
-        share_embeddings=True,
-        positions=SinusoidalPositions("halves"),
-        norm_order="post",
-        final_norm=False,
-        activation="silu",
-        scale_embeddings=True,
-        head=TokenHead(bias="constant"),
-    )
-    model = build_model(config).to(device, dtype).eval()
+    model = translation_peers.ours(SHAPE).to(device, dtype).eval()
 
     def decode(source_ids: Tensor, beam: int) -> int:
         found = beam_search(
@@ -55,7 +38,7 @@ def ours(dtype: torch.dtype, device: torch.device) -> Decode:
             BeamConfig(beam, max_new_tokens=N_NEW),
             start_id=PAD,
             end_id=END,
-            max_len=config.max_len,
+            max_len=model.config.max_len,
             never=[END],
         )
         return min(len(hypotheses[0].ids) for hypotheses in found)
@@ -64,27 +47,7 @@ def ours(dtype: torch.dtype, device: torch.device) -> Decode:
 
 
 def transformers_marian(dtype: torch.dtype, device: torch.device) -> Decode:
-    from transformers import MarianConfig, MarianMTModel
-
-    config = MarianConfig(
-        vocab_size=VOCAB_SIZE,
-        d_model=D_MODEL,
-        encoder_layers=N_LAYERS,
-        decoder_layers=N_LAYERS,
-        encoder_attention_heads=N_HEADS,
-        decoder_attention_heads=N_HEADS,
-        encoder_ffn_dim=D_FF,
-        decoder_ffn_dim=D_FF,
-        activation_function="silu",
-        max_position_embeddings=512,
-        scale_embedding=True,
-        pad_token_id=PAD,
-        eos_token_id=END,
-        decoder_start_token_id=PAD,
-        forced_eos_token_id=None,
-    )
-    config._attn_implementation = "sdpa"
-    model: Any = MarianMTModel(config)  # `to` has no annotation that fits
+    model = translation_peers.marian(SHAPE)
     model.to(device, dtype).eval()
 
     def decode(source_ids: Tensor, beam: int) -> int:
@@ -126,15 +89,16 @@ def main() -> None:
     chosen = precisions if arguments.precision == "both" else {arguments.precision: precisions[arguments.precision]}
 
     print(
-        f"{N_SENTENCES} sentences of {N_SOURCE} tokens, {N_NEW} new tokens, {N_LAYERS}+{N_LAYERS} × {D_MODEL}, "
-        f"vocabulary {VOCAB_SIZE}, {device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+        f"{N_SENTENCES} sentences of {N_SOURCE} tokens, {N_NEW} new tokens, {SHAPE.n_layers}+{SHAPE.n_layers} × "
+        f"{SHAPE.d_model}, vocabulary {SHAPE.vocab_size}, {device}, "
+        f"{torch.get_num_threads()} threads, torch {torch.__version__}"
     )
     print(f"{arguments.rounds} rounds in turns, medians\n")
     print(f"{'sentences/s':<20}{'glassformer':>12}{'Marian':>10}{'ratio':>8}")
     for precision, dtype in chosen.items():
         torch.manual_seed(0)
         decoders = (ours(dtype, device), transformers_marian(dtype, device))
-        source_ids = torch.randint(2, VOCAB_SIZE, (N_SENTENCES, N_SOURCE), device=device)
+        source_ids = torch.randint(2, SHAPE.vocab_size, (N_SENTENCES, N_SOURCE), device=device)
         for name, beam in (("beam 4", 4), ("greedy", 1)):
             for decode in decoders:
                 timed(decode, source_ids, beam)

@@ -1,6 +1,6 @@
 """Time of one training step, ours beside the peers', from one run.
 
-    python benchmarks/train_step.py [--shape shakespeare|gpt2] [--precision fp32|bf16] [--compile] [--rounds N]
+    python benchmarks/train_step.py [--shape shakespeare|gpt2|translation] [--precision fp32|bf16] [--compile]
 
 Every model has the same sizes, the same fused AdamW, clipping and data, and takes its step in turns with the
 others (A B C A B C …), so that a machine that drifts slows all of them. Printed are medians and, pair by pair, the
@@ -11,28 +11,40 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from peers import MODELS, SHAPES, Shape
+import gpt_peers
+import translation_peers
+
+SHAPES: dict[str, gpt_peers.Decoder | translation_peers.EncoderDecoder] = {
+    "shakespeare": gpt_peers.Decoder(4, 4, 128, 65, 64, 12),
+    "gpt2": gpt_peers.Decoder(12, 12, 768, 50257, 256, 4),
+    "translation": translation_peers.EncoderDecoder(),
+}
 
 
 def make_step(
-    network: nn.Module, shape: Shape, autocast: torch.dtype | None, compiled: bool, device: torch.device
+    network: nn.Module,
+    inputs: tuple[Tensor, ...],
+    labels: Tensor,
+    autocast: torch.dtype | None,
+    compiled: bool,
+    device: torch.device,
 ) -> Callable[[], None]:
     """One whole optimizer step as a function of nothing."""
     network.to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     forward = torch.compile(network) if compiled else network
-    ids = torch.randint(shape.vocab_size, (shape.batch, shape.context + 1), device=device)
     parameters = list(network.parameters())
 
     def step() -> None:
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
-            logits = forward(ids[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, 1:].flatten())
+            logits = forward(*inputs)
+            loss = F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
         loss.backward()
         nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
@@ -52,12 +64,6 @@ def matmul_rate(dtype: torch.dtype, device: torch.device, size: int = 1024) -> f
     return 2 * size**3 / best
 
 
-def step_flops(shape: Shape) -> float:
-    """6 · weights · tokens, and attention's 12 · layers · width · context per token, halved by the causal mask."""
-    weights = 12 * shape.n_layers * shape.d_model**2 + shape.vocab_size * shape.d_model
-    return shape.n_tokens * (6 * weights + 6 * shape.n_layers * shape.d_model * shape.context)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shape", choices=SHAPES, default="shakespeare")
@@ -70,7 +76,12 @@ def main() -> None:
     autocast = torch.bfloat16 if arguments.precision == "bf16" else None
 
     torch.manual_seed(0)
-    steps = {name: make_step(make(shape), shape, autocast, arguments.compile, device) for name, make in MODELS.items()}
+    peers: Any = gpt_peers if isinstance(shape, gpt_peers.Decoder) else translation_peers
+    inputs, labels = shape.inputs(device)
+    steps = {
+        name: make_step(make(shape), inputs, labels, autocast, arguments.compile, device)
+        for name, make in peers.MODELS.items()
+    }
 
     def timed(step: Callable[[], None]) -> float:
         if device.type == "cuda":
@@ -100,7 +111,7 @@ def main() -> None:
     for name, times in seconds.items():
         median = statistics.median(times)
         ratio = statistics.median(t / o for t, o in zip(times, own, strict=True))
-        share = step_flops(shape) / median / rate
+        share = shape.step_flops / median / rate
         print(f"{name:<24}{1000 * median:>8.2f}{shape.n_tokens / median:>11,.0f}{share:>15.0%}{ratio:>13.2f}")
 
 

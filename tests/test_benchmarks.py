@@ -1,6 +1,7 @@
 """The peers of the benchmarks are what they claim to be."""
 
 import importlib.util
+import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -11,13 +12,18 @@ from torch import nn
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
 
-@pytest.fixture(scope="module")
-def peers() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("peers", BENCHMARKS / "peers.py")
+def load(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # where a dataclass looks for its own module
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def peers() -> ModuleType:
+    return load("gpt_peers")
 
 
 def randomise(network: nn.Module) -> None:
@@ -28,7 +34,7 @@ def randomise(network: nn.Module) -> None:
 
 def test_plain_gpt_is_gpt2(peers: ModuleType) -> None:
     """The hand-written GPT of the training benchmark gives transformers' logits for the same weights."""
-    shape = peers.Shape(n_layers=2, n_heads=4, d_model=32, vocab_size=50, context=16, batch=2)
+    shape = peers.Decoder(n_layers=2, n_heads=4, d_model=32, vocab_size=50, context=16, batch=2)
     theirs = peers.transformers_gpt2(shape).eval()
     plain = peers.PlainGPT(shape, bias=True).eval()
     randomise(theirs)
@@ -49,9 +55,31 @@ def test_plain_gpt_is_gpt2(peers: ModuleType) -> None:
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # x-transformers, at import
 def test_all_peers_have_one_size(peers: ModuleType) -> None:
     """Nobody in the benchmark is faster for being smaller: parameters differ by less than 5 %."""
-    shape = peers.SHAPES["shakespeare"]
+    shape = peers.Decoder(4, 4, 128, 65, 64, 12)
     sizes = {name: sum(p.numel() for p in make(shape).parameters()) for name, make in peers.MODELS.items()}
     assert max(sizes.values()) < 1.05 * min(sizes.values()), sizes
     ids = torch.randint(shape.vocab_size, (2, shape.context))
     for name, make in peers.MODELS.items():
         assert make(shape)(ids).shape == (2, shape.context, shape.vocab_size), name
+
+
+def test_the_translation_peers_are_of_one_size_and_shape() -> None:
+    """Encoder-decoders of the benchmarks: parameters that learn differ by less than 1 %."""
+    peers = load("translation_peers")
+    shape = peers.EncoderDecoder(2, 4, 32, 64, 50, batch=3, n_source=7, n_target=5)
+    inputs, labels = shape.inputs(torch.device("cpu"))
+    sizes = {}
+    for name, make in peers.MODELS.items():
+        network = make(shape)
+        assert network(*inputs).shape == (*labels.shape, shape.vocab_size), name
+        sizes[name] = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    assert max(sizes.values()) < 1.01 * min(sizes.values()), sizes
+
+
+def test_our_translation_shape_is_marian() -> None:
+    """The same weights by name give the same number of parameters, and decoding starts alike."""
+    peers = load("translation_peers")
+    shape = peers.EncoderDecoder(1, 2, 16, 32, 50)
+    own = sum(p.numel() for p in peers.ours(shape).parameters())
+    theirs = sum(p.numel() for p in peers.marian(shape).parameters() if p.requires_grad)
+    assert own == theirs

@@ -59,7 +59,7 @@ def test_a_second_preparation_is_the_first_and_an_altered_one_is_made_anew(corpu
 
 
 def test_each_side_of_the_training_pairs_has_a_dropout_of_its_own(corpus: PairCorpus, tmp_path: Path) -> None:
-    train, valid = corpus.split
+    train, _ = corpus.split
     learn = [text for pair in train for text in (pair.source, pair.target)]
     tokenizer = Tokenizer.train(learn, vocab_size=300)
 

@@ -1,4 +1,4 @@
-"""The peers' models at one shape, each a function from token ids to logits, with the same sizes as ours."""
+"""The decoders of the benchmarks at one shape, with the same sizes: functions from token ids to logits."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from glassformer.config import NormalInit, Stack, TransformerConfig
 from glassformer.models.build import build_model
 
 
-class Shape:
+class Decoder:
     """The sizes of a GPT-2-shaped model and its batch."""
 
     def __init__(self, n_layers: int, n_heads: int, d_model: int, vocab_size: int, context: int, batch: int) -> None:
@@ -19,11 +19,16 @@ class Shape:
     def n_tokens(self) -> int:
         return self.context * self.batch
 
+    @property
+    def step_flops(self) -> float:
+        """6 · weights · tokens, and attention's 12 · layers · width · context per token, halved by the causal mask."""
+        weights = 12 * self.n_layers * self.d_model**2 + self.vocab_size * self.d_model
+        return self.n_tokens * (6 * weights + 6 * self.n_layers * self.d_model * self.context)
 
-SHAPES = {
-    "shakespeare": Shape(4, 4, 128, 65, 64, 12),
-    "gpt2": Shape(12, 12, 768, 50257, 256, 4),
-}
+    def inputs(self, device: torch.device) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Token ids, and the labels: the token after each."""
+        ids = torch.randint(self.vocab_size, (self.batch, self.context + 1), device=device)
+        return (ids[:, :-1],), ids[:, 1:]
 
 
 class PlainBlock(nn.Module):
@@ -53,7 +58,7 @@ class PlainBlock(nn.Module):
 class PlainGPT(nn.Module):
     """The shortest GPT-2: what a person would write by hand; checked against transformers in the tests."""
 
-    def __init__(self, shape: Shape, bias: bool = False) -> None:
+    def __init__(self, shape: Decoder, bias: bool = False) -> None:
         super().__init__()
         self.wte = nn.Embedding(shape.vocab_size, shape.d_model)
         self.wpe = nn.Embedding(shape.context, shape.d_model)
@@ -72,7 +77,7 @@ class PlainGPT(nn.Module):
 class TorchGPT(nn.Module):
     """A GPT of `torch.nn.TransformerEncoder` with a causal mask."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Decoder) -> None:
         super().__init__()
         self.tokens = nn.Embedding(shape.vocab_size, shape.d_model)
         self.positions = nn.Embedding(shape.context, shape.d_model)
@@ -91,7 +96,7 @@ class TorchGPT(nn.Module):
         return self.head(self.stack(x, mask=mask, is_causal=True))
 
 
-def ours(shape: Shape) -> nn.Module:
+def ours(shape: Decoder) -> nn.Module:
     """Our GPT-2 shape, without biases as nanoGPT's recipe has it."""
     config = TransformerConfig(
         decoder=Stack(shape.n_layers, shape.n_heads, d_ff=4 * shape.d_model),
@@ -109,7 +114,7 @@ def ours(shape: Shape) -> nn.Module:
     return build_model(config)
 
 
-def transformers_gpt2(shape: Shape) -> nn.Module:
+def transformers_gpt2(shape: Decoder) -> nn.Module:
     """`transformers`' GPT-2 with its fused attention."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -139,15 +144,15 @@ def transformers_gpt2(shape: Shape) -> nn.Module:
     return Logits()
 
 
-def x_transformers(shape: Shape) -> nn.Module:
+def x_transformers_gpt(shape: Decoder) -> nn.Module:
     """`x-transformers` with flash attention."""
-    from x_transformers import Decoder, TransformerWrapper
+    import x_transformers
 
-    return TransformerWrapper(
+    return x_transformers.TransformerWrapper(
         num_tokens=shape.vocab_size,
         max_seq_len=shape.context,
         tie_embedding=True,
-        attn_layers=Decoder(
+        attn_layers=x_transformers.Decoder(
             dim=shape.d_model,
             depth=shape.n_layers,
             heads=shape.n_heads,
@@ -161,6 +166,6 @@ MODELS = {
     "glassformer": ours,
     "plain GPT (as nanoGPT)": PlainGPT,
     "transformers GPT-2": transformers_gpt2,
-    "x-transformers": x_transformers,
+    "x-transformers": x_transformers_gpt,
     "torch.nn": TorchGPT,
 }
