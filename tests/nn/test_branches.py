@@ -67,8 +67,8 @@ def test_a_grid_puts_rows_in_their_places_and_back() -> None:
     assert full.cells is None and ragged.cells is not None
     x = torch.arange(12.0).view(4, 1, 3)
     assert torch.equal(full.fold(x), x.view(2, 2, 3)) and torch.equal(full.unfold(full.fold(x)), x)
-    folded = ragged.fold(x[:3], empty=-1)
-    assert folded.tolist() == [[[3, 4, 5], [-1] * 3], [[-1] * 3, [-1] * 3], [[0, 1, 2], [6, 7, 8]]]
+    folded = ragged.fold(x[:3])
+    assert folded.tolist() == [[[3, 4, 5], [3, 4, 5]], [[0, 1, 2], [0, 1, 2]], [[0, 1, 2], [6, 7, 8]]]
     assert torch.equal(ragged.unfold(folded), x[:3])
 
 

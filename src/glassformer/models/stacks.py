@@ -182,9 +182,7 @@ class Decoder(_Stack):
         positions, grid = state.lengths[:, None], branches.grid
         self.check_length(state.longest + 1)
         in_groups = grid.fold(positions)  # (groups, width)
-        # An empty cell may see everything: what it makes of it is read by nobody.
-        pairs = grid.fold(branches.seen[:, None], empty=True)
-        mask = Mask(query_index=in_groups, key_index=branches.positions, pairs=pairs)
+        mask = Mask(query_index=in_groups, key_index=branches.positions, pairs=grid.fold(branches.seen[:, None]))
         x = self.embeddings(token_ids, positions)
         slots = Slots(branches.n_slots - grid.width, branches.n_slots)
         inputs = BlockInputs(slots=slots, grid=grid, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)

@@ -14,7 +14,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Grid:
-    """R rows as cells (group, place), so that the rows of a group stand side by side; some cells may be empty."""
+    """R rows as cells (group, place), so that the rows of a group stand side by side.
+
+    A cell that no row has repeats the first row of its group, or of all: what is made of it is read by nobody.
+    """
 
     n_groups: int
     width: int
@@ -22,7 +25,9 @@ class Grid:
     places: Tensor
     """(R,) of each row in its group."""
     cells: Tensor | None
-    """(R,) group · width + place of each row; None when row i is cell i and no cell is empty."""
+    """(R,) group · width + place of each row; None when row i is cell i and no cell repeats one."""
+    rows: Tensor | None
+    """(groups · width,) the row of each cell; None likewise."""
 
     @classmethod
     def of(cls, groups: Sequence[int], n_groups: int, device: torch.device) -> "Grid":
@@ -30,7 +35,7 @@ class Grid:
 
         >>> Grid.of([0, 0, 1], 2, torch.device("cpu")).fold(torch.tensor([[5], [6], [7]]))
         tensor([[5, 6],
-                [7, 0]])
+                [7, 7]])
         """
         count, places = [0] * n_groups, []
         for group in groups:
@@ -38,15 +43,17 @@ class Grid:
             count[group] += 1
         width = max(count)
         cells = [group * width + place for group, place in zip(groups, places, strict=True)]
+        first = {group: row for row, group in reversed(list(enumerate(groups)))}
+        rows = [first.get(group, 0) for group in range(n_groups) for _ in range(width)]
+        for row, cell in enumerate(cells):
+            rows[cell] = row
         in_order = cells == list(range(n_groups * width))
-        where = None if in_order else torch.tensor(cells, device=device)
-        return cls(n_groups, width, torch.tensor(places, device=device), where)
+        of_rows, of_cells = (None if in_order else torch.tensor(x, device=device) for x in (cells, rows))
+        return cls(n_groups, width, torch.tensor(places, device=device), of_rows, of_cells)
 
-    def fold(self, x: Tensor, empty: float = 0) -> Tensor:
-        """(R, 1, …) or (R, 1) → (groups, width, …); empty cells are filled with `empty`."""
-        if self.cells is not None:
-            filled = x.new_full((self.n_groups * self.width, *x.shape[1:]), empty)
-            x = filled.index_copy_(0, self.cells, x)
+    def fold(self, x: Tensor) -> Tensor:
+        """(R, 1, …) or (R, 1) → (groups, width, …)."""
+        x = x if self.rows is None else x.index_select(0, self.rows)
         return x.reshape(self.n_groups, self.width, *x.shape[2:])
 
     def unfold(self, x: Tensor) -> Tensor:
@@ -91,7 +98,7 @@ class Branches:
         groups = [self.groups[row] for row in rows.tolist()]
         grid = Grid.of(groups, self.grid.n_groups, rows.device)
         seen = self.seen[rows]
-        needed = grid.fold(seen[:, None], empty=False).any(dim=1)  # (groups, S)
+        needed = grid.fold(seen[:, None]).any(dim=1)  # (groups, S)
         used, n_needed = sorted(set(groups)), int(needed.sum(dim=1).max())
         if 2 * len(used) * n_needed > self.positions.numel():
             return replace(self, groups=groups, grid=grid, seen=seen), None
