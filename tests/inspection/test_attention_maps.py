@@ -189,3 +189,7 @@ def test_what_a_model_cannot_read_is_said() -> None:
         read_text(handle(False), long)
     with pytest.raises(UserError, match="the target has 31 tokens and the model reads at most 24"):
         read_pair(handle(True), "5", long)
+    with pytest.raises(UserError, match="the text is empty"):
+        read_text(handle(False), "")
+    with pytest.raises(UserError, match="the source is empty"):
+        read_pair(handle(True), " ")

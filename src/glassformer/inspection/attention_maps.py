@@ -121,6 +121,7 @@ def read_text(model: "Model", text: str) -> Reading:
         raise UserError(
             f"{model.run.name} makes a target from a source: give --source TEXT, and --target TEXT if you like"
         )
+    _require_words("text", text)
     ids = model.prompt_ids(text)
     _check_length("text", ids, model.network.config.max_len)
     weights = collect_attention(model.network, token_ids=torch.tensor([ids], device=model.device))
@@ -132,6 +133,7 @@ def read_pair(model: "Model", source: str, target: str | None = None) -> Reading
     """Runs an encoder-decoder over a source and a target, by default the one that it writes itself."""
     if not model.is_seq2seq:
         raise UserError(f"{model.run.name} has no source and goes on with a text: give --text TEXT")
+    _require_words("source", source)
     source_ids = model.encode_source(source)
     target_ids = model.encode_target(model.translate(source) if target is None else target)
     _check_length("target", target_ids, model.network.config.max_len)
@@ -143,6 +145,11 @@ def read_pair(model: "Model", source: str, target: str | None = None) -> Reading
     weights = collect_attention(model.network, token_ids=row(target_ids), source_ids=row(source_ids))
     tokens = model.tokenizer.tokens
     return Reading(weights, model.source_tokenizer.tokens(source_ids), tokens(target_ids), tokens(written))
+
+
+def _require_words(what: str, text: str) -> None:
+    if not text.strip():
+        raise UserError(f"the {what} is empty: there is nothing to look at")
 
 
 def _check_length(what: str, ids: Sequence[int], max_len: int) -> None:
