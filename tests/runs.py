@@ -14,17 +14,9 @@ from glassformer.api import Silent
 from glassformer.config import RotaryPositions, Stack, TransformerConfig
 from glassformer.evaluation.loss import LossReport
 from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import (
-    BeamConfig,
-    GenerationConfig,
-    PairData,
-    Run,
-    Seq2SeqConfig,
-    TextData,
-    TokenizerConfig,
-    TrainConfig,
-)
+from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig, TextData, TokenizerConfig
 from glassformer.store import checkpoint
+from glassformer.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
 
 MODEL = TransformerConfig(decoder=Stack(2, 2, d_ff=32), d_model=16, max_len=32, positions=RotaryPositions())

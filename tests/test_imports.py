@@ -17,6 +17,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"files", "settings"},
     {"config"},
     {"recurrent_config"},
+    {"train_config"},
     {"run_config"},
     {"tokenization"},
     {"presets", "nn"},
@@ -110,7 +111,7 @@ def test_layers_are_torch_alone_at_the_bottom() -> None:
             assert {m.split(".")[0] for m, _ in inner(MODULES[name])} <= {"nn"}
 
 
-@pytest.mark.parametrize("bottom", ["errors", "files", "settings", "config", "run_config", "presets"])
+@pytest.mark.parametrize("bottom", ["errors", "files", "settings", "config", "train_config", "run_config", "presets"])
 def test_the_bottom_needs_the_standard_library_only(bottom: str) -> None:
     others = {imported.split(".")[0] for imported, _ in imports(MODULES[bottom])} - sys.stdlib_module_names
     assert others <= {"glassformer"}

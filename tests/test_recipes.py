@@ -10,7 +10,8 @@ from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.presets import PRESETS
 from glassformer.recipes.reference import reference
-from glassformer.run_config import AdamWConfig, CosineSchedule, MuonConfig, Run, TextData
+from glassformer.run_config import Run, TextData
+from glassformer.train_config import AdamWConfig, CosineSchedule, MuonConfig
 from glassformer.training.launch import material_of
 from glassformer.training.text_task import context_of
 

@@ -11,18 +11,9 @@ from glassformer import recipes
 from glassformer.config import LinearScaling, RotaryPositions, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.presets import PRESETS
-from glassformer.run_config import (
-    AdamConfig,
-    AdamWConfig,
-    EarlyStopping,
-    GenerationConfig,
-    MuonConfig,
-    PackedRows,
-    PlateauSchedule,
-    Run,
-    TrainConfig,
-)
+from glassformer.run_config import GenerationConfig, PackedRows, Run
 from glassformer.settings import FlagText, apply_flags, describe, from_dict, known_keys, parse_toml, to_dict, to_toml
+from glassformer.train_config import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule, TrainConfig
 
 
 def read(text: str) -> Run:

@@ -1,38 +1,49 @@
 """The Python interface: `load` a model directory and use it; `train` a run."""
 
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
-from glassformer.data.batching import Example
-from glassformer.data.pair_batching import evaluation_batches
-from glassformer.data.pair_files import Dropped, Pair
-from glassformer.data.pair_tokens import PairFile, encode_pairs
-from glassformer.data.pairs import PairCorpus, read_pairs
-from glassformer.data.sources import read_documents
-from glassformer.data.tokens import TokenFile, encode_text
+from glassformer.data.pair_files import Pair
 from glassformer.errors import UserError
-from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode, evaluation_rows
+from glassformer.evaluation.label_scores import label_scores
+from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
+from glassformer.inference.classify import embed, encode_tagged, encode_texts, predict
 from glassformer.inference.decode import StopWatch, check_prompts, generate, never_written
+from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
-from glassformer.objectives.causal import CausalObjective
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.masked import MaskedObjective
 from glassformer.recurrent_config import RecurrentConfig
-from glassformer.run_config import BeamConfig, GenerationConfig, Run, WindowRows
+from glassformer.run_config import (
+    BeamConfig,
+    CausalConfig,
+    GenerationConfig,
+    InfillingConfig,
+    LabelData,
+    MaskedConfig,
+    ObjectiveConfig,
+    PairData,
+    Run,
+    SpansConfig,
+)
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.label_task import labels_of
 from glassformer.training.launch import Outcome, choose_device, launch, relaunch
 from glassformer.training.material import LaunchReporter, Tokenizers
-from glassformer.training.pair_task import objective_of, pairs_of, within
-from glassformer.training.text_task import context_of, corpus_of, prepared_tokens, text_of
+from glassformer.training.measure import Measurer
+from glassformer.training.text_objectives import sentinel_ids
 
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
@@ -53,6 +64,8 @@ class Model:
     generation: GenerationConfig | BeamConfig
     run: Run
     device: torch.device
+    labels: tuple[str, ...] = ()
+    """Names of classes or tags, by number."""
     others: tuple[Network, ...] = ()
     """Further members of an ensemble (`ensemble`), which translation averages."""
     data_digest: str | None = None
@@ -63,6 +76,11 @@ class Model:
         """Whether it makes a target from a source; else it goes on with a text."""
         config = self.network.config
         return isinstance(config, RecurrentConfig) or (config.encoder is not None and config.decoder is not None)
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether it says a label for two texts at a time."""
+        return isinstance(self.run.data, LabelData) and self.run.data.second_field is not None
 
     @overload
     def generate(self, prompt: str, *, slide: bool = False, **settings: Any) -> str: ...
@@ -194,21 +212,15 @@ class Model:
         length; pairs are `source` and `target`, two aligned files, or `path`, one file that holds both. `say` is told
         what is left out (`pairs`), and that the run's own data has changed since.
         """
-        if self.is_seq2seq:
-            _, encoded = self._pairs(path, source, target, say)
-            batches, objective, total, n_bytes = self._pair_batches(encoded)
-        else:
-            if source is not None or target is not None:
-                raise UserError(
-                    f"{self.run.name} has no source and is evaluated on a text: give it as --data.path FILE"
-                )
-            batches, objective, total, n_bytes = self._text_batches(path, say)
+        measure = self.measurer(say).measure(path, source, target)
         autocast = torch.bfloat16 if self.run.train.precision == "bf16" else None
-        report = (lambda done: progress(done, total)) if progress else None
+        report = (lambda done: progress(done, measure.n_targets)) if progress else None
         with evaluation_mode(self.network):
-            return evaluate_loss(self.network, objective, batches, self.device, n_bytes, autocast, report)
+            return evaluate_loss(
+                self.network, measure.objective, measure.batches(), self.device, measure.n_bytes, autocast, report
+            )
 
-    def text_scores(
+    def scores(
         self,
         path: str | Path | None = None,
         progress: Progress | None = None,
@@ -217,10 +229,35 @@ class Model:
         target: str | Path | None = None,
         say: Say = _warn,
         **settings: Any,
-    ) -> dict[str, float | str]:
-        """Scores of what it writes for the sources of the same data: BLEU and chrF, or error rates; in percent."""
-        pairs = self.pairs(path, source, target, say)
-        return translation_scores(self.translator, pairs, pairs_of(self.run), self._beam(settings), progress)
+    ) -> dict[str, Any]:
+        """Scores on the same data, in percent: of what it writes for sources, of labels, of what it puts behind masks.
+
+        BLEU and chrF or error rates of pairs; accuracy, F1 and calibration of labels, with the whole report under
+        `report`; the accuracy behind masks. A model that goes on with a text has its loss alone: none.
+        """
+        if isinstance(self.run.objective, (CausalConfig, InfillingConfig, SpansConfig)):
+            return {}
+        measure = self.measurer(say).measure(path, source, target)
+        if isinstance(self.run.data, PairData):
+            return dict(
+                translation_scores(self.translator, measure.pairs, self.run.data, self._beam(settings), progress)
+            )
+        if isinstance(self.run.data, LabelData):
+            return label_scores(self.network, measure.examples, self.labels, self.run.data, self.device)
+        assert isinstance(measure.objective, MaskedObjective)
+        n_masked = int(measure.n_targets * measure.objective.share)
+        report = (lambda done: progress(done, n_masked)) if progress else None
+        return asdict(masked_scores(self.network, measure.objective, measure.batches(), self.device, report))
+
+    def pseudo_perplexity(
+        self, path: str | Path | None = None, progress: Progress | None = None, say: Say = _warn
+    ) -> float:
+        """exp of the mean -log p of every token of a text given all others: one forward a token."""
+        measure = self.measurer(say).measure(path)
+        if not isinstance(measure.objective, MaskedObjective):
+            raise UserError(f"{self.run.name} fills no masks, and pseudo-perplexity is for models that do")
+        report = (lambda done: progress(done, measure.n_targets)) if progress else None
+        return pseudo_perplexity(self.network, measure.objective, measure.batches(), self.device, report)
 
     def pairs(
         self,
@@ -234,63 +271,74 @@ class Model:
         `say` is told how many have an empty side, and how many of the run's own are too long, which are left out as
         in training. Of other files a pair that is too long is a `UserError`: without it the scores would be others.
         """
-        return self._pairs(path, source, target, say)[0]
+        return self.measurer(say).pairs(path, source, target)[0]
 
-    def _pairs(
-        self, path: str | Path | None, source: str | Path | None, target: str | Path | None, say: Say
-    ) -> tuple[list[Pair], PairFile]:
-        data = pairs_of(self.run)
-        if path is None and source is None and target is None:
-            corpus = PairCorpus(data)
-            self._say_changed(corpus.digest, corpus.name, say)
-            pairs, too_long = corpus.split[1], say
-        else:
-            names = {"path": path, "source": source, "target": target}
-            asked: dict[str, Any] = {name: None if value is None else str(value) for name, value in names.items()}
-            dropped = Dropped()
-            data = replace(data, **asked, valid_path=None, valid_source=None, valid_target=None)
-            pairs, too_long = read_pairs(data, dropped), _refuse
-            for sentence in dropped.sentences():
-                say(sentence)
-        encoded = encode_pairs(pairs, self.tokenizer, self.source_tokenizer, "pairs")
-        fitting = within(encoded, self.network.config, too_long)
-        return [pairs[row] for row in fitting.rows], fitting
-
-    def _say_changed(self, digest: str, name: str, say: Say) -> None:
-        if self.data_digest is not None and self.data_digest != digest:
-            say(f"{name} is no longer what {self.run.name} was trained on: the held-out part may not be the same")
-
-    def _pair_batches(self, pairs: PairFile) -> tuple[Iterable[Sequence[Example]], Objective, int, int | None]:
-        config = self.network.config
+    def measurer(self, say: Say = _warn) -> Measurer:
+        """What finds and reads the data that the model is measured on."""
         separate = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
-        objective = objective_of(config, Tokenizers(self.tokenizer, separate), self.run.objective.label_smoothing)
-        batches = evaluation_batches(pairs, pairs_of(self.run).batch_tokens)
-        return batches, objective, int(pairs.target_lengths.sum()) + pairs.n_pairs, None
+        tokenizers = Tokenizers(self.tokenizer, separate)
+        return Measurer(self.run, self.network.config, tokenizers, self.labels, self.data_digest, say)
 
-    def _text_batches(
-        self, path: str | Path | None, say: Say
-    ) -> tuple[Iterable[Sequence[Example]], Objective, int, int | None]:
-        tokens = self._tokens(path, say)
-        apart = not isinstance(text_of(self.run).arrangement, WindowRows)
-        rows = evaluation_rows(tokens, context_of(self.run), self.network.config.vocab_size, apart)
-        return rows, CausalObjective(self.run.objective.label_smoothing), tokens.n_tokens, tokens.n_bytes
+    def fill(self, text: str, n: int = 5, **settings: Any) -> Filling:
+        """What stands behind the `[MASK]`s of a text: candidates of an encoder, or a text that a denoiser writes.
 
-    def _tokens(self, path: str | Path | None, say: Say) -> TokenFile:
-        data = text_of(self.run)
-        # The validation text that the run names is read as the trainer read it, end tokens and all.
-        is_own = path is None or str(Path(path).absolute()) == data.valid_path
-        if path is not None and not is_own:
-            documents = read_documents([path], text_field=data.text_field)
-            return encode_text(self.tokenizer, documents, name=str(path))
-        if data.path is None:
-            raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
-        corpus = corpus_of(self.run)
-        self._say_changed(corpus.digest, corpus.name, say)
-        return prepared_tokens(self.run, corpus, self.tokenizer).valid
+        `n` candidates for each mask; `settings` are fields of `BeamConfig`, for a denoiser.
+        """
+        objective = self.run.objective
+        if isinstance(objective, MaskedConfig):
+            return fill_masks(self.network, self.tokenizer, text, n, self.device)
+        if isinstance(objective, InfillingConfig):
+            return fill_by_writing(self.network, self.tokenizer, text, self._beam(settings), self.device)
+        if isinstance(objective, SpansConfig):
+            known = sentinel_ids(self.tokenizer)
+            return fill_spans(self.network, self.tokenizer, text, known, self._beam(settings), self.device)
+        raise UserError(f"{self.run.name} learned to {_does(objective)} and fills no masks")
+
+    def classify(self, texts: Sequence[str | tuple[str, str]], say: Say = _warn) -> list[dict[str, float]]:
+        """The probability of each class for each text or pair of texts, or, under `number`, the number it says."""
+        data = labels_of(self.run)
+        if data.outputs == "tags":
+            raise UserError(f"{self.run.name} tags words: use it with tag")
+        rows = [(text,) if isinstance(text, str) else text for text in texts]
+        for row in rows:
+            if (len(row) > 1) != self.reads_pairs:
+                raise UserError(f"{self.run.name} reads {'two texts' if self.reads_pairs else 'one text'} at a time")
+        examples, n_cut = encode_texts(self.tokenizer, rows, self.network.config.max_len)
+        if n_cut:
+            say(f"{n_cut:,} of {len(rows):,} texts are longer than {self.network.config.max_len:,} tokens and are cut")
+        logits = predict(self.network, examples, self.device)
+        if data.outputs == "numbers":
+            return [{"number": float(x[0])} for x in logits]
+        return [dict(zip(self.labels, x.softmax(dim=0).tolist(), strict=True)) for x in logits]
+
+    def tag(self, sentences: Sequence[Sequence[str]], say: Say = _warn) -> list[list[tuple[str, float]]]:
+        """The most probable tag of every word, and its probability; words behind the model's length have none."""
+        if labels_of(self.run).outputs != "tags":
+            raise UserError(f"{self.run.name} says a label for a whole text: use it with classify")
+        examples, n_cut = encode_tagged(self.tokenizer, sentences, self.network.config.max_len)
+        if n_cut:
+            longest = self.network.config.max_len
+            say(f"{n_cut:,} sentences are longer than {longest:,} tokens, and the words behind that have no tag")
+        found = []
+        for logits in predict(self.network, examples, self.device):
+            best = logits.softmax(dim=1).max(dim=1)
+            pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            found.append([(self.labels[i], p) for p, i in pairs])
+        return found
+
+    def embed(self, texts: Sequence[str], say: Say = _warn) -> npt.NDArray[np.float32]:
+        """(N, D) the mean of the last hidden states of each text: a vector of what it is about."""
+        if self.is_seq2seq:
+            raise UserError(f"{self.run.name} makes a target from a source; vectors come from a model of one stack")
+        examples, n_cut = encode_texts(self.tokenizer, [(text,) for text in texts], self.network.config.max_len)
+        if n_cut:
+            say(f"{n_cut:,} of {len(texts):,} texts are longer than {self.network.config.max_len:,} tokens and are cut")
+        return embed(self.network, examples, self.device)
 
 
-def _refuse(sentence: str) -> None:
-    raise UserError(f"{sentence.removesuffix(' and are left out')}: shorten them, or leave them out")
+def _does(objective: ObjectiveConfig) -> str:
+    doing = {"causal": "go on with a text", "seq2seq": "write a target", "tagging": "tag words"}
+    return doing.get(objective.kind, "say a label")
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -> Model:
@@ -303,7 +351,16 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -
     source_tokenizer = stored.source_tokenizer or stored.tokenizer
     network = stored.network.to(where)
     digest = (_numbers(path) or {}).get("data_digest")
-    return Model(network, stored.tokenizer, source_tokenizer, stored.generation, stored.run, where, data_digest=digest)
+    return Model(
+        network,
+        stored.tokenizer,
+        source_tokenizer,
+        stored.generation,
+        stored.run,
+        where,
+        stored.labels,
+        data_digest=digest,
+    )
 
 
 def ensemble(models: Sequence[Model]) -> Model:

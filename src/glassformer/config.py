@@ -129,7 +129,7 @@ class PositionHead:
     """Logits over labels at every position (tagging)."""
 
     kind: ClassVar[str] = "positions"
-    n_labels: int = setting(2, "number of labels")
+    n_labels: int = setting(0, "number of labels; 0 = those of the data")
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class SequenceHead:
     """Logits over labels for the whole sequence (classification; one label = regression)."""
 
     kind: ClassVar[str] = "sequence"
-    n_labels: int = setting(2, "number of labels")
+    n_labels: int = setting(0, "number of labels; 0 = those of the data")
     pooling: Literal["first", "last", "mean", "max"] = setting("first", "which hidden states are read")
     pooler: Literal["none", "tanh", "relu"] = setting("none", "dense layer and activation after pooling")
 

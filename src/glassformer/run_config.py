@@ -4,14 +4,9 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from glassformer.config import Stack, TransformerConfig
-from glassformer.errors import UserError
 from glassformer.recurrent_config import ModelConfig
-from glassformer.settings import setting
-
-
-def _require(fine: bool, name: str, value: object, must: str) -> None:
-    if not fine:
-        raise UserError(f"{name} is {value} and must {must}")
+from glassformer.settings import require, setting
+from glassformer.train_config import TrainConfig
 
 
 @dataclass(frozen=True)
@@ -29,7 +24,7 @@ class TokenizerConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for a share that is none."""
-        _require(0 <= self.dropout <= 1, "tokenizer.dropout", self.dropout, "be from 0 to 1")
+        require(0 <= self.dropout <= 1, "tokenizer.dropout", self.dropout, "be from 0 to 1")
 
 
 @dataclass(frozen=True)
@@ -91,8 +86,35 @@ class PairData:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that mean nothing."""
-        _require(self.batch_tokens >= 1, "data.batch_tokens", self.batch_tokens, "be at least 1")
-        _require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
+        require(self.batch_tokens >= 1, "data.batch_tokens", self.batch_tokens, "be at least 1")
+        require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
+
+
+@dataclass(frozen=True)
+class LabelData:
+    """Texts, or pairs of texts, each with a label: a class, a number, or a tag for every word."""
+
+    kind: ClassVar[str] = "labels"
+    path: str | None = setting(
+        None, "tsv, csv, jsonl, conll (word TAB tag, a blank line between), builtin:NAME or hf:NAME"
+    )
+    valid_path: str | None = setting(None, "the same for validation; none = a part of path, or its own split")
+    test_path: str | None = setting(None, "the same for the test, which training never reads")
+    text_field: str = setting("text", "column or field of the text; of tags: a list of words")
+    second_field: str | None = setting(None, "column or field of a second text: sentence pairs")
+    label_field: str = setting("label", "column or field of the label; of tags: a list of them")
+    outputs: Literal["classes", "numbers", "tags"] = setting("classes", "what a label is")
+    valid_fraction: float = setting(0.1, "share of the records held out where no validation data is given")
+    batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest, padding included")
+    cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that mean nothing."""
+        require(self.batch_tokens >= 1, "data.batch_tokens", self.batch_tokens, "be at least 1")
+        require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
+
+
+DataConfig = TextData | PairData | LabelData
 
 
 @dataclass(frozen=True)
@@ -105,8 +127,7 @@ class CausalConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for a probability that is none."""
-        smoothing = self.label_smoothing
-        _require(0 <= smoothing < 1, "objective.label_smoothing", smoothing, "be at least 0 and below 1")
+        _require_smoothing(self.label_smoothing)
 
 
 @dataclass(frozen=True)
@@ -118,184 +139,7 @@ class Seq2SeqConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for a probability that is none."""
-        smoothing = self.label_smoothing
-        _require(0 <= smoothing < 1, "objective.label_smoothing", smoothing, "be at least 0 and below 1")
-
-
-@dataclass(frozen=True)
-class AdamConfig:
-    """Adam (Kingma 2015); decay is added to the gradient."""
-
-    kind: ClassVar[str] = "adam"
-    learning_rate: float = setting(1e-3, "peak step size")
-    betas: tuple[float, float] = setting((0.9, 0.98), "decay of the two moments")
-    eps: float = setting(1e-9, "added to the root of the second moment")
-    weight_decay: float = setting(0.0, "L2 coefficient")
-    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
-
-
-@dataclass(frozen=True)
-class AdamWConfig:
-    """Adam with decoupled weight decay (Loshchilov 2019), fused."""
-
-    kind: ClassVar[str] = "adamw"
-    learning_rate: float = setting(1e-3, "peak step size")
-    betas: tuple[float, float] = setting((0.9, 0.95), "decay of the two moments")
-    eps: float = setting(1e-8, "added to the root of the second moment")
-    weight_decay: float = setting(0.1, "decoupled decay")
-    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
-
-
-@dataclass(frozen=True)
-class MuonConfig:
-    """Muon (Jordan 2024) for the hidden matrices, AdamW for everything else."""
-
-    kind: ClassVar[str] = "muon"
-    learning_rate: float = setting(0.02, "peak step size of the matrices")
-    momentum: float = setting(0.95, "Nesterov momentum of the matrices")
-    n_steps: int = setting(5, "Newton-Schulz iterations")
-    adjust: Literal["original", "match_rms_adamw"] = setting("original", "scale of a matrix's step by its shape")
-    weight_decay: float = setting(0.0, "decoupled decay of the matrices")
-    adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "for embeddings, head, norms and biases")
-
-
-@dataclass(frozen=True)
-class ConstantSchedule:
-    """The peak rate after a linear warm-up."""
-
-    kind: ClassVar[str] = "constant"
-    warmup_steps: int = setting(0, "steps of linear growth to the peak rate")
-
-
-@dataclass(frozen=True)
-class CosineSchedule:
-    """Linear warm-up, then half a cosine to final_ratio × peak."""
-
-    kind: ClassVar[str] = "cosine"
-    warmup_steps: int = setting(100, "steps of linear growth to the peak rate")
-    decay_steps: int = setting(0, "step at which the floor is reached; 0 = max_steps")
-    final_ratio: float = setting(0.1, "the floor as a share of the peak rate")
-
-
-@dataclass(frozen=True)
-class LinearSchedule:
-    """Linear warm-up, then a straight line to final_ratio × peak."""
-
-    kind: ClassVar[str] = "linear"
-    warmup_steps: int = setting(100, "steps of linear growth to the peak rate")
-    decay_steps: int = setting(0, "step at which the floor is reached; 0 = max_steps")
-    final_ratio: float = setting(0.0, "the floor as a share of the peak rate")
-
-
-@dataclass(frozen=True)
-class InverseSqrtSchedule:
-    """Linear warm-up, then × (warmup_steps / step)^½ (Vaswani 2017, equation 3, peak normalised to 1)."""
-
-    kind: ClassVar[str] = "inverse_sqrt"
-    warmup_steps: int = setting(4000, "steps of linear growth to the peak rate")
-
-
-@dataclass(frozen=True)
-class PlateauSchedule:
-    """× ratio whenever the validation metric has not improved for `patience` evaluations."""
-
-    kind: ClassVar[str] = "plateau"
-    warmup_steps: int = setting(0, "steps of linear growth to the peak rate")
-    patience: int = setting(2, "evaluations without improvement before the rate drops")
-    ratio: float = setting(0.5, "factor of a drop")
-    min_ratio: float = setting(0.01, "the floor as a share of the peak rate")
-
-
-@dataclass(frozen=True)
-class WarmupStableDecaySchedule:
-    """Linear warm-up, the peak rate, then a straight line to final_ratio × peak."""
-
-    kind: ClassVar[str] = "warmup_stable_decay"
-    warmup_steps: int = setting(100, "steps of linear growth to the peak rate")
-    decay_fraction: float = setting(0.2, "share of max_steps that the decay takes")
-    final_ratio: float = setting(0.0, "the floor as a share of the peak rate")
-
-
-OptimizerConfig = AdamConfig | AdamWConfig | MuonConfig
-ScheduleConfig = (
-    ConstantSchedule
-    | CosineSchedule
-    | LinearSchedule
-    | InverseSqrtSchedule
-    | PlateauSchedule
-    | WarmupStableDecaySchedule
-)
-
-
-@dataclass(frozen=True)
-class EarlyStopping:
-    """Stop when a validation metric has not improved for `patience` evaluations."""
-
-    metric: str = setting(
-        "loss", "a validation loss or score; `best` is best by it, so give a long patience to only choose"
-    )
-    patience: int = setting(5, "evaluations without improvement")
-    higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
-
-
-@dataclass(frozen=True)
-class TrainConfig:
-    """The loop."""
-
-    max_steps: int = setting(2000, "optimizer steps")
-    batch_size: int = setting(32, "rows of a micro-batch")
-    accumulation: int = setting(1, "micro-batches of an optimizer step")
-    optimizer: OptimizerConfig = setting(AdamWConfig(), "how gradients become steps")
-    schedule: ScheduleConfig = setting(CosineSchedule(), "how the rate changes")
-    clip_norm: float = setting(1.0, "longest gradient, as a 2-norm over all parameters; 0 = never clipped")
-    seed: int = setting(0, "of the weights, the batches and the dropout")
-    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
-    precision: Literal["fp32", "bf16"] = setting("fp32", "bf16 = autocast; weights and sums stay in fp32")
-    compile: bool = setting(False, "compile the step (torch.compile)")
-    activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
-    ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none")
-    eval_every: int = setting(250, "steps between evaluations")
-    checkpoint_every: int = setting(0, "steps between checkpoints; 0 = at evaluations")
-    log_every: int = setting(10, "steps between lines of metrics.jsonl")
-    keep_checkpoints: int = setting(2, "newest checkpoints that are kept, beside the best")
-    select: Literal["best", "last", "average"] = setting(
-        "best", "the weights that the run's folder holds in the end; average = the mean of the checkpoints kept"
-    )
-    early_stopping: EarlyStopping | None = setting(None, "stop before max_steps")
-    tensorboard: bool = setting(False, "also write TensorBoard events (extra: log)")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for numbers that cannot make a run."""
-        for name in ("max_steps", "batch_size", "accumulation", "eval_every", "log_every", "keep_checkpoints"):
-            _require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "be at least 1")
-        for name in ("checkpoint_every", "clip_norm", "seed"):
-            _require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "not be negative")
-        _require(0 <= self.ema_decay < 1, "train.ema_decay", self.ema_decay, "be at least 0 and below 1")
-        warmup = self.schedule.warmup_steps
-        _require(warmup >= 0, "train.schedule.warmup_steps", warmup, "not be negative")
-        for name in ("final_ratio", "min_ratio", "ratio", "decay_fraction"):
-            share = getattr(self.schedule, name, 0.0)
-            _require(0 <= share <= 1, f"train.schedule.{name}", share, "be from 0 to 1")
-        for name in ("patience", "decay_steps"):
-            number = getattr(self.schedule, name, 0)
-            _require(number >= 0, f"train.schedule.{name}", number, "not be negative")
-        if self.early_stopping is not None:
-            patience = self.early_stopping.patience
-            _require(patience >= 1, "train.early_stopping.patience", patience, "be at least 1")
-        _check_optimizer("train.optimizer", self.optimizer)
-
-
-def _check_optimizer(name: str, config: OptimizerConfig) -> None:
-    rate, decay = config.learning_rate, config.weight_decay
-    _require(0 < rate < float("inf"), f"{name}.learning_rate", rate, "be a positive number")
-    _require(0 <= decay < float("inf"), f"{name}.weight_decay", decay, "not be negative")
-    if isinstance(config, MuonConfig):
-        _require(config.n_steps >= 1, f"{name}.n_steps", config.n_steps, "be at least 1")
-        _require(0 <= config.momentum < 1, f"{name}.momentum", config.momentum, "be at least 0 and below 1")
-        _check_optimizer(f"{name}.adamw", config.adamw)
-    else:
-        _require(all(0 <= beta < 1 for beta in config.betas), f"{name}.betas", list(config.betas), "be below 1")
-        _require(config.eps >= 0, f"{name}.eps", config.eps, "not be negative")
+        _require_smoothing(self.label_smoothing)
 
 
 @dataclass(frozen=True)
@@ -315,14 +159,14 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that mean nothing."""
-        _require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "be at least 1")
-        _require(self.temperature >= 0, "temperature", self.temperature, "not be negative")
-        _require(self.temperature < float("inf"), "temperature", self.temperature, "be a finite number")
-        _require(self.top_k >= 0, "top_k", self.top_k, "not be negative (0 = all tokens)")
-        _require(0 < self.top_p <= 1, "top_p", self.top_p, "be above 0 and at most 1")
-        _require(0 <= self.min_p <= 1, "min_p", self.min_p, "be from 0 to 1")
-        _require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "be positive")
-        _require(self.seed >= 0, "seed", self.seed, "not be negative")
+        require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "be at least 1")
+        require(self.temperature >= 0, "temperature", self.temperature, "not be negative")
+        require(self.temperature < float("inf"), "temperature", self.temperature, "be a finite number")
+        require(self.top_k >= 0, "top_k", self.top_k, "not be negative (0 = all tokens)")
+        require(0 < self.top_p <= 1, "top_p", self.top_p, "be above 0 and at most 1")
+        require(0 <= self.min_p <= 1, "min_p", self.min_p, "be from 0 to 1")
+        require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "be positive")
+        require(self.seed >= 0, "seed", self.seed, "not be negative")
 
 
 @dataclass(frozen=True)
@@ -340,13 +184,145 @@ class BeamConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that mean nothing."""
-        _require(self.beam >= 1, "beam", self.beam, "be at least 1")
-        _require(abs(self.length_penalty) < float("inf"), "length_penalty", self.length_penalty, "be a finite number")
-        _require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "be at least 1")
-        _require(0 <= self.max_ratio < float("inf"), "max_ratio", self.max_ratio, "not be negative")
+        require(self.beam >= 1, "beam", self.beam, "be at least 1")
+        require(abs(self.length_penalty) < float("inf"), "length_penalty", self.length_penalty, "be a finite number")
+        require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "be at least 1")
+        require(0 <= self.max_ratio < float("inf"), "max_ratio", self.max_ratio, "not be negative")
 
 
-Metric = Literal["loss", "bits_per_byte", "bleu", "bleu_tok_lc", "chrf", "exact_match", "wer", "per"]
+@dataclass(frozen=True)
+class MaskedConfig:
+    """Predict tokens that were masked, from all around them (Devlin 2019)."""
+
+    kind: ClassVar[str] = "masked"
+    share: float = setting(0.15, "share of the tokens that are predicted; of these 80 % are masked, 10 % replaced")
+    whole_words: bool = setting(False, "words are masked whole")
+    label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for shares that are none."""
+        require(0 < self.share < 1, "objective.share", self.share, "be above 0 and below 1")
+        _require_smoothing(self.label_smoothing)
+
+
+@dataclass(frozen=True)
+class InfillingConfig:
+    """Restore a text whose spans were each replaced by one mask, and whose sentences were shuffled (Lewis 2020)."""
+
+    kind: ClassVar[str] = "infilling"
+    share: float = setting(0.3, "share of the tokens that are removed")
+    mean_length: float = setting(3.0, "of the Poisson distribution of the spans' lengths, in tokens")
+    permute_sentences: bool = setting(True, "sentences stand in another order")
+    label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for shares and lengths that mean nothing."""
+        _require_noise(self.share, self.mean_length)
+        _require_smoothing(self.label_smoothing)
+
+
+@dataclass(frozen=True)
+class SpansConfig:
+    """Write the spans that sentinels stand for (Raffel 2020)."""
+
+    kind: ClassVar[str] = "spans"
+    share: float = setting(0.15, "share of the tokens that are removed")
+    mean_length: float = setting(3.0, "of the spans, in tokens")
+    n_sentinels: int = setting(32, "special tokens [SPAN_0], [SPAN_1] … that stand for the spans of a row")
+    label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for shares and lengths that mean nothing."""
+        _require_noise(self.share, self.mean_length)
+        require(self.n_sentinels >= 2, "objective.n_sentinels", self.n_sentinels, "be at least 2")
+        _require_smoothing(self.label_smoothing)
+
+
+@dataclass(frozen=True)
+class ClassificationConfig:
+    """Say the class of a text or a pair of texts; where labels are numbers, say the number."""
+
+    kind: ClassVar[str] = "classification"
+    label_smoothing: float = setting(0.0, "probability spread over the classes; reported losses leave it out")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for a probability that is none."""
+        _require_smoothing(self.label_smoothing)
+
+
+@dataclass(frozen=True)
+class TaggingConfig:
+    """Say the tag of every word, at its first token."""
+
+    kind: ClassVar[str] = "tagging"
+    label_smoothing: float = setting(0.0, "probability spread over the tags; reported losses leave it out")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for a probability that is none."""
+        _require_smoothing(self.label_smoothing)
+
+
+ObjectiveConfig = (
+    CausalConfig | Seq2SeqConfig | MaskedConfig | InfillingConfig | SpansConfig | ClassificationConfig | TaggingConfig
+)
+
+
+def _require_smoothing(share: float) -> None:
+    require(0 <= share < 1, "objective.label_smoothing", share, "be at least 0 and below 1")
+
+
+def _require_noise(share: float, mean_length: float) -> None:
+    require(0 < share < 1, "objective.share", share, "be above 0 and below 1")
+    require(1 <= mean_length < float("inf"), "objective.mean_length", mean_length, "be at least 1")
+
+
+@dataclass(frozen=True)
+class InitConfig:
+    """From which model a run starts, and what of it learns."""
+
+    path: str | None = setting(
+        None, "a model directory whose tokenizer and weights it starts from; none = from nothing"
+    )
+    model: Literal["same", "recipe"] = setting(
+        "same", "same = its model, with the head and the dropouts of this run; recipe = [model] of this run"
+    )
+    freeze: tuple[str, ...] = setting((), "modules that do not learn, such as encoder.embeddings or encoder.blocks.0.*")
+    layer_decay: float = setting(1.0, "the rate of a block is this × that of the block above it")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for a factor that is none."""
+        require(0 < self.layer_decay <= 1, "init.layer_decay", self.layer_decay, "be above 0 and at most 1")
+
+
+@dataclass(frozen=True)
+class LoraConfig:
+    """Low-rank adaptation: a few small matrices learn beside weights that do not (Hu 2022)."""
+
+    targets: tuple[str, ...] = setting(("*.q_proj", "*.v_proj"), "linear layers that are adapted, by name")
+    rank: int = setting(8, "of the update of a weight")
+    alpha: float = setting(16.0, "the update is × alpha / rank")
+    dropout: float = setting(0.0, "dropout of what the update reads")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that mean nothing."""
+        require(self.rank >= 1, "lora.rank", self.rank, "be at least 1")
+        require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "be at least 0 and below 1")
+
+
+Metric = Literal[
+    "loss",
+    "bits_per_byte",
+    "bleu",
+    "bleu_tok_lc",
+    "chrf",
+    "exact_match",
+    "wer",
+    "per",
+    "accuracy",
+    "macro_f1",
+    "span_f1",
+    "masked_accuracy",
+]
 
 
 @dataclass(frozen=True)
@@ -369,8 +345,10 @@ class Run:
     model: ModelConfig = setting(TransformerConfig(decoder=Stack()), "the network")
     tokenizer: TokenizerConfig = setting(TokenizerConfig(), "text to ids; of pairs: of both sides, or of the target")
     source_tokenizer: TokenizerConfig | None = setting(None, "of the source; none = the one tokenizer reads both sides")
-    data: TextData | PairData = setting(TextData(), "the text, or the pairs")
-    objective: CausalConfig | Seq2SeqConfig = setting(CausalConfig(), "what is learned")
+    data: DataConfig = setting(TextData(), "the text, the pairs, or the texts with labels")
+    objective: ObjectiveConfig = setting(CausalConfig(), "what is learned")
+    init: InitConfig = setting(InitConfig(), "from what it starts")
+    lora: LoraConfig | None = setting(None, "adapt with few parameters; none = all learn")
     train: TrainConfig = setting(TrainConfig(), "the loop")
     generation: GenerationConfig | BeamConfig = setting(GenerationConfig(), "how it writes")
     result: ExpectedResult | None = setting(None, "what it must reach")

@@ -28,6 +28,12 @@ def setting(default: T, doc: str) -> T:
     return field
 
 
+def require(fine: bool, name: str, value: object, must: str) -> None:
+    """`UserError` for a value that means nothing: `train.max_steps is 0 and must be at least 1`."""
+    if not fine:
+        raise UserError(f"{name} is {value} and must {must}")
+
+
 def setting_doc(field: "dataclasses.Field[Any]") -> str:
     """The line that `setting` was given."""
     return str(field.metadata.get("doc", ""))

@@ -128,7 +128,7 @@ def test_evaluate_says_what_it_leaves_out(glassformer: Glassformer, pairs: Outco
         said = glassformer(verb, pairs.folder, *files).err
         assert said.count("1 pair has an empty side and is left out (the first: line 2 of") == 1
     with pytest.warns(UserWarning, match="1 pair has an empty side"):
-        api.load(pairs.folder).text_scores(source=tmp_path / "a", target=tmp_path / "b")
+        api.load(pairs.folder).scores(source=tmp_path / "a", target=tmp_path / "b")
 
 
 def test_own_pairs_that_are_too_long_are_left_out_of_loss_and_scores_alike(
@@ -255,7 +255,7 @@ def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tm
         ('metric = "wer"', "", "result.metric is wer, and this run has"),
         ('metric = "bits_per_byte"', "", "result.metric is bits_per_byte"),
         ('metric = "bleu"', 'outputs = "pronunciations"', "result.metric is bleu"),
-        ('side = "test"', "", "only built-in pairs have a test side"),
+        ('side = "test"', "", "only built-in pairs and labelled texts have a test side"),
     ],
 )
 def test_reproduce_refuses_a_result_that_it_could_not_measure_before_it_trains(

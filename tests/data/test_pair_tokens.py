@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.data.pair_batching import take
+from glassformer.data.budget import take_pairs
 from glassformer.data.pair_files import Pair
 from glassformer.data.pair_tokens import PairFile, encode_pairs, prepare_pairs
 from glassformer.data.pairs import PairCorpus
@@ -29,7 +29,7 @@ def tokenizers(corpus: PairCorpus) -> tuple[Tokenizer, Tokenizer]:
 def texts(pairs: PairFile, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> list[Pair]:
     return [
         Pair(source_tokenizer.decode(e.source_ids), tokenizer.decode(e.token_ids))  # type: ignore[arg-type]
-        for e in take(pairs, pairs.rows)
+        for e in take_pairs(pairs, pairs.rows)
     ]
 
 

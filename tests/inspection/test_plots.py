@@ -33,7 +33,8 @@ from glassformer.inspection.plots import (
 )
 from glassformer.models.build import build_model
 from glassformer.nn.positions import alibi_slopes, sinusoid
-from glassformer.run_config import PlateauSchedule, Run, TrainConfig
+from glassformer.run_config import Run
+from glassformer.train_config import PlateauSchedule, TrainConfig
 
 ROW = ComparedModel("a", "GRU", 1_000_000, 600.0, 1, 1.0, "bleu", 20.0, 10.0)
 

@@ -7,7 +7,7 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 
 from glassformer.errors import UserError
-from glassformer.run_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from glassformer.train_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.training import optimizers
 from glassformer.training.optimizers import (
     Muon,

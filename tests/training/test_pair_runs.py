@@ -13,9 +13,10 @@ from glassformer import api
 from glassformer.config import NoPositions, TransformerConfig
 from glassformer.errors import Interrupted, UserError
 from glassformer.recurrent_config import AttendBefore, RecurrentConfig
-from glassformer.run_config import CausalConfig, EarlyStopping, GenerationConfig, Seq2SeqConfig, TextData, TrainConfig
+from glassformer.run_config import CausalConfig, GenerationConfig, Seq2SeqConfig, TextData
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import SOURCE_TOKENIZER
+from glassformer.train_config import EarlyStopping, TrainConfig
 from runs import MODEL, PAIR_MODEL, Recording, metrics, pair_run, remains, signal_at, tiny_run, write_text
 
 RECURRENT = RecurrentConfig(

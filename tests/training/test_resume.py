@@ -12,18 +12,9 @@ import pytest
 
 from glassformer import api
 from glassformer.errors import Interrupted, UserError
-from glassformer.run_config import (
-    AdamConfig,
-    AdamWConfig,
-    CausalConfig,
-    EarlyStopping,
-    ExampleRows,
-    MuonConfig,
-    PackedRows,
-    PlateauSchedule,
-    Run,
-)
+from glassformer.run_config import CausalConfig, ExampleRows, PackedRows, Run
 from glassformer.store import checkpoint, model_directory
+from glassformer.train_config import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule
 from glassformer.training import trainer
 from runs import MODEL, Recording, remains, signal_at, tiny_run, write_documents, write_text
 

@@ -15,10 +15,11 @@ from glassformer.data.batching import Example, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
-from glassformer.run_config import AdamWConfig, EarlyStopping, ExampleRows, TokenizerConfig
+from glassformer.run_config import ExampleRows, TokenizerConfig
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.train_config import AdamWConfig, EarlyStopping
 from glassformer.training import launch
 from runs import MODEL, Recording, metrics, signal_at, tiny_run, write_documents, write_text
 

@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -13,25 +13,27 @@ from glassformer.cli.arguments import parse
 from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.tokenizer import load_tokenizer
 from glassformer.data.corpus import Corpus
+from glassformer.data.labels import LabelCorpus, class_report
 from glassformer.data.pairs import PairCorpus, pair_report
 from glassformer.data.report import report as data_report
 from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
-from glassformer.run_config import PairData
+from glassformer.run_config import LabelData, PairData
 from glassformer.tokenization.tokenizer import Tokenizer
 
 HELP = """usage: glassformer data report FILE… [--tokenizer TOKENIZER] [--json]
        glassformer data pairs --source FILE --target FILE | --path FILE [--json]
+       glassformer data labels --path FILE [--json]
 
-Says what a text is like, or pairs of texts, before anything is trained on it. `glassformer data report --help` and
-`glassformer data pairs --help` say more."""
+Says what a text is like, pairs of texts, or texts with labels, before anything is trained on it. `glassformer data
+report --help` and so on say more."""
 
 
 def main(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP)
         return 0 if argv else 2
-    verbs = {"report": report, "pairs": pairs}
+    verbs = {"report": report, "pairs": pairs, "labels": labels}
     if argv[0] not in verbs:
         raise UserError(f"unknown verb `data {argv[0]}`: there are {', '.join(verbs)}")
     return int(parse(verbs[argv[0]], argv[1:], f"data {argv[0]}") or 0)
@@ -111,6 +113,42 @@ def pairs(
         target_field=target_field,
     )
     found = pair_report(PairCorpus(data))
+    print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
+    return 0
+
+
+def labels(
+    path: str | None = None,
+    valid_path: str | None = None,
+    outputs: Literal["classes", "numbers", "tags"] = "classes",
+    text_field: str = "text",
+    second_field: str | None = None,
+    label_field: str = "label",
+    valid_fraction: float = 0.1,
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """How many texts there are, the split, how often each label occurs, and what is left out.
+
+    Args:
+        path: tsv, csv, jsonl, conll, builtin:NAME or hf:NAME.
+        valid_path: The same for validation.
+        outputs: What a label is.
+        text_field: The column or field of the text.
+        second_field: The column or field of a second text.
+        label_field: The column or field of the label.
+        valid_fraction: The share that is held out where no validation data is given.
+        json_: Print one JSON object.
+    """
+    data = LabelData(
+        path=path,
+        valid_path=valid_path,
+        outputs=outputs,
+        text_field=text_field,
+        second_field=second_field,
+        label_field=label_field,
+        valid_fraction=valid_fraction,
+    )
+    found = class_report(LabelCorpus(data))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
     return 0
 

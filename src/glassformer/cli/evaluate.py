@@ -12,7 +12,7 @@ from glassformer.cli.arguments import parse
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.pairs import require_scores
-from glassformer.training.pair_task import pairs_of
+from glassformer.run_config import PairData
 
 
 def main(argv: list[str]) -> int:
@@ -27,14 +27,15 @@ def evaluate(
     beam: int | None = None,
     length_penalty: float | None = None,
     loss_only: bool = False,
+    pseudo_perplexity: bool = False,
     checkpoint: int | None = None,
     device: str = "auto",
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """The loss of a model, every target once; of an encoder-decoder also the scores of what it writes.
+    """The loss of a model, every target once, and the scores of what it writes or says, in percent.
 
     A text is cut into consecutive windows of the context length. Scores are BLEU and chrF for sentences (extra:
-    eval), word and phoneme error rates for pronunciations, all in percent.
+    eval), word and phoneme error rates for pronunciations, accuracy, F1 and calibration for labels, accuracy for masks.
 
     Args:
         directory: The model directory.
@@ -43,33 +44,39 @@ def evaluate(
         data_target: The target side: line i is the target of line i.
         beam: Hypotheses of a source that live at once; 1 is greedy; by default as the model says.
         length_penalty: Exponent of the length that divides a target's log probability.
-        loss_only: Decode nothing.
+        loss_only: Decode nothing, and score nothing.
+        pseudo_perplexity: Of a model that fills masks, also exp of the mean -log p of each token given all others.
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
         json_: Print one JSON object.
     """
     model = api.load(directory, step=checkpoint, device=device)
     places: dict[str, Any] = {"path": data_path, "source": data_source, "target": data_target}
-    scored = model.is_seq2seq and not loss_only
-    if scored:
-        _require_scores(model)
+    if isinstance(model.run.data, PairData) and not loss_only:
+        _require_scores(model.run.data)
     with TerminalReporter() as reporter:
         with reporter.phase("evaluating") as progress:
             report = model.evaluate(progress=progress, say=reporter.say, **places)
         values: dict[str, Any] = dict(report.to_dict())
-        if scored:
+        if not loss_only:
             given = {"beam": beam, "length_penalty": length_penalty}
             settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-            with reporter.phase("translating") as progress:
-                values |= model.text_scores(progress=progress, say=told_already, **places, **settings)
+            with reporter.phase("scoring") as progress:
+                values |= model.scores(progress=progress, say=told_already, **places, **settings)
+        if pseudo_perplexity:
+            with reporter.phase("pseudo-perplexity") as progress:
+                values["pseudo_perplexity"] = model.pseudo_perplexity(data_path, progress, told_already)
+    report = values.pop("report", None)
     if json_:
-        json.dump(values, sys.stdout)
+        json.dump(values if report is None else values | {"report": report.to_dict()}, sys.stdout)
         print()
         return 0
     units = {"loss": " nats per token", "smoothed_loss": " nats per token, label smoothing included"}
     for name, value in values.items():
         if value is not None:
-            print(f"{name.replace('_', ' '):<15}{_shown(value)}{units.get(name, '')}")
+            print(f"{name.replace('_', ' '):<21}{_shown(value)}{units.get(name, '')}")
+    if report is not None:
+        print(f"\n{report}")
     return 0
 
 
@@ -77,9 +84,9 @@ def told_already(sentence: str) -> None:
     """The loss of the same pairs was measured before, and said so."""
 
 
-def _require_scores(model: api.Model) -> None:
+def _require_scores(data: PairData) -> None:
     try:
-        require_scores(pairs_of(model.run).outputs)
+        require_scores(data.outputs)
     except UserError as error:
         raise UserError(f"{error}; or measure the loss alone: --loss-only") from error
 

@@ -6,9 +6,9 @@ from glassformer import api, recipes
 from glassformer.cli.arguments import fail, read_words, with_flags
 from glassformer.cli.progress import err
 from glassformer.cli.train import train
+from glassformer.evaluation.label_scores import LABEL_SCORES
 from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores
-from glassformer.run_config import ExpectedResult, PairData, Run
-from glassformer.training.pair_task import pairs_of
+from glassformer.run_config import CausalConfig, ExpectedResult, LabelData, MaskedConfig, PairData, Run, TextData
 
 HELP = """usage: glassformer reproduce RECIPE [--data.path FILE] [--out DIR] [--section.key value …]
 
@@ -43,14 +43,19 @@ def main(argv: list[str]) -> int:
 def _check(run: Run, result: ExpectedResult) -> None:
     """`UserError` for a result that could not be measured, before hours of training."""
     data = run.data
-    if result.side == "test" and not (isinstance(data, PairData) and (data.path or "").startswith("builtin:")):
-        fail("result.side is test, and only built-in pairs have a test side of their own")
+    if result.side == "test" and (isinstance(data, TextData) or not (data.path or "").startswith("builtin:")):
+        fail("result.side is test, and only built-in pairs and labelled texts have a test side of their own")
+    known = {"loss"}
     if isinstance(data, PairData):
-        known = {"loss", *SCORES[data.outputs]}
+        known |= set(SCORES[data.outputs])
         if result.metric in known - {"loss"}:
             require_scores(data.outputs)
-    else:
-        known = {"loss", "bits_per_byte"}
+    elif isinstance(data, LabelData):
+        known |= set(LABEL_SCORES[data.outputs])
+    elif isinstance(run.objective, CausalConfig):
+        known |= {"bits_per_byte"}
+    elif isinstance(run.objective, MaskedConfig):
+        known |= {"masked_accuracy"}
     if result.metric not in known:
         fail(f"result.metric is {result.metric}, and this run has {', '.join(sorted(known))}")
 
@@ -59,11 +64,11 @@ def _reached(model: api.Model, result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
     path = None
     if result.side == "test":
-        path = f"{pairs_of(model.run).path}#test"
+        path = f"{model.run.data.path}#test"
     if result.metric in LOSSES:
         value = model.evaluate(path, say=err).to_dict()[result.metric]
     else:
-        value = model.text_scores(path, say=err).get(result.metric)  # type: ignore[assignment]
+        value = model.scores(path, say=err).get(result.metric)
     if not isinstance(value, float):
         fail(f"{result.metric} is unknown for this run")
     return value

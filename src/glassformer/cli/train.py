@@ -6,15 +6,16 @@ from glassformer import api, recipes
 from glassformer.cli.arguments import Words, fail, flags_help, read_words, with_flags
 from glassformer.cli.progress import TerminalReporter
 from glassformer.files import exists
-from glassformer.run_config import PairData, Run
+from glassformer.run_config import Run
 from glassformer.training.launch import Outcome
 
-HELP = """usage: glassformer train RECIPE|FILE.toml|FILE.txt [--data.path FILE] [--out DIR] [--section.key value …]
+HELP = """usage: glassformer train RECIPE|FILE.toml|FILE.txt [--data.path FILE] [--out DIR] [--init DIR] [--key value …]
 
 Trains a tokenizer and a model, shows progress and validation loss, and leaves a model directory.
 A text file (or jsonl, or a folder of them) alone is enough: sizes are chosen for its length.
 
   --out DIR   the run's folder (default runs/NAME)
+  --init DIR  start from the tokenizer and the weights of another model, as far as they fit
 
 Every key of a recipe is a flag (a number, a text, true or false, or a list as "a b"):
 {flags}"""
@@ -24,7 +25,7 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(HELP.format(flags=flags_help()))
         return 0
-    words = read_words(argv, ["out"])
+    words = read_words(argv, ["out", "init"])
     train(run_for(words), words.options.get("out"))
     return 0
 
@@ -37,7 +38,8 @@ def run_for(words: Words) -> Run:
     is_text = not place.endswith(".toml") and place not in recipes.names()
     is_text = is_text and (exists(Path(place)) or Path(place).suffix != "" or "/" in place)
     run = recipes.for_text(Path(place)) if is_text else recipes.load(place)
-    return with_flags(run, words.flags)
+    start = {"init.path": words.options["init"]} if "init" in words.options else {}
+    return with_flags(run, start | words.flags)
 
 
 def train(run: Run, out: str | None) -> Outcome:
@@ -49,5 +51,7 @@ def train(run: Run, out: str | None) -> Outcome:
 
 def what_next(outcome: Outcome) -> str:
     """Where the model is and what to do with it."""
-    verb = "translate" if isinstance(outcome.run.data, PairData) else "generate"
-    return f"done: {outcome.folder} is the model; try: glassformer {verb} {outcome.folder}"
+    verbs = {"causal": "generate", "seq2seq": "translate", "classification": "classify", "tagging": "tag"}
+    verb = verbs.get(outcome.run.objective.kind, "fill")
+    example = ' "… [MASK] …"' if verb == "fill" else ""
+    return f"done: {outcome.folder} is the model; try: glassformer {verb} {outcome.folder}{example}"

@@ -10,7 +10,7 @@ import tyro
 from glassformer import api, files
 from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.progress import TerminalReporter, err
-from glassformer.data.pair_files import lines
+from glassformer.data.records import lines
 from glassformer.errors import UserError
 
 

@@ -42,6 +42,7 @@ class Batch:
     token_types: Tensor | None = None  # (B, T)
     positions: Tensor | None = None  # (B, T)
     document_ids: Tensor | None = None  # (B, T); a token attends within its own document
+    scored: Tensor | None = None  # (N,) flat places b · T + t of which alone logits are made
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on a device; copies to CUDA go through pinned memory and do not wait."""
@@ -71,6 +72,9 @@ class Example:
     token_ids: Ids  # (T + 1,) at most context + 1 ids: inputs and next tokens overlap in all but the ends
     document_ids: Ids | None = None  # (T + 1,) 0, 1, ... along a packed row; None = one document
     source_ids: Ids | None = None  # (S,) of a pair, whose target is token_ids
+    token_types: Ids | None = None  # (T,) of each token, where two texts stand in a row
+    label: float | None = None  # of the whole row: the number of a class, or a number
+    labels: Ids | None = None  # (T,) of each token; -100 = none
 
 
 class Sampler(Protocol):

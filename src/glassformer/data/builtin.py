@@ -77,19 +77,27 @@ def _python_docs() -> Iterator[str]:
     yield "\n".join(lines).strip("\n") + "\n"
 
 
-def _python_stdlib() -> Iterator[str]:
-    """The files in the order of their paths, without empty ones and those of `_STDLIB_LEFT_OUT`."""
+def stdlib_files() -> list[Path]:
+    """The source files of the standard library in the order of their paths, without those of `_STDLIB_LEFT_OUT`."""
     folder = Path(sysconfig.get_path("stdlib"))
     paths = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).parts)
     if not paths:
         raise UserError(f"this Python keeps no source of its standard library in {folder}; use other text")
-    for path in paths:
-        inside = path.relative_to(folder)
-        # _sysconfigdata_* says how this very Python was compiled
-        if _STDLIB_LEFT_OUT.isdisjoint(inside.parts) and not inside.name.startswith("_sysconfigdata"):
-            text = files.read_text(path).replace("\r\n", "\n")
-            if text.strip():
-                yield text
+    # _sysconfigdata_* says how this very Python was compiled
+    return [
+        path
+        for path in paths
+        if _STDLIB_LEFT_OUT.isdisjoint(path.relative_to(folder).parts)
+        and not path.relative_to(folder).name.startswith("_sysconfigdata")
+    ]
+
+
+def _python_stdlib() -> Iterator[str]:
+    """The files, without empty ones."""
+    for path in stdlib_files():
+        text = files.read_text(path).replace("\r\n", "\n")
+        if text.strip():
+            yield text
 
 
 def _copy_task() -> Iterator[str]:

@@ -17,7 +17,8 @@ from functools import cached_property
 from typing import Any
 
 from glassformer.data import builtin_pairs
-from glassformer.data.pair_files import HUB, Dropped, Pair, hub_splits, read
+from glassformer.data.pair_files import Dropped, Pair, read
+from glassformer.data.records import HUB, held_out_keys, hub_splits
 from glassformer.errors import UserError
 from glassformer.run_config import PairData
 
@@ -94,18 +95,7 @@ def held_out(pairs: Sequence[Pair], valid_fraction: float) -> tuple[list[Pair], 
     >>> [pair.target for pair in train], [pair.target for pair in valid]
     (['1', '2', '3'], ['4'])
     """
-    counts: dict[str, int] = {}
-    for pair in pairs:
-        counts[pair.source] = counts.get(pair.source, 0) + 1
-    chosen: set[str] = set()
-    room = valid_fraction * len(pairs)
-    for source in sorted(counts, key=lambda text: hashlib.sha256(text.encode()).digest()):
-        if counts[source] > room:
-            break
-        chosen.add(source)
-        room -= counts[source]
-    if not chosen and len(counts) > 1:  # few pairs: the fewest that can be
-        chosen.add(min(counts, key=lambda text: (counts[text], hashlib.sha256(text.encode()).digest())))
+    chosen = held_out_keys([pair.source for pair in pairs], valid_fraction)
     train = [pair for pair in pairs if pair.source not in chosen]
     return train, [pair for pair in pairs if pair.source in chosen]
 

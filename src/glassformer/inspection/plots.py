@@ -1,5 +1,6 @@
 """Pictures of weights, positions, schedules, runs and comparisons; each function returns a matplotlib figure."""
 
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,7 +29,8 @@ from glassformer.inspection.figures import (
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import AlibiBias, LearnedPositions, RelativeBias, Rotary, SinusoidalPositions
-from glassformer.run_config import MuonConfig, Run
+from glassformer.run_config import Run
+from glassformer.train_config import MuonConfig
 from glassformer.training.metrics_log import NAME, read_lines
 from glassformer.training.schedules import schedule_factor
 
@@ -41,6 +43,7 @@ __all__ = [
     "heat_map",
     "heat_maps",
     "plot_comparison",
+    "plot_confusion",
     "plot_curves",
     "plot_positions",
     "plot_schedule",
@@ -49,6 +52,8 @@ __all__ = [
 
 MAX_POSITIONS = 256
 MAX_POINTS = 2000
+MAX_COUNTED = 40
+"""Classes whose counts are written into a confusion matrix; of more it has the colours alone."""
 SCORES = {
     "bleu": "BLEU (higher is better)",
     "bleu_tok_lc": "BLEU on lowercased tokens (higher is better)",
@@ -222,6 +227,42 @@ def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) 
     axes.spines["left"].set_visible(False)
     axes.spines["right"].set_visible(True)
     axes.spines["right"].set_color(GREY)
+
+
+def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Figure":
+    """What each class was taken for: counts (n_classes, n_classes), rows true, coloured by their share of the row."""
+    counts, n = torch.as_tensor(matrix), len(names)
+    if counts.shape != (n, n):
+        raise ValueError(f"a matrix {tuple(counts.shape)} and {n} names of classes")
+    shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
+    if n > MAX_COUNTED:
+        figure = heat_map(shares, names, names, "What each class was taken for", "true class", "class said")
+        figure.axes[-1].set_ylabel("share of the true class")
+        return figure
+    shown = [name if len(name) <= 32 else f"{name[:24]}…{name[-7:]}" for name in map(plain, names)]
+    inches = 0.085 * max(map(len, shown))
+    cell = max(0.34, 1.8 / n, 0.16 + 0.08 * len(f"{int(counts.max()):,}"), min(0.1 + inches, 4 / n, 1.2))
+    stand = inches > cell
+    figure = new_figure(max(3.6, cell * n + inches + 1.5), cell * n + (inches if stand else 0.2) + 0.9)
+    figure.set_layout_engine("compressed")
+    axes = figure.subplots()
+    image = axes.imshow(shares.numpy(), cmap=WEIGHTS_MAP, vmin=0, vmax=1, interpolation="nearest")
+    for row, column in itertools.product(range(n), range(n)):
+        count, share = int(counts[row, column]), float(shares[row, column])
+        ink = "black" if share > 0.5 else "white" if count else "#9A88A8"  # nothing is pale: the rest stands out
+        axes.text(column, row, f"{count:,}", color=ink, fontsize=8.5, ha="center", va="center")
+    axes.set_xticks(range(n), shown, rotation=90 if stand else 0, parse_math=False)
+    axes.set_yticks(range(n), shown, parse_math=False)
+    axes.tick_params(length=0, labelsize=8.5)
+    axes.spines[:].set_visible(False)
+    axes.set_xlabel("class said", fontsize=9, color=GREY)
+    axes.set_ylabel("true class", fontsize=9, color=GREY)
+    title(axes, "What each class was taken for")
+    bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 2.5 / (cell * n)), aspect=18, ticks=[0, 0.5, 1], pad=0.03)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=8, color=GREY)
+    bar.set_label("share of the true class", fontsize=8.5, color=GREY)
+    return figure
 
 
 def plot_schedule(run: Run) -> "Figure":

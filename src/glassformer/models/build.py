@@ -203,6 +203,8 @@ def _score_bias(positions: c.Positions, n_heads: int, causal: bool) -> nn.Module
 
 def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     head = config.head
+    if not isinstance(head, c.TokenHead) and head.n_labels < 1:
+        raise UserError(f"model.head.n_labels is {head.n_labels}: say how many labels there are, or give labelled data")
     if isinstance(head, c.PositionHead):
         return PositionLogits(config.d_model, head.n_labels)
     if isinstance(head, c.SequenceHead):

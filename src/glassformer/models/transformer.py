@@ -40,12 +40,14 @@ class Transformer(nn.Module):
         token_types: Tensor | None = None,
         positions: Tensor | None = None,
         document_ids: Tensor | None = None,
+        scored: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
         """Logits: (B, T, V) over tokens, (B, T, n_labels) a position, or (B, n_labels) a sequence.
 
         `token_ids` (B, T), `source_ids` (B, S), masks bool with True = a real token, `document_ids` (B, T) for
-        packed rows: no token sees another document.
+        packed rows: no token sees another document. With `scored` (N,), places b · T + t, the logits of these
+        alone, (N, V).
         """
         hidden = self.hidden(
             token_ids,
@@ -57,7 +59,7 @@ class Transformer(nn.Module):
             document_ids=document_ids,
             tap=tap,
         )
-        return self.head(hidden, attention_mask)
+        return self.head(hidden, attention_mask) if scored is None else self.head(hidden.flatten(0, 1)[scored])
 
     def hidden(
         self,

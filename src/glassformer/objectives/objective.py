@@ -16,8 +16,10 @@ Model = Callable[..., Tensor]
 class Objective(Protocol):
     """A task: how examples become a batch, and what its loss is. The loop knows nothing else of it."""
 
-    label_smoothing: float
-    """Probability spread over the vocabulary in `LossSums.total`."""
+    @property
+    def label_smoothing(self) -> float:
+        """Probability spread over the vocabulary in `LossSums.total`."""
+        ...
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch: ...
 

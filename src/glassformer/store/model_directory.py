@@ -5,6 +5,7 @@ Every verb takes one. A run's folder is one (the chosen weights), and so is each
 
 import os
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from glassformer import files
 from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
+from glassformer.models.transforms import add_lora
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import BeamConfig, GenerationConfig, Run
 from glassformer.settings import from_dict, from_union, parse_toml, to_dict, to_toml
@@ -25,8 +27,11 @@ from glassformer.tokenization.tokenizer import Tokenizer
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 GENERATION, RUN = "generation.json", "run.toml"
 SOURCE_TOKENIZER = "source_tokenizer.json"
+LABELS = "labels.json"
 MODEL_FILES = [CONFIG, WEIGHTS, TOKENIZER, GENERATION, RUN]
-"""What every model directory has; `SOURCE_TOKENIZER` too where source and target have vocabularies of their own."""
+"""What every model directory has."""
+SOME_FILES = [SOURCE_TOKENIZER, LABELS]
+"""What some have: the source's tokenizer where it has its own, the names of classes or tags where there are any."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +46,8 @@ class StoredModel:
     generation: GenerationConfig | BeamConfig
     run: Run
     manifest: Manifest
+    labels: tuple[str, ...] = ()
+    """Names of classes or tags, by number."""
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
@@ -81,7 +88,12 @@ def load_weights(network: nn.Module, path: Path) -> None:
 
 
 def write_model_files(
-    folder: Path, network: nn.Module, tokenizer: Tokenizer, run: Run, source_tokenizer: Tokenizer | None = None
+    folder: Path,
+    network: nn.Module,
+    tokenizer: Tokenizer,
+    run: Run,
+    source_tokenizer: Tokenizer | None = None,
+    labels: Sequence[str] = (),
 ) -> None:
     """Writes the files of a model directory, but the manifest, into an existing folder."""
     files.write_json(folder / CONFIG, to_dict(run.model))
@@ -89,6 +101,8 @@ def write_model_files(
     tokenizer.save(folder / TOKENIZER)
     if source_tokenizer is not None:
         source_tokenizer.save(folder / SOURCE_TOKENIZER)
+    if labels:
+        files.write_json(folder / LABELS, list(labels))
     files.write_json(folder / GENERATION, to_dict(run.generation))
     files.write_text(folder / RUN, to_toml(to_dict(run)))
 
@@ -115,7 +129,7 @@ def publish(checkpoint: Path, folder: Path, step: int) -> None:
 
 def model_files(manifest: Manifest) -> list[str]:
     """The files of a model directory that a manifest lists: of a checkpoint, without its training state."""
-    return [name for name in [*MODEL_FILES, SOURCE_TOKENIZER] if name in manifest.entries]
+    return [name for name in [*MODEL_FILES, *SOME_FILES] if name in manifest.entries]
 
 
 def is_published(folder: Path, step: int) -> bool:
@@ -163,7 +177,13 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     ):
         if n_tokens > n_rows:
             raise UserError(f"{folder}: the {side} has {n_tokens} tokens and the model only {n_rows}")
+    run, labels = read_run(folder), read_labels(folder)
+    n_labels = getattr(getattr(config, "head", None), "n_labels", len(labels))
+    if labels and len(labels) != n_labels:
+        raise UserError(f"{folder}: {LABELS} has {len(labels)} names and the model's head {n_labels} labels")
     network = build_model(config, device)
+    if run.lora is not None:
+        add_lora(network, run.lora.targets, run.lora.rank, run.lora.alpha, run.lora.dropout)
     load_weights(network, folder / WEIGHTS)
     network.eval()
     return StoredModel(
@@ -172,8 +192,9 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
         tokenizer,
         source_tokenizer,
         from_union(GenerationConfig | BeamConfig, files.read_json(folder / GENERATION), str(folder / GENERATION)),
-        read_run(folder),
+        run,
         manifest,
+        labels,
     )
 
 
@@ -181,6 +202,17 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
     """The tokenizer of a model directory, and that of the source where it has its own."""
     of_source = folder / SOURCE_TOKENIZER
     return Tokenizer.load(folder / TOKENIZER), Tokenizer.load(of_source) if of_source.exists() else None
+
+
+def read_labels(folder: Path) -> tuple[str, ...]:
+    """Names of classes or tags, by number; empty where the model has none."""
+    path = folder / LABELS
+    if not path.exists():
+        return ()
+    names = files.read_json(path)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{path} must be a list of names")
+    return tuple(names)
 
 
 def read_run(folder: Path) -> Run:

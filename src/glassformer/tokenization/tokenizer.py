@@ -30,6 +30,7 @@ from typing import Literal
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
+from tokenizers import AddedToken
 
 from glassformer import files
 from glassformer.errors import UserError
@@ -161,6 +162,24 @@ class Tokenizer:
         if self.frequencies is not None:
             description["model"]["frequencies"] = self.frequencies
         return json.dumps(description, ensure_ascii=False, indent=1) + "\n"
+
+    def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
+        """This tokenizer with further special tokens behind all others: no id changes; those that it has stay one.
+
+        >>> tokenizer = Tokenizer.train(["ab"], vocab_size=0, flavour="char", special_tokens=("[PAD]",))
+        >>> tokenizer.with_special_tokens(["[PAD]", "[CLS]"]).vocab
+        {'[PAD]': 0, 'a': 1, 'b': 2, '[CLS]': 3}
+        """
+        new = [token for token in tokens if token not in self.special_tokens]
+        if not new:
+            return self
+        check_special_tokens([*self.special_tokens, *new])
+        if taken := [token for token in new if token in self.vocab]:
+            raise UserError(f"{taken[0]} is an ordinary token of the tokenizer and cannot become a special one")
+        rust = tokenizers.Tokenizer.from_str(self._rust.to_str())
+        rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in new])
+        frequencies = None if self.frequencies is None else [*self.frequencies, *(0 for _ in new)]
+        return Tokenizer(rust, frequencies)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -329,7 +348,7 @@ class Tokenizer:
 
     def stream(self, *, skip_special: bool = True) -> TextStream:
         """A decoder for ids that come one at a time: `push` each, then `flush`. It never cuts a character."""
-        return TextStream(self._pieces, self.flavour, self._skipped if skip_special else frozenset())
+        return TextStream(self.pieces, self.flavour, self._skipped if skip_special else frozenset())
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Readable tokens: spaces as they are, `</w>` where a word ends, `<0xE2>` for a part of a character."""
@@ -347,7 +366,8 @@ class Tokenizer:
         return list(self.vocab)
 
     @cached_property
-    def _pieces(self) -> list[bytes]:
+    def pieces(self) -> list[bytes]:
+        """By id, the bytes of text that a token stands for, perhaps only a part of a character."""
         special = set(self.special_tokens)
         return [token_bytes(token, self.flavour, special=token in special) for token in self.vocab]
 

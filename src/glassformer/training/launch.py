@@ -1,5 +1,6 @@
 """From a recipe to a running trainer: data, tokenizers, tokens, network; fresh or from a checkpoint."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -7,27 +8,30 @@ from typing import Any
 import torch
 
 from glassformer import files
-from glassformer.config import TransformerConfig
+from glassformer.config import TokenHead, TransformerConfig
 from glassformer.data.builtin import PREFIX
-from glassformer.data.pair_files import HUB
+from glassformer.data.records import HUB
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
 from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import PairData, Run, TextData
+from glassformer.run_config import DataConfig, LabelData, PairData, Run, TextData
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_run, read_tokenizers, write_model_files
 from glassformer.training import metrics_log
 from glassformer.training.allocator import keep_freed_memory
+from glassformer.training.fine_tuning import layer_scales
+from glassformer.training.label_task import LabelMaterial
 from glassformer.training.material import LaunchReporter, Material, Tokenizers
 from glassformer.training.pair_task import PairMaterial
+from glassformer.training.starting import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
 from glassformer.training.text_task import TextMaterial
 from glassformer.training.trainer import Task, Trainer
 
 OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard"}
 """What a run that died before its first checkpoint may leave in its folder."""
-PATHS = ("path", "valid_path", "source", "target", "valid_source", "valid_target", "cache_dir")
+PATHS = ("path", "valid_path", "test_path", "source", "target", "valid_source", "valid_target", "cache_dir")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,9 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     if strangers:
         raise UserError(f"{folder} is not empty ({min(strangers)} is in it): name another --out")
     files.require_writable(folder)
+    start = read_start(run)
+    if start is not None:
+        run = replace(with_model_of(run, start), init=replace(run.init, path=str(Path(str(run.init.path)).absolute())))
     material = material_of(run)
     material.check(run)
     device = choose_device(run.train.device)
@@ -56,17 +63,16 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         news = material.news()
     for line in news:
         reporter.say(line)
-    tokenizers = material.tokenizers(run, reporter)
-    run = replace(run, model=complete(run.model, tokenizers), data=_with_whole_paths(run.data))
+    tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
+    run = replace(run, model=complete(run.model, tokenizers, material.n_outputs), data=_with_whole_paths(run.data))
     prepared = material.prepare(run, tokenizers, reporter)
-    torch.manual_seed(run.train.seed)
-    network = build_model(run.model).to(device)
+    network = new_network(run, start, reporter.say).to(device)
     task = prepared.task(network, device)
     reporter.say(
         f"{run.name}: {network.n_parameters():,} parameters on {device}; {prepared.summary}, "
         f"{_vocabulary(run, tokenizers)}"
     )
-    trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material.digest)
+    trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material)
     return Outcome(folder, trainer.train(), run)
 
 
@@ -88,9 +94,11 @@ def relaunch(folder: Path, reporter: LaunchReporter) -> Outcome:
     tokenizers = Tokenizers(*read_tokenizers(newest))
     prepared = material.prepare(run, tokenizers, reporter)
     device = choose_device(run.train.device)
-    network = build_model(run.model).to(device)
+    network = build_model(run.model)
+    prepare_parameters(run, network, reporter.say)
+    network = network.to(device)
     task = prepared.task(network, device)
-    trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material.digest)
+    trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material)
     trainer.restore(newest)
     done = trainer.progress.finished or step >= run.train.max_steps
     reporter.say(f"resumed at step {step} of {run.train.max_steps}" + (": nothing is left to do" if done else ""))
@@ -103,16 +111,25 @@ def material_of(run: Run) -> Material:
         if not (getattr(run.data, name, None) or "").isprintable():
             path = getattr(run.data, name)
             raise UserError(f"the name of the data {path!r} has characters that cannot be written down: rename it")
-    return PairMaterial(run) if isinstance(run.data, PairData) else TextMaterial(run)
+    kinds: dict[str, Callable[[Run], Material]] = {
+        TextData.kind: TextMaterial,
+        PairData.kind: PairMaterial,
+        LabelData.kind: LabelMaterial,
+    }
+    return kinds[run.data.kind](run)
 
 
-def complete(model: ModelConfig, tokenizers: Tokenizers) -> ModelConfig:
-    """The configuration with the tokenizers' special ids, and their vocabularies where those are left open."""
+def complete(model: ModelConfig, tokenizers: Tokenizers, n_outputs: int = 0) -> ModelConfig:
+    """The configuration with the tokenizers' special ids, and the sizes that it leaves open: vocabularies, labels."""
     tokenizer = tokenizers.target
     vocab_size = _vocab_size("vocab_size", model.vocab_size, tokenizer.vocab_size)
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
     known = {name: value for name, value in ids.items() if value is not None}
     model = replace(model, vocab_size=vocab_size, **known)
+    if isinstance(model, TransformerConfig) and not isinstance(model.head, TokenHead):
+        if model.head.n_labels not in (0, n_outputs):
+            raise UserError(f"model.head.n_labels is {model.head.n_labels} and the data has {n_outputs}: leave it at 0")
+        model = replace(model, head=replace(model.head, n_labels=n_outputs))
     if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
         return model
     source = tokenizers.separate_source
@@ -141,7 +158,7 @@ def _vocab_size(name: str, wanted: int, n_tokens: int) -> int:
     return wanted or n_tokens
 
 
-def _with_whole_paths(data: TextData | PairData) -> TextData | PairData:
+def _with_whole_paths(data: DataConfig) -> DataConfig:
     """The data's place as seen from anywhere: the run may be resumed or evaluated from another folder."""
 
     def whole(path: str | None) -> str | None:
@@ -165,14 +182,15 @@ def _trainer(
     folder: Path,
     reporter: LaunchReporter,
     device: torch.device,
-    digest: str,
+    material: Material,
 ) -> Trainer:
     def write_model(into: Path) -> None:
-        write_model_files(into, network, tokenizers.target, run, tokenizers.separate_source)
+        write_model_files(into, network, tokenizers.target, run, tokenizers.separate_source, material.labels)
 
     if device.type == "cpu":
         keep_freed_memory()
-    return Trainer(run.train, network, task, folder, write_model, reporter, device, digest)
+    scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
+    return Trainer(run.train, network, task, folder, write_model, reporter, device, material.digest, scales)
 
 
 def _vocabulary(run: Run, tokenizers: Tokenizers) -> str:

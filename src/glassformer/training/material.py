@@ -1,7 +1,7 @@
 """What a run learns from, as the launch sees it: texts and pairs alike give tokenizers, and a task for the loop."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 
 from glassformer.models.build import Network
-from glassformer.run_config import PairData, Run, TextData, TokenizerConfig
+from glassformer.run_config import DataConfig, Run, TokenizerConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.trainer import Reporter, Task
 
@@ -50,6 +50,16 @@ class Material(Protocol):
     name: str
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of classes or tags, by number."""
+        ...
+
+    @property
+    def n_outputs(self) -> int:
+        """Logits of a head that is not over tokens; 0 where there is none."""
+        ...
+
+    @property
     def digest(self) -> str:
         """A hash of the data's bytes and of the rule that splits them."""
         ...
@@ -70,11 +80,18 @@ class Material(Protocol):
 
 
 def learn_tokenizer(
-    config: TokenizerConfig, texts: Iterable[str], reporter: LaunchReporter, title: str = "learning the tokenizer"
+    config: TokenizerConfig,
+    texts: Iterable[str],
+    reporter: LaunchReporter,
+    title: str = "learning the tokenizer",
+    needed: Sequence[str] = (),
 ) -> Tokenizer:
-    """The tokenizer that is named, or a new one learned on training texts, never on the validation side."""
+    """The tokenizer that is named, or a new one learned on training texts, never on the validation side.
+
+    Special tokens that are `needed` and that it lacks come behind all others.
+    """
     if config.path is not None:
-        return Tokenizer.load(Path(config.path))
+        return Tokenizer.load(Path(config.path)).with_special_tokens(needed)
     with reporter.phase(title) as progress:
         return Tokenizer.train(
             texts,
@@ -83,10 +100,10 @@ def learn_tokenizer(
             learner=config.learner,
             special_tokens=config.special_tokens,
             progress=progress,
-        )
+        ).with_special_tokens(needed)
 
 
-def cache_folder(data: TextData | PairData) -> Path:
+def cache_folder(data: DataConfig) -> Path:
     """Where prepared tokens are kept: `data.cache_dir`, or the user's cache folder."""
     if data.cache_dir is not None:
         return Path(data.cache_dir)

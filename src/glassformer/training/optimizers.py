@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from glassformer.errors import UserError
-from glassformer.run_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from glassformer.train_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 
 Adjust = Literal["original", "match_rms_adamw"]
 Group = dict[str, Any]
@@ -27,19 +27,23 @@ _SMALLEST_NORM = 1e-7
 _FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
 
 
-def build_optimizer(model: nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
+def build_optimizer(
+    model: nn.Module, config: OptimizerConfig, scales: Mapping[str, float] | None = None
+) -> torch.optim.Optimizer:
     """The optimizer that `config` describes, over every parameter of `model` that is trained.
 
-    Each group keeps its peak rate as `initial_lr`. Adam and AdamW run fused where the device has a kernel.
-    Raises `UserError` when Muon is asked for and the model has no hidden matrices.
+    Each group keeps its peak rate as `initial_lr`; `scales` has a factor of it for every parameter by name, and cuts
+    the groups into parts of one factor each. Adam and AdamW run fused where the device has a kernel.
+    Raises `UserError` when Muon is asked for and no hidden matrix is trained.
     """
     match config:
         case MuonConfig():
-            return Muon(_muon_groups(model, config), split_sizes=_split_sizes(model))
+            return Muon(_scaled(_muon_groups(model, config), scales), split_sizes=_split_sizes(model))
         case AdamWConfig() | AdamConfig():
             adam = torch.optim.AdamW if isinstance(config, AdamWConfig) else torch.optim.Adam
             fused = _can_fuse(parameter for _, parameter in _trained(model))
-            return adam(parameter_groups(model, config), betas=config.betas, eps=config.eps, fused=fused)
+            groups = _scaled(parameter_groups(model, config), scales)
+            return adam(groups, betas=config.betas, eps=config.eps, fused=fused)
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
@@ -91,7 +95,7 @@ def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
     matrices = hidden_matrices(model)
     if not matrices:
         raise UserError(
-            "muon steps linear layers inside blocks and recurrent layers, and this model has none: use adamw"
+            "muon steps linear layers inside blocks and recurrent layers, and none of them learns here: use adamw"
         )
     names = {name for name, _ in matrices}
     rest = [(name, parameter) for name, parameter in _trained(model) if name not in names]
@@ -114,6 +118,19 @@ def _decay_groups(model: nn.Module, named: NamedParameters, config: AdamConfig |
         _group(kept, config.learning_rate, 0.0),
     )
     return [group for group in groups if group["params"]]
+
+
+def _scaled(groups: list[Group], scales: Mapping[str, float] | None) -> list[Group]:
+    """The groups, cut into parts of one factor each."""
+    if scales is None:
+        return groups
+    parts = []
+    for group in groups:
+        for scale in dict.fromkeys(scales[name] for name, _ in group["params"]):
+            members = [(name, p) for name, p in group["params"] if scales[name] == scale]
+            rate = scale * group["initial_lr"]
+            parts.append(group | {"params": members, "lr": rate, "initial_lr": rate})
+    return parts
 
 
 def _group(named: NamedParameters, learning_rate: float, weight_decay: float) -> Group:

@@ -6,7 +6,7 @@ import torch
 
 from glassformer.config import TokenHead, TransformerConfig
 from glassformer.data.batching import Example
-from glassformer.data.pair_batching import TokenBudget, evaluation_batches
+from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pair_tokens import PairFile, PairSplits, prepare_pairs
 from glassformer.data.pairs import PairCorpus
 from glassformer.errors import UserError
@@ -15,7 +15,8 @@ from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig, TrainConfig
+from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
+from glassformer.train_config import TrainConfig
 from glassformer.training.material import LaunchReporter, Tokenizers, cache_folder, learn_tokenizer
 from glassformer.training.trainer import Task
 
@@ -26,6 +27,9 @@ GREEDY = BeamConfig(beam=1, max_ratio=3.0)
 
 class PairMaterial:
     """The pairs of a run and their split."""
+
+    labels: tuple[str, ...] = ()
+    n_outputs = 0
 
     def __init__(self, run: Run) -> None:
         self.data = pairs_of(run)
@@ -108,12 +112,12 @@ class PreparedPairs:
 
     def task(self, network: Network, device: torch.device) -> Task:
         run, data = self.run, pairs_of(self.run)
-        sampler = TokenBudget(self.train, data.batch_tokens, run.train.seed)
+        sampler = TokenBudget(pair_rows(self.train), data.batch_tokens, run.train.seed)
         slice_of_train = self.train.beginning(PAIRS_OF_TRAIN_EVALUATED)
         objective = objective_of(run.model, self.tokenizers, run.objective.label_smoothing)
 
         def batches(pairs: PairFile) -> Callable[[], Sequence[Sequence[Example]]]:
-            return lambda: list(evaluation_batches(pairs, data.batch_tokens))
+            return lambda: list(evaluation_batches(pair_rows(pairs), data.batch_tokens))
 
         return Task(
             objective,

@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.run_config import (
+from glassformer.train_config import (
     ConstantSchedule,
     CosineSchedule,
     InverseSqrtSchedule,

@@ -2,30 +2,31 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import cast
 
 import torch
 
-from glassformer.config import TokenHead, TransformerConfig
 from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenFile, TokenSplits, prepare
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_rows
-from glassformer.inference.decode import generate, never_written
 from glassformer.models.build import Network
-from glassformer.objectives.causal import CausalObjective
+from glassformer.objectives.objective import Objective
 from glassformer.run_config import CausalConfig, ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.material import LaunchReporter, Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.samples import sample
+from glassformer.training.text_objectives import check_model, needed_special_tokens, text_objective
 from glassformer.training.trainer import Task
 
-SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
 TRAIN_TOKENS_EVALUATED = 32_768
 
 
 class TextMaterial:
     """The text of a run and its split."""
+
+    labels: tuple[str, ...] = ()
+    n_outputs = 0
 
     def __init__(self, run: Run) -> None:
         self.corpus = corpus_of(run)
@@ -36,18 +37,14 @@ class TextMaterial:
         return self.corpus.digest
 
     def check(self, run: Run) -> None:
-        model = run.model
-        if not isinstance(run.objective, CausalConfig):
-            raise UserError(f"the objective {run.objective.kind} needs pairs (data.kind), and the data is a text")
-        fits = isinstance(model, TransformerConfig) and model.decoder is not None and model.encoder is None
-        if not fits or not isinstance(cast(TransformerConfig, model).head, TokenHead):
-            raise UserError(
-                "predicting the next token needs a Transformer with [model.decoder] alone and a head of kind tokens"
-            )
-        if context_of(run) > model.max_len:
-            raise UserError(f"data.context is {context_of(run)} and model.max_len only {model.max_len}")
-        if not isinstance(run.generation, GenerationConfig):
+        check_model(run)
+        if context_of(run) > run.model.max_len:
+            raise UserError(f"data.context is {context_of(run)} and model.max_len only {run.model.max_len}")
+        is_causal = isinstance(run.objective, CausalConfig)
+        if is_causal and not isinstance(run.generation, GenerationConfig):
             raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
+        if not is_causal and isinstance(text_of(run).arrangement, PackedRows):
+            raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.arrangement")
         if run.source_tokenizer is not None:
             raise UserError("source_tokenizer is for pairs, and the data is a text")
 
@@ -57,7 +54,9 @@ class TextMaterial:
         return [said] if n_left_out else []
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        tokenizer = learn_tokenizer(run.tokenizer, self.corpus.training_texts(), reporter)
+        tokenizer = learn_tokenizer(
+            run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(run.objective)
+        )
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
             reporter.say("the tokenizer has no end token, so nothing stands between the documents")
         return Tokenizers(tokenizer)
@@ -90,11 +89,12 @@ class PreparedText:
             ExampleRows: Epochs,
             PackedRows: Packed,
         }
-        context = context_of(run)
+        learned = text_objective(run, self.tokenizer, context_of(run))
+        context = learned.row_length - 1  # of a sampler, whose rows have one id more
         sampler: Sampler = samplers[type(data.arrangement)](splits.train, context, run.train.batch_size, run.train.seed)
         say = self.reporter.say
         if isinstance(sampler, Epochs) and sampler.n_cut:
-            say(f"{sampler.n_cut:,} documents are longer than a row of {context:,} tokens and lose their end")
+            say(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and lose their end")
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
             say(f"{sampler.n_skipped:,} documents of a single token have nothing to predict and are left out")
         apart = not isinstance(data.arrangement, WindowRows)
@@ -108,14 +108,31 @@ class PreparedText:
         for batches in evaluations.values():
             next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
         # Flavours other than these do not keep white space: the bytes of a part of the text are unknown.
-        lossless = self.tokenizer.flavour in ("byte", "char")
+        is_causal, lossless = isinstance(run.objective, CausalConfig), self.tokenizer.flavour in ("byte", "char")
         return Task(
-            CausalObjective(run.objective.label_smoothing),
+            learned.objective,
             sampler,
             evaluations,
-            n_bytes={"train": slice_of_train.n_bytes if lossless else None, "valid": splits.valid.n_bytes},
-            sample=lambda: write_sample(network, self.tokenizer, run, next(iter(evaluations["valid"]())), device),
+            n_bytes={
+                "train": slice_of_train.n_bytes if is_causal and lossless else None,
+                "valid": splits.valid.n_bytes if is_causal else None,
+            },
+            sample=lambda: sample(network, self.tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
         )
+
+
+def evaluation_of(
+    run: Run, tokenizer: Tokenizer, tokens: TokenFile
+) -> tuple[Objective, Callable[[], Iterable[Sequence[Example]]], int | None]:
+    """The run's objective, batches of a whole text for it, and the bytes of the text where each token is a target."""
+    learned = text_objective(run, tokenizer, context_of(run))
+    apart = not isinstance(text_of(run).arrangement, WindowRows)
+    is_causal = isinstance(run.objective, CausalConfig)
+    return (
+        learned.objective,
+        lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart),
+        tokens.n_bytes if is_causal else None,
+    )
 
 
 def text_of(run: Run) -> TextData:
@@ -148,21 +165,6 @@ def prepared_tokens(
 ) -> TokenSplits:
     """The tokens of a run's text, from the cache when they are there."""
     return prepare(corpus, tokenizer, cache_folder(run.data), dropout=run.tokenizer.dropout, progress=progress)
-
-
-def write_sample(
-    network: Network, tokenizer: Tokenizer, run: Run, rows: Sequence[Example], device: torch.device
-) -> str:
-    """The beginning of the validation text, and how the model goes on."""
-    n_prompt = max(1, min(SAMPLE_PROMPT, context_of(run) // 4))
-    prompt = rows[0].token_ids[:n_prompt].tolist()
-    length = max(1, min(SAMPLE_LENGTH, run.model.max_len - n_prompt))
-    config = GenerationConfig(max_new_tokens=length, temperature=0.8, top_k=50, seed=run.train.seed)
-    end = [] if run.model.eos_id is None else [run.model.eos_id]
-    never = never_written(tokenizer, run.model.vocab_size)
-    steps = generate(network, [prompt], config, max_len=run.model.max_len, end_ids=end, never=never, device=device)
-    new = [ids[0] for ids in steps if ids[0] is not None]
-    return tokenizer.decode(prompt) + "│" + tokenizer.decode(new)
 
 
 def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:

@@ -3,7 +3,7 @@
 import math
 import shlex
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,10 +17,10 @@ from glassformer.data.batching import Example, Sampler
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
 from glassformer.objectives.objective import Objective
-from glassformer.run_config import PlateauSchedule, TrainConfig
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
+from glassformer.train_config import PlateauSchedule, TrainConfig
 from glassformer.training.averaging import ExponentialAverage, average_directories
 from glassformer.training.metrics_log import MetricsLog
 from glassformer.training.optimizers import (
@@ -96,12 +96,13 @@ class Trainer:
         reporter: Reporter,
         device: torch.device,
         data_digest: str = "",
+        scales: Mapping[str, float] | None = None,
     ) -> None:
         self.config, self.network, self.task, self.folder = config, network, task, folder
         self.write_model, self.reporter, self.device = write_model, reporter, device
         if config.early_stopping is not None and task.score is None:
             _require_metric(config.early_stopping.metric, task)
-        self.optimizer = build_optimizer(network, config.optimizer)
+        self.optimizer = build_optimizer(network, config.optimizer, scales)
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
         self.plateau = None
         if isinstance(config.schedule, PlateauSchedule):

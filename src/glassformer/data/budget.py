@@ -1,7 +1,8 @@
-"""Batches of pairs by a budget of tokens, alike in length, in an order that is a function of (seed, epoch)."""
+"""Batches by a budget of tokens, alike in length, in an order that is a function of (seed, epoch)."""
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -17,22 +18,21 @@ WIDTH_OF_A_BUCKET = 1.1
 
 
 class TokenBudget:
-    """Every pair once an epoch, in batches of at most `batch_tokens` = rows × the longest side, padding included.
+    """Every row once an epoch, in batches of at most `batch_tokens` = rows × the longest side, padding included.
 
-    Pairs are put into buckets of about equal length, shuffled inside, cut into batches in the order of the buckets, and
+    Rows are put into buckets of about equal length, shuffled inside, cut into batches in the order of the buckets, and
     the batches are shuffled. The cut reckons with a bucket's longest key, so it falls on the same places in every
     epoch: all epochs have equally many batches, and the batch of a step is a function of (seed, step).
     """
 
-    def __init__(self, pairs: PairFile, batch_tokens: int, seed: int) -> None:
-        if not pairs.n_pairs:
-            raise UserError(f"the {pairs.name} hold none that the model can read: raise model.max_len, or give others")
-        keys = lengths(pairs)
-        _require_room(pairs, keys, batch_tokens)
-        self.pairs, self.seed = pairs, seed
-        self.buckets = _buckets(keys)
+    def __init__(self, rows: "Rows", batch_tokens: int, seed: int) -> None:
+        if not len(rows.lengths):
+            raise UserError(f"the {rows.name} hold none that the model can read: raise model.max_len, or give others")
+        _require_room(rows, batch_tokens)
+        self.rows, self.seed = rows, seed
+        self.buckets = _buckets(rows.lengths)
         longest = np.zeros(self.buckets.max() + 1, dtype=np.int64)
-        np.maximum.at(longest, self.buckets, keys)
+        np.maximum.at(longest, self.buckets, rows.lengths)
         self.cuts = _cuts(longest[np.sort(self.buckets)], batch_tokens)
         self._latest: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
 
@@ -44,10 +44,10 @@ class TokenBudget:
         epoch, place = divmod(step, self.n_steps_per_epoch)
         order, batches = self._order(epoch)
         number = batches[place]
-        return take(self.pairs, order[self.cuts[number] : self.cuts[number + 1]])
+        return self.rows.take(order[self.cuts[number] : self.cuts[number + 1]])
 
     def _order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Places of the pairs, bucket after bucket, and the order of the batches."""
+        """Places of the rows, bucket after bucket, and the order of the batches."""
         if self._latest is None or self._latest[0] != epoch:
             rng = generator(self.seed, _PAIRS, epoch)
             order = np.lexsort((rng.random(len(self.buckets)), self.buckets))
@@ -55,21 +55,33 @@ class TokenBudget:
         return self._latest[1:]
 
 
-def evaluation_batches(pairs: PairFile, batch_tokens: int) -> Iterator[list[Example]]:
-    """Every pair once, the shortest first, in batches of at most `batch_tokens`; a longer pair goes alone."""
-    keys = lengths(pairs)
-    order = np.argsort(keys, kind="stable")
-    cuts = _cuts(keys[order], max(batch_tokens, int(keys.max(initial=1))))
+def evaluation_batches(rows: "Rows", batch_tokens: int) -> Iterator[list[Example]]:
+    """Every row once, the shortest first, in batches of at most `batch_tokens`; a longer one goes alone."""
+    order = np.argsort(rows.lengths, kind="stable")
+    cuts = _cuts(rows.lengths[order], max(batch_tokens, int(rows.lengths.max(initial=1))))
     for begin, end in itertools.pairwise(cuts):
-        yield take(pairs, order[begin:end])
+        yield rows.take(order[begin:end])
 
 
-def lengths(pairs: PairFile) -> npt.NDArray[np.int64]:
-    """Tokens of the longer side of each pair, its end or start token included."""
-    return np.maximum(pairs.source_lengths, pairs.target_lengths) + 1
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What batches are cut from."""
+
+    name: str
+    """What messages call it: `training pairs`."""
+    lengths: npt.NDArray[np.int64]
+    """(n,) tokens that each row takes of the budget."""
+    take: Callable[[npt.NDArray[np.int64]], list[Example]]
+    """The rows of some places."""
 
 
-def take(pairs: PairFile, places: npt.NDArray[np.int64]) -> list[Example]:
+def pair_rows(pairs: PairFile) -> Rows:
+    """Pairs by the tokens of their longer side, its end or start token included."""
+    lengths = np.maximum(pairs.source_lengths, pairs.target_lengths) + 1
+    return Rows(pairs.name, lengths, lambda places: take_pairs(pairs, places))
+
+
+def take_pairs(pairs: PairFile, places: npt.NDArray[np.int64]) -> list[Example]:
     """Examples of some pairs, `places` among those of the file."""
     source, target = pairs.source, pairs.target
     rows = pairs.rows[places]
@@ -79,6 +91,12 @@ def take(pairs: PairFile, places: npt.NDArray[np.int64]) -> list[Example]:
         Example(target.ids[t : t + m].astype(np.int64), source_ids=source.ids[s : s + n].astype(np.int64))
         for (s, n), (t, m) in zip(sources, targets, strict=True)
     ]
+
+
+def example_rows(examples: Sequence[Example], name: str) -> Rows:
+    """Examples that are held in memory, by the number of their tokens."""
+    lengths = np.array([len(e.token_ids) for e in examples], dtype=np.int64)
+    return Rows(name, lengths, lambda places: [examples[place] for place in places])
 
 
 def _buckets(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
@@ -110,9 +128,9 @@ def _cuts(longest: npt.NDArray[np.int64], batch_tokens: int) -> npt.NDArray[np.i
     return np.array([*cuts, len(longest)])
 
 
-def _require_room(pairs: PairFile, keys: npt.NDArray[np.int64], batch_tokens: int) -> None:
-    if keys.max() > batch_tokens:
+def _require_room(rows: Rows, batch_tokens: int) -> None:
+    longest = int(rows.lengths.max())
+    if longest > batch_tokens:
         raise UserError(
-            f"the longest of the {pairs.name} has {keys.max():,} tokens and data.batch_tokens is {batch_tokens:,}: "
-            "raise it"
+            f"the longest of the {rows.name} has {longest:,} tokens and data.batch_tokens is {batch_tokens:,}: raise it"
         )

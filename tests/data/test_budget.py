@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from glassformer.data.pair_batching import TokenBudget, evaluation_batches, lengths
+from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pair_tokens import PairFile
 from glassformer.data.tokens import TokenFile
 from glassformer.errors import UserError
@@ -31,7 +31,7 @@ def identity(example: object) -> int:
 
 @pytest.mark.parametrize("budget", [50, 256, 4096, 10**6])
 def test_every_pair_once_an_epoch_and_no_batch_above_the_budget(budget: int) -> None:
-    sampler = TokenBudget(pairs(), budget, seed=3)
+    sampler = TokenBudget(pair_rows(pairs()), budget, seed=3)
     n = sampler.n_steps_per_epoch
     for epoch in range(3):
         batches = [sampler.batch(epoch * n + step) for step in range(n)]
@@ -43,20 +43,20 @@ def test_every_pair_once_an_epoch_and_no_batch_above_the_budget(budget: int) -> 
 
 def test_pitfall_23_a_batch_is_a_function_of_seed_and_step() -> None:
     data = pairs()
-    one, other = TokenBudget(data, 256, seed=3), TokenBudget(data, 256, seed=3)
+    one, other = TokenBudget(pair_rows(data), 256, seed=3), TokenBudget(pair_rows(data), 256, seed=3)
     steps = [0, 1, 70, one.n_steps_per_epoch * 2 + 5]
     drawn = {step: [identity(e) for e in one.batch(step)] for step in steps}
     for step in reversed(steps):
         assert [identity(e) for e in other.batch(step)] == drawn[step]
     n = one.n_steps_per_epoch
-    assert [identity(e) for e in TokenBudget(data, 256, seed=4).batch(0)] != drawn[0]
+    assert [identity(e) for e in TokenBudget(pair_rows(data), 256, seed=4).batch(0)] != drawn[0]
     assert [[identity(e) for e in one.batch(n + step)] for step in range(5)] != [
         [identity(e) for e in one.batch(step)] for step in range(5)
     ]
 
 
 def test_neighbours_change_from_epoch_to_epoch() -> None:
-    sampler = TokenBudget(pairs(2000), 512, seed=0)
+    sampler = TokenBudget(pair_rows(pairs(2000)), 512, seed=0)
     n = sampler.n_steps_per_epoch
     first, second = (
         {frozenset(identity(e) for e in sampler.batch(epoch * n + step)) for step in range(n)} for epoch in (0, 1)
@@ -66,7 +66,7 @@ def test_neighbours_change_from_epoch_to_epoch() -> None:
 
 def test_little_of_a_batch_is_padding() -> None:
     data = pairs(5000)
-    sampler = TokenBudget(data, 1024, seed=0)
+    sampler = TokenBudget(pair_rows(data), 1024, seed=0)
     real = cells = 0
     for step in range(sampler.n_steps_per_epoch):
         batch = sampler.batch(step)
@@ -78,9 +78,9 @@ def test_little_of_a_batch_is_padding() -> None:
 
 def test_evaluation_takes_every_pair_once_and_a_long_one_alone() -> None:
     data = pairs(100)
-    batches = list(evaluation_batches(data, 30))
+    batches = list(evaluation_batches(pair_rows(data), 30))
     assert sorted(identity(e) for batch in batches for e in batch) == list(range(100))
-    longest = int(lengths(data).max())
+    longest = int(pair_rows(data).lengths.max())
     for batch in batches:
         width = max(max(len(e.token_ids), len(e.source_ids)) + 1 for e in batch)  # type: ignore[arg-type]
         assert len(batch) * width <= max(30, longest)
@@ -89,15 +89,15 @@ def test_evaluation_takes_every_pair_once_and_a_long_one_alone() -> None:
 def test_a_subset_gives_its_own_pairs_alone() -> None:
     data = pairs(50)
     part, n_left_out = data.within(12, 40)
-    sampler = TokenBudget(part, 100, seed=0)
+    sampler = TokenBudget(pair_rows(part), 100, seed=0)
     seen = sorted(identity(e) for step in range(sampler.n_steps_per_epoch) for e in sampler.batch(step))
     assert seen == part.rows.tolist() and len(seen) == 50 - n_left_out and 0 < n_left_out < 50
 
 
 def test_a_pair_above_the_budget_and_no_pair_at_all_are_refused() -> None:
     data = pairs(50)
-    longest = int(lengths(data).max())
+    longest = int(pair_rows(data).lengths.max())
     with pytest.raises(UserError, match=f"has {longest} tokens and data.batch_tokens is {longest - 1}"):
-        TokenBudget(data, longest - 1, seed=0)
+        TokenBudget(pair_rows(data), longest - 1, seed=0)
     with pytest.raises(UserError, match="the training pairs hold none that the model can read"):
-        TokenBudget(data.within(1, 1)[0], 100, seed=0)
+        TokenBudget(pair_rows(data.within(1, 1)[0]), 100, seed=0)

@@ -1,0 +1,71 @@
+"""glassformer classify DIR "A text" """
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from glassformer import api
+from glassformer.cli.arguments import parse
+from glassformer.cli.given_texts import given_texts
+from glassformer.cli.progress import err
+from glassformer.cli.translate import cell
+from glassformer.errors import UserError
+
+
+def main(argv: list[str]) -> int:
+    return int(parse(classify, argv, "classify") or 0)
+
+
+def classify(
+    directory: tyro.conf.Positional[Path],
+    text: tyro.conf.Positional[str | None] = None,
+    second: str | None = None,
+    input: str | None = None,
+    n: int = 1,
+    checkpoint: int | None = None,
+    device: str = "auto",
+    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> int:
+    """The class of every text and its probability, or the number: one line a text, "label TAB probability TAB text".
+
+    Args:
+        directory: The model directory.
+        text: A text.
+        second: The second text of a pair; in a file the two stand on a line with a tab between them.
+        input: A file with a text a line, or - for standard input, which is read where no text is given.
+        n: Print so many classes of each text, the most probable first.
+        checkpoint: Use the checkpoint of this step.
+        device: auto, cpu, cuda, cuda:N or mps.
+        json_: Print a JSON object a text, with the probability of every class.
+    """
+    if n < 1:
+        raise UserError(f"--n is {n} and must be at least 1")
+    texts = given_texts(text, input)
+    model = api.load(directory, step=checkpoint, device=device)
+    rows = [_row(one, second, model) for one in texts]
+    for row, found in zip(rows, model.classify(rows, say=err), strict=True):
+        shown = row if isinstance(row, str) else "\t".join(row)
+        if json_:
+            print(
+                json.dumps(
+                    {"text": row, **({"classes": found} if "number" not in found else found)}, ensure_ascii=False
+                )
+            )
+        elif "number" in found:
+            print(f"{found['number']:.4f}\t{cell(shown)}")
+        else:
+            for label, probability in sorted(found.items(), key=lambda item: -item[1])[:n]:
+                print(f"{label}\t{probability:.4f}\t{cell(shown)}")
+    return 0
+
+
+def _row(text: str, second: str | None, model: api.Model) -> str | tuple[str, str]:
+    """One text, or two where the model reads pairs."""
+    if second is not None:
+        return text, second
+    if model.reads_pairs and "\t" in text:
+        one, other = text.split("\t", 1)
+        return one, other
+    return text

@@ -1,0 +1,159 @@
+"""Labelled texts that need no file: the standard library of the Python that runs, read as two tasks.
+
+`builtin:docstrings`     which of the packages of `PACKAGES` a docstring comes from. A text is the docstring on one
+                         line, cut at 400 characters; the packages' own names are masked in it, so that none can be
+                         read off. About 2,800 texts of 16 classes; the most frequent has 12 % of them.
+`builtin:python-tokens`  the class of every token of a statement, as the module `tokenize` gives it: KEYWORD, NAME,
+                         NUMBER, STRING, OP, COMMENT. About 16,000 statements of 3 to 40 tokens, most of them OP (47 %).
+
+`builtin:NAME#train`, `#valid` and `#test` are the parts: by the SHA-1 of the text, or of the file that a statement
+stands in, a tenth tests (last byte modulo 10 is 0) and a tenth validates (it is 1). Statements of one file are so in
+one part, and a statement that stands in several files is kept in the first of them. The figures are those of Python
+3.11, and follow the Python that runs.
+"""
+
+import ast
+import difflib
+import functools
+import hashlib
+import io
+import keyword
+import re
+import sysconfig
+import tokenize
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from glassformer import files
+from glassformer.data.builtin import PREFIX, stdlib_files
+from glassformer.errors import UserError
+
+PARTS = ("train", "valid", "test")
+PACKAGES = (
+    "asyncio", "email", "http", "importlib", "inspect", "ipaddress", "logging", "mailbox", "multiprocessing", "pydoc",
+    "tarfile", "turtle", "typing", "unittest", "urllib", "xml",
+)  # fmt: skip
+"""Packages and modules with many docstrings that every distribution of Python has (tkinter and idlelib are not)."""
+
+MASK = "___"
+DOCSTRING_CHARACTERS = (20, 400)
+STATEMENT_TOKENS = (3, 40)
+TOKEN_CHARACTERS = 40  # statements with a longer one, or one of several lines, are left out
+STATEMENTS_OF_A_FILE = 200  # at most, so that no file prevails
+
+Record = TypeVar("Record")
+Words = tuple[str, ...]
+_NAMES = re.compile("|".join(PACKAGES), re.IGNORECASE)
+
+
+def texts(address: str) -> Iterator[tuple[str, str]]:
+    """Text and class of every record of `builtin:docstrings`, or of a part of it."""
+    return _records(address, {"docstrings": _docstrings})
+
+
+def sentences(address: str) -> Iterator[tuple[Words, Words]]:
+    """Words and tags of every record of `builtin:python-tokens`, or of a part of it."""
+    return _records(address, {"python-tokens": _python_tokens})
+
+
+def part_of(key: str) -> str:
+    """The part that a key belongs to.
+
+    >>> part_of("inspect.py"), part_of("turtle.py"), part_of("tarfile.py")
+    ('train', 'valid', 'test')
+    """
+    return {0: "test", 1: "valid"}.get(hashlib.sha1(key.encode()).digest()[-1] % 10, "train")
+
+
+def masked(docstring: str) -> str:
+    """A docstring on one line, the names of `PACKAGES` masked in it, cut between two words.
+
+    >>> masked("Parse an Email message.\\n\\nSee email.message.")
+    'Parse an ___ message. See ___.message.'
+    """
+    text, most = " ".join(_NAMES.sub(MASK, docstring).split()), DOCSTRING_CHARACTERS[1]
+    return text if len(text) <= most else text[: most + 1].rpartition(" ")[0] or text[:most]
+
+
+def tokens(source: str) -> Iterator[tuple[Words, Words]]:
+    """The tokens of every statement of some source, and the class of each; comments before a statement are left out.
+
+    >>> list(tokens("# one\\nif x > 0: # so"))
+    [(('if', 'x', '>', '0', ':', '# so'), ('KEYWORD', 'NAME', 'OP', 'NUMBER', 'OP', 'COMMENT'))]
+    """
+    statement: list[tuple[str, str]] = []
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        ends = token.type == tokenize.NEWLINE
+        if ends and statement:
+            words, tags = zip(*statement, strict=True)
+            yield words, tags
+        if ends or (token.type == tokenize.NL and all(tag == "COMMENT" for _, tag in statement)):
+            statement = []
+        elif token.string.strip():
+            statement.append((token.string, _tag(token)))
+
+
+def _tag(token: tokenize.TokenInfo) -> str:
+    name = tokenize.tok_name[token.type]
+    if name == "NAME" and keyword.iskeyword(token.string):
+        return "KEYWORD"
+    return "STRING" if "STRING" in name else name  # newer Pythons give an f-string in parts: FSTRING_START …
+
+
+def _records(address: str, known: dict[str, Callable[[], Sequence[tuple[Record, str]]]]) -> Iterator[Record]:
+    name, _, wanted = address.removeprefix(PREFIX).partition("#")
+    if name not in known:
+        raise UserError(_unknown(name, f"{PREFIX}{next(iter(known))}"))
+    if wanted and wanted not in PARTS:
+        raise UserError(f"{address} names no part: parts are {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")
+    return (record for record, part in known[name]() if not wanted or part == wanted)
+
+
+def _unknown(name: str, here: str) -> str:
+    other = {"docstrings": "classes", "python-tokens": "tags"}
+    if name in other:
+        return f"{PREFIX}{name} has {other[name]}: data.outputs must be {other[name]}"
+    near = difflib.get_close_matches(name, other, n=1)
+    hint = f"did you mean {PREFIX}{near[0]}?" if near else f"with this data.outputs there is {here}"
+    return f"no built-in labelled texts are called {PREFIX}{name}: {hint}"
+
+
+@functools.cache  # every part reads them
+def _docstrings() -> Sequence[tuple[tuple[str, str], str]]:
+    packages: dict[str, set[str]] = {}  # of each text
+    for package, _, source in _sources():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                text = masked(ast.get_docstring(node) or "")
+                if len(text) >= DOCSTRING_CHARACTERS[0]:
+                    packages.setdefault(text, set()).add(package)
+    # a text of several packages says nothing of its class
+    alone = {text: min(found) for text, found in packages.items() if len(found) == 1}
+    return [((text, package), part_of(text)) for text, package in alone.items()]
+
+
+@functools.cache
+def _python_tokens() -> Sequence[tuple[tuple[Words, Words], str]]:
+    least, most = STATEMENT_TOKENS
+    found: dict[Words, tuple[Words, str]] = {}
+    for _, path, source in _sources():
+        n_kept = 0
+        for words, tags in tokens(source):
+            fits = least <= len(words) <= most and all(len(w) <= TOKEN_CHARACTERS and "\n" not in w for w in words)
+            if fits and words not in found:
+                found[words] = tags, part_of(path)
+                n_kept += 1
+            if n_kept == STATEMENTS_OF_A_FILE:
+                break
+    return [((words, tags), part) for words, (tags, part) in found.items()]
+
+
+def _sources() -> Iterator[tuple[str, str, str]]:
+    """Package, path and text of every file of `PACKAGES`, sorted, without tests."""
+    folder = Path(sysconfig.get_path("stdlib"))
+    for path in stdlib_files():
+        inside = path.relative_to(folder)
+        package = inside.parts[0].removesuffix(".py")
+        if package in PACKAGES:
+            yield package, inside.as_posix(), files.read_text(path)

@@ -1,0 +1,298 @@
+"""Labelled texts: where they come from, what is dropped, which are held out, and how the classes are spread.
+
+Sources: a `.tsv`, `.csv` or `.jsonl` file with named columns; a `.conll` file of words and tags; `builtin:NAME`
+(`builtin_labels`), of which `builtin:NAME#test` is one part; `hf:NAME`, a Hugging Face dataset (extra: data), of
+which `hf:NAME#SPLIT` is one split. A record without text or label is dropped and counted; nothing else is.
+
+The split, where no validation data is given: built-in texts have one of their own, and so has a dataset with a split
+named validation; else texts are ordered by their hash, and the first ones, up to `valid_fraction` of all, validate
+(`records.held_out_keys`). Equal texts stand on one side, and of each label one text at least is trained on.
+"""
+
+import difflib
+import hashlib
+import math
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from typing import Any
+
+from glassformer.data.builtin import PREFIX
+from glassformer.data.label_files import Dropped, Labelled, Tagged, read_labelled, read_tagged
+from glassformer.data.records import HUB, held_out_keys, hub_splits
+from glassformer.errors import UserError
+from glassformer.run_config import LabelData
+
+LabelRecord = Labelled | Tagged
+VALIDATION = "validation"
+"""What the split of a Hugging Face dataset is called that a run validates on."""
+READING_VERSION = 1  # changes when the same files would give other records or another split
+IMBALANCE_TOLD = 5.0
+CLASSES_SHOWN = 40
+
+
+class LabelCorpus:
+    """The labelled records of a run and their split. Nothing is read until it is asked for."""
+
+    def __init__(self, data: LabelData) -> None:
+        if data.path is None:
+            raise UserError("the run names no labelled texts: give --data.path FILE")
+        if data.outputs == "tags" and data.second_field is not None:
+            raise UserError("tags stand at the words of one text: leave out data.second_field")
+        self.data = data
+        self.dropped = Dropped()
+        self.path = self.name = data.path
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the records of both sides and of their order: equal digests, equal training."""
+        digest = hashlib.sha256(f"labels {READING_VERSION}".encode())
+        for records in self.split:
+            for record in records:
+                inputs = _inputs(record)
+                for text in (str(len(inputs)), *inputs, *labels_in(record)):
+                    data = text.encode()
+                    digest.update(len(data).to_bytes(8, "little") + data)
+            digest.update(b"|")
+        return digest.hexdigest()
+
+    @cached_property
+    def split(self) -> tuple[list[LabelRecord], list[LabelRecord]]:
+        """Training and validation records; `UserError` when a side is empty, or when one has labels of its own."""
+        train, valid = self._sides()
+        held = {_inputs(record) for record in valid}
+        kept = [record for record in train if _inputs(record) not in held]
+        self.dropped.n_repeated = len(train) - len(kept)
+        for side, records in (("training", kept), ("validation", valid)):
+            if not records:
+                raise UserError(f"{self.name} leaves no {side} text: give more, or validation texts of their own")
+        if self.data.outputs != "numbers":
+            names = class_names(kept)
+            if len(names) == 1:
+                raise UserError(f"{self.name} has the label {names[0]!r} alone: nothing can be told apart")
+            require_known(valid, names)
+        return kept, valid
+
+    @cached_property
+    def test(self) -> list[LabelRecord] | None:
+        """The records of `test_path`, or of a built-in's own test part; none where there is neither."""
+        path = self.data.test_path
+        if path is None and self._has_parts:
+            path = f"{self.path}#test"
+        if path is None:
+            return None
+        records = read_labels(self.data, path, self.dropped, "test")
+        if self.data.outputs != "numbers":
+            require_known(records, class_names(self.split[0]))
+        return records
+
+    def news(self) -> list[str]:
+        """Reads the records; what was left out or guessed, and whether classes are rare, in sentences."""
+        train, _ = self.split
+        counts = {} if self.data.outputs == "numbers" else _counts(train)
+        return [*self.dropped.sentences(), *_imbalance_sentences(counts, self.data.outputs)]
+
+    @property
+    def _has_parts(self) -> bool:
+        return self.path.startswith(PREFIX) and "#" not in self.path
+
+    def _sides(self) -> tuple[list[LabelRecord], list[LabelRecord]]:
+        data, path = self.data, self.path
+        if data.valid_path is not None:
+            return self._read(path), self._read(data.valid_path, VALIDATION)
+        if self._has_parts:
+            return self._read(f"{path}#train"), self._read(f"{path}#valid")
+        if path.startswith(HUB) and "#" not in path and VALIDATION in hub_splits(path):
+            return self._read(path), self._read(path, VALIDATION)
+        return held_out(self._read(path), data.valid_fraction, keeps_labels=data.outputs != "numbers")
+
+    def _read(self, path: str, split: str = "train") -> list[LabelRecord]:
+        return list(_records(self.data, path, self.dropped, split))
+
+
+def read_labels(
+    data: LabelData, path: str, dropped: Dropped | None = None, split: str = VALIDATION
+) -> list[LabelRecord]:
+    """All records of a path, unsplit; of a dataset that names no split, those of `split`.
+
+    Raises `UserError` for a file that cannot be read, columns that are not there, and a file without a record.
+    """
+    found = list(_records(data, path, Dropped() if dropped is None else dropped, split))
+    if not found:
+        raise UserError(f"{path} holds no text with a label")
+    return found
+
+
+def held_out(
+    records: Sequence[LabelRecord], valid_fraction: float, *, keeps_labels: bool = True
+) -> tuple[list[LabelRecord], list[LabelRecord]]:
+    """Training and validation records, in their order; equal texts stand on one side.
+
+    With `keeps_labels`, one text of each label at least is trained on, so that training lacks none.
+
+    >>> train, valid = held_out([Labelled(text, None, "x") for text in "abacd"], 0.4)
+    >>> [record.text for record in train], [record.text for record in valid]
+    (['a', 'b', 'a', 'c'], ['d'])
+    """
+    keys = [_key(record) for record in records]
+    kept: dict[str, str] = {}  # of each label the first text by the alphabet
+    for record, key in zip(records, keys, strict=True):
+        for label in labels_in(record) if keeps_labels else ():
+            kept[label] = min(key, kept.get(label, key))
+    of_training = set(kept.values())
+    chosen = held_out_keys([key for key in keys if key not in of_training], valid_fraction)
+    sides: tuple[list[LabelRecord], list[LabelRecord]] = ([], [])
+    for record, key in zip(records, keys, strict=True):
+        sides[key in chosen].append(record)
+    return sides
+
+
+def labels_in(record: LabelRecord) -> tuple[str, ...]:
+    """The label of a text, or the tags of its words."""
+    return record.tags if isinstance(record, Tagged) else (record.label,)
+
+
+def class_names(records: Iterable[LabelRecord]) -> list[str]:
+    """The labels that occur: numbers first, by their value, then names by the alphabet.
+
+    >>> class_names(Labelled("", None, label) for label in ("10", "b", "1", "a", "0", "1"))
+    ['0', '1', '10', 'a', 'b']
+    """
+    return sorted({label for record in records for label in labels_in(record)}, key=_rank)
+
+
+def require_known(records: Iterable[LabelRecord], names: Sequence[str]) -> None:
+    """`UserError` for the first label that is none of `names`, with its place and the nearest name."""
+    known = set(names)
+    for record in records:
+        for label in labels_in(record):
+            if label not in known:
+                near = difflib.get_close_matches(label, names, n=1)
+                hint = f"did you mean {near[0]!r}? There are" if near else "there are"
+                more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
+                raise UserError(
+                    f"{record.where or 'a record'} has the label {label!r}, which no training text has: {hint} "
+                    f"{', '.join(names[:20])}{more}"
+                )
+
+
+@dataclass(frozen=True)
+class LabelReport:
+    """What labelled data is like."""
+
+    n_train: int
+    n_valid: int
+    n_test: int | None
+    characters: tuple[int, int]
+    """Of the texts for training and validation: the middle, and the most."""
+    counts: dict[str, tuple[int, int]]
+    """Records of each class, or words of each tag, for training and for validation; empty where labels are numbers."""
+    numbers: tuple[float, float, float] | None
+    """The least, the mean and the greatest label for training, where labels are numbers."""
+    news: tuple[str, ...] = field(default=())
+
+    @property
+    def imbalance(self) -> float | None:
+        """How many times as often as the least frequent class the most frequent one occurs in training."""
+        return _imbalance({name: n for name, (n, _) in self.counts.items()})
+
+    def shares(self) -> dict[str, float]:
+        """The share of each class in the training data, from 0 to 1."""
+        n = sum(count for count, _ in self.counts.values())
+        return {name: count / n for name, (count, _) in self.counts.items()}
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"imbalance": self.imbalance, "shares": self.shares()}
+
+    def __str__(self) -> str:
+        test = "" if self.n_test is None else f", {self.n_test:,} for the test"
+        lines = [
+            f"records     {self.n_train:,} for training, {self.n_valid:,} for validation{test}",
+            f"texts       {self.characters[0]:,} characters in the middle, {self.characters[1]:,} at most",
+        ]
+        if self.numbers is not None:
+            least, mean, most = self.numbers
+            lines.append(f"labels      from {least:g} to {most:g}, {mean:g} on average")
+        if self.counts:
+            lines += self._table()
+        return "\n".join([*lines, *(f"note        {line}" for line in self.news)])
+
+    def _table(self) -> list[str]:
+        """The classes, the most frequent first."""
+        ordered = sorted(self.counts, key=lambda name: -self.counts[name][0])
+        width, shares = max(12, *(len(name) for name in ordered[:CLASSES_SHOWN])), self.shares()
+        lines = [f"{'class':{width}}  training  validation   share"]
+        for name in ordered[:CLASSES_SHOWN]:
+            train, valid = self.counts[name]
+            lines.append(f"{name:{width}}  {train:8,}  {valid:10,}  {100 * shares[name]:4.1f} %")
+        if len(ordered) > CLASSES_SHOWN:
+            lines.append(f"… and {len(ordered) - CLASSES_SHOWN:,} classes more")
+        return [*lines, f"imbalance   {self.imbalance:.1f}: the most frequent over the least frequent"]
+
+
+def class_report(corpus: LabelCorpus) -> LabelReport:
+    """Counts and lengths of a corpus, its test included; texts of the test that are also trained on are told."""
+    train, valid = corpus.split
+    test, news = corpus.test, corpus.news()
+    if test is not None:
+        seen = {_inputs(record) for record in (*train, *valid)}
+        if n := sum(_inputs(record) in seen for record in test):
+            news.append(f"{n:,} of the {len(test):,} texts of the test also stand in the training or validation data")
+    are_numbers = corpus.data.outputs == "numbers"
+    in_train, in_valid = _counts(train), _counts(valid)
+    numbers = [float(record.label) for record in train if are_numbers and isinstance(record, Labelled)]
+    lengths = sorted(sum(map(len, _inputs(record))) for record in (*train, *valid))
+    return LabelReport(
+        n_train=len(train),
+        n_valid=len(valid),
+        n_test=None if test is None else len(test),
+        characters=(lengths[len(lengths) // 2], lengths[-1]),
+        counts={} if are_numbers else {name: (in_train[name], in_valid[name]) for name in class_names(train)},
+        numbers=(min(numbers), math.fsum(numbers) / len(numbers), max(numbers)) if numbers else None,
+        news=tuple(news),
+    )
+
+
+def _records(data: LabelData, path: str, dropped: Dropped, split: str) -> Iterable[LabelRecord]:
+    return (read_tagged if data.outputs == "tags" else read_labelled)(data, path, dropped, split)
+
+
+def _inputs(record: LabelRecord) -> tuple[str, ...]:
+    """All that a model reads of a record."""
+    if isinstance(record, Tagged):
+        return record.words
+    return (record.text,) if record.second is None else (record.text, record.second)
+
+
+def _key(record: LabelRecord) -> str:
+    """What stands on one side of a split: of a pair of texts, all that share the first."""
+    return "\n".join(record.words) if isinstance(record, Tagged) else record.text
+
+
+def _counts(records: Iterable[LabelRecord]) -> Counter[str]:
+    return Counter(label for record in records for label in labels_in(record))
+
+
+def _imbalance(counts: dict[str, int]) -> float | None:
+    return max(counts.values()) / min(counts.values()) if counts else None
+
+
+def _imbalance_sentences(counts: dict[str, int], outputs: str) -> list[str]:
+    found = _imbalance(counts)
+    if found is None or found <= IMBALANCE_TOLD:
+        return []
+    what = "tag" if outputs == "tags" else "class"
+    most, least = max(counts, key=lambda name: counts[name]), min(counts, key=lambda name: counts[name])
+    return [
+        f"the {what} {most!r} occurs {found:,.0f} times as often as {least!r} ({counts[most]:,} and {counts[least]:,} "
+        "times): macro F1 says more than accuracy"
+    ]
+
+
+def _rank(label: str) -> tuple[bool, float, str]:
+    try:
+        number = float(label)
+    except ValueError:
+        number = math.nan
+    return (False, number, label) if math.isfinite(number) else (True, 0.0, label)

@@ -1,0 +1,240 @@
+"""Records as they stand in a tsv, csv or jsonl file or in a Hugging Face dataset: what pairs and labels are read from.
+
+A record knows where it stands, so that every mistake in it is named with its place.
+"""
+
+import csv
+import hashlib
+import io
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+from glassformer import files
+from glassformer.errors import UserError
+
+HUB = "hf:"
+SUFFIXES = (".tsv", ".csv", ".jsonl")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """The fields that are read, and the settings that name them, for messages."""
+
+    names: tuple[str, ...]
+    settings: str
+
+
+@dataclass(frozen=True)
+class Record:
+    """The fields of one record; `features` is what a Hugging Face dataset says of them."""
+
+    where: str
+    fields: Mapping[str, Any]
+    settings: str
+    features: Any = None
+
+    def value(self, name: str) -> Any:
+        """A field; `translation.de` is the field `de` of the field `translation`.
+
+        >>> Record("", {"translation": {"de": "Hund"}}, "").value("translation.de")
+        'Hund'
+        """
+        value: Any = self.fields
+        for key in [name] if name in self.fields else name.split("."):
+            if not isinstance(value, Mapping) or key not in value:
+                there = ", ".join(map(str, value)) if isinstance(value, Mapping) else "no fields"
+                raise UserError(f"{self.where} has no field {name!r}; it has {there} ({self.settings})")
+            value = value[key]
+        return value
+
+    def text(self, name: str) -> str:
+        """A field that must be a text."""
+        return self.as_text(self.value(name), f"the field {name!r}")
+
+    def as_text(self, value: Any, name: str) -> str:
+        """The value, when it is a text that UTF-8 can hold."""
+        if not isinstance(value, str):
+            raise UserError(f"{self.where}: {name} is no text but {value!r:.40}")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:  # JSON can escape what UTF-8 cannot hold
+            half = value[error.start]
+            raise UserError(f"{self.where}: {name} holds half of a surrogate pair ({half!a}) alone") from error
+        return value
+
+
+@dataclass
+class Dropped:
+    """What reading left out or guessed, so that nothing is silent: how many, and where the first one stood."""
+
+    EMPTY: ClassVar[tuple[str, str]]  # what is said of one, and of several
+    REPEATED: ClassVar[tuple[str, str]]
+
+    n_empty: int = 0
+    first_empty: str = ""
+    n_repeated: int = 0
+    """Training records that also stand in the validation data."""
+    headerless: list[str] = field(default_factory=list)
+    """Tables of two columns without a header."""
+
+    def empty(self, where: str) -> None:
+        self.first_empty = self.first_empty or where
+        self.n_empty += 1
+
+    def sentences(self) -> list[str]:
+        """One for each reason."""
+        said, n = [], self.n_empty
+        if n:
+            are = f"{self.EMPTY[0]} and is" if n == 1 else f"{self.EMPTY[1]} and are"
+            said.append(f"{n:,} {are} left out (the first: {self.first_empty})")
+        n = self.n_repeated
+        if n:
+            are = f"{self.REPEATED[0]} and is" if n == 1 else f"{self.REPEATED[1]} and are"
+            said.append(f"{n:,} training {are} left out")
+        return [*said, *self.headerless]
+
+
+def records(address: str, wanted: Wanted, split: str, dropped: Dropped) -> Iterator[Record]:
+    """The records of a `.tsv`, `.csv` or `.jsonl` file, or of a Hugging Face dataset, `split` where it names none."""
+    if address.startswith(HUB):
+        yield from _of_hub(address, wanted, split)
+    elif Path(address).suffix.lower() == ".jsonl":
+        yield from _of_jsonl(Path(address), wanted)
+    else:
+        yield from _of_table(Path(address), wanted, dropped)
+
+
+def lines(text: str) -> list[str]:
+    r"""The lines of a text, which end at a line feed alone: other separators are part of the text.
+
+    >>> lines("a\r\nb\u2028c\n")
+    ['a', 'b\u2028c']
+    """
+    found = text.removeprefix("\ufeff").replace("\r\n", "\n").split("\n")
+    return found[:-1] if found[-1] == "" else found
+
+
+def held_out_keys(keys: Sequence[str], valid_fraction: float) -> set[str]:
+    """The keys whose records validate: the first by their hash, up to a share of all records, and one at the least.
+
+    All records of one key then stand on one side, whatever the order of the files.
+
+    >>> sorted(held_out_keys(["a", "b", "a", "c"], 0.25))
+    ['c']
+    """
+    counts: dict[str, int] = {}
+    for key in keys:
+        counts[key] = counts.get(key, 0) + 1
+    chosen: set[str] = set()
+    room = valid_fraction * len(keys)
+    for key in sorted(counts, key=_hash):
+        if counts[key] > room:
+            break
+        chosen.add(key)
+        room -= counts[key]
+    if not chosen and len(counts) > 1:  # few records: the fewest that can be
+        chosen.add(min(counts, key=lambda key: (counts[key], _hash(key))))
+    return chosen
+
+
+def hub_splits(address: str) -> list[str]:
+    """The names of a dataset's splits."""
+    library = _datasets()
+    try:
+        return list(library.get_dataset_split_names(*_hub_address(address)[0]))
+    except Exception as error:  # whatever the library raises: no network, no such name, a script that it refuses
+        raise _unreadable(address, error) from error
+
+
+def _hash(text: str) -> bytes:
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _of_jsonl(path: Path, wanted: Wanted) -> Iterator[Record]:
+    for number, line in enumerate(lines(files.read_text(path)), 1):
+        if line.strip():
+            yield Record(f"{path}:{number}", _object(line, f"{path}:{number}"), wanted.settings)
+
+
+def _object(line: str, where: str) -> Mapping[str, Any]:
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
+        raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object a line") from error
+    if not isinstance(record, dict):
+        raise UserError(f"{where} is not an object with fields")
+    return record
+
+
+def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
+    """Rows of a table whose header names the fields; a tsv of two columns needs none where two are wanted."""
+    is_tsv = path.suffix.lower() == ".tsv"
+    rows = _tsv(path) if is_tsv else _csv(path)
+    names = wanted.names
+    _, header = next(rows, (0, []))
+    if all(name in header for name in names):
+        places = [header.index(name) for name in names]
+    elif is_tsv and len(header) == len(names) == 2 and not any(name in header for name in names):
+        places = [0, 1]
+        dropped.headerless.append(
+            f"{path} has no header with {names[0]} and {names[1]}: line 1 is read as a {names[0]} and its {names[1]}"
+        )
+        yield Record(f"{path}:1", dict(zip(names, header, strict=True)), wanted.settings)
+    else:
+        raise UserError(
+            f"{path} has the columns {', '.join(header) or 'none'}, and not {' and '.join(names)} ({wanted.settings})"
+        )
+    for number, row in rows:
+        if row and any(cell.strip() for cell in row):
+            if len(row) != len(header):
+                raise UserError(f"{path}:{number} has {len(row)} columns and the first line {len(header)}")
+            cells = {name: row[place] for name, place in zip(names, places, strict=True)}
+            yield Record(f"{path}:{number}", cells, wanted.settings)
+
+
+def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line numbers and rows. Tab-separated text has no quoting: a quotation mark is a quotation mark."""
+    return ((number, line.split("\t")) for number, line in enumerate(lines(files.read_text(path)), 1))
+
+
+def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Rows, and the number of the line on which each ends: a quoted cell may hold line breaks."""
+    reader = csv.reader(io.StringIO(files.read_text(path), newline=""), strict=True)
+    try:
+        for row in reader:
+            yield reader.line_num, row
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num} is not CSV: {error}") from error
+
+
+def _hub_address(address: str) -> tuple[list[str], str | None]:
+    """`hf:NAME:CONFIG#SPLIT` → ([NAME, CONFIG], SPLIT); configuration and split may be left out."""
+    name, _, split = address.removeprefix(HUB).partition("#")
+    return [part for part in name.split(":", 1) if part], split or None
+
+
+def _datasets() -> Any:
+    try:
+        import datasets  # type: ignore[import-not-found]
+    except ImportError as error:
+        raise UserError("a Hugging Face dataset needs the extra: pip install 'glassformer[data]'") from error
+    return datasets
+
+
+def _of_hub(address: str, wanted: Wanted, split: str) -> Iterator[Record]:
+    library, (name, named) = _datasets(), _hub_address(address)
+    try:
+        rows: Iterable[Mapping[str, Any]] = library.load_dataset(*name, split=named or split)
+    except Exception as error:  # whatever the library raises
+        raise _unreadable(address, error) from error
+    features = getattr(rows, "features", None)
+    for number, row in enumerate(rows, 1):
+        yield Record(f"row {number} of {address} ({named or split})", row, wanted.settings, features)
+
+
+def _unreadable(address: str, error: Exception) -> UserError:
+    said = str(error).splitlines() or [type(error).__name__]
+    return UserError(f"the dataset {address} cannot be read: {said[0]}")

@@ -1,0 +1,286 @@
+"""Scores of labels: accuracy, F1, calibration, spans of tags, and correlations of numbers.
+
+Rates and correlations are in percent. A rate over nothing is 0: the precision of a class that is never said, the
+recall of one that is never true.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Counts = npt.NDArray[np.int64]
+Numbers = npt.NDArray[np.float64]
+
+MATRIX_WIDTH = 100
+"""Characters: a wider confusion matrix is not printed, and the most frequent confusions are in its place."""
+N_CONFUSIONS = 10
+
+
+def confusion_matrix(labels: npt.ArrayLike, predictions: npt.ArrayLike, n_classes: int) -> Counts:
+    """(n_classes, n_classes) counts from labels and predictions, both (N,): rows are true, columns are said.
+
+    >>> confusion_matrix([0, 0, 1], [0, 1, 1], 2).tolist()
+    [[1, 1], [0, 1]]
+    """
+    true, said = np.asarray(labels), np.asarray(predictions)
+    _check_sizes(true, said)
+    for classes in (true, said):
+        if classes.min() < 0 or classes.max() >= n_classes:
+            raise ValueError(f"classes from {classes.min()} to {classes.max()}, and there are {n_classes}")
+    cells = np.ravel_multi_index((true, said), (n_classes, n_classes))
+    return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
+
+
+def accuracy(matrix: Counts) -> float:
+    """The share that is right.
+
+    >>> accuracy(np.array([[1, 1], [0, 2]]))
+    75.0
+    """
+    return _rate(np.trace(matrix), matrix.sum())
+
+
+@dataclass(frozen=True)
+class ClassScore:
+    """One class: how often it is right when said, how often found when true, and the harmonic mean of both."""
+
+    precision: float
+    recall: float
+    f1: float
+    support: int
+    """How often it is true."""
+
+
+def f1_scores(matrix: Counts) -> list[ClassScore]:
+    """Precision, recall, F1 and support of each class.
+
+    >>> f1_scores(np.array([[1, 1], [0, 2]]))[0]
+    ClassScore(precision=100.0, recall=50.0, f1=66.66..., support=2)
+    """
+    right, true, said = np.diag(matrix), matrix.sum(axis=1), matrix.sum(axis=0)
+    return [
+        ClassScore(_rate(r, s), _rate(r, t), _rate(2 * r, t + s), t)
+        for r, t, s in zip(right.tolist(), true.tolist(), said.tolist(), strict=True)
+    ]
+
+
+def macro_f1(matrix: Counts) -> float:
+    """The mean F1 of the classes that occur: those that are true or said at least once. Each counts the same.
+
+    >>> macro_f1(np.array([[1, 1, 0], [0, 2, 0], [0, 0, 0]]))
+    73.33...
+    """
+    occurs = (matrix.sum(axis=0) + matrix.sum(axis=1)).tolist()
+    found = [score.f1 for score, n in zip(f1_scores(matrix), occurs, strict=True) if n]
+    return sum(found) / len(found) if found else 0.0
+
+
+def micro_f1(matrix: Counts) -> float:
+    """F1 of all classes' counts added up. With one label a text it is the accuracy.
+
+    >>> micro_f1(np.array([[1, 1], [0, 2]]))
+    75.0
+    """
+    return _rate(2 * np.trace(matrix), matrix.sum(axis=0).sum() + matrix.sum(axis=1).sum())
+
+
+def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
+    """Expected calibration error (Guo 2017, equation 3) of probabilities (N, n_classes).
+
+    Texts go into bins of equal width by the probability of what is said; the mean of the gaps between probability and
+    accuracy, each as heavy as its bin is full: 0 where of all that is said with 80 % sureness 80 % is right.
+
+    >>> calibration_error([[0.75, 0.25], [0.75, 0.25]], [0, 1])
+    25.0
+    """
+    table, true = np.asarray(probabilities, dtype=np.float64), np.asarray(labels)
+    confidence, said = table.max(axis=1), table.argmax(axis=1)
+    _check_sizes(true, said)
+    bins = np.clip(np.ceil(confidence * n_bins).astype(np.int64) - 1, 0, n_bins - 1)  # (low, high], as in the paper
+    return _rate(np.abs(np.bincount(bins, weights=confidence - (said == true))).sum(), len(bins))
+
+
+@dataclass(frozen=True)
+class ClassificationReport:
+    """What a model's classes are worth; printed, it is a table of the classes and one of what was taken for what."""
+
+    n: int
+    accuracy: float
+    macro_f1: float
+    micro_f1: float
+    calibration_error: float
+    most_frequent_share: float
+    """Of the most frequent true class: the accuracy of a model that always says the same."""
+    names: list[str]
+    classes: list[ClassScore]
+    matrix: list[list[int]]
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def __str__(self) -> str:
+        width = max(map(len, ["class", *self.names]))
+        lines = [f"{'class':<{width}}  precision  recall     F1  support"]
+        for name, score in zip(self.names, self.classes, strict=True):
+            rates = f"{score.precision:>11.1f}{score.recall:>8.1f}{score.f1:>7.1f}"
+            lines.append(f"{name:<{width}}{rates}{score.support:>9,}")
+        matrix = self._matrix()
+        return "\n".join([*lines, "", *(matrix if len(matrix[0]) <= MATRIX_WIDTH else self._confusions())])
+
+    def _matrix(self) -> list[str]:
+        corner = "true \\ said"
+        side = max(map(len, [corner, *self.names]))
+        cell = 2 + max(map(len, [*self.names, f"{max(map(max, self.matrix)):,}"]))
+        head = f"{corner:<{side}}" + "".join(f"{name:>{cell}}" for name in self.names)
+        rows = zip(self.names, self.matrix, strict=True)
+        return [head, *(f"{name:<{side}}" + "".join(f"{n:>{cell},}" for n in row) for name, row in rows)]
+
+    def _confusions(self) -> list[str]:
+        counts = np.array(self.matrix)
+        np.fill_diagonal(counts, 0)
+        most = np.argsort(-counts, axis=None, kind="stable")[:N_CONFUSIONS]
+        lines = [f"{'count':>7}  of class  most frequent confusions, true → said"]
+        for true, said in zip(*np.unravel_index(most, counts.shape), strict=True):
+            if n := int(counts[true, said]):
+                share = _rate(n, self.classes[true].support)
+                lines.append(f"{n:>7,}{share:>8.1f} %  {self.names[true]} → {self.names[said]}")
+        return lines if len(lines) > 1 else ["no confusions"]
+
+
+def classification_report(
+    labels: npt.ArrayLike, probabilities: npt.ArrayLike, names: Sequence[str]
+) -> ClassificationReport:
+    """Everything about labels (N,) and probabilities (N, n_classes); the class said is the most probable one.
+
+    >>> print(classification_report([0, 1, 1], [[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], ["bad", "good"]))
+    class  precision  recall     F1  support
+    bad         50.0   100.0   66.7        1
+    good       100.0    50.0   66.7        2
+    <BLANKLINE>
+    true \\ said   bad  good
+    bad             1     0
+    good            1     1
+    """
+    table = np.asarray(probabilities)
+    if table.ndim != 2 or table.shape[1] != len(names):
+        raise ValueError(f"probabilities {table.shape} and {len(names)} names of classes")
+    matrix = confusion_matrix(labels, table.argmax(axis=1), len(names))
+    return ClassificationReport(
+        n=len(table),
+        accuracy=accuracy(matrix),
+        macro_f1=macro_f1(matrix),
+        micro_f1=micro_f1(matrix),
+        calibration_error=calibration_error(table, labels),
+        most_frequent_share=_rate(matrix.sum(axis=1).max(), matrix.sum()),
+        names=list(names),
+        classes=f1_scores(matrix),
+        matrix=matrix.tolist(),
+    )
+
+
+def is_bio(tags: Sequence[str]) -> bool:
+    """Whether tags mark spans: each is O or begins with B- or I-, and at least one is not O.
+
+    >>> is_bio(["O", "B-PER", "I-PER"]), is_bio(["NAME", "OP"])
+    (True, False)
+    """
+    return all(tag == "O" or tag.startswith(("B-", "I-")) for tag in tags) and any(tag != "O" for tag in tags)
+
+
+def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
+    """(kind, begin, end) of the spans of BIO tags; an I- that goes on with nothing of its kind begins one (conlleval).
+
+    >>> sorted(spans(["B-A", "I-A", "O", "I-B", "B-B"]))
+    [('A', 0, 2), ('B', 3, 4), ('B', 4, 5)]
+    """
+    found: set[tuple[str, int, int]] = set()
+    kind, begin = "", 0
+    for place, tag in enumerate([*tags, "O"]):
+        if tag.startswith("I-") and tag[2:] == kind:
+            continue
+        if kind:
+            found.add((kind, begin, place))
+        kind, begin = tag[2:], place  # "O"[2:] is nothing
+    return found
+
+
+@dataclass(frozen=True)
+class SpanScore:
+    """Of spans: right is one of the right kind, begin and end."""
+
+    precision: float
+    recall: float
+    f1: float
+
+
+def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> SpanScore:
+    """Precision, recall and F1 of spans, counted over all sentences (Tjong Kim Sang and De Meulder 2003).
+
+    >>> span_f1([["B-A", "O"]], [["B-A", "B-B"]])
+    SpanScore(precision=50.0, recall=100.0, f1=66.66...)
+    """
+    n_right = n_true = n_said = 0
+    for tags, written in zip(gold, predicted, strict=True):
+        if len(tags) != len(written):
+            raise ValueError(f"a sentence of {len(tags)} tags, and {len(written)} predicted")
+        true, said = spans(tags), spans(written)
+        n_right, n_true, n_said = n_right + len(true & said), n_true + len(true), n_said + len(said)
+    return SpanScore(_rate(n_right, n_said), _rate(n_right, n_true), _rate(2 * n_right, n_true + n_said))
+
+
+def rmse(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
+    """The root of the mean squared error, in the labels' unit.
+
+    >>> rmse([1.0, 1.0], [4.0, -2.0])
+    3.0
+    """
+    true, said = _numbers(labels, predictions)
+    return float(np.sqrt(np.mean((true - said) ** 2)))
+
+
+def pearson(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
+    """The linear correlation, -100 to 100; 0 where one of the two never changes.
+
+    >>> pearson([0.0, 1.0, 2.0, 3.0], [0.0, 2.0, 1.0, 3.0])
+    80.0...
+    """
+    true, said = _numbers(labels, predictions)
+    if np.ptp(true) == 0 or np.ptp(said) == 0:
+        return 0.0
+    return 100 * float(np.corrcoef(true, said)[0, 1])
+
+
+def spearman(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
+    """The correlation of the ranks, -100 to 100; equal values share the mean of their ranks.
+
+    >>> round(spearman([1.0, 2.0, 3.0], [1.0, 10.0, 100.0]), 6)
+    100.0
+    """
+    true, said = _numbers(labels, predictions)
+    return pearson(_ranks(true), _ranks(said))
+
+
+def _ranks(values: Numbers) -> Numbers:
+    _, which, counts = np.unique(values, return_inverse=True, return_counts=True)
+    mean_ranks: Numbers = np.cumsum(counts) - (counts - 1) / 2
+    return mean_ranks[which]
+
+
+def _numbers(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> tuple[Numbers, Numbers]:
+    true, said = np.asarray(labels, dtype=np.float64), np.asarray(predictions, dtype=np.float64)
+    _check_sizes(true, said)
+    return true, said
+
+
+def _check_sizes(labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> None:
+    if labels.ndim != 1 or labels.shape != predictions.shape:
+        raise ValueError(f"labels {labels.shape} and predictions {predictions.shape}: both must be (N,)")
+    if not labels.size:
+        raise ValueError("no labels: nothing can be scored")
+
+
+def _rate(part: float, whole: float) -> float:
+    return 100 * float(part) / float(whole) if whole else 0.0

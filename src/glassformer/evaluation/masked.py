@@ -1,0 +1,77 @@
+"""What a masked language model is worth beside its loss: accuracy behind masks, and pseudo-perplexity."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from glassformer.data.batching import Example
+from glassformer.evaluation.loss import evaluation_mode
+from glassformer.models.build import Network
+from glassformer.objectives.masked import MaskedObjective, one_mask_each
+
+ROWS_AT_ONCE = 64
+
+
+@dataclass(frozen=True)
+class MaskedScores:
+    """Rates in percent."""
+
+    masked_accuracy: float
+    """Of the chosen tokens, those whose most probable candidate is right."""
+    most_frequent_share: float
+    """Of the chosen tokens, the share of the most frequent one: what a model reaches that says always the same."""
+
+
+@torch.no_grad()
+def masked_scores(
+    network: Network,
+    objective: MaskedObjective,
+    batches: Iterable[Sequence[Example]],
+    device: torch.device | str,
+    progress: Callable[[int], None] | None = None,
+) -> MaskedScores:
+    """Over all batches, with masks drawn as where the loss is evaluated."""
+    rng = np.random.default_rng(0)
+    right, labels = 0, []
+    with evaluation_mode(network):
+        for examples in batches:
+            batch = objective.collate(examples, rng).to(device)
+            assert batch.scored is not None
+            true = batch.labels.flatten()[batch.scored]
+            right += int((network(**batch.model_inputs()).argmax(dim=1) == true).sum())
+            labels.append(true.cpu())
+            if progress is not None:
+                progress(sum(map(len, labels)))
+    counts = torch.cat(labels).bincount()
+    n = int(counts.sum())
+    return MaskedScores(100 * right / n, 100 * int(counts.max()) / n)
+
+
+@torch.no_grad()
+def pseudo_perplexity(
+    network: Network,
+    objective: MaskedObjective,
+    batches: Iterable[Sequence[Example]],
+    device: torch.device | str,
+    progress: Callable[[int], None] | None = None,
+) -> float:
+    """exp(-Σ log p(tokenᵢ | all others) / number of tokens), each token masked alone (Salazar 2020, equation 4)."""
+    nats, n = 0.0, 0
+    with evaluation_mode(network):
+        for example in (example for batch in batches for example in batch):
+            row = objective.whole(example.token_ids)
+            places = np.flatnonzero(~objective.edges.special[row])
+            for begin in range(0, len(places), ROWS_AT_ONCE):
+                part = places[begin : begin + ROWS_AT_ONCE]
+                token_ids = one_mask_each(row, part.tolist(), objective.mask_id).to(device)
+                scored = torch.arange(len(part)) * len(row) + torch.from_numpy(part)
+                logits = network(token_ids, scored=scored.to(device)).float()
+                nats += float(F.cross_entropy(logits, torch.from_numpy(row[part]).to(device), reduction="sum"))
+                n += len(part)
+                if progress is not None:
+                    progress(n)
+    return math.exp(nats / n)

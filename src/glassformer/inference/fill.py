@@ -1,0 +1,155 @@
+"""What stands behind a mask: candidates of an encoder, or a text that a denoiser writes anew."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from glassformer.errors import UserError
+from glassformer.inference.decode import never_written
+from glassformer.inference.translate import decode_sorted
+from glassformer.models.build import Network
+from glassformer.run_config import BeamConfig
+from glassformer.tokenization.tokenizer import Tokenizer
+
+MASK = "[MASK]"
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A token that may stand behind a mask."""
+
+    text: str
+    probability: float
+    token_id: int
+
+
+@dataclass(frozen=True)
+class Filling:
+    """A text without its masks."""
+
+    text: str
+    """With the most probable token behind each mask, or as a denoiser wrote it."""
+    candidates: list[list[Candidate]]
+    """Of each mask, best first; a denoiser writes whole texts and has none."""
+
+
+def masked_ids(tokenizer: Tokenizer, text: str, extra: Sequence[str] = ()) -> list[int]:
+    """The ids of a text whose `[MASK]`s are masks; `UserError` for a text without one.
+
+    A mask takes the space before it: a byte-level token brings its own.
+    """
+    if tokenizer.mask_id is None:
+        raise UserError("the model's tokenizer has no [MASK]: it was not trained to fill anything")
+    if MASK not in text:
+        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {_shortened(text)}")
+    if tokenizer.flavour == "byte":
+        text = text.replace(f" {MASK}", MASK)
+    return tokenizer.encode(text, allow_special=[MASK, *extra])
+
+
+@torch.inference_mode()
+def fill_masks(
+    network: Network, tokenizer: Tokenizer, text: str, n: int, device: torch.device | str = "cpu"
+) -> Filling:
+    """The `n` most probable tokens behind every mask, each mask for itself: one forward, with all masks in place."""
+    ids = masked_ids(tokenizer, text)
+    before, behind = ([] if i is None else [i] for i in (tokenizer.cls_id, tokenizer.sep_id))
+    row = [*before, *ids, *behind]
+    if len(row) > network.config.max_len:
+        raise UserError(
+            f"the text has {len(row)} tokens and the model reads at most {network.config.max_len}: shorten it"
+        )
+    places = [place for place, token in enumerate(row) if token == tokenizer.mask_id]
+    logits = network(torch.tensor([row], device=device), scored=torch.tensor(places, device=device))  # (N, V)
+    never = [*never_written(tokenizer, network.config.vocab_size)]
+    never += [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    logits[:, never] = -torch.inf
+    best = logits.float().softmax(dim=1).topk(min(n, tokenizer.vocab_size - len(never)))
+    candidates = [
+        [Candidate(_readable(tokenizer, token), p, token) for p, token in of_mask]
+        for of_mask in (
+            list(zip(values, tokens, strict=True))
+            for values, tokens in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        )
+    ]
+    filled = list(row)
+    for place, of_mask in zip(places, candidates, strict=True):
+        filled[place] = of_mask[0].token_id
+    return Filling(tokenizer.decode(filled), candidates)
+
+
+def fill_by_writing(
+    network: Network, tokenizer: Tokenizer, text: str, config: BeamConfig, device: torch.device | str = "cpu"
+) -> Filling:
+    """The text that a denoiser of infilling writes for one with masks, each of which may stand for many tokens."""
+    ids = masked_ids(tokenizer, text)
+    return Filling(tokenizer.decode(_written(network, tokenizer, ids, config, [], device)), [])
+
+
+def fill_spans(
+    network: Network,
+    tokenizer: Tokenizer,
+    text: str,
+    sentinel_ids: Sequence[int],
+    config: BeamConfig,
+    device: torch.device | str = "cpu",
+) -> Filling:
+    """The text with the spans that a denoiser writes for its sentinels; each `[MASK]` becomes the next sentinel."""
+    parts = (text.replace(f" {MASK}", MASK) if tokenizer.flavour == "byte" else text).split(MASK)
+    if len(parts) == 1:
+        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {_shortened(text)}")
+    if len(parts) - 1 > len(sentinel_ids):
+        raise UserError(f"the text has {len(parts) - 1} masks and the model knows {len(sentinel_ids)} spans at once")
+    source: list[int] = []
+    for number, part in enumerate(parts):
+        source += [*([sentinel_ids[number - 1]] if number else []), *tokenizer.encode(part)]
+    written = _written(network, tokenizer, source, config, sentinel_ids, device)
+    spans: dict[int, list[int]] = {}
+    latest: list[int] = []
+    for token in written:
+        if token in sentinel_ids:
+            latest = spans.setdefault(token, [])
+        elif token != tokenizer.eos_id:
+            latest.append(token)
+    whole = [token for place in source for token in (spans.get(place, []) if place in sentinel_ids else [place])]
+    return Filling(tokenizer.decode(whole), [])
+
+
+def _written(
+    network: Network,
+    tokenizer: Tokenizer,
+    source: Sequence[int],
+    config: BeamConfig,
+    allowed: Sequence[int],
+    device: torch.device | str,
+) -> list[int]:
+    model = network.config
+    assert model.decoder_start_id is not None and tokenizer.eos_id is not None
+    ids = [*source, tokenizer.eos_id]
+    longest = model.source_max_len or model.max_len
+    if len(ids) > longest:
+        raise UserError(f"the text has {len(ids)} tokens and the model reads at most {longest}: shorten it")
+    never = np.setdiff1d(never_written(tokenizer, model.vocab_size), [tokenizer.eos_id, *allowed]).tolist()
+    ((best, *_),) = decode_sorted(
+        network,
+        [ids],
+        config,
+        start_id=model.decoder_start_id,
+        end_id=tokenizer.eos_id,
+        max_len=model.max_len,
+        never=never,
+        device=device,
+    )
+    return best.ids
+
+
+def _readable(tokenizer: Tokenizer, token: int) -> str:
+    """A token without the space around it; one of white space alone as Python writes it."""
+    text = tokenizer.decode([token])
+    return text.strip() or repr(text)
+
+
+def _shortened(text: str) -> str:
+    return repr(text if len(text) <= 40 else text[:37] + "…")

@@ -1,0 +1,189 @@
+"""Changes to a network that stands: explicit, by name, and said. Low-rank adaptation, and taking over weights."""
+
+import difflib
+import fnmatch
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from glassformer.errors import UserError
+from glassformer.models.build import Network, build_model
+from glassformer.models.heads import TokenLogits
+
+# Low-rank adaptation
+
+
+class LoraLinear(nn.Linear):
+    """y = W x + b + α / r · B A dropout(x) (Hu 2022, section 4.1): W and b stay, A (r, in) and B (out, r) learn.
+
+    A starts from N(0, 1 / r) and B at zero, so that nothing changes at first. W and b keep their names.
+    """
+
+    def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
+        nn.Module.__init__(self)  # that of nn.Linear would draw a weight
+        if rank < 1:
+            raise ValueError(f"the rank of an update is {rank} and must be at least 1")
+        self.in_features, self.out_features = base.in_features, base.out_features
+        self.weight, self.bias = base.weight, base.bias
+        self.scale, self.dropout = alpha / rank, dropout
+        self.lora_a = nn.Parameter(torch.randn(rank, base.in_features).to(base.weight) / math.sqrt(rank))
+        self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank).to(base.weight))
+        self.train(base.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(…, in) → (…, out)."""
+        low = F.dropout(x, self.dropout, self.training) @ self.lora_a.T
+        return F.linear(x, self.weight, self.bias) + low @ self.lora_b.T * self.scale
+
+    @torch.no_grad()
+    def merged(self) -> nn.Linear:
+        """A plain layer of W + α / r · B A, which learns again."""
+        plain = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
+        update = self.lora_b.double() @ self.lora_a.double() * self.scale  # one rounding, that of the sum
+        plain.weight = nn.Parameter((self.weight.double() + update).to(self.weight.dtype))
+        plain.bias = None if self.bias is None else nn.Parameter(self.bias.clone())
+        return plain.train(self.training)
+
+
+def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: float, dropout: float = 0.0) -> list[str]:
+    """Adapts the linear layers whose names match one of the patterns, freezes all else, and names the layers.
+
+    Patterns are those of a shell: `*.q_proj`, `decoder.blocks.0.*`. Raises `UserError`, with the network as it was,
+    for a pattern that no linear layer matches, and for a layer that is tied to an embedding or adapted already.
+    """
+    linears = {name: m for name, m in network.named_modules() if isinstance(m, nn.Linear)}
+    tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
+    chosen: dict[str, nn.Linear] = {}
+    for pattern in patterns:
+        found = [name for name in linears if fnmatch.fnmatchcase(name, pattern)]
+        if not found:
+            raise UserError(f"lora.targets: no linear layer is called {pattern}; there are {similar(pattern, linears)}")
+        chosen |= {name: linears[name] for name in found}
+    for name, linear in chosen.items():
+        if id(linear.weight) in tables:
+            raise UserError(f"{name} is tied to the embeddings and cannot be adapted: leave it out of lora.targets")
+        if isinstance(linear, LoraLinear):
+            raise UserError(f"{name} is adapted already: merge that update first")
+    network.requires_grad_(False)
+    for name, linear in chosen.items():
+        network.set_submodule(name, LoraLinear(linear, rank, alpha, dropout))
+    return list(chosen)
+
+
+def lora_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
+    """The A and B of every adapted layer, by name: r · (in + out) numbers each."""
+    adapted = {name for name, m in network.named_modules() if isinstance(m, LoraLinear)}
+    names = {f"{name}.{which}" for name in adapted for which in ("lora_a", "lora_b")}
+    return {name: parameter for name, parameter in network.named_parameters() if name in names}
+
+
+def merge_lora(network: nn.Module) -> int:
+    """Puts every update into its weight, in place: plain layers again. How many there were."""
+    adapted = {name: m for name, m in network.named_modules() if isinstance(m, LoraLinear)}
+    for name, module in adapted.items():
+        network.set_submodule(name, module.merged())
+    return len(adapted)
+
+
+# Taking over weights
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What became of stored weights, by name."""
+
+    taken: list[str]
+    extended: list[str]
+    """Tables that took the stored rows and keep their own behind them; also among `taken`."""
+    new: list[str]
+    """Of the network, as they were drawn."""
+    left: list[str]
+    """Of the store, taken by nobody."""
+
+    def __str__(self) -> str:
+        lines = [f"taken over: {len(self.taken)} tensors"]
+        for what, names in (("with new rows", self.extended), ("new", self.new), ("left behind", self.left)):
+            if names:
+                lines.append(f"{what}: {_summary(names)}")
+        return "\n".join(lines)
+
+
+@torch.no_grad()
+def take_weights(network: nn.Module, stored: Mapping[str, Tensor]) -> Taken:
+    """Fills a network, in place, with what fits by name and shape.
+
+    What has one row a token (tables, output projection, bias) also takes fewer rows than it has: the first ones.
+    More rows than it has are left, since each means a token.
+    """
+    own: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as it is stored
+    for name, tensor in network.state_dict(keep_vars=True).items():
+        own.setdefault(id(tensor), (name, tensor))
+    tables, outputs = _rows_of_tokens(network)
+    # Labels are rows of an output too: those of tokens are as many as a stored table has.
+    sizes = {len(stored[name]) for name, tensor in own.values() if id(tensor) in tables and name in stored}
+    taken, extended, new = [], [], []
+    for name, tensor in own.values():
+        given = stored.get(name)
+        by_token = id(tensor) in tables or (id(tensor) in outputs and given is not None and len(given) in sizes)
+        if given is not None and given.shape == tensor.shape:
+            tensor.copy_(given)
+        elif given is not None and by_token and given.shape[1:] == tensor.shape[1:] and len(given) < len(tensor):
+            tensor[: len(given)] = given
+            extended.append(name)
+        else:
+            new.append(name)
+            continue
+        taken.append(name)
+    left = set(stored) - set(taken)
+    return Taken(taken, extended, new, [name for name in stored if name in left])
+
+
+def extend_rows(network: Network, vocab_size: int) -> Network:
+    """The same model with a larger (target) vocabulary: old rows to the bit, new ones drawn as its config says.
+
+    Raises `UserError` for a vocabulary that is smaller.
+    """
+    config = network.config
+    if vocab_size < config.vocab_size:
+        raise UserError(f"the vocabulary has {config.vocab_size} tokens and cannot be cut to {vocab_size}")
+    larger = build_model(replace(config, vocab_size=vocab_size)).to(next(network.parameters()))
+    taken = take_weights(larger, network.state_dict())
+    if taken.new:
+        raise ValueError(f"weights that the config does not know: {_summary(taken.new)}")
+    return larger.train(network.training)
+
+
+def similar(pattern: str, names: Iterable[str]) -> str:
+    """Up to three names that are most like a pattern, for a message.
+
+    >>> similar("*.qproj", ["a.q_proj", "a.k_proj", "b"])
+    'a.q_proj, a.k_proj'
+    """
+    names = list(names)
+    return ", ".join(difflib.get_close_matches(pattern, names, n=3, cutoff=0.3) or names[:3])
+
+
+def _rows_of_tokens(network: nn.Module) -> tuple[set[int], set[int]]:
+    """Token tables, and what makes logits of tokens, by identity."""
+    modules = dict(network.named_modules())
+    heads = [m for m in modules.values() if isinstance(m, TokenLogits)]
+    tables = [m.weight for name, m in modules.items() if name.endswith("tokens") and isinstance(m, nn.Embedding)]
+    outputs = [tensor for head in heads for tensor in (head.proj.weight, head.bias) if tensor is not None]
+    return {id(table) for table in tables}, {id(tensor) for tensor in outputs}
+
+
+def _summary(names: Sequence[str]) -> str:
+    """A few names, or many by their first parts.
+
+    >>> _summary(["output.bias"] + [f"encoder.blocks.{i}.ff.weight" for i in range(12)])
+    'output.bias, encoder.blocks.* (12)'
+    """
+    if len(names) <= 6:
+        return ", ".join(names)
+    starts = Counter(".".join(name.split(".")[:2]) for name in names)
+    return ", ".join(start if start in names else f"{start}.* ({n})" for start, n in starts.items())

@@ -1,0 +1,98 @@
+"""A label for a text."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.data.batching import Batch, Example, pad
+from glassformer.objectives.loss import LossSums, token_cross_entropy
+from glassformer.objectives.objective import Model
+
+
+@dataclass(frozen=True)
+class ClassificationObjective:
+    """Maximises Σ log p(label | text); examples hold the special tokens that stand around their texts already."""
+
+    label_smoothing: float = 0.0
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+        """Rows of ids and one label each.
+
+        >>> rows = [Example(np.array([5, 6]), label=1), Example(np.array([7]), label=0)]
+        >>> batch = ClassificationObjective().collate(rows, np.random.default_rng(0))
+        >>> batch.token_ids.tolist(), batch.labels.tolist()
+        ([[5, 6], [7, 0]], [1, 0])
+        """
+        labels = torch.tensor([_label(e) for e in examples], dtype=torch.long)
+        return _batch(examples, labels, len(examples))
+
+    def loss(self, model: Model, batch: Batch) -> LossSums:
+        """The summed cross-entropy of a batch that `collate` made."""
+        return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)
+
+
+@dataclass(frozen=True)
+class RegressionObjective:
+    """Maximises Σ log N(number | output, 1): half the squared error, in nats, and ½ ln 2π a text."""
+
+    label_smoothing: float = 0.0
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+        """Rows of ids and one number each."""
+        return _batch(examples, torch.tensor([_label(e) for e in examples], dtype=torch.float32), len(examples))
+
+    def loss(self, model: Model, batch: Batch) -> LossSums:
+        """The summed negative log-likelihood of a batch that `collate` made."""
+        outputs = model(**batch.model_inputs()).squeeze(1).float()  # (B,)
+        total = ((outputs - batch.labels) ** 2 + math.log(2 * math.pi)).sum() / 2
+        return LossSums(total, total.detach(), batch.n_targets)
+
+
+@dataclass(frozen=True)
+class TaggingObjective:
+    """Maximises Σ log p(tag | text) over the first tokens of all words."""
+
+    label_smoothing: float = 0.0
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+        """Rows of ids and a tag for each, -100 where a token is no word's first.
+
+        >>> rows = [Example(np.array([5, 6, 7]), labels=np.array([1, -100, 0]))]
+        >>> batch = TaggingObjective().collate(rows, np.random.default_rng(0))
+        >>> batch.labels.tolist(), batch.n_targets
+        ([[1, -100, 0]], 2)
+        """
+        labels, _ = pad([_tags(e) for e in examples], -100)
+        return _batch(examples, labels, int((labels != -100).sum()))
+
+    def loss(self, model: Model, batch: Batch) -> LossSums:
+        """The summed cross-entropy of a batch that `collate` made."""
+        return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)
+
+
+def _batch(examples: Sequence[Example], labels: Tensor, n_targets: int) -> Batch:
+    token_ids, mask = pad([e.token_ids for e in examples], 0)
+    types = [e.token_types for e in examples if e.token_types is not None]
+    return Batch(
+        token_ids=token_ids,
+        attention_mask=None if bool(mask.all()) else mask,
+        labels=labels,
+        n_targets=n_targets,
+        token_types=pad(types, 0)[0] if types else None,
+    )
+
+
+def _label(example: Example) -> float:
+    if example.label is None:
+        raise ValueError("a labelled example needs a label")
+    return example.label
+
+
+def _tags(example: Example) -> np.ndarray:
+    if example.labels is None:
+        raise ValueError("a tagged example needs labels")
+    return example.labels

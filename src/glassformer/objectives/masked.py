@@ -1,0 +1,87 @@
+"""Masked language modelling."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from glassformer.data.batching import Batch, Example, pad
+from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
+from glassformer.objectives.noise import mask_tokens
+from glassformer.objectives.objective import Model
+from glassformer.tokenization.word_edges import WordEdges
+
+
+@dataclass(frozen=True)
+class MaskedObjective:
+    """Maximises Σ log p(tokenᵢ | the text with i and others masked) over what was chosen (Devlin 2019, section 3.1).
+
+    What is chosen is drawn anew for every step, as a function of (seed, step). Logits are made for it alone.
+    """
+
+    mask_id: int
+    edges: WordEdges
+    """Of the tokenizer: special tokens are never chosen, and whole words are known by it."""
+    share: float = 0.15
+    whole_words: bool = False
+    cls_id: int | None = None
+    sep_id: int | None = None
+    """`[CLS]` and `[SEP]` stand around every row, where the tokenizer has them."""
+    label_smoothing: float = 0.0
+
+    @property
+    def n_added(self) -> int:
+        """Tokens that stand around a row."""
+        return (self.cls_id is not None) + (self.sep_id is not None)
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+        """Rows of ids → `[CLS]` ids `[SEP]` with some of them masked, and the ids that stood there as labels."""
+        rows = [self.whole(e.token_ids) for e in examples]
+        masked = [self._masked(row, rng) for row in rows]
+        token_ids, mask = pad([ids for ids, _ in masked], 0)
+        labels, _ = pad([labels for _, labels in masked], NOT_SCORED)
+        scored = (labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
+        return Batch(
+            token_ids=token_ids,
+            attention_mask=None if bool(mask.all()) else mask,
+            labels=labels,
+            n_targets=len(scored),
+            scored=scored,
+        )
+
+    def whole(self, token_ids: np.ndarray) -> np.ndarray:
+        """A row with `[CLS]` before and `[SEP]` behind it."""
+        before, behind = ([] if i is None else [i] for i in (self.cls_id, self.sep_id))
+        return np.concatenate((before, token_ids, behind)).astype(np.int64)
+
+    def _masked(self, row: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        text = np.flatnonzero(~self.edges.special)
+        continues = self.edges.continues(row) if self.whole_words else None
+        return mask_tokens(
+            row,
+            rng,
+            mask_id=self.mask_id,
+            replacements=text,
+            maskable=~self.edges.special[row],
+            continues=continues,
+            share=self.share,
+        )
+
+    def loss(self, model: Model, batch: Batch) -> LossSums:
+        """The summed cross-entropy of the chosen tokens of a batch that `collate` made."""
+        assert batch.scored is not None
+        logits = model(**batch.model_inputs())  # (N, V)
+        labels = batch.labels.flatten()[batch.scored]
+        return token_cross_entropy(logits, labels, batch.n_targets, self.label_smoothing)
+
+
+def one_mask_each(row: np.ndarray, places: Sequence[int], mask_id: int) -> torch.Tensor:
+    """(N, T): the row once for each place, with that place masked: what pseudo-likelihood reads.
+
+    >>> one_mask_each(np.array([5, 6, 7]), [0, 2], mask_id=1).tolist()
+    [[1, 6, 7], [5, 6, 1]]
+    """
+    rows = np.repeat(row[None], len(places), axis=0)
+    rows[np.arange(len(places)), places] = mask_id
+    return torch.from_numpy(rows)

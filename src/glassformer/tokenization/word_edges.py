@@ -1,0 +1,59 @@
+"""Where words and sentences end in a row of tokens, by the tokens' text alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import numpy.typing as npt
+
+from glassformer.tokenization.tokenizer import Tokenizer
+
+Bools = npt.NDArray[np.bool_]
+SENTENCE_ENDS = (".", "!", "?", "。", "！", "？")
+
+
+@dataclass(frozen=True, eq=False)
+class WordEdges:
+    """What the text of each token begins and ends with, by id (V,)."""
+
+    begins_inside: Bools
+    """With a letter, a digit, or a part of a character: it may go on with the word before it."""
+    ends_inside: Bools
+    ends_sentence: Bools
+    """With a full stop, an exclamation or a question mark, perhaps with space behind it."""
+    special: Bools
+    """It stands for no text."""
+
+    def continues(self, token_ids: npt.NDArray[np.int64]) -> Bools:
+        """(T,) whether each token goes on with the word of the one before it.
+
+        >>> tokenizer = Tokenizer.train(["to do"], vocab_size=0, flavour="char", special_tokens=())
+        >>> word_edges(tokenizer).continues(np.array(tokenizer.encode("to do"))).tolist()
+        [False, True, False, False, True]
+        """
+        inside = self.begins_inside[token_ids]
+        inside[1:] &= self.ends_inside[token_ids[:-1]]
+        inside[:1] = False
+        return inside
+
+
+@lru_cache(maxsize=8)
+def word_edges(tokenizer: Tokenizer) -> WordEdges:
+    """The edges of all tokens of a vocabulary."""
+    texts = [piece.decode("utf-8", "surrogateescape") for piece in tokenizer.pieces]
+    special = np.isin(np.arange(len(texts)), [tokenizer.vocab[token] for token in tokenizer.special_tokens])
+    return WordEdges(
+        begins_inside=_where([_is_inside(text[:1]) for text in texts]) & ~special,
+        ends_inside=_where([_is_inside(text[-1:]) for text in texts]) & ~special,
+        ends_sentence=_where([text.rstrip().endswith(SENTENCE_ENDS) for text in texts]) & ~special,
+        special=special,
+    )
+
+
+def _where(values: Sequence[bool]) -> Bools:
+    return np.array(values, dtype=np.bool_)
+
+
+def _is_inside(character: str) -> bool:
+    return character.isalnum() or character == "_" or "\udc80" <= character <= "\udcff"

@@ -1,0 +1,182 @@
+"""How a run trains: the `[train]` section of a recipe, its optimizers and schedules."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from glassformer.settings import require, setting
+
+
+@dataclass(frozen=True)
+class AdamConfig:
+    """Adam (Kingma 2015); decay is added to the gradient."""
+
+    kind: ClassVar[str] = "adam"
+    learning_rate: float = setting(1e-3, "peak step size")
+    betas: tuple[float, float] = setting((0.9, 0.98), "decay of the two moments")
+    eps: float = setting(1e-9, "added to the root of the second moment")
+    weight_decay: float = setting(0.0, "L2 coefficient")
+    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
+
+
+@dataclass(frozen=True)
+class AdamWConfig:
+    """Adam with decoupled weight decay (Loshchilov 2019), fused."""
+
+    kind: ClassVar[str] = "adamw"
+    learning_rate: float = setting(1e-3, "peak step size")
+    betas: tuple[float, float] = setting((0.9, 0.95), "decay of the two moments")
+    eps: float = setting(1e-8, "added to the root of the second moment")
+    weight_decay: float = setting(0.1, "decoupled decay")
+    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
+
+
+@dataclass(frozen=True)
+class MuonConfig:
+    """Muon (Jordan 2024) for the hidden matrices, AdamW for everything else."""
+
+    kind: ClassVar[str] = "muon"
+    learning_rate: float = setting(0.02, "peak step size of the matrices")
+    momentum: float = setting(0.95, "Nesterov momentum of the matrices")
+    n_steps: int = setting(5, "Newton-Schulz iterations")
+    adjust: Literal["original", "match_rms_adamw"] = setting("original", "scale of a matrix's step by its shape")
+    weight_decay: float = setting(0.0, "decoupled decay of the matrices")
+    adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "for embeddings, head, norms and biases")
+
+
+@dataclass(frozen=True)
+class ConstantSchedule:
+    """The peak rate after a linear warm-up."""
+
+    kind: ClassVar[str] = "constant"
+    warmup_steps: int = setting(0, "steps of linear growth to the peak rate")
+
+
+@dataclass(frozen=True)
+class CosineSchedule:
+    """Linear warm-up, then half a cosine to final_ratio × peak."""
+
+    kind: ClassVar[str] = "cosine"
+    warmup_steps: int = setting(100, "steps of linear growth to the peak rate")
+    decay_steps: int = setting(0, "step at which the floor is reached; 0 = max_steps")
+    final_ratio: float = setting(0.1, "the floor as a share of the peak rate")
+
+
+@dataclass(frozen=True)
+class LinearSchedule:
+    """Linear warm-up, then a straight line to final_ratio × peak."""
+
+    kind: ClassVar[str] = "linear"
+    warmup_steps: int = setting(100, "steps of linear growth to the peak rate")
+    decay_steps: int = setting(0, "step at which the floor is reached; 0 = max_steps")
+    final_ratio: float = setting(0.0, "the floor as a share of the peak rate")
+
+
+@dataclass(frozen=True)
+class InverseSqrtSchedule:
+    """Linear warm-up, then × (warmup_steps / step)^½ (Vaswani 2017, equation 3, peak normalised to 1)."""
+
+    kind: ClassVar[str] = "inverse_sqrt"
+    warmup_steps: int = setting(4000, "steps of linear growth to the peak rate")
+
+
+@dataclass(frozen=True)
+class PlateauSchedule:
+    """× ratio whenever the validation metric has not improved for `patience` evaluations."""
+
+    kind: ClassVar[str] = "plateau"
+    warmup_steps: int = setting(0, "steps of linear growth to the peak rate")
+    patience: int = setting(2, "evaluations without improvement before the rate drops")
+    ratio: float = setting(0.5, "factor of a drop")
+    min_ratio: float = setting(0.01, "the floor as a share of the peak rate")
+
+
+@dataclass(frozen=True)
+class WarmupStableDecaySchedule:
+    """Linear warm-up, the peak rate, then a straight line to final_ratio × peak."""
+
+    kind: ClassVar[str] = "warmup_stable_decay"
+    warmup_steps: int = setting(100, "steps of linear growth to the peak rate")
+    decay_fraction: float = setting(0.2, "share of max_steps that the decay takes")
+    final_ratio: float = setting(0.0, "the floor as a share of the peak rate")
+
+
+OptimizerConfig = AdamConfig | AdamWConfig | MuonConfig
+ScheduleConfig = (
+    ConstantSchedule
+    | CosineSchedule
+    | LinearSchedule
+    | InverseSqrtSchedule
+    | PlateauSchedule
+    | WarmupStableDecaySchedule
+)
+
+
+@dataclass(frozen=True)
+class EarlyStopping:
+    """Stop when a validation metric has not improved for `patience` evaluations."""
+
+    metric: str = setting(
+        "loss", "a validation loss or score; `best` is best by it, so give a long patience to only choose"
+    )
+    patience: int = setting(5, "evaluations without improvement")
+    higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """The loop."""
+
+    max_steps: int = setting(2000, "optimizer steps")
+    batch_size: int = setting(32, "rows of a micro-batch")
+    accumulation: int = setting(1, "micro-batches of an optimizer step")
+    optimizer: OptimizerConfig = setting(AdamWConfig(), "how gradients become steps")
+    schedule: ScheduleConfig = setting(CosineSchedule(), "how the rate changes")
+    clip_norm: float = setting(1.0, "longest gradient, as a 2-norm over all parameters; 0 = never clipped")
+    seed: int = setting(0, "of the weights, the batches and the dropout")
+    device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
+    precision: Literal["fp32", "bf16"] = setting("fp32", "bf16 = autocast; weights and sums stay in fp32")
+    compile: bool = setting(False, "compile the step (torch.compile)")
+    activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
+    ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none")
+    eval_every: int = setting(250, "steps between evaluations")
+    checkpoint_every: int = setting(0, "steps between checkpoints; 0 = at evaluations")
+    log_every: int = setting(10, "steps between lines of metrics.jsonl")
+    keep_checkpoints: int = setting(2, "newest checkpoints that are kept, beside the best")
+    select: Literal["best", "last", "average"] = setting(
+        "best", "the weights that the run's folder holds in the end; average = the mean of the checkpoints kept"
+    )
+    early_stopping: EarlyStopping | None = setting(None, "stop before max_steps")
+    tensorboard: bool = setting(False, "also write TensorBoard events (extra: log)")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that cannot make a run."""
+        for name in ("max_steps", "batch_size", "accumulation", "eval_every", "log_every", "keep_checkpoints"):
+            require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "be at least 1")
+        for name in ("checkpoint_every", "clip_norm", "seed"):
+            require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "not be negative")
+        require(0 <= self.ema_decay < 1, "train.ema_decay", self.ema_decay, "be at least 0 and below 1")
+        warmup = self.schedule.warmup_steps
+        require(warmup >= 0, "train.schedule.warmup_steps", warmup, "not be negative")
+        for name in ("final_ratio", "min_ratio", "ratio", "decay_fraction"):
+            share = getattr(self.schedule, name, 0.0)
+            require(0 <= share <= 1, f"train.schedule.{name}", share, "be from 0 to 1")
+        for name in ("patience", "decay_steps"):
+            number = getattr(self.schedule, name, 0)
+            require(number >= 0, f"train.schedule.{name}", number, "not be negative")
+        if self.early_stopping is not None:
+            patience = self.early_stopping.patience
+            require(patience >= 1, "train.early_stopping.patience", patience, "be at least 1")
+        _check_optimizer("train.optimizer", self.optimizer)
+
+
+def _check_optimizer(name: str, config: OptimizerConfig) -> None:
+    rate, decay = config.learning_rate, config.weight_decay
+    require(0 < rate < float("inf"), f"{name}.learning_rate", rate, "be a positive number")
+    require(0 <= decay < float("inf"), f"{name}.weight_decay", decay, "not be negative")
+    if isinstance(config, MuonConfig):
+        require(config.n_steps >= 1, f"{name}.n_steps", config.n_steps, "be at least 1")
+        require(0 <= config.momentum < 1, f"{name}.momentum", config.momentum, "be at least 0 and below 1")
+        _check_optimizer(f"{name}.adamw", config.adamw)
+    else:
+        require(all(0 <= beta < 1 for beta in config.betas), f"{name}.betas", list(config.betas), "be below 1")
+        require(config.eps >= 0, f"{name}.eps", config.eps, "not be negative")

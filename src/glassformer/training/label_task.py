@@ -1,0 +1,184 @@
+"""Texts with labels as material: classes, numbers, or tags of words."""
+
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import torch
+
+from glassformer.config import PositionHead, SequenceHead, TransformerConfig
+from glassformer.data.batching import Example
+from glassformer.data.budget import TokenBudget, evaluation_batches, example_rows
+from glassformer.data.label_files import Labelled, Tagged
+from glassformer.data.labels import LabelCorpus, LabelRecord, class_names
+from glassformer.errors import UserError
+from glassformer.evaluation.label_scores import LABEL_SCORES, label_scores
+from glassformer.inference.classify import encode_tagged, encode_texts
+from glassformer.models.build import Network
+from glassformer.objectives.classification import ClassificationObjective, RegressionObjective, TaggingObjective
+from glassformer.objectives.objective import Objective
+from glassformer.run_config import ClassificationConfig, LabelData, Run, TaggingConfig
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.train_config import TrainConfig
+from glassformer.training.material import LaunchReporter, Tokenizers, learn_tokenizer
+from glassformer.training.trainer import Task
+
+ROWS_OF_TRAIN_EVALUATED = 1000
+
+
+class LabelMaterial:
+    """The labelled texts of a run and their split."""
+
+    def __init__(self, run: Run) -> None:
+        self.data = labels_of(run)
+        self.corpus = LabelCorpus(self.data)
+        self.name = self.corpus.name
+
+    @property
+    def digest(self) -> str:
+        return self.corpus.digest
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes or tags of the training data, by number; none where labels are numbers."""
+        return () if self.data.outputs == "numbers" else tuple(class_names(self.corpus.split[0]))
+
+    @property
+    def n_outputs(self) -> int:
+        """Logits that the model's head needs."""
+        return len(self.labels) or 1
+
+    def check(self, run: Run) -> None:
+        tags = self.data.outputs == "tags"
+        wanted, head, kind = (
+            (TaggingConfig, PositionHead, "positions") if tags else (ClassificationConfig, SequenceHead, "sequence")
+        )
+        if not isinstance(run.objective, wanted):
+            raise UserError(
+                f"data.outputs {self.data.outputs} is learned with objective.kind {wanted.kind}, and it is "
+                f"{run.objective.kind}"
+            )
+        model = run.model
+        if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
+            raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
+        if not isinstance(model.head, head):
+            raise UserError(f"data.outputs {self.data.outputs} needs [model.head] of kind {kind}")
+        if run.train.batch_size != TrainConfig().batch_size:
+            raise UserError("batches of labelled texts are measured in tokens: give data.batch_tokens")
+
+    def news(self) -> list[str]:
+        return self.corpus.news()
+
+    def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
+        texts = [text for record in self.corpus.split[0] for text in _texts(record)]
+        return Tokenizers(learn_tokenizer(run.tokenizer, texts, reporter))
+
+    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedLabels":
+        return PreparedLabels(run, tokenizers.target, self.corpus.split, self.labels, reporter)
+
+
+class PreparedLabels:
+    """Both sides as examples, in memory; texts that are too long lose their end, and that is told."""
+
+    def __init__(
+        self,
+        run: Run,
+        tokenizer: Tokenizer,
+        split: tuple[Sequence[LabelRecord], Sequence[LabelRecord]],
+        names: Sequence[str],
+        reporter: LaunchReporter,
+    ) -> None:
+        self.run, self.tokenizer, self.records, self.names = run, tokenizer, split, names
+        with reporter.phase("preparing tokens"):
+            self.train, self.valid = (
+                labelled_examples(side, tokenizer, run, names, name, reporter.say)
+                for side, name in zip(split, ("training texts", "validation texts"), strict=True)
+            )
+
+    @property
+    def summary(self) -> str:
+        n_tokens = np.mean([len(e.token_ids) for e in self.train])
+        kinds = f", {len(self.names)} {'tags' if self.run.objective.kind == 'tagging' else 'classes'}" * bool(
+            self.names
+        )
+        return f"{len(self.train):,} training texts of {n_tokens:.1f} tokens, {len(self.valid):,} for validation{kinds}"
+
+    def task(self, network: Network, device: torch.device) -> Task:
+        run, data = self.run, labels_of(self.run)
+        sampler = TokenBudget(example_rows(self.train, "training texts"), data.batch_tokens, run.train.seed)
+
+        def batches(examples: Sequence[Example]) -> Callable[[], Sequence[Sequence[Example]]]:
+            return lambda: list(evaluation_batches(example_rows(examples, "texts"), data.batch_tokens))
+
+        return Task(
+            objective_of(run),
+            sampler,
+            {"train": batches(self.train[:ROWS_OF_TRAIN_EVALUATED]), "valid": batches(self.valid)},
+            n_bytes={"train": None, "valid": None},
+            score=self._score(network, device),
+        )
+
+    def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
+        """Scores at each evaluation; an early stopping that names none of them is refused."""
+        stopping, known = self.run.train.early_stopping, LABEL_SCORES[labels_of(self.run).outputs]
+        if stopping is not None and stopping.metric not in {"loss", *known}:
+            raise UserError(
+                f"train.early_stopping.metric is {stopping.metric!r}, which is unknown here; there are loss, "
+                f"{', '.join(known)}"
+            )
+        if stopping is not None and stopping.metric != "loss" and stopping.higher_is_better != known[stopping.metric]:
+            right = str(known[stopping.metric]).lower()
+            raise UserError(f"train.early_stopping.higher_is_better must be {right} for {stopping.metric}")
+
+        def score() -> dict[str, float]:
+            found = label_scores(network, self.valid, self.names, labels_of(self.run), device)
+            return {name: float(found[name]) for name in known if isinstance(found.get(name), float)}
+
+        return score
+
+
+def labels_of(run: Run) -> LabelData:
+    """The labelled data of a run; `UserError` when it learns from something else."""
+    if not isinstance(run.data, LabelData):
+        raise UserError(f"the run {run.name!r} has no labels: it learned from data of kind {run.data.kind}")
+    return run.data
+
+
+def objective_of(run: Run) -> Objective:
+    """Classification, regression or tagging."""
+    smoothing = run.objective.label_smoothing
+    if labels_of(run).outputs == "numbers":
+        return RegressionObjective()
+    return (
+        TaggingObjective(smoothing) if isinstance(run.objective, TaggingConfig) else ClassificationObjective(smoothing)
+    )
+
+
+def labelled_examples(
+    records: Sequence[LabelRecord],
+    tokenizer: Tokenizer,
+    run: Run,
+    names: Sequence[str],
+    name: str,
+    say: Callable[[str], None],
+) -> list[Example]:
+    """Records as rows with their labels, which are known to be among `names`."""
+    numbers = {label: i for i, label in enumerate(names)}
+    tagged = [record for record in records if isinstance(record, Tagged)]
+    labelled = [record for record in records if isinstance(record, Labelled)]
+    if tagged:
+        tags = [[numbers[tag] for tag in record.tags] for record in tagged]
+        rows, n_cut = encode_tagged(tokenizer, [record.words for record in tagged], run.model.max_len, tags)
+    else:
+        values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
+        texts = [_texts(record) for record in labelled]
+        rows, n_cut = encode_texts(tokenizer, texts, run.model.max_len, values)
+    if n_cut:
+        say(f"{n_cut:,} of the {len(rows):,} {name} are longer than {run.model.max_len:,} tokens and lose their end")
+    return rows
+
+
+def _texts(record: LabelRecord) -> list[str]:
+    if isinstance(record, Tagged):
+        return [" ".join(record.words)]
+    return [record.text] if record.second is None else [record.text, record.second]

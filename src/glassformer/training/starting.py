@@ -1,0 +1,99 @@
+"""From what a run starts: nothing, or another model; and which of its parameters learn."""
+
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+
+import torch
+
+from glassformer.config import TokenHead, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.models.build import Network, build_model
+from glassformer.models.transforms import add_lora, take_weights
+from glassformer.recurrent_config import ModelConfig
+from glassformer.run_config import Run
+from glassformer.store.model_directory import StoredModel, read_model, weights_of
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.fine_tuning import freeze
+from glassformer.training.material import Tokenizers
+from glassformer.training.text_objectives import needed_special_tokens
+
+Say = Callable[[str], None]
+
+
+def read_start(run: Run) -> StoredModel | None:
+    """The model that a run starts from, verified; None when it starts from nothing."""
+    return None if run.init.path is None else read_model(Path(run.init.path))
+
+
+def with_model_of(run: Run, start: StoredModel) -> Run:
+    """The run with the model that it starts from, but with its own head and dropouts, unless it wants its own model.
+
+    The vocabulary is left open: the tokenizer may have got new tokens.
+    """
+    if run.init.model == "recipe":
+        return run
+    theirs, own = start.config, run.model
+    kept = [field.name for field in fields(theirs) if field.name.endswith("dropout") and hasattr(own, field.name)]
+    if isinstance(theirs, TransformerConfig) and isinstance(own, TransformerConfig):
+        kept.append("head")
+        if isinstance(own.head, TokenHead) and isinstance(theirs.head, TokenHead):
+            kept.remove("head")
+    changes = {name: getattr(own, name) for name in kept}
+    return replace(run, model=replace(theirs, vocab_size=0, source_vocab_size=0, **changes))
+
+
+def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
+    """The tokenizers of the model that a run starts from, with the special tokens that its objective needs.
+
+    `UserError` when the run names a tokenizer that is another one: ids would mean something else.
+    """
+    for config, theirs, name in (
+        (run.tokenizer, start.tokenizer, "tokenizer"),
+        (run.source_tokenizer, start.source_tokenizer, "source_tokenizer"),
+    ):
+        if config is None or config.path is None:
+            continue
+        if theirs is None or Tokenizer.load(Path(config.path)).fingerprint != theirs.fingerprint:
+            raise UserError(
+                f"{name}.path is {config.path}, which is not the vocabulary of {run.init.path}: leave it out to go on "
+                "with that model's own"
+            )
+    return Tokenizers(start.tokenizer.with_special_tokens(needed_special_tokens(run.objective)), start.source_tokenizer)
+
+
+def new_network(run: Run, start: StoredModel | None, say: Say) -> Network:
+    """The network of a run at its first step: what fits comes from where it starts, the rest as it is drawn."""
+    torch.manual_seed(run.train.seed)
+    network = build_model(run.model)
+    if start is not None:
+        taken = take_weights(network, weights_of(start.network))
+        if not taken.taken:
+            raise UserError(
+                f"nothing of {run.init.path} fits the run's model: give init.model same, or the sizes of that model"
+            )
+        for line in str(taken).splitlines():
+            say(line)
+    prepare_parameters(run, network, say)
+    return network
+
+
+def prepare_parameters(run: Run, network: Network, say: Say) -> None:
+    """Adapts and freezes as the run says; a network read from a checkpoint needs it as a new one does."""
+    if run.lora is not None:
+        lora = run.lora
+        adapted = add_lora(network, lora.targets, lora.rank, lora.alpha, lora.dropout)
+        if _has_own_head(run.model):
+            for parameter in network.output.parameters():
+                parameter.requires_grad_(True)  # a head that was drawn learns whole
+        say(f"{len(adapted)} layers are adapted with rank {lora.rank}")
+    if run.init.freeze:
+        freeze(network, run.init.freeze)
+    n_learning = sum(p.numel() for p in network.parameters() if p.requires_grad)
+    n_all = sum(p.numel() for p in network.parameters())
+    if n_learning < n_all:
+        say(f"{n_learning:,} of {n_all:,} parameters learn")
+
+
+def _has_own_head(model: ModelConfig) -> bool:
+    return isinstance(model, TransformerConfig) and not isinstance(model.head, TokenHead)

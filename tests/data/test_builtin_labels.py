@@ -1,0 +1,132 @@
+"""The two built-in tasks: what a record is, true by another way than the module's, and parts that do not leak."""
+
+import ast
+import importlib
+import keyword
+import re
+import token as token_kinds
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from glassformer.data import builtin_labels
+from glassformer.data.builtin_labels import MASK, PACKAGES, masked, part_of, sentences, texts, tokens
+from glassformer.errors import UserError
+
+
+def test_docstrings_have_many_of_every_class_and_no_class_prevails() -> None:
+    records = list(texts("builtin:docstrings"))
+    assert len({text for text, _ in records}) == len(records) > 2000
+    counts = Counter(label for _, label in records)
+    assert set(counts) == set(PACKAGES) and min(counts.values()) >= 60
+    assert max(counts.values()) < 0.2 * len(records)
+
+
+def test_docstrings_do_not_say_their_class() -> None:
+    for text, label in texts("builtin:docstrings"):
+        assert label.lower() not in text.lower()
+        assert 20 <= len(text) <= 400 and "\n" not in text and text == text.strip()
+
+
+def test_docstrings_are_those_of_their_package() -> None:
+    import mailbox
+    import typing
+
+    for module in (mailbox, typing):
+        with open(module.__file__ or "", encoding="utf-8") as file:
+            tree = ast.parse(file.read())
+        first = masked(ast.get_docstring(tree) or "")
+        assert (first, module.__name__) in set(texts("builtin:docstrings"))
+
+
+def test_masking() -> None:
+    assert masked("An XMLReader  of\nemails") == f"An {MASK}Reader of {MASK}s"
+    assert masked("a" * 500) == "a" * 400
+    assert masked("abc " * 99 + "abcd efg") == "abc " * 99 + "abcd"
+    assert masked("abc " * 99 + "abcde") == ("abc " * 99).strip()
+
+
+def test_tags_of_a_statement() -> None:
+    source = '# before\n\n@a\ndef f(x=1.5):  # why\n    """d"""\n    return (x,  # in\n  not y)\n'
+    found = list(tokens(source))
+    assert found[0] == (("@", "a"), ("OP", "NAME"))
+    assert found[1][0] == ("def", "f", "(", "x", "=", "1.5", ")", ":", "# why")
+    assert found[1][1] == ("KEYWORD", "NAME", "OP", "NAME", "OP", "NUMBER", "OP", "OP", "COMMENT")
+    assert found[2] == (('"""d"""',), ("STRING",))
+    assert found[3][0] == ("return", "(", "x", ",", "# in", "not", "y", ")")
+    assert len(found) == 4
+
+
+def test_an_f_string_is_a_string_whatever_the_python() -> None:
+    ((words, tags),) = tokens("x = f'{a} b'\n")
+    assert tags[:3] == ("NAME", "OP", "STRING") and words[2].startswith("f'")
+    assert not {"FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END"} & set(tags)
+
+
+def test_the_tags_of_python_source_are_those_of_the_token_itself() -> None:
+    kinds: Counter[str] = Counter()
+    for words, tags in sentences("builtin:python-tokens"):
+        assert 3 <= len(words) == len(tags) <= 40
+        kinds.update(tags)
+        for word, tag in zip(words, tags, strict=True):
+            assert word.strip() and len(word) <= 40 and "\n" not in word
+            if tag == "KEYWORD" or tag == "NAME":
+                assert word.isidentifier() and keyword.iskeyword(word) == (tag == "KEYWORD")
+            elif tag == "OP":
+                assert word in token_kinds.EXACT_TOKEN_TYPES
+            elif tag == "NUMBER":
+                assert re.match(r"\.?\d", word)
+    assert set(kinds) == {"KEYWORD", "NAME", "NUMBER", "STRING", "OP", "COMMENT"}
+    assert 0.4 < kinds["OP"] / kinds.total() < 0.55
+
+
+def test_statements_are_distinct_and_many_enough() -> None:
+    records = list(sentences("builtin:python-tokens"))
+    assert len({words for words, _ in records}) == len(records)
+    assert 10_000 < len(records) < 20_000
+
+
+def test_parts_are_the_whole_and_do_not_overlap() -> None:
+    for read, name in ((texts, "docstrings"), (sentences, "python-tokens")):
+        everything = Counter(map(repr, read(f"builtin:{name}")))
+        parts = [Counter(map(repr, read(f"builtin:{name}#{part}"))) for part in builtin_labels.PARTS]
+        assert parts[0] + parts[1] + parts[2] == everything and max(everything.values()) == 1
+        assert all(0.04 < part.total() / everything.total() < 0.2 for part in parts[1:])
+    assert all(part_of(text) == "test" for text, _ in texts("builtin:docstrings#test"))
+
+
+@pytest.mark.parametrize(("name", "part"), [("tarfile", "test"), ("inspect", "train")])
+def test_statements_of_one_file_stand_in_one_part(name: str, part: str) -> None:
+    module = importlib.import_module(name)
+    with open(module.__file__ or "", encoding="utf-8") as file:
+        of_file = {words for words, _ in tokens(file.read())}
+    found = {words for words, _ in sentences(f"builtin:python-tokens#{part}")} & of_file
+    assert part_of(f"{name}.py") == part and len(found) > 150
+
+
+def test_records_are_the_same_each_time() -> None:
+    once = list(texts("builtin:docstrings")), list(sentences("builtin:python-tokens"))
+    builtin_labels._docstrings.cache_clear()
+    builtin_labels._python_tokens.cache_clear()
+    assert (list(texts("builtin:docstrings")), list(sentences("builtin:python-tokens"))) == once
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("builtin:docstring", "did you mean builtin:docstrings"),
+        ("builtin:docstrings#dev", "names no part: parts are builtin:docstrings#train, "),
+        ("builtin:x", "with this data.outputs there is builtin:docstrings"),
+        ("builtin:python-tokens", "has tags: data.outputs must be tags"),
+    ],
+)
+def test_unknown_addresses(address: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        texts(address)
+
+
+def test_a_python_without_its_source_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
+    with pytest.raises(UserError, match="keeps no source of its standard library"):
+        list(builtin_labels._sources())

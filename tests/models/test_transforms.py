@@ -1,0 +1,270 @@
+"""Low-rank adaptation changes nothing at first and nothing else later; weights are taken over to the bit."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, RECURRENT, random_inputs, random_model, randomise
+from glassformer.config import NormalInit, PositionHead, TokenHead
+from glassformer.errors import UserError
+from glassformer.models.build import build_model
+from glassformer.models.transforms import (
+    LoraLinear,
+    add_lora,
+    extend_rows,
+    lora_parameters,
+    merge_lora,
+    take_weights,
+)
+from glassformer.store.model_directory import weights_of
+
+RANK = 3
+ADAPTED: dict[str, tuple[str, ...]] = {
+    "gpt": ("*.q_proj", "*.v_proj"),
+    "llama": ("*_proj", "output.proj"),
+    "fused_qkv": ("*.qkv_proj", "decoder.blocks.1.ff.*"),
+    "bert": ("*.ff.up_proj", "output.transform.dense"),
+    "tagger": ("*_proj", "output.proj"),
+    "paper": ("*.cross_attn.*", "encoder.*.out_proj"),
+    "bahdanau": ("decoder.*", "bridge.hidden.0"),
+    "luong": ("decoder.combine", "*.k_proj"),
+}
+
+
+def logits(model: Any) -> Tensor:
+    inputs = random_inputs(model)
+    return model(inputs.token_ids, **inputs.others)
+
+
+def copies(weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in weights.items()}
+
+
+def assert_unchanged(model: nn.Module, before: dict[str, Tensor]) -> None:
+    after = weights_of(model)
+    assert all(torch.equal(after[name], tensor) for name, tensor in before.items())
+
+
+# Low-rank adaptation
+
+
+@pytest.mark.parametrize("name", ADAPTED)
+def test_adapted_then_trained_then_merged(name: str) -> None:
+    model = random_model(name).requires_grad_(False)  # torch may choose another kernel where a gradient is wanted
+    plain, before = logits(model), copies(weights_of(model))
+
+    adapted = add_lora(model, ADAPTED[name], RANK, alpha=6.0)
+    assert torch.equal(logits(model), plain)
+    assert_unchanged(model, before)
+    own = {f"{layer}.{which}" for layer in adapted for which in ("lora_a", "lora_b")}
+    assert set(weights_of(model)) == set(before) | own
+
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.3, weight_decay=0.5)
+    for _ in range(2):  # B is zero at first, and A without a gradient
+        optimizer.zero_grad()
+        logits(model).square().sum().sqrt().backward()
+        assert {name for name, p in model.named_parameters() if p.grad is not None} == own
+        optimizer.step()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in lora_parameters(model).values())
+    assert_unchanged(model, before)
+
+    trained = logits(model)
+    assert not torch.allclose(trained, plain, atol=1e-3)
+    assert merge_lora(model) == len(adapted)
+    torch.testing.assert_close(logits(model), trained, rtol=0, atol=1e-10)
+    assert not any(isinstance(module, LoraLinear) for module in model.modules())
+    assert list(weights_of(model)) == list(before)
+    assert all(p.requires_grad for p in map(model.get_parameter, (f"{layer}.weight" for layer in adapted)))
+    assert merge_lora(model) == 0
+
+
+def test_an_adapted_layer_by_hand() -> None:
+    torch.manual_seed(0)
+    base = nn.Linear(4, 5).double()
+    layer = LoraLinear(base, rank=2, alpha=3.0, dropout=0.0)
+    randomise(layer)
+    x = torch.randn(6, 4, dtype=torch.float64)
+    by_hand = x @ base.weight.T + base.bias + 3.0 / 2 * (x @ layer.lora_a.T) @ layer.lora_b.T
+    torch.testing.assert_close(layer(x), by_hand)
+    torch.testing.assert_close(layer.merged().weight, base.weight + 1.5 * layer.lora_b @ layer.lora_a)
+
+
+def test_a_merged_model_in_single_precision_equals_the_adapted_one() -> None:
+    model = random_model(GPT, dtype=torch.float32)
+    add_lora(model, ["*_proj"], RANK, alpha=6.0)
+    randomise(model)
+    adapted = logits(model)
+    merge_lora(model)
+    torch.testing.assert_close(logits(model), adapted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_first_matrix_has_the_stated_variance() -> None:
+    torch.manual_seed(0)
+    layer = LoraLinear(nn.Linear(4000, 3), rank=16, alpha=1.0, dropout=0.0)
+    assert layer.lora_a.std().item() == pytest.approx(16**-0.5, rel=0.02)
+
+
+def test_dropout_is_on_the_update_and_in_training_only() -> None:
+    torch.manual_seed(0)
+    base = nn.Linear(4, 5)
+    x = torch.ones(3, 4)
+    layer = LoraLinear(base, rank=2, alpha=2.0, dropout=0.5)
+    assert torch.equal(layer(x), base(x))
+    randomise(layer.requires_grad_(True))
+    assert not torch.equal(layer(x), layer(x))
+    layer.eval()
+    assert torch.equal(layer(x), layer(x))
+    assert not LoraLinear(base.eval(), rank=2, alpha=2.0, dropout=0.5).training
+
+
+@pytest.mark.parametrize(("pattern", "n_in", "n_out"), [("*.q_proj", 16, 16), ("*.up_proj", 16, 24), ("*ff.*", 16, 24)])
+def test_trained_parameters_are_rank_times_widths(pattern: str, n_in: int, n_out: int) -> None:
+    model = random_model(GPT)
+    n_layers = len(add_lora(model, [pattern, pattern], RANK, alpha=1.0))
+    assert n_layers == (4 if pattern == "*ff.*" else 2)
+    n_trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+    assert n_trained == sum(p.numel() for p in lora_parameters(model).values()) == n_layers * RANK * (n_in + n_out)
+
+
+@pytest.mark.parametrize(
+    ("patterns", "message"),
+    [
+        (["*.q_proj", "*.qq_proj"], r"no linear layer is called \*\.qq_proj; there are .*q_proj"),
+        (["decoder.embeddings.tokens"], "no linear layer is called decoder.embeddings.tokens"),
+        (["output.proj"], "tied to the embeddings"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused_and_nothing_is_changed(patterns: list[str], message: str) -> None:
+    model = random_model(GPT)
+    names = list(weights_of(model))
+    with pytest.raises(UserError, match=message):
+        add_lora(model, patterns, RANK, alpha=1.0)
+    assert list(weights_of(model)) == names
+    assert all(parameter.requires_grad for parameter in model.parameters())
+
+
+def test_a_layer_is_adapted_once_and_with_a_rank() -> None:
+    model = random_model(GPT)
+    add_lora(model, ["*.q_proj"], RANK, alpha=1.0)
+    with pytest.raises(UserError, match="adapted already"):
+        add_lora(model, ["*_proj"], RANK, alpha=1.0)
+    with pytest.raises(ValueError, match="rank"):
+        LoraLinear(nn.Linear(2, 2), rank=0, alpha=1.0, dropout=0.0)
+
+
+# Taking over weights
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *RECURRENT])
+def test_a_model_takes_all_of_its_like(name: str) -> None:
+    stored = weights_of(random_model(name))
+    model = random_model(name, seed=1)
+    taken = take_weights(model, stored)
+    assert taken.taken == list(weights_of(model))
+    assert not taken.new and not taken.left and not taken.extended
+    assert str(taken) == f"taken over: {len(stored)} tensors"
+    assert_unchanged(model, stored)
+
+
+@pytest.mark.parametrize(
+    ("config", "extended"),
+    [
+        (GPT, ["decoder.embeddings.tokens.weight"]),
+        (LLAMA, ["decoder.embeddings.tokens.weight", "output.proj.weight"]),
+        (BERT, ["encoder.embeddings.tokens.weight", "output.bias"]),
+        (CONFIGS["bert_narrow_table"], ["encoder.embeddings.tokens.weight", "output.bias"]),
+        (CONFIGS["token_types"], ["decoder.embeddings.tokens.weight", "output.bias"]),
+        (CONFIGS["tagger"], ["encoder.embeddings.tokens.weight"]),
+        (PAPER, ["encoder.embeddings.tokens.weight"]),
+        (CONFIGS["two_vocabularies"], ["decoder.embeddings.tokens.weight"]),
+        (CONFIGS["bart"], ["encoder.embeddings.tokens.weight", "output.bias"]),
+        (RECURRENT["bahdanau"], ["encoder.tokens.weight", "decoder.tokens.weight", "output.proj.weight"]),
+        (RECURRENT["elman"], ["decoder.tokens.weight", "output.proj.weight"]),
+        (RECURRENT["before_scaled_dot"], ["encoder.tokens.weight"]),
+    ],
+)
+def test_a_larger_vocabulary_keeps_the_old_rows_to_the_bit(config: Any, extended: list[str]) -> None:
+    model = random_model(config)
+    stored = weights_of(model)
+    larger = random_model(replace(config, vocab_size=23), seed=1)
+    own = copies(weights_of(larger))
+    taken = take_weights(larger, stored)
+    assert sorted(taken.extended) == sorted(extended)
+    assert not taken.new and not taken.left and taken.taken == list(own)
+    for name, tensor in weights_of(larger).items():
+        n_old = len(stored[name])
+        assert torch.equal(tensor[:n_old], stored[name])
+        assert torch.equal(tensor[n_old:], own[name][n_old:])
+    inputs = random_inputs(model)
+    old = model(inputs.token_ids, **inputs.others)
+    new = larger(inputs.token_ids, **inputs.others)[..., : old.shape[-1]]
+    torch.testing.assert_close(new, old, rtol=0, atol=1e-12)
+
+
+def test_rows_can_be_added_to_a_model() -> None:
+    config = replace(LLAMA, init=NormalInit(std=0.5))
+    model = random_model(config)
+    larger = extend_rows(model, 3000)
+    assert larger.config == replace(config, vocab_size=3000)
+    assert not larger.training and next(larger.parameters()).dtype == torch.float64
+    inputs = random_inputs(model)
+    torch.testing.assert_close(larger(inputs.token_ids)[..., :19], model(inputs.token_ids), rtol=0, atol=1e-12)
+    for table in (larger.decoder.embeddings.tokens.weight, larger.output.proj.weight):
+        assert table[19:].std().item() == pytest.approx(0.5, rel=0.02)
+    assert_unchanged(extend_rows(model, 19), weights_of(model))
+    with pytest.raises(UserError, match="cannot be cut to 18"):
+        extend_rows(model, 18)
+    add_lora(model, ["*.q_proj"], RANK, alpha=1.0)
+    assert_unchanged(extend_rows(model, 23), {"decoder.final_norm.weight": model.decoder.final_norm.weight})
+
+
+def test_fewer_rows_are_not_taken() -> None:
+    model = random_model(GPT, seed=1)
+    before = copies(weights_of(model))
+    table = "decoder.embeddings.tokens.weight"
+    taken = take_weights(model, weights_of(random_model(replace(GPT, vocab_size=23))))
+    assert taken.new == taken.left == [table]
+    assert_unchanged(model, {table: before[table]})
+
+
+def test_another_head_is_new() -> None:
+    """What was the language model's is left, what is the tagger's is new, and the rest is taken."""
+    tagger = build_model(CONFIGS["tagger"]).double()
+    taken = take_weights(tagger, weights_of(random_model(BERT)))
+    assert taken.new == ["output.proj.weight", "output.proj.bias"]
+    assert sorted(taken.left) == [
+        "output.bias",
+        *(f"output.transform.{part}" for part in ("dense.bias", "dense.weight", "norm.bias", "norm.weight")),
+    ]
+    assert str(taken).splitlines()[1] == "new: output.proj.weight, output.proj.bias"
+
+
+def test_labels_are_never_taken_for_tokens() -> None:
+    """Rows of a tagger's head, fewer than the vocabulary or than the labels of another, are not a table's."""
+    five = weights_of(random_model(CONFIGS["tagger"]))
+    for config in (replace(BERT, head=PositionHead(7)), replace(BERT, head=TokenHead(), tie_output=False)):
+        taken = take_weights(random_model(config, seed=1), five)
+        assert "output.proj.weight" in taken.new and "output.proj.weight" in taken.left
+        assert not taken.extended
+
+
+def test_other_widths_and_depths_take_what_fits() -> None:
+    deeper = random_model(replace(GPT, decoder=replace(GPT.decoder, n_layers=3)), seed=1)
+    stored = weights_of(random_model(GPT))
+    taken = take_weights(deeper, stored)
+    assert taken.new == [name for name in weights_of(deeper) if name.startswith("decoder.blocks.2.")]
+    assert taken.taken == list(stored) and not taken.left
+    assert str(taken).splitlines()[1:] == [f"new: decoder.blocks.* ({len(taken.new)})"]
+    other = random_model(replace(GPT, d_model=20, decoder=replace(GPT.decoder, d_head=5)), seed=1)
+    taken = take_weights(other, stored)
+    assert set(taken.taken) == {f"decoder.blocks.{i}.ff.up_proj.bias" for i in range(2)}
+    assert set(taken.left) == set(stored) - set(taken.taken)
+
+
+def test_positions_are_no_table_of_tokens() -> None:
+    longer = random_model(replace(GPT, max_len=30), seed=1)
+    taken = take_weights(longer, weights_of(random_model(GPT)))
+    assert taken.new == taken.left == ["decoder.embeddings.positions.table.weight"]
