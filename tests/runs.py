@@ -11,10 +11,22 @@ import pytest
 from safetensors.torch import load_file
 
 from glassformer.api import Silent
-from glassformer.config import RotaryPositions, Stack, TransformerConfig
+from glassformer.config import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
 from glassformer.evaluation.loss import LossReport
 from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig, TextData, TokenizerConfig
+from glassformer.run_config import (
+    BeamConfig,
+    ClassificationConfig,
+    GenerationConfig,
+    LabelData,
+    ObjectiveConfig,
+    PairData,
+    Run,
+    Seq2SeqConfig,
+    TaggingConfig,
+    TextData,
+    TokenizerConfig,
+)
 from glassformer.store import checkpoint
 from glassformer.train_config import TrainConfig
 from glassformer.training.trainer import Trainer
@@ -154,4 +166,65 @@ def pair_run(
         objective=Seq2SeqConfig(),
         train=TrainConfig(**(defaults | train)),
         generation=BeamConfig(beam=2, max_new_tokens=12),
+    )
+
+
+ENCODER = replace(MODEL, encoder=MODEL.decoder, decoder=None)
+
+
+def write_labels(folder: Path, n: int = 120, name: str = "labels") -> Path:
+    """A tsv of made-up sentences; the class of each is the animal that it has, and a number is told beside it."""
+    rng = random.Random(name)
+    lines = []
+    for _ in range(n):
+        words = rng.choices([word for word in WORDS if word not in ("dog", "cat")], k=rng.randint(2, 6))
+        animal = rng.choice(["dog", "cat"])
+        words.insert(rng.randrange(len(words) + 1), animal)
+        lines.append(f"{' '.join(words)}\t{rng.choice(['red tree', 'blue house'])}\t{animal}\t{len(words)}\n")
+    path = folder / f"{name}.tsv"
+    path.write_text("text\tother\tlabel\tnumber\n" + "".join(lines))
+    return path
+
+
+def write_tags(folder: Path, n: int = 120) -> Path:
+    """A CoNLL file in which animals are spans and all else is not."""
+    rng = random.Random(0)
+    sentences = []
+    for _ in range(n):
+        words = rng.choices(list(WORDS), k=rng.randint(2, 6))
+        sentences.append("".join(f"{w}\t{'B-ANIMAL' if w in ('dog', 'cat') else 'O'}\n" for w in words))
+    path = folder / "tags.conll"
+    path.write_text("\n".join(sentences))
+    return path
+
+
+def text_run_of(folder: Path, objective: ObjectiveConfig, **train: Any) -> Run:
+    """20 steps of masking or denoising a text of short rows."""
+    run = tiny_run(write_text(folder), **train)
+    both = replace(MODEL, encoder=MODEL.decoder)
+    return replace(run, model=ENCODER if objective.kind == "masked" else both, objective=objective)
+
+
+def label_run(
+    folder: Path,
+    outputs: str = "classes",
+    *,
+    model: TransformerConfig = ENCODER,
+    data: dict[str, Any] | None = None,
+    **train: Any,
+) -> Run:
+    """20 steps on made-up labelled texts."""
+    tags = outputs == "tags"
+    path = write_tags(folder) if tags else write_labels(folder)
+    values = {"path": str(path), "outputs": outputs, "batch_tokens": 96, "valid_fraction": 0.2}
+    values |= {"label_field": "number"} if outputs == "numbers" else {}
+    head = PositionHead() if tags else SequenceHead(pooling="mean")
+    defaults = {"max_steps": 20, "eval_every": 10, "log_every": 5, "device": "cpu"}
+    return Run(
+        name="labels",
+        model=replace(model, head=head),
+        tokenizer=TokenizerConfig(flavour="word", vocab_size=120),
+        data=LabelData(**(values | (data or {}))),
+        objective=TaggingConfig() if tags else ClassificationConfig(),
+        train=TrainConfig(**(defaults | train)),
     )

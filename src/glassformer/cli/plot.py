@@ -1,12 +1,13 @@
-"""glassformer plot alignment|attention|positions|schedule|curves"""
+"""glassformer plot alignment|attention|positions|schedule|curves|confusion"""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
 from glassformer import api, files, recipes
 from glassformer.cli.arguments import parse
+from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.inspection import attention_maps, plots
 from glassformer.inspection.attention_maps import Kind
@@ -20,6 +21,7 @@ HELP = """usage: glassformer plot alignment DIR --source TEXT [--target TEXT]   
        glassformer plot positions DIR                                 how the model knows where a token stands
        glassformer plot schedule RECIPE|FILE.toml|DIR                 the learning rate at every step
        glassformer plot curves DIR…                                   losses and scores of runs
+       glassformer plot confusion DIR [--data.path FILE]              which class is taken for which
 
 Writes alignment.png and alignment.svg, and so on, into this folder; --out FILE says otherwise, and which of the two
 by its suffix. `plot attention --help` says more about one. Needs the extra: pip install 'glassformer[plot]'"""
@@ -32,6 +34,7 @@ def main(argv: list[str]) -> int:
         "positions": positions,
         "schedule": schedule,
         "curves": curves,
+        "confusion": confusion,
     }
     if not argv or argv[0] in ("-h", "--help"):
         print(HELP)
@@ -172,6 +175,30 @@ def curves(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path = Path
         raise UserError("name the folder of at least one run")
     _require_place(out)
     return _write(plots.plot_curves(directories), out)
+
+
+def confusion(
+    directory: tyro.conf.Positional[Path],
+    data_path: Annotated[str | None, tyro.conf.arg(name="data.path")] = None,
+    out: Path = Path("confusion"),
+    checkpoint: int | None = None,
+    device: str = "auto",
+) -> int:
+    """Which class or tag is taken for which.
+
+    Args:
+        directory: The model directory.
+        data_path: Labelled texts; by default the run's own validation data.
+        out: The file or files to write.
+        checkpoint: Use the checkpoint of this step.
+        device: auto, cpu, cuda, cuda:N or mps.
+    """
+    _require_place(out)
+    model = api.load(directory, step=checkpoint, device=device)
+    if not model.labels:
+        raise UserError(f"{directory} says no classes or tags, so nothing can be confused")
+    report = model.scores(data_path, say=err)["report"]
+    return _write(plots.plot_confusion(report.matrix, report.names), out)
 
 
 def _require_place(out: Path) -> None:

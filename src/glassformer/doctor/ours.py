@@ -1,6 +1,7 @@
 """The examination of this package's own models, which know what they are."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -11,8 +12,9 @@ from glassformer.data.batching import Example
 from glassformer.doctor.adapter import Kind, Loss
 from glassformer.doctor.examine import check
 from glassformer.doctor.report import Report
-from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
+from glassformer.models.heads import TokenLogits
+from glassformer.models.transformer import Transformer
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.objective import Objective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
@@ -22,12 +24,14 @@ PROBED_LEN = 16
 
 
 def check_model(network: Network, *, seed: int = 0) -> Report:
-    """`check` with everything that the network's configuration says; `UserError` if its head is not over tokens."""
+    """`check` with everything that the network's configuration says.
+
+    Where the head says labels, the hidden states that it reads are examined, through a head over tokens.
+    """
+    network = _with_token_head(network)
     config = network.config
     kind: Kind = "encoder-decoder"
     if isinstance(config, TransformerConfig):
-        if not isinstance(config.head, TokenHead):
-            raise UserError(f"the doctor reads logits over tokens, and this model's head is over {config.head.kind}")
         if config.encoder is None:
             kind = "decoder"
         elif config.decoder is None:
@@ -44,6 +48,19 @@ def check_model(network: Network, *, seed: int = 0) -> Report:
         loss=losses[kind],
         seed=seed,
     )
+
+
+def _with_token_head(network: Network) -> Network:
+    """The same stacks below a head over tokens."""
+    if not isinstance(network, Transformer) or isinstance(network.config.head, TokenHead):
+        return network
+    twin = build_model(replace(network.config, head=TokenHead()))
+    twin.encoder, twin.decoder = network.encoder, network.decoder
+    stack = network.decoder or network.encoder
+    assert stack is not None and isinstance(twin.output, TokenLogits)
+    if network.config.tie_output:
+        twin.output.proj.weight = stack.embeddings.tokens.weight
+    return twin.to(stack.embeddings.tokens.weight.device)
 
 
 def causal_loss(network: nn.Module, token_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, int]:

@@ -1,6 +1,7 @@
-"""Noise on rows of token ids: pure functions, whose randomness is an argument. A seed and a step give the same noise.
+"""Noise on rows of token ids: pure functions, whose randomness is an argument: the same seed, the same noise.
 
-Masks that are never loss masks here: what is taken away is what a model must say.
+A row is (T,) ids, and no function changes the row that it is given. A mask here is a token in the place of what was
+taken away, never what attention may see. In the examples an id is a word's place in `words`, and "_" stands for a mask.
 """
 
 from collections.abc import Sequence
@@ -29,15 +30,20 @@ def mask_tokens(
 ) -> tuple[Ids, Ids]:
     """The 80/10/10 rule (Devlin 2019, section 3.1): the row with some tokens corrupted, and labels, -100 but for these.
 
-    Each `maskable` token is chosen with probability `share`, on its own; with `continues` (True = a token goes on with
-    the word before it) words are chosen instead, each whole. At least one is chosen where any can be. A chosen token
-    becomes `mask_id`, one of `replacements`, or stays, with probabilities 0.8, 0.1 and 0.1.
+    Each `maskable` token is chosen with probability `share`, on its own, so that their number is binomial (BERT's own
+    code takes a fixed number); at least one is chosen where any can be. With `continues` (True = a token goes on with
+    the word before it) words are chosen so instead, each with all its maskable tokens. A chosen token becomes
+    `mask_id`, one of `replacements`, or stays, with probabilities 0.8, 0.1 and 0.1, each for itself. One that stays is
+    seen by the model and is its label, as the rule means it; of the others nothing is left but the label.
 
-    >>> ids = np.array([5, 6, 7, 8])
-    >>> everywhere = np.ones(4, dtype=bool)
-    >>> corrupted, labels = mask_tokens(ids, np.random.default_rng(3), mask_id=1, replacements=ids, maskable=everywhere)
-    >>> corrupted.tolist(), labels.tolist()
-    ([1, 6, 7, 8], [5, -100, -100, -100])
+    >>> words = np.array("_ the cat sat on the warm mat".split())
+    >>> row = np.arange(1, 8)
+    >>> rng, everywhere = np.random.default_rng(4), np.ones(7, dtype=bool)
+    >>> corrupted, labels = mask_tokens(row, rng, mask_id=0, replacements=row, maskable=everywhere, share=0.4)
+    >>> print(*words[corrupted])
+    the cat sat _ the cat mat
+    >>> print(*words[labels[labels != NOT_SCORED]])
+    on warm
     """
     labels = np.full(len(token_ids), NOT_SCORED, dtype=np.int64)
     if not maskable.any():
@@ -63,22 +69,27 @@ def infill(
     """Text infilling (Lewis 2020, section 2.2): spans of Poisson length are each replaced by one mask.
 
     A span of length 0 inserts a mask. Spans are drawn until `share` of the tokens, rounded, is taken; the last one is
-    cut to that. They are put at random so that a token at least stands between any two; what has no room is left out,
-    and so are empty spans that would make the row longer than it was. A row of too few tokens stays as it is.
+    cut to that. They are put at random so that a token at least stands between any two: masks never touch, unless
+    the row held some. (The outermost tokens, which have neighbours on one side alone, are taken about half as often.)
+    What has no room is left out, so that a `share` above mean_length / (mean_length + 1) is not reached, and so are
+    empty spans that would make the row longer than it was. A row whose share rounds to no token, an empty one for
+    instance, stays as it is.
 
-    >>> infill(np.arange(10, 20), np.random.default_rng(0), mask_id=1).tolist()
-    [10, 11, 1, 14, 15, 1, 16, 17, 1, 19]
+    >>> words = np.array("_ the cat sat on the warm mat".split())
+    >>> print(*words[infill(np.arange(1, 8), np.random.default_rng(2), mask_id=0, share=0.5)])
+    the _ sat on _
     """
     n = len(token_ids)
     budget = round(share * n)
-    lengths: list[int] = []
+    drawn: list[int] = []
     while budget > 0:
-        lengths.append(min(int(rng.poisson(mean_length)), budget))
-        budget -= lengths[-1]
-    while len(lengths) > sum(lengths):
-        lengths.remove(0)
-    n_kept = n - sum(lengths)
-    lengths = lengths[: n_kept + 1]  # kept tokens make so many places
+        drawn.append(min(int(rng.poisson(mean_length)), budget))
+        budget -= drawn[-1]
+    # Each span but the last needs a kept token behind it; with a token more than there are, every span does.
+    full = [length for length in drawn if length]
+    full = [length for length, needed in zip(full, np.cumsum(np.array(full) + 1), strict=True) if needed <= n + 1]
+    n_empty = min(len(drawn) - np.count_nonzero(drawn), sum(full) - len(full), n + 1 - sum(full) - len(full))
+    lengths = full + [0] * n_empty
     n_kept = n - sum(lengths)
     # A span goes before the kept token of its place, no two at one place; place n_kept is the end.
     places = np.sort(rng.choice(n_kept + 1, len(lengths), replace=False))
@@ -94,9 +105,11 @@ def infill(
 def permute_sentences(token_ids: Ids, rng: np.random.Generator, *, ends_sentence: Bools) -> Ids:
     """Sentence permutation (Lewis 2020, section 2.2): the row is cut behind every end, and the parts are shuffled.
 
-    >>> ends = np.array([False, True, False, True, False])
-    >>> permute_sentences(np.array([1, 2, 3, 4, 5]), np.random.default_rng(0), ends_sentence=ends).tolist()
-    [5, 1, 2, 3, 4]
+    What stands behind the last end is a part too. Every order is as likely, that of before among them.
+
+    >>> words = np.array("It rains . We stay in . Do you".split())
+    >>> print(*words[permute_sentences(np.arange(9), np.random.default_rng(0), ends_sentence=words == ".")])
+    Do you It rains . We stay in .
     """
     sentences = np.split(token_ids, np.flatnonzero(ends_sentence) + 1)
     order = rng.permutation(len(sentences))
@@ -113,13 +126,22 @@ def corrupt_spans(
 ) -> tuple[Ids, Ids]:
     """Span corruption (Raffel 2020, section 3.1.4): the row with a sentinel for each span; sentinels and their spans.
 
-    `share` of the tokens, rounded and at least one, fall into spans, as many as make the mean `mean_length`, at most
-    one for each sentinel. Spans and what stands between them are cut at random, none empty; a row begins with a token
-    that is kept, unless it has only one. The end token that an objective adds closes the last span.
+    `share` of the tokens, rounded, at least one and not all, fall into spans: as many as make the mean `mean_length`,
+    at most one for each sentinel. Spans and what stands between them are cut at random, none empty, so that a row
+    begins with a token that is kept and ends with a span; only a row of one token, or none, gives all to its span. No
+    sentinel closes the target: the end token that an objective adds does. Together, source and target hold every
+    token once and every sentinel in use twice.
 
-    >>> corrupt_spans(np.arange(10, 20), np.random.default_rng(0), sentinel_ids=[1, 2, 3], share=0.4, mean_length=2)
-    (array([10, 11, 12, 13,  1, 17, 18,  2]), array([ 1, 14, 15, 16,  2, 19]))
+    >>> words = np.array("<0> <1> <2> the cat sat on the warm mat".split())
+    >>> rng, row = np.random.default_rng(1), np.arange(3, 10)
+    >>> source, target = corrupt_spans(row, rng, sentinel_ids=[0, 1, 2], share=0.4, mean_length=2)
+    >>> print(*words[source])
+    the cat <0> on the <1>
+    >>> print(*words[target])
+    <0> sat <1> warm mat
     """
+    if not sentinel_ids:
+        raise ValueError("corrupt_spans needs a sentinel at least")
     n = len(token_ids)
     n_noise = min(max(round(share * n), 1), max(n - 1, 1))
     n_spans = min(max(round(n_noise / mean_length), 1), n_noise, max(n - n_noise, 1), len(sentinel_ids))
@@ -138,8 +160,12 @@ def corrupt_spans(
 def restore_spans(source: Ids, target: Ids, sentinel_ids: Sequence[int]) -> Ids:
     """The whole row: every sentinel of `source` gives way to what follows it in `target`, if anything does.
 
-    >>> restore_spans(np.array([10, 1, 14]), np.array([1, 11, 12, 13]), sentinel_ids=[1, 2]).tolist()
-    [10, 11, 12, 13, 14]
+    The inverse of `corrupt_spans`. A target that a model wrote may be any row: what stands before its first sentinel,
+    or behind one that `source` lacks, has no place and is left out.
+
+    >>> words = np.array("<0> <1> the cat sat on the mat".split())
+    >>> print(*words[restore_spans(np.array([2, 0, 6, 1]), np.array([0, 3, 4, 5, 1, 7]), sentinel_ids=[0, 1])])
+    the cat sat on the mat
     """
     spans: dict[int, list[int]] = {}
     latest: list[int] = []

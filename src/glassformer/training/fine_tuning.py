@@ -20,7 +20,7 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
     of its names. Raises `UserError`, with the network as it was, for a pattern that matches nothing, and when nothing
     would be left to learn.
     """
-    by_name = dict(network.named_parameters())
+    by_name = dict(network.named_parameters(remove_duplicate=False))
     frozen = set()
     for pattern in patterns:
         found = {p for name, p in by_name.items() if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}

@@ -9,7 +9,7 @@ import torch
 from glassformer.config import TokenHead, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
-from glassformer.models.transforms import add_lora, take_weights
+from glassformer.models.transforms import add_lora, merge_lora, take_weights
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import Run
 from glassformer.store.model_directory import StoredModel, read_model, weights_of
@@ -67,6 +67,7 @@ def new_network(run: Run, start: StoredModel | None, say: Say) -> Network:
     torch.manual_seed(run.train.seed)
     network = build_model(run.model)
     if start is not None:
+        merge_lora(start.network)
         taken = take_weights(network, weights_of(start.network))
         if not taken.taken:
             raise UserError(

@@ -1,0 +1,128 @@
+"""Objectives that corrupt: targets never leak into inputs; logits of what is scored are those of the whole."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from glassformer.config import Stack, TokenHead, TransformerConfig
+from glassformer.data.batching import Example
+from glassformer.models.build import build_model
+from glassformer.objectives.classification import RegressionObjective
+from glassformer.objectives.denoising import DenoisingObjective, infilling, spans
+from glassformer.objectives.loss import NOT_SCORED, token_cross_entropy
+from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.seq2seq import Seq2SeqObjective
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.word_edges import word_edges
+
+TEXT = "The cat sat. The dog ran away! Was it the mat? Yes, it was on the mat, and so was the cat."
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train([TEXT] * 3, vocab_size=300).with_special_tokens(["[SPAN_0]", "[SPAN_1]", "[SPAN_2]"])
+
+
+def objective(tokenizer: Tokenizer, **options: object) -> MaskedObjective:
+    assert tokenizer.mask_id is not None
+    return MaskedObjective(
+        tokenizer.mask_id,
+        word_edges(tokenizer),
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        **options,  # type: ignore[arg-type]
+    )
+
+
+def examples(tokenizer: Tokenizer) -> list[Example]:
+    ids = np.array(tokenizer.encode(TEXT))
+    return [Example(ids), Example(ids[:9]), Example(ids[4:20])]
+
+
+def test_the_loss_is_that_of_all_logits_where_labels_stand(tokenizer: Tokenizer) -> None:
+    config = TransformerConfig(
+        encoder=Stack(2, 2), d_model=16, vocab_size=tokenizer.vocab_size, max_len=64,
+        norm_order="post", embedding_norm=True, head=TokenHead(transform=True, bias="learned"),
+    )  # fmt: skip
+    network = build_model(config).double().eval()
+    masked = objective(tokenizer)
+    batch = masked.collate(examples(tokenizer), np.random.default_rng(0))
+    sums = masked.loss(network, batch)
+    everywhere = network(batch.token_ids, batch.attention_mask)
+    expected = token_cross_entropy(everywhere, batch.labels, batch.n_targets)
+    assert sums.total.item() == pytest.approx(expected.total.item(), rel=1e-12)
+    assert sums.n_targets == int((batch.labels != NOT_SCORED).sum()) == len(batch.scored)  # type: ignore[arg-type]
+
+
+def test_special_tokens_stand_around_rows_and_are_never_chosen(tokenizer: Tokenizer) -> None:
+    for seed in range(30):
+        batch = objective(tokenizer, share=0.5).collate(examples(tokenizer), np.random.default_rng(seed))
+        for row, labels, example in zip(batch.token_ids, batch.labels, examples(tokenizer), strict=True):
+            n = len(example.token_ids)
+            assert row[0] == tokenizer.cls_id and row[n + 1] == tokenizer.sep_id
+            assert labels[0] == labels[n + 1] == NOT_SCORED and (labels[n + 2 :] == NOT_SCORED).all()
+
+
+def test_a_step_decides_the_masks_and_the_next_one_other_masks(tokenizer: Tokenizer) -> None:
+    draw = lambda seed: objective(tokenizer).collate(examples(tokenizer), np.random.default_rng(seed)).labels  # noqa: E731
+    assert torch.equal(draw(1), draw(1)) and not torch.equal(draw(1), draw(2))
+
+
+def test_whole_words_are_words_of_the_text(tokenizer: Tokenizer) -> None:
+    whole = objective(tokenizer, whole_words=True, share=0.3)
+    edges = word_edges(tokenizer)
+    for seed in range(20):
+        batch = whole.collate(examples(tokenizer)[:1], np.random.default_rng(seed))
+        row = whole.whole(examples(tokenizer)[0].token_ids)
+        chosen, continues = (batch.labels[0] != NOT_SCORED).numpy(), edges.continues(row)
+        assert (chosen[1:][continues[1:]] == chosen[:-1][continues[1:]]).all()
+
+
+def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer) -> None:
+    """A model that says what it reads is right only where a chosen token was left as it was: about one in ten."""
+
+    class Copy(nn.Module):
+        def forward(self, token_ids: torch.Tensor, scored: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
+            return nn.functional.one_hot(token_ids.flatten()[scored], tokenizer.vocab_size).double()
+
+    right = n = 0
+    for seed in range(200):
+        batch = objective(tokenizer).collate(examples(tokenizer), np.random.default_rng(seed))
+        said = Copy()(**batch.model_inputs()).argmax(dim=1)
+        right += int((said == batch.labels.flatten()[batch.scored]).sum())
+        n += batch.n_targets
+    assert abs(right / n - 0.1) < 0.03
+
+
+def test_denoising_makes_pairs_that_sequence_to_sequence_reads(tokenizer: Tokenizer) -> None:
+    assert tokenizer.mask_id is not None and tokenizer.eos_id is not None
+    pairs = Seq2SeqObjective(2, tokenizer.eos_id, tokenizer.eos_id)
+    bart = DenoisingObjective(infilling(word_edges(tokenizer), tokenizer.mask_id, 0.3, 3.0, permute=True), pairs)
+    batch = bart.collate(examples(tokenizer), np.random.default_rng(0))
+    whole = tokenizer.encode(TEXT)
+    assert batch.labels[0].tolist() == [*whole, tokenizer.eos_id] and batch.source_ids is not None
+    assert (batch.source_ids[0] == tokenizer.mask_id).any() and len(batch.source_ids[0]) <= len(whole) + 1
+    sentinels = [tokenizer.vocab[f"[SPAN_{i}]"] for i in range(3)]
+    t5 = DenoisingObjective(spans(sentinels, 0.3, 3.0), pairs)
+    batch = t5.collate(examples(tokenizer)[:1], np.random.default_rng(0))
+    removed = [i for i in batch.labels[0].tolist() if i not in (*sentinels, tokenizer.eos_id)]
+    assert len(removed) == round(0.3 * len(whole)) and batch.labels[0, 0] == sentinels[0]
+
+
+def test_sentences_end_where_they_end(tokenizer: Tokenizer) -> None:
+    ids = tokenizer.encode(TEXT)
+    ends = word_edges(tokenizer).ends_sentence[ids]
+    assert [tokenizer.decode([i]).strip() for i in np.array(ids)[ends]] == [".", "!", "?", "."]
+
+
+def test_the_loss_of_a_number_is_that_of_a_normal_distribution() -> None:
+    class Zero(nn.Module):
+        def forward(self, token_ids: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
+            return torch.zeros(len(token_ids), 1)
+
+    batch = RegressionObjective().collate(
+        [Example(np.array([1]), label=2.0), Example(np.array([1, 2]), label=0.0)], np.random.default_rng(0)
+    )
+    expected = -torch.distributions.Normal(0.0, 1.0).log_prob(torch.tensor([2.0, 0.0])).sum()
+    assert RegressionObjective().loss(Zero(), batch).nats.item() == pytest.approx(expected.item())

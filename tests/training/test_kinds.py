@@ -1,0 +1,71 @@
+"""Every kind of model goes through the one trainer, checkpoint, evaluation, doctor and plots."""
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from glassformer import api
+from glassformer.doctor.ours import check_model
+from glassformer.errors import Interrupted
+from glassformer.inspection.plots import plot_curves, plot_schedule
+from glassformer.run_config import InfillingConfig, MaskedConfig, Run, SpansConfig
+from glassformer.store import checkpoint
+from runs import MODEL, label_run, pair_run, remains, signal_at, text_run_of, tiny_run, write_text
+
+SCORES = {
+    "causal": set(),
+    "masked": {"masked_accuracy", "most_frequent_share"},
+    "whole-words": {"masked_accuracy", "most_frequent_share"},
+    "infilling": set(),
+    "spans": set(),
+    "pairs": {"bleu", "chrf", "bleu_tok_lc", "exact_match", "bleu_signature", "chrf_signature"},
+    "classes": {"accuracy", "macro_f1", "micro_f1", "calibration_error", "most_frequent_share", "report"},
+    "sentence-pairs": {"accuracy", "macro_f1", "micro_f1", "calibration_error", "most_frequent_share", "report"},
+    "decoder-classes": {"accuracy", "macro_f1", "micro_f1", "calibration_error", "most_frequent_share", "report"},
+    "numbers": {"rmse", "pearson", "spearman"},
+    "tags": {"accuracy", "macro_f1", "span_f1", "span_precision", "span_recall", "report"},
+}
+RUNS: dict[str, Callable[[Path], Run]] = {
+    "causal": lambda folder: tiny_run(write_text(folder)),
+    "masked": lambda folder: text_run_of(folder, MaskedConfig()),
+    "whole-words": lambda folder: text_run_of(folder, MaskedConfig(whole_words=True)),
+    "infilling": lambda folder: text_run_of(folder, InfillingConfig()),
+    "spans": lambda folder: text_run_of(folder, SpansConfig(n_sentinels=8)),
+    "pairs": pair_run,
+    "classes": label_run,
+    "sentence-pairs": lambda folder: label_run(
+        folder,
+        model=replace(MODEL, encoder=MODEL.decoder, decoder=None, n_token_types=2),
+        data={"second_field": "other"},
+    ),
+    "decoder-classes": lambda folder: label_run(folder, model=MODEL),
+    "numbers": lambda folder: label_run(folder, "numbers"),
+    "tags": lambda folder: label_run(folder, "tags"),
+}
+
+
+@pytest.mark.parametrize("kind", RUNS)
+def test_a_run_of_every_kind_leaves_a_model_that_every_tool_takes(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RUNS[kind](tmp_path)
+    run = replace(run, train=replace(run.train, select="last"))
+    outcome = api.train(run, tmp_path / "whole")
+    model = api.load(outcome.folder)
+    assert model.evaluate(say=print) == outcome.reports["valid"], "the trainer's number, by another way"
+    assert api.load(checkpoint.path_of(outcome.folder, 20)).evaluate(say=print) == outcome.reports["valid"]
+    scores = model.scores(say=print)
+    assert set(scores) >= SCORES[kind] and bool(scores) == bool(SCORES[kind])
+    report = check_model(model.network)
+    assert report.ok, str(report)
+    plot_curves([outcome.folder])
+    plot_schedule(model.run)
+    with monkeypatch.context() as patch:
+        signal_at(patch, 7, signal.SIGTERM)
+        with pytest.raises(Interrupted):
+            api.train(run, tmp_path / "stopped")
+    api.resume(tmp_path / "stopped")
+    assert remains(tmp_path / "stopped") == remains(tmp_path / "whole"), "resuming is exact to the bit"

@@ -1,0 +1,124 @@
+"""Runs that start from another model: what is taken, what learns, what is refused; low-rank adaptation."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from glassformer import api
+from glassformer.config import SequenceHead, Stack
+from glassformer.errors import UserError
+from glassformer.run_config import InitConfig, LoraConfig, MaskedConfig, Run, SpansConfig, TokenizerConfig
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.launch import Outcome
+from runs import ENCODER, Recording, label_run, text_run_of, tiny_run, write_text
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> Outcome:
+    folder = tmp_path_factory.mktemp("masked")
+    return api.train(text_run_of(folder, MaskedConfig()), folder / "run")
+
+
+def tuned(folder: Path, start: Path, **changes: object) -> Run:
+    run = label_run(folder, model=replace(ENCODER, d_model=64, residual_dropout=0.25))
+    return replace(run, init=InitConfig(path=str(start), **changes))  # type: ignore[arg-type]
+
+
+def test_fine_tuning_takes_the_model_and_the_tokenizer_and_says_what_is_new(masked: Outcome, tmp_path: Path) -> None:
+    told = Recording()
+    outcome = api.train(tuned(tmp_path, masked.folder), tmp_path / "run", told)
+    before, after = api.load(masked.folder), api.load(outcome.folder)
+    assert after.network.config.d_model == before.network.config.d_model == 16, "the model of the start"
+    assert isinstance(after.network.config.head, SequenceHead) and after.network.config.residual_dropout == 0.25
+    assert after.tokenizer.fingerprint == before.tokenizer.fingerprint
+    said = "\n".join(told.said)
+    assert "new: output.proj.weight, output.proj.bias" in said and "taken over: 35 tensors" in said
+    assert set(after.classify(["the dog runs"])[0]) == {"cat", "dog"}
+
+
+def test_frozen_modules_stay_to_the_bit_and_the_rest_learns(masked: Outcome, tmp_path: Path) -> None:
+    frozen = ("encoder.embeddings", "encoder.blocks.0.*")
+    outcome = api.train(tuned(tmp_path, masked.folder, freeze=frozen), tmp_path / "run")
+    before, after = (load_file(folder / "model.safetensors") for folder in (masked.folder, outcome.folder))
+    for name, tensor in after.items():
+        stays = name.startswith(("encoder.embeddings", "encoder.blocks.0."))
+        if name in before and before[name].shape == tensor.shape:
+            assert torch.equal(before[name], tensor) == stays, name
+
+
+def test_layer_decay_moves_lower_layers_less(masked: Outcome, tmp_path: Path) -> None:
+    def moved(decay: float) -> float:
+        folder = tmp_path / str(decay)
+        folder.mkdir()
+        outcome = api.train(tuned(folder, masked.folder, layer_decay=decay), folder / "run")
+        before, after = (load_file(path / "model.safetensors") for path in (masked.folder, outcome.folder))
+        name = "encoder.blocks.0.self_attn.q_proj.weight"
+        return float((before[name] - after[name]).norm())
+
+    assert moved(0.1) < 0.1 * moved(1.0)
+
+
+def test_an_adapted_run_learns_little_resumes_and_merges_to_the_same_model(
+    masked: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = Recording()
+    run = replace(tuned(tmp_path, masked.folder), lora=LoraConfig(rank=2))
+    outcome = api.train(run, tmp_path / "run", told)
+    assert any("layers are adapted with rank 2" in line for line in told.said)
+    assert any("parameters learn" in line for line in told.said)
+    before, after = (load_file(folder / "model.safetensors") for folder in (masked.folder, outcome.folder))
+    name = "encoder.blocks.0.self_attn.q_proj"
+    assert torch.equal(before[f"{name}.weight"], after[f"{name}.weight"])
+    assert after[f"{name}.lora_b"].any(), "it has learned"
+    assert api.load(outcome.folder).evaluate(say=print) == outcome.reports["valid"]
+    assert api.resume(outcome.folder).reports["valid"] == outcome.reports["valid"]
+    again = tmp_path / "again"
+    again.mkdir()
+    second = replace(tuned(again, outcome.folder), train=replace(run.train, max_steps=1))
+    api.train(second, again / "run")
+    merged = load_file(again / "run" / "model.safetensors")[f"{name}.weight"]
+    update = after[f"{name}.lora_b"] @ after[f"{name}.lora_a"] * (16.0 / 2)
+    assert torch.allclose(merged, after[f"{name}.weight"] + update, atol=5e-3), "an adapted start is not lost"
+
+
+def test_a_vocabulary_grows_and_keeps_its_old_rows(tmp_path: Path) -> None:
+    first = api.train(tiny_run(write_text(tmp_path), max_steps=1), tmp_path / "first")
+    run = text_run_of(tmp_path, SpansConfig(n_sentinels=4), max_steps=1)
+    run = replace(run, init=InitConfig(path=str(first.folder), model="recipe"))
+    told = Recording()
+    outcome = api.train(run, tmp_path / "second", told)
+    old, new = api.load(first.folder), api.load(outcome.folder)
+    assert new.tokenizer.vocab_size == old.tokenizer.vocab_size + 4
+    assert [new.tokenizer.id_to_token(i) for i in range(old.tokenizer.vocab_size)] == list(old.tokenizer.vocab)
+    assert any("rows" in line for line in told.said), told.said
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"tokenizer": TokenizerConfig(path="other")}, "is not the vocabulary of"),
+        ({"init": {"model": "recipe"}}, "nothing of .* fits"),
+        ({"init": {"freeze": ("no.such",)}}, "no.such"),
+        ({"lora": LoraConfig(targets=("*.no_proj",))}, "no_proj"),
+        ({"init": {"path": "nowhere"}}, "no such model directory"),
+    ],
+)
+def test_starts_that_cannot_be_are_refused(
+    masked: Outcome, tmp_path: Path, change: dict[str, object], words: str
+) -> None:
+    run = tuned(tmp_path, masked.folder)
+    if isinstance(change.get("init"), dict):
+        run = replace(run, init=replace(run.init, **change["init"]))  # type: ignore[arg-type]
+    elif "tokenizer" in change:
+        Tokenizer.train(["some other text"], vocab_size=0, flavour="char").save(tmp_path / "other.json")
+        run = replace(run, tokenizer=TokenizerConfig(path=str(tmp_path / "other.json")))
+    else:
+        run = replace(run, **change)  # type: ignore[arg-type]
+    if words.startswith("nothing"):
+        run = replace(run, model=replace(ENCODER, encoder=Stack(2, 2, d_ff=24), d_model=8, head=SequenceHead()))
+    with pytest.raises(UserError, match=words):
+        api.train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
