@@ -90,7 +90,7 @@ def scripted(model: api.Model, text: str) -> api.Model:
     ids = [model.tokenizer.vocab[token] for token in model.tokenizer.vocab if len(token) == 1]
     by_byte = {model.tokenizer.decode([i]): i for i in ids}
     assert by_byte
-    wanted = [next(i for i in ids if model.tokenizer._pieces[i] == bytes([byte])) for byte in text.encode()]
+    wanted = [next(i for i in ids if model.tokenizer.pieces[i] == bytes([byte])) for byte in text.encode()]
 
     class Script(torch.nn.Module):
         config = model.network.config

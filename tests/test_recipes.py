@@ -10,7 +10,7 @@ from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.presets import PRESETS
 from glassformer.recipes.reference import reference
-from glassformer.run_config import Run, TextData
+from glassformer.run_config import LabelData, PairData, Run
 from glassformer.train_config import AdamWConfig, CosineSchedule, MuonConfig
 from glassformer.training.launch import material_of
 from glassformer.training.text_task import context_of
@@ -34,9 +34,12 @@ def test_a_recipe_is_a_run_with_a_result_and_a_model_that_can_be_built(name: str
     result = run.result
     assert result is not None and result.note and (result.at_most < float("inf") or result.at_least > 0)
     vocab_size = run.model.vocab_size or run.tokenizer.vocab_size or 65
-    assert build_model(replace(run.model, vocab_size=vocab_size), "meta").n_parameters() > 10_000
+    model = replace(run.model, vocab_size=vocab_size)
+    if isinstance(run.data, LabelData):
+        model = replace(model, head=replace(model.head, n_labels=3))
+    assert build_model(model, "meta").n_parameters() > 10_000
     if run.data.path is None:
-        given = {"path": "text.txt"} if isinstance(run.data, TextData) else {"source": "a.txt", "target": "b.txt"}
+        given = {"source": "a.txt", "target": "b.txt"} if isinstance(run.data, PairData) else {"path": "text.txt"}
         run = replace(run, data=replace(run.data, **given))
     material_of(run).check(run)
 
@@ -86,7 +89,7 @@ def test_a_recipe_by_path_and_changes_to_a_preset(tmp_path: Path) -> None:
     ("name", "words"),
     [
         ("shakespear-char", "no recipe or file is called 'shakespear-char': did you mean shakespeare-char"),
-        ("zzz", "no recipe or file is called 'zzz': recipes are copy-task"),
+        ("zzz", "no recipe or file is called 'zzz': recipes are bart-denoise-small, copy-task"),
         ("no/such.toml", "no such file: no/such.toml"),
     ],
 )

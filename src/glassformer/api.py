@@ -34,6 +34,7 @@ from glassformer.run_config import (
     ObjectiveConfig,
     PairData,
     Run,
+    Seq2SeqConfig,
     SpansConfig,
 )
 from glassformer.store import checkpoint
@@ -102,6 +103,8 @@ class Model:
         """Yields the new text of every prompt, step by step; no character is ever cut in two."""
         if isinstance(settings.get("stop"), str):
             settings["stop"] = (settings["stop"],)
+        if not isinstance(self.run.objective, (CausalConfig, Seq2SeqConfig)):
+            raise UserError(f"{self.run.name} learned to {_does(self.run.objective)}, and goes on with no text")
         if self.is_seq2seq or not isinstance(self.generation, GenerationConfig):
             raise UserError(f"{self.run.name} makes a target from a source: use it with translate, not generate")
         config = replace(self.generation, **settings)
@@ -337,8 +340,9 @@ class Model:
 
 
 def _does(objective: ObjectiveConfig) -> str:
-    doing = {"causal": "go on with a text", "seq2seq": "write a target", "tagging": "tag words"}
-    return doing.get(objective.kind, "say a label")
+    labels = {"classification": "say a label", "tagging": "tag words"}
+    others = {"causal": "go on with a text", "seq2seq": "write a target"}
+    return (labels | others).get(objective.kind, "fill masks")
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -> Model:

@@ -60,7 +60,7 @@ def test_a_file_that_cannot_be_trained_on(
         (["--train.max-steps", "x"], "train.max_steps must be integer, not 'x' (in the command line)"),
         (["--train.max-steps"], "--train.max-steps needs a value"),
         (["--out"], "--out needs a value"),
-        (["--objective.kind", "masked"], "objective.kind 'masked' is unknown"),
+        (["--objective.kind", "masks"], "objective.kind 'masks' is unknown"),
         (["--model.decoder.n-kv-heads", "-1"], "n_kv_heads is -1 and must not be negative"),
         (["--train.schedule.final-ratio", "-5"], "train.schedule.final_ratio is -5.0 and must be from 0 to 1"),
         (["--train.max-steps", "0"], "train.max_steps is 0 and must be at least 1"),

@@ -50,7 +50,7 @@ def test_train_evaluate_generate_resume(glassformer: Glassformer, tmp_path: Path
         line["valid/loss"] for line in lines if line["step"] == 10 and "valid/loss" in line
     )
     table = glassformer("evaluate", out).out
-    assert f"loss           {report['loss']:.4f} nats per token" in table and "bits per byte" in table
+    assert f"loss                 {report['loss']:.4f} nats per token" in table and "bits per byte" in table
 
     again = glassformer("resume", out)
     assert again.code == 0 and "resumed at step 20 of 20: nothing is left to do" in again.err

@@ -71,9 +71,9 @@ def infill(
     A span of length 0 inserts a mask. Spans are drawn until `share` of the tokens, rounded, is taken; the last one is
     cut to that. They are put at random so that a token at least stands between any two: masks never touch, unless
     the row held some. (The outermost tokens, which have neighbours on one side alone, are taken about half as often.)
-    What has no room is left out, so that a `share` above mean_length / (mean_length + 1) is not reached, and so are
-    empty spans that would make the row longer than it was. A row whose share rounds to no token, an empty one for
-    instance, stays as it is.
+    What has no room is left out: a `share` of a half is always reached, one above mean_length / (mean_length + 1)
+    is not. Empty spans that would make the row longer than it was are left out too. A row whose share rounds to no
+    token, an empty one for instance, stays as it is.
 
     >>> words = np.array("_ the cat sat on the warm mat".split())
     >>> print(*words[infill(np.arange(1, 8), np.random.default_rng(2), mask_id=0, share=0.5)])
@@ -88,7 +88,7 @@ def infill(
     # Each span but the last needs a kept token behind it; with a token more than there are, every span does.
     full = [length for length in drawn if length]
     full = [length for length, needed in zip(full, np.cumsum(np.array(full) + 1), strict=True) if needed <= n + 1]
-    n_empty = min(len(drawn) - np.count_nonzero(drawn), sum(full) - len(full), n + 1 - sum(full) - len(full))
+    n_empty = min(drawn.count(0), sum(full) - len(full), n + 1 - sum(full) - len(full))
     lengths = full + [0] * n_empty
     n_kept = n - sum(lengths)
     # A span goes before the kept token of its place, no two at one place; place n_kept is the end.

@@ -1,0 +1,157 @@
+"""The verbs of encoders and denoisers: fill, classify, tag, embed, merge, evaluate; starting from another model."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from glassformer import api
+from glassformer.run_config import InfillingConfig, LoraConfig, MaskedConfig, SpansConfig
+from glassformer.training.launch import Outcome
+from runs import label_run, pair_run, text_run_of
+
+from .conftest import Glassformer
+from .test_bad_input import require_one_sentence
+
+KINDS = {"masked": MaskedConfig(), "infilling": InfillingConfig(), "spans": SpansConfig(n_sentinels=4)}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
+    """A finished tiny run of each kind, for tests that only read it."""
+    found = {}
+    for name, objective in KINDS.items():
+        folder = tmp_path_factory.mktemp(name)
+        found[name] = api.train(text_run_of(folder, objective), folder / "run")
+    for outputs in ("classes", "numbers", "tags"):
+        folder = tmp_path_factory.mktemp(outputs)
+        found[outputs] = api.train(label_run(folder, outputs), folder / "run")
+    return found
+
+
+def test_fill_gives_candidates_of_every_mask(glassformer: Glassformer, models: dict[str, Outcome]) -> None:
+    printed = glassformer("fill", models["masked"].folder, "ab [MASK] cd [MASK]", "--n", 3, "--json")
+    found = json.loads(printed.out)
+    assert printed.code == 0 and [len(of_mask) for of_mask in found["candidates"]] == [3, 3]
+    for of_mask in found["candidates"]:
+        probabilities = [p for _, p in of_mask]
+        assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) <= 1
+    assert "[MASK]" not in found["text"]
+    shown = glassformer("fill", models["masked"].folder, "ab [MASK]").out.splitlines()
+    assert len(shown) == 2 and shown[1].startswith("  mask 1: ") and "%" in shown[1]
+
+
+@pytest.mark.parametrize("kind", ["infilling", "spans"])
+def test_fill_by_writing(glassformer: Glassformer, models: dict[str, Outcome], kind: str) -> None:
+    printed = glassformer("fill", models[kind].folder, "--beam", 2, stdin="ab [MASK] cd\nef [MASK]\n")
+    assert printed.code == 0 and len(printed.out.splitlines()) == 2 and "[MASK]" not in printed.out
+    if kind == "spans":
+        assert printed.out.startswith("ab"), "what is not masked stays"
+
+
+def test_classify_one_text_a_file_and_standard_input(
+    glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
+) -> None:
+    folder = models["classes"].folder
+    line = glassformer("classify", folder, "the dog runs").out.rstrip("\n").split("\t")
+    assert line[0] in ("cat", "dog") and 0.5 <= float(line[1]) <= 1 and line[2] == "the dog runs"
+    (tmp_path / "in.txt").write_text("the dog runs\n\nred cat\n")
+    both = glassformer("classify", folder, "--input", tmp_path / "in.txt", "--n", 2)
+    assert len(both.out.splitlines()) == 4 and both.out.splitlines()[0].split("\t") == line
+    piped = json.loads(glassformer("classify", folder, "--json", stdin="red cat\n").out)
+    assert sum(piped["classes"].values()) == pytest.approx(1)
+    number = glassformer("classify", models["numbers"].folder, "the dog runs").out.split("\t")
+    assert float(number[0]) == pytest.approx(
+        api.load(models["numbers"].folder).classify(["the dog runs"])[0]["number"], abs=1e-4
+    )
+
+
+def test_a_batch_says_what_each_text_alone_says(models: dict[str, Outcome]) -> None:
+    model = api.load(models["classes"].folder)
+    texts = ["the dog runs", "cat", "two small trees and the house sees the red cat and runs"]
+    together = model.classify(texts)
+    for text, found in zip(texts, together, strict=True):
+        (alone,) = model.classify([text])
+        assert found == pytest.approx(alone, abs=1e-5)
+
+
+def test_tag_gives_every_word_its_tag(glassformer: Glassformer, models: dict[str, Outcome]) -> None:
+    printed = glassformer("tag", models["tags"].folder, "the dog runs").out
+    rows = [line.split("\t") for line in printed.splitlines() if line]
+    assert [row[0] for row in rows] == ["the", "dog", "runs"] and {row[1] for row in rows} <= {"O", "B-ANIMAL"}
+    found = json.loads(glassformer("tag", models["tags"].folder, "--json", stdin="the dog\n").out)
+    assert found["words"] == ["the", "dog"] and len(found["tags"]) == len(found["probabilities"]) == 2
+
+
+def test_embed_writes_vectors_and_finds_the_nearest(
+    glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
+) -> None:
+    (tmp_path / "in.txt").write_text("the dog runs\nred cat\ntwo small trees\n")
+    out = tmp_path / "vectors.npy"
+    done = glassformer("embed", models["classes"].folder, "--input", tmp_path / "in.txt", "--output", out)
+    vectors = np.load(out, allow_pickle=False)
+    assert done.code == 0 and vectors.shape == (3, 16) and vectors.dtype == np.float32
+    nearest = glassformer(
+        "embed", models["classes"].folder, "--input", tmp_path / "in.txt", "--query", "red cat", "--n", 1
+    )
+    assert nearest.out == "1.0000\tred cat\n"
+
+
+def test_evaluate_prints_the_report_of_classes(glassformer: Glassformer, models: dict[str, Outcome]) -> None:
+    printed = glassformer("evaluate", models["classes"].folder).out
+    assert "accuracy" in printed and "precision" in printed and "calibration error" in printed
+    found = json.loads(glassformer("evaluate", models["classes"].folder, "--json").out)
+    assert found["report"]["names"] == ["cat", "dog"] and len(found["report"]["matrix"]) == 2
+    masked = json.loads(glassformer("evaluate", models["masked"].folder, "--json", "--pseudo-perplexity").out)
+    assert masked["pseudo_perplexity"] > 1 and 0 <= masked["masked_accuracy"] <= 100
+    assert glassformer("plot", "confusion", models["classes"].folder, "--out", "c.png").out == "c.png\n"
+
+
+def test_train_from_another_model_adapt_and_merge(
+    glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
+) -> None:
+    run = label_run(tmp_path, max_steps=4)
+    recipe = tmp_path / "tune.toml"
+    recipe.write_text(
+        'name = "tune"\n[model]\nd_model = 16\nmax_len = 32\n[model.encoder]\nn_layers = 2\nn_heads = 2\nd_ff = 32\n'
+        f'[model.head]\nkind = "sequence"\n[data]\nkind = "labels"\npath = "{run.data.path}"\n'
+        '[objective]\nkind = "classification"\n[train]\nmax_steps = 4\neval_every = 2\n[lora]\nrank = 2\n'
+    )
+    out = tmp_path / "out"
+    done = glassformer("train", recipe, "--init", models["masked"].folder, "--out", out)
+    assert done.code == 0 and "taken over" in done.err and "adapted with rank 2" in done.err
+    assert f"try: glassformer classify {out}" in done.err
+    assert glassformer("merge", out, "--out", tmp_path / "plain").code == 0
+    one, other = (api.load(folder).classify(["ab cd"])[0] for folder in (out, tmp_path / "plain"))
+    assert one == pytest.approx(other, abs=1e-6)
+    require_one_sentence(glassformer("merge", tmp_path / "plain", "--out", tmp_path / "x"), "no adapted layers")
+
+
+def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path) -> None:
+    table = tmp_path / "t.tsv"
+    table.write_text("text\tclass\nthe dog\tdog\n")
+    strange = tmp_path / "strange.tsv"
+    strange.write_text("text\tlabel\nthe dog\thorse\n")
+    classes, masked = models["classes"].folder, models["masked"].folder
+    require_one_sentence(glassformer("evaluate", classes, "--data.path", table), "columns text, class", "label")
+    require_one_sentence(glassformer("evaluate", classes, "--data.path", strange), "horse", "cat, dog")
+    require_one_sentence(glassformer("fill", masked, "no mask here"), "has no [MASK]")
+    require_one_sentence(glassformer("fill", classes, "a [MASK]"), "fills no masks")
+    require_one_sentence(glassformer("classify", masked, "a"), "has no labels")
+    require_one_sentence(glassformer("classify", models["tags"].folder, "a"), "use it with tag")
+    require_one_sentence(glassformer("tag", classes, "a"), "use it with classify")
+    require_one_sentence(glassformer("generate", masked, "--prompt", "a"), "learned to fill masks")
+    require_one_sentence(glassformer("classify", classes, "a", "--second", "b"), "one text at a time")
+    require_one_sentence(glassformer("embed", classes, stdin="a\n"), "--output", "--query")
+    require_one_sentence(glassformer("fill", masked, stdin="\n"), "there is no text")
+    pairs = api.train(pair_run(tmp_path, max_steps=1), tmp_path / "pairs")
+    require_one_sentence(glassformer("embed", pairs.folder, "--query", "a", stdin="b\n"), "one stack")
+
+
+def test_an_adapter_of_another_name_is_refused_before_training(tmp_path: Path) -> None:
+    run = replace(label_run(tmp_path), lora=LoraConfig(targets=("*.no_such",)))
+    with pytest.raises(Exception, match="no_such"):
+        api.train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
