@@ -15,10 +15,11 @@ from glassformer.cli.evaluate import told_already
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
+from glassformer.evaluation.label_scores import LABEL_SCORES
 from glassformer.evaluation.pairs import SCORES, distinct_sources, output_scores, require_scores
 from glassformer.inspection.figures import check_path, save_figure
 from glassformer.inspection.plots import plot_comparison
-from glassformer.training.pair_task import pairs_of
+from glassformer.run_config import LabelData, PairData
 
 MAIN_SCORE = {"sentences": "bleu", "pronunciations": "wer"}
 
@@ -44,10 +45,10 @@ def compare(
 
     Args:
         directories: Model directories.
-        data_path: A text, or one file of pairs, to measure on; by default each run's own validation data.
+        data_path: A text, or one file of pairs or labels, to measure on; by default each run's own validation data.
         data_source: The source side of pairs.
         data_target: The target side of pairs.
-        score: Which score is shown: bleu, chrf, bleu_tok_lc, exact_match, wer or per; by default bleu or wer.
+        score: Which score is shown: by default bleu or wer of pairs, accuracy or rmse of labels, bits per byte of text.
         beam: Hypotheses of a source that live at once; 1 is greedy; by default as each model says.
         plot: A picture of score against training time (PNG and SVG, or by its suffix).
         device: auto, cpu, cuda, cuda:N or mps.
@@ -85,15 +86,21 @@ def _names(directories: Sequence[Path]) -> list[str]:
 
 def _score_of(model: api.Model, directory: Path, asked: str | None) -> str:
     """The score that the table shows of a model; `UserError`, before anything is decoded, for one that it has not."""
-    if not model.is_seq2seq:
-        if asked is not None:
-            raise UserError(f"{directory} goes on with a text and has no score {asked!r}: leave out --score")
-        return "bits_per_byte"
-    outputs = pairs_of(model.run).outputs
-    if asked is not None and asked not in SCORES[outputs]:
-        raise UserError(f"{directory} has no score {asked!r}; there are {', '.join(SCORES[outputs])}")
-    require_scores(outputs)
-    return asked or MAIN_SCORE[outputs]
+    data = model.run.data
+    if isinstance(data, PairData):
+        require_scores(data.outputs)
+        known = list(SCORES[data.outputs])
+        main = MAIN_SCORE[data.outputs]
+    elif isinstance(data, LabelData):
+        known = list(LABEL_SCORES[data.outputs])
+        main = known[0]
+    else:
+        known = {"causal": ["bits_per_byte"], "masked": ["masked_accuracy"]}.get(model.run.objective.kind, [])
+        known = [*known, "perplexity"]
+        main = known[0]
+    if asked is not None and asked not in known:
+        raise UserError(f"{directory} has no score {asked!r}; there are {', '.join(known)}")
+    return asked or main
 
 
 def _row(
@@ -108,17 +115,13 @@ def _row(
     seconds, tokens = api.training_cost(directory)
     with reporter.phase(f"{name}: loss") as progress:
         report = model.evaluate(progress=progress, say=reporter.say, **places)
-    value, rate = report.bits_per_byte, None
-    if model.is_seq2seq:
-        pairs = model.pairs(say=told_already, **places)
-        sources = distinct_sources(pairs)
-        model.translations(sources[:1], **settings)  # the first call pays for what is set up once
-        began = time.perf_counter()
-        with reporter.phase(f"{name}: decoding") as progress:
-            found = model.translations(sources, progress=progress, **settings)
-        rate = len(sources) / (time.perf_counter() - began)
-        outputs = {source: best[0].text for source, best in zip(sources, found, strict=True)}
-        value = float(output_scores(outputs, pairs, pairs_of(model.run))[score])
+    rate, found = None, dict(report.to_dict())
+    if isinstance(model.run.data, PairData):
+        rate, scores = _decoded(model, model.run.data, name, places, settings, reporter)
+        found |= scores
+    elif score not in found:
+        found |= model.scores(say=told_already, **places)
+    value = found[score]
     return ComparedModel(
         name=name,
         kind=describe_model(model.network.config),
@@ -127,6 +130,26 @@ def _row(
         train_tokens=tokens,
         valid_loss=report.loss,
         score_name=score,
-        score=float("nan") if value is None else value,
+        score=float("nan") if value is None else float(value),
         sentences_per_s=rate,
     )
+
+
+def _decoded(
+    model: api.Model,
+    data: PairData,
+    name: str,
+    places: dict[str, Any],
+    settings: dict[str, Any],
+    reporter: TerminalReporter,
+) -> tuple[float, dict[str, Any]]:
+    """Sentences a second, and the scores of what was written."""
+    pairs = model.pairs(say=told_already, **places)
+    sources = distinct_sources(pairs)
+    model.translations(sources[:1], **settings)  # the first call pays for what is set up once
+    began = time.perf_counter()
+    with reporter.phase(f"{name}: decoding") as progress:
+        found = model.translations(sources, progress=progress, **settings)
+    rate = len(sources) / (time.perf_counter() - began)
+    outputs = {source: best[0].text for source, best in zip(sources, found, strict=True)}
+    return rate, dict(output_scores(outputs, pairs, data))
