@@ -1,130 +1,387 @@
-"""Noise: what is chosen follows its distributions, nothing leaks, nothing is lost."""
+"""Noise by its own rules: shares and lengths as the distributions say, nothing leaked, nothing lost, seeded.
+
+Bounds of statistics lie five standard deviations off, for seeds that are fixed.
+"""
+
+from collections.abc import Callable
+from math import exp, factorial, sqrt
 
 import numpy as np
+import numpy.typing as npt
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from glassformer.objectives.loss import NOT_SCORED
 from glassformer.objectives.noise import corrupt_spans, infill, mask_tokens, permute_sentences, restore_spans
 
+Ids = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
 MASK = 1
-TEXT = np.arange(100, 600)
+TEXT = np.arange(100, 200)
+"""Ids that may stand for text; no row of the tests holds one, so that a replacement is told from what stays."""
+SENTINELS = list(range(10, 20))
+
+few = settings(derandomize=True, max_examples=200, deadline=None)
+seeds = st.integers(0, 2**32 - 1)
 
 
-def masked(
-    seed: int, n: int = 200, share: float = 0.15, **options: object
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(seed)
-    ids = rng.choice(TEXT, n)
-    everywhere = np.ones(n, dtype=bool)
-    values = {"maskable": everywhere} | options
-    corrupted, labels = mask_tokens(ids, rng, mask_id=MASK, replacements=TEXT, share=share, **values)  # type: ignore[arg-type]
-    return ids, corrupted, labels
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
 
 
-def within(count: int, n: int, p: float) -> bool:
-    """Whether a binomial count is within five standard deviations."""
-    return abs(count - n * p) < 5 * np.sqrt(n * p * (1 - p))
+def row(n: int) -> Ids:
+    """Ids that all differ, and are neither masks nor sentinels nor replacements."""
+    return np.arange(1000, 1000 + n)
 
 
-def test_the_80_10_10_rule_by_its_binomial_expectations() -> None:
-    n_tokens = n_chosen = n_masked = n_same = 0
-    for seed in range(300):
-        ids, corrupted, labels = masked(seed)
-        chosen = labels != NOT_SCORED
-        assert (corrupted[~chosen] == ids[~chosen]).all() and (labels[chosen] == ids[chosen]).all()
-        n_tokens, n_chosen = n_tokens + len(ids), n_chosen + int(chosen.sum())
-        n_masked += int((corrupted[chosen] == MASK).sum())
-        n_same += int((corrupted[chosen] == ids[chosen]).sum())
-    assert within(n_chosen, n_tokens, 0.15)
-    assert within(n_masked, n_chosen, 0.8)
-    assert within(n_same, n_chosen, 0.1 + 0.1 / len(TEXT))  # a random token may be the same
+def mask(
+    token_ids: Ids, seed: int, maskable: Bools | None = None, continues: Bools | None = None, share: float = 0.15
+) -> tuple[Ids, Ids]:
+    return mask_tokens(
+        token_ids,
+        rng(seed),
+        mask_id=MASK,
+        replacements=TEXT,
+        maskable=np.ones(len(token_ids), dtype=bool) if maskable is None else maskable,
+        continues=continues,
+        share=share,
+    )
 
 
-def test_what_is_not_maskable_stays_and_one_is_always_chosen() -> None:
-    maskable = np.zeros(20, dtype=bool)
-    maskable[[3, 7]] = True
-    for seed in range(50):
-        ids, corrupted, labels = masked(seed, 20, 0.01, maskable=maskable)
-        assert set(np.flatnonzero(labels != NOT_SCORED)) <= {3, 7} and (labels != NOT_SCORED).any()
-        assert (corrupted[~maskable] == ids[~maskable]).all()
-    ids, corrupted, labels = masked(0, 5, maskable=np.zeros(5, dtype=bool))
-    assert (corrupted == ids).all() and (labels == NOT_SCORED).all()
+def assert_binomial(count: int, n: int, p: float) -> None:
+    assert abs(count - n * p) < 5 * sqrt(n * p * (1 - p)), f"{count} of {n}, for a probability of {p:.4f}"
 
 
-def test_words_are_chosen_whole_and_as_often_as_tokens_would_be() -> None:
-    continues = np.arange(300) % 3 != 0  # words of three tokens
-    n_words = n_chosen = 0
+# Masks: which
+
+
+@pytest.mark.parametrize("share", [0.05, 0.15, 0.4])
+def test_the_number_of_chosen_tokens_is_binomial(share: float) -> None:
+    n, n_rows = 200, 600
+    counts = np.array([(mask(row(n), seed, share=share)[1] != NOT_SCORED).sum() for seed in range(n_rows)])
+    assert_binomial(int(counts.sum()), n * n_rows, share)
+    # The variance too: a fixed count in every row would have the right mean.
+    variance = n * share * (1 - share)
+    assert abs(counts.var() / variance - 1) < 5 * sqrt(2 / n_rows)
+
+
+def test_every_place_is_as_likely_as_any_and_on_its_own() -> None:
+    n, n_rows = 20, 4000
+    chosen = np.array([mask(row(n), seed, share=0.3)[1] != NOT_SCORED for seed in range(n_rows)])
+    for count in chosen.sum(0).tolist():
+        assert_binomial(count, n_rows, 0.3)
+    for count in (chosen[:, 1:] & chosen[:, :-1]).sum(0).tolist():
+        assert_binomial(count, n_rows, 0.09)
+
+
+def test_of_the_chosen_80_percent_are_masked_10_replaced_and_10_stay() -> None:
+    original = row(4000)
+    corrupted, labels = mask(original, 5, share=0.5)
+    chosen = labels != NOT_SCORED
+    assert (labels[chosen] == original[chosen]).all() and (corrupted[~chosen] == original[~chosen]).all()
+    n = int(chosen.sum())
+    is_masked, stays = corrupted[chosen] == MASK, corrupted[chosen] == original[chosen]
+    is_replaced = np.isin(corrupted[chosen], TEXT)
+    assert (is_masked ^ is_replaced ^ stays).all()
+    assert_binomial(int(is_masked.sum()), n, 0.8)
+    assert_binomial(int(is_replaced.sum()), n, 0.1)
+    assert_binomial(int(stays.sum()), n, 0.1)
+
+
+def test_replacements_are_drawn_evenly_from_all_of_them() -> None:
+    corrupted, _ = mask(row(200_000), 0, share=0.5)
+    replaced = corrupted[np.isin(corrupted, TEXT)]
+    for replacement in TEXT.tolist():
+        assert_binomial(int((replaced == replacement).sum()), len(replaced), 1 / len(TEXT))
+
+
+def test_what_may_not_be_masked_is_neither_changed_nor_scored() -> None:
+    original = row(60)
+    for seed in range(100):
+        maskable = rng(seed).random(60) < 0.5
+        corrupted, labels = mask(original, seed, maskable, share=0.9)
+        assert (corrupted[~maskable] == original[~maskable]).all()
+        assert (labels[~maskable] == NOT_SCORED).all()
+        assert (labels[maskable] != NOT_SCORED).any()
+
+
+def test_a_target_is_in_the_input_only_where_the_rule_lets_it_stay() -> None:
+    original = row(2000)  # each id once: a target anywhere in the input is its own copy
+    corrupted, labels = mask(original, 8, share=0.5)
+    chosen = labels != NOT_SCORED
+    leaked = np.isin(labels, corrupted) & chosen
+    assert (corrupted[leaked] == labels[leaked]).all()
+    assert_binomial(int(leaked.sum()), int(chosen.sum()), 0.1)
+
+
+# Masks: whole words
+
+
+def words_of(lengths: list[int]) -> tuple[Bools, Ids]:
+    """Whether each token goes on with a word, and the word that it is of."""
+    word = np.repeat(np.arange(len(lengths)), lengths)
+    return np.concatenate(([False], word[1:] == word[:-1])), word
+
+
+@few
+@given(seed=seeds, lengths=st.lists(st.integers(1, 5), min_size=1, max_size=20), share=st.floats(0.05, 0.9))
+def test_words_are_chosen_whole_or_not_at_all(seed: int, lengths: list[int], share: float) -> None:
+    continues, word = words_of(lengths)
+    maskable = rng(seed).random(len(word)) < 0.8
+    _, labels = mask(row(len(word)), seed, maskable, continues, share)
+    chosen = labels != NOT_SCORED
+    for w in range(len(lengths)):
+        of_word = chosen[(word == w) & maskable]
+        assert of_word.all() or not of_word.any()
+    assert chosen.any() == maskable.any()
+    assert not chosen[~maskable].any()
+
+
+def test_the_share_is_counted_in_words_that_have_a_token_to_mask() -> None:
+    continues, word = words_of([1, 4] * 100)
+    maskable = np.arange(len(word)) >= 50  # the first 20 words are special
+    n_chosen = 0
     for seed in range(200):
-        _, _, labels = masked(seed, 300, continues=continues)
-        words = (labels != NOT_SCORED).reshape(-1, 3)
-        assert (words.all(axis=1) == words.any(axis=1)).all()
-        n_words, n_chosen = n_words + len(words), n_chosen + int(words.all(axis=1).sum())
-    assert within(n_chosen, n_words, 0.15)
+        _, labels = mask(row(len(word)), seed, maskable, continues)
+        n_chosen += len(np.unique(word[labels != NOT_SCORED]))
+    assert_binomial(n_chosen, 180 * 200, 0.15)
 
 
-def test_the_same_seed_gives_the_same_noise() -> None:
-    assert all((a == b).all() for a, b in zip(masked(3), masked(3), strict=True))
-    assert any((a != b).any() for a, b in zip(masked(3), masked(4), strict=True))
+def test_each_token_of_a_word_draws_its_own_fate() -> None:
+    continues, word = words_of([2] * 3000)
+    corrupted, labels = mask(row(len(word)), 0, None, continues, share=0.9)
+    is_masked = (corrupted == MASK).reshape(-1, 2)[labels[::2] != NOT_SCORED]
+    assert_binomial(int(is_masked.all(1).sum()), len(is_masked), 0.8**2)
+    assert_binomial(int((~is_masked).all(1).sum()), len(is_masked), 0.2**2)
 
 
-def test_infilling_removes_its_share_and_keeps_the_rest_in_order() -> None:
-    ids, removed, n_masks, n_empty = np.arange(100, 300), 0, 0, 0
-    for seed in range(300):
-        out = infill(ids, np.random.default_rng(seed), mask_id=MASK)
-        kept = out[out != MASK]
-        assert (np.diff(kept) > 0).all() and set(kept) <= set(ids), "a subsequence"
-        assert len(out) <= len(ids) and not ((out[1:] == MASK) & (out[:-1] == MASK)).any(), "masks do not touch"
-        removed += len(ids) - len(kept)
-        n_masks += int((out == MASK).sum())
-        gaps = np.diff(np.concatenate(([99], kept, [300]))) - 1  # tokens missing between neighbours
-        n_empty += int((out == MASK).sum()) - int((gaps > 0).sum())
-    assert removed == 300 * 60, "share × tokens, exactly"
-    assert abs(removed / (n_masks - n_empty) - 3 / (1 - np.exp(-3))) < 0.12, "Poisson lengths, those above 0"
-    assert abs(n_empty / n_masks - np.exp(-3)) < 0.012, "and as many of length 0"
+def test_the_tail_of_a_word_that_was_cut_off_is_a_word() -> None:
+    continues = np.array([True, True, False, True])
+    seen = {tuple((mask(row(4), seed, None, continues, share=0.5)[1] != NOT_SCORED).tolist()) for seed in range(60)}
+    assert seen == {(True, True, False, False), (False, False, True, True), (True, True, True, True)}
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 3])
-def test_infilling_of_tiny_rows(n: int) -> None:
-    for seed in range(20):
-        out = infill(np.arange(10, 10 + n), np.random.default_rng(seed), mask_id=MASK)
-        assert len(out) <= n
+# Masks: edges
 
 
-def test_sentences_are_shuffled_whole() -> None:
-    ids = np.arange(12)
-    ends = np.isin(ids, [3, 7])
-    seen = set()
-    for seed in range(60):
-        out = permute_sentences(ids, np.random.default_rng(seed), ends_sentence=ends)
-        seen.add(tuple(out[[0, -1]]))
-        assert sorted(out) == list(ids)
-        for begin, end in ((0, 4), (4, 8), (8, 12)):
-            place = int(np.flatnonzero(out == begin)[0])
-            assert (out[place : place + end - begin] == ids[begin:end]).all()
-    assert len(seen) == 6, "every order occurs"
-
-
-def test_spans_hold_what_the_source_lost_and_nothing_else() -> None:
-    sentinels = list(range(16))
+@pytest.mark.parametrize("n", [1, 2, 50])
+def test_one_token_is_chosen_where_a_share_is_too_small_for_any(n: int) -> None:
+    places = set()
     for seed in range(400):
-        rng = np.random.default_rng(seed)
-        n = int(rng.integers(1, 150))
-        ids = rng.choice(TEXT, n)
-        source, target = corrupt_spans(ids, rng, sentinel_ids=sentinels)
-        assert (restore_spans(source, target, sentinels) == ids).all()
-        used = [int(i) for i in source if i < 100]
-        assert used == list(range(len(used))) == [int(i) for i in target if i < 100], "in order, each once"
-        is_sentinel = source < 100
-        assert not (is_sentinel[1:] & is_sentinel[:-1]).any(), "spans do not touch"
-        removed = len(target) - len(used)
-        assert removed == min(max(round(0.15 * n), 1), max(n - 1, 1)) and len(source) == n - removed + len(used)
+        _, labels = mask(row(n), seed, share=1e-9)
+        assert (labels != NOT_SCORED).sum() == 1
+        places.add(int(np.argmax(labels != NOT_SCORED)))
+    assert places == set(range(n))
 
 
-def test_spans_are_as_long_as_asked_on_average_and_never_more_than_sentinels() -> None:
-    lengths = []
-    for seed in range(200):
-        _, target = corrupt_spans(TEXT[:200], np.random.default_rng(seed), sentinel_ids=list(range(32)))
-        lengths.append((target >= 100).sum() / (target < 100).sum())
-    assert np.mean(lengths) == pytest.approx(3.0)
-    _, target = corrupt_spans(TEXT[:400], np.random.default_rng(0), sentinel_ids=[5, 6])
-    assert (target < 100).sum() == 2
+@pytest.mark.parametrize("n", [0, 3])
+def test_a_row_with_nothing_to_mask_stays(n: int) -> None:
+    corrupted, labels = mask(row(n), 0, np.zeros(n, dtype=bool))
+    assert corrupted.tolist() == row(n).tolist() and labels.tolist() == [NOT_SCORED] * n
+
+
+# Text infilling
+
+
+def span_lengths(corrupted: Ids, n: int) -> list[int]:
+    """How many tokens each mask stands for: it is known from its neighbours, as the ids of a `row` count up."""
+    ids = np.concatenate(([999], corrupted, [1000 + n]))
+    return [int(ids[i + 1] - ids[i - 1] - 1) for i in np.flatnonzero(ids == MASK)]
+
+
+def letters(ids: Ids) -> str:
+    return "".join("_" if i == MASK else chr(ord("a") + i - 1000) for i in ids.tolist())
+
+
+@pytest.mark.parametrize("mean_length", [2.0, 3.0, 6.0])
+def test_lengths_of_spans_are_poisson_and_so_is_the_number_of_empty_ones(mean_length: float) -> None:
+    # A row so long that the one span which is cut does not tell.
+    n = 60_000
+    lengths = span_lengths(infill(row(n), rng(3), mask_id=MASK, mean_length=mean_length), n)
+    assert sum(lengths) == 0.3 * n
+    assert abs(np.mean(lengths) - mean_length) < 5 * sqrt(mean_length / len(lengths))
+    for length in range(int(2 * mean_length) + 2):
+        probability = exp(-mean_length) * mean_length**length / factorial(length)
+        assert_binomial(lengths.count(length), len(lengths), probability)
+
+
+def test_spans_lie_anywhere_though_less_often_at_the_ends() -> None:
+    n, n_rows = 40, 4000
+    taken, n_spans, first, last = np.zeros(n), 0, 0, 0
+    for seed in range(n_rows):
+        corrupted = infill(row(n), rng(seed), mask_id=MASK)
+        taken[~np.isin(row(n), corrupted)] += 1
+        n_spans += int((corrupted == MASK).sum())
+        first, last = first + int(corrupted[0] == MASK), last + int(corrupted[-1] == MASK)
+    # About the share; neighbours depend on each other, so the bound is no binomial's.
+    assert np.abs(taken[5:-5] / n_rows - 0.3).max() < 0.04
+    # The 28 tokens that are kept make 29 places, and the two ends are as likely as any other.
+    assert abs(first * 29 / n_spans - 1) < 0.15 and abs(last * 29 / n_spans - 1) < 0.15
+
+
+@few
+@given(seed=seeds, n=st.integers(0, 60), share=st.floats(0.0, 0.5), mean_length=st.floats(1.0, 8.0))
+def test_a_share_of_up_to_a_half_is_taken_and_what_is_left_is_in_its_order(
+    seed: int, n: int, share: float, mean_length: float
+) -> None:
+    corrupted = infill(row(n), rng(seed), mask_id=MASK, share=share, mean_length=mean_length)
+    left = corrupted[corrupted != MASK]
+    assert (np.diff(left) > 0).all() and np.isin(left, row(n)).all()
+    assert n - len(left) == sum(span_lengths(corrupted, n)) == round(share * n)
+
+
+@few
+@given(seed=seeds, n=st.integers(0, 60), share=st.floats(0.0, 1.0), mean_length=st.floats(0.5, 8.0))
+def test_masks_never_touch_and_a_row_never_grows(seed: int, n: int, share: float, mean_length: float) -> None:
+    corrupted = infill(row(n), rng(seed), mask_id=MASK, share=share, mean_length=mean_length)
+    is_mask = corrupted == MASK
+    assert not (is_mask[1:] & is_mask[:-1]).any()
+    assert len(corrupted) <= n
+    assert bool(is_mask.any()) == (round(share * n) > 0)
+    assert sum(span_lengths(corrupted, n)) <= round(share * n)
+
+
+@pytest.mark.parametrize("share", [0.8, 0.95, 1.0])
+def test_a_share_without_room_takes_what_there_is_room_for(share: float) -> None:
+    n = 3000  # spans of 3, each with a token behind it: 3 of 4, and a little more, as empty spans give way
+    corrupted = infill(row(n), rng(1), mask_id=MASK, share=share)
+    assert 0.73 < (corrupted == MASK).sum() / n + (n - len(corrupted)) / n < 0.79
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "expected"),
+    [(0, 0.3, {""}), (1, 0.3, {"a"}), (1, 0.9, {"_"}), (2, 0.3, {"_b", "a_"}), (2, 1.0, {"_", "_b", "a_"})],
+)
+def test_infilling_tiny_rows(n: int, share: float, expected: set[str]) -> None:
+    assert {letters(infill(row(n), rng(seed), mask_id=MASK, share=share)) for seed in range(100)} == expected
+
+
+# Sentence permutation
+
+
+@few
+@given(seed=seeds, ends=st.lists(st.booleans(), max_size=30))
+def test_sentences_move_whole(seed: int, ends: list[bool]) -> None:
+    original = row(len(ends))
+    permuted = permute_sentences(original, rng(seed), ends_sentence=np.array(ends, dtype=bool))
+    assert sorted(permuted.tolist()) == original.tolist()
+    following = dict(zip(permuted.tolist(), permuted.tolist()[1:], strict=False))
+    assert all(following[i] == i + 1 for i, end in zip(original.tolist()[:-1], ends, strict=False) if not end)
+
+
+def test_every_order_of_sentences_is_as_likely() -> None:
+    ends, n = np.array([False, True, True, False, True]), 6000
+    orders = [tuple(permute_sentences(row(5), rng(seed), ends_sentence=ends).tolist()) for seed in range(n)]
+    assert len(set(orders)) == 6
+    for order in set(orders):
+        assert_binomial(orders.count(order), n, 1 / 6)
+
+
+# Span corruption
+
+
+@few
+@given(
+    seed=seeds,
+    token_ids=st.lists(st.integers(100, 110), max_size=80),
+    share=st.floats(0.0, 1.0),
+    mean_length=st.floats(1.0, 8.0),
+    n_sentinels=st.integers(1, 10),
+)
+def test_spans_put_back_make_the_row(
+    seed: int, token_ids: list[int], share: float, mean_length: float, n_sentinels: int
+) -> None:
+    sentinels = SENTINELS[::-1][:n_sentinels]  # counting down, as T5's own do
+    original = np.array(token_ids, dtype=np.int64)
+    source, target = corrupt_spans(original, rng(seed), sentinel_ids=sentinels, share=share, mean_length=mean_length)
+    assert restore_spans(source, target, sentinels).tolist() == token_ids
+    in_source, in_target = np.isin(source, sentinels), np.isin(target, sentinels)
+    used = sentinels[: int(in_source.sum())]
+    assert source[in_source].tolist() == target[in_target].tolist() == used and used
+    assert in_target[0] and not (in_source[1:] & in_source[:-1]).any()
+    if token_ids:  # no span is empty
+        assert not (in_target[1:] & in_target[:-1]).any() and not in_target[-1]
+
+
+@pytest.mark.parametrize(
+    ("n", "share", "mean_length", "n_noise", "n_spans"),
+    [
+        (512, 0.15, 3.0, 77, 10),  # 26 spans, but for the sentinels
+        (100, 0.15, 3.0, 15, 5),
+        (40, 0.5, 2.0, 20, 10),
+        (40, 0.15, 3.0, 6, 2),
+        (10, 0.01, 3.0, 1, 1),
+        (10, 1.0, 3.0, 9, 1),
+        (10, 0.8, 1.0, 8, 2),
+        (2, 0.15, 3.0, 1, 1),
+        (2, 1.0, 1.0, 1, 1),
+        (1, 0.15, 3.0, 1, 1),
+        (0, 0.15, 3.0, 0, 1),
+    ],
+)
+def test_lengths_are_known_beforehand(n: int, share: float, mean_length: float, n_noise: int, n_spans: int) -> None:
+    for seed in range(20):
+        source, target = corrupt_spans(row(n), rng(seed), sentinel_ids=SENTINELS, share=share, mean_length=mean_length)
+        assert (len(source), len(target)) == (n - n_noise + n_spans, n_noise + n_spans)
+        assert sorted([*source.tolist(), *target.tolist()]) == sorted([*row(n).tolist(), *SENTINELS[:n_spans] * 2])
+
+
+def test_every_cut_into_spans_is_as_likely() -> None:
+    n = 4500
+    sources = []
+    for seed in range(n):
+        source, _ = corrupt_spans(row(8), rng(seed), sentinel_ids=SENTINELS, share=0.5, mean_length=2.0)
+        sources.append(tuple(source.tolist()))
+    assert len(set(sources)) == 9  # 4 tokens in 2 spans and 4 between them: 3 ways to cut each
+    for cut in set(sources):
+        assert_binomial(sources.count(cut), n, 1 / 9)
+
+
+def test_a_row_begins_with_what_is_kept_and_ends_with_a_span() -> None:
+    source, _ = corrupt_spans(row(30), rng(), sentinel_ids=SENTINELS)
+    assert source[0] == 1000 and source[-1] in SENTINELS
+
+
+def test_span_corruption_without_sentinels_is_refused() -> None:
+    with pytest.raises(ValueError, match="sentinel"):
+        corrupt_spans(row(5), rng(), sentinel_ids=[])
+
+
+@pytest.mark.parametrize(
+    ("target", "expected"),
+    [
+        ([10, 1001, 11, 1004], [1000, 1001, 1002, 1003, 1004]),
+        ([10, 1001, 11, 1004, 12], [1000, 1001, 1002, 1003, 1004]),  # closed by one sentinel more
+        ([11, 1004, 10, 1001], [1000, 1001, 1002, 1003, 1004]),
+        ([7, 10, 1001], [1000, 1001, 1002, 1003]),  # begun with no sentinel, and one never answered
+        ([12, 9], [1000, 1002, 1003]),
+        ([], [1000, 1002, 1003]),
+    ],
+)
+def test_what_a_model_wrote_is_put_where_its_sentinels_say(target: list[int], expected: list[int]) -> None:
+    source = np.array([1000, 10, 1002, 1003, 11])
+    assert restore_spans(source, np.array(target, dtype=np.int64), SENTINELS).tolist() == expected
+
+
+# All of them
+
+Noise = Callable[[Ids, np.random.Generator], tuple[Ids, ...]]
+EVERYWHERE, ENDS = np.ones(50, dtype=bool), np.arange(50) % 7 == 6
+NOISES: dict[str, Noise] = {
+    "mask_tokens": lambda ids, g: mask_tokens(ids, g, mask_id=MASK, replacements=TEXT, maskable=EVERYWHERE),
+    "infill": lambda ids, g: (infill(ids, g, mask_id=MASK),),
+    "permute_sentences": lambda ids, g: (permute_sentences(ids, g, ends_sentence=ENDS),),
+    "corrupt_spans": lambda ids, g: corrupt_spans(ids, g, sentinel_ids=SENTINELS),
+}
+
+
+@pytest.mark.parametrize("name", NOISES)
+def test_a_seed_is_a_noise_and_the_row_that_was_given_stays(name: str) -> None:
+    given_row = row(50)
+    given_row.flags.writeable = False
+    runs = [[part.tolist() for part in NOISES[name](given_row, rng(seed))] for seed in (0, 0, 1)]
+    assert runs[0] == runs[1] != runs[2]
+    for part in NOISES[name](given_row, rng()):
+        assert part.dtype == np.int64 and not np.shares_memory(part, given_row)
