@@ -15,6 +15,7 @@ from glassformer import config as c
 from glassformer.doctor import CHECKS, Report, Result, check, check_model
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
+from glassformer.models.stacks import Encoder
 
 STACK = c.Stack(2, 4, d_ff=32)
 OURS = {
@@ -60,10 +61,15 @@ def test_our_recurrent_models_pass(name: str) -> None:
     assert {n for n, s in status(report).items() if s == "not applicable"} == {"padding-left"}
 
 
-def test_a_head_that_is_not_over_tokens_is_refused() -> None:
-    config = c.TransformerConfig(encoder=STACK, d_model=32, vocab_size=V, head=c.SequenceHead())
-    with pytest.raises(UserError, match="over sequence"):
-        check_model(build_model(config))
+@pytest.mark.parametrize("head", [c.SequenceHead(n_labels=3), c.PositionHead(n_labels=3)])
+def test_a_model_of_labels_is_examined_by_its_hidden_states(
+    head: c.SequenceHead | c.PositionHead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = build_model(c.TransformerConfig(encoder=STACK, d_model=32, vocab_size=V, head=head))
+    assert check_model(network).ok
+    forward = Encoder.forward
+    monkeypatch.setattr(Encoder, "forward", lambda self, ids, mask=None, **others: forward(self, ids, None, **others))
+    assert "padding-right" in {name for name, found in status(check_model(network)).items() if found == "failed"}
 
 
 def test_a_layer_that_adds_nothing_hides_no_fault() -> None:

@@ -46,7 +46,7 @@ def embed(
     vectors = model.embed(texts, say=err)
     if output is not None:
         data = io.BytesIO()
-        np.save(data, vectors, allow_pickle=False)
+        np.save(data, vectors)
         files.write_bytes(output, data.getvalue())
         err(f"{output}: {vectors.shape[0]:,} vectors of {vectors.shape[1]:,}")
     if query is not None:
