@@ -83,6 +83,11 @@ class Model:
         """Whether it says a label for two texts at a time."""
         return isinstance(self.run.data, LabelData) and self.run.data.second_field is not None
 
+    @property
+    def says_numbers(self) -> bool:
+        """Whether its labels are numbers."""
+        return isinstance(self.run.data, LabelData) and self.run.data.outputs == "numbers"
+
     @overload
     def generate(self, prompt: str, *, slide: bool = False, **settings: Any) -> str: ...
     @overload

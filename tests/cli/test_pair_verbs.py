@@ -255,7 +255,7 @@ def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tm
         ('metric = "wer"', "", "result.metric is wer, and this run has"),
         ('metric = "bits_per_byte"', "", "result.metric is bits_per_byte"),
         ('metric = "bleu"', 'outputs = "pronunciations"', "result.metric is bleu"),
-        ('side = "test"', "", "only built-in pairs and labelled texts have a test side"),
+        ('side = "test"', "", "only built-in pairs and labelled texts"),
     ],
 )
 def test_reproduce_refuses_a_result_that_it_could_not_measure_before_it_trains(

@@ -81,7 +81,8 @@ def test_an_adapted_run_learns_little_resumes_and_merges_to_the_same_model(
     api.train(second, again / "run")
     merged = load_file(again / "run" / "model.safetensors")[f"{name}.weight"]
     update = after[f"{name}.lora_b"] @ after[f"{name}.lora_a"] * (16.0 / 2)
-    assert torch.allclose(merged, after[f"{name}.weight"] + update, atol=5e-3), "an adapted start is not lost"
+    assert update.abs().max() > 0.01, "a hundred times what a step of the second run moves a weight"
+    assert torch.allclose(merged, after[f"{name}.weight"] + update, atol=1e-4), "an adapted start is not lost"
 
 
 def test_a_vocabulary_grows_and_keeps_its_old_rows(tmp_path: Path) -> None:

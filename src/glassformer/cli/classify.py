@@ -48,12 +48,9 @@ def classify(
     for row, found in zip(rows, model.classify(rows, say=err), strict=True):
         shown = row if isinstance(row, str) else "\t".join(row)
         if json_:
-            print(
-                json.dumps(
-                    {"text": row, **({"classes": found} if "number" not in found else found)}, ensure_ascii=False
-                )
-            )
-        elif "number" in found:
+            said = found if model.says_numbers else {"classes": found}
+            print(json.dumps({"text": row} | said, ensure_ascii=False))
+        elif model.says_numbers:
             print(f"{found['number']:.4f}\t{cell(shown)}")
         else:
             for label, probability in sorted(found.items(), key=lambda item: -item[1])[:n]:

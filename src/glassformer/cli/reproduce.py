@@ -43,8 +43,8 @@ def main(argv: list[str]) -> int:
 def _check(run: Run, result: ExpectedResult) -> None:
     """`UserError` for a result that could not be measured, before hours of training."""
     data = run.data
-    if result.side == "test" and (isinstance(data, TextData) or not (data.path or "").startswith("builtin:")):
-        fail("result.side is test, and only built-in pairs and labelled texts have a test side of their own")
+    if result.side == "test" and _test_path(run) is None:
+        fail("result.side is test, and only built-in pairs and labelled texts, or a data.test_path, have a test side")
     known = {"loss"}
     if isinstance(data, PairData):
         known |= set(SCORES[data.outputs])
@@ -60,11 +60,19 @@ def _check(run: Run, result: ExpectedResult) -> None:
         fail(f"result.metric is {result.metric}, and this run has {', '.join(sorted(known))}")
 
 
+def _test_path(run: Run) -> str | None:
+    """Where the test data of a run stands; None where it has none."""
+    data = run.data
+    if isinstance(data, TextData):
+        return None
+    if isinstance(data, LabelData) and data.test_path is not None:
+        return data.test_path
+    return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
+
+
 def _reached(model: api.Model, result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
-    path = None
-    if result.side == "test":
-        path = f"{model.run.data.path}#test"
+    path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:
         value = model.evaluate(path, say=err).to_dict()[result.metric]
     else:

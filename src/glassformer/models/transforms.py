@@ -5,14 +5,13 @@ import fnmatch
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from glassformer.errors import UserError
-from glassformer.models.build import Network, build_model
 from glassformer.models.heads import TokenLogits
 
 # Low-rank adaptation
@@ -75,13 +74,6 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
     return list(chosen)
 
 
-def lora_parameters(network: nn.Module) -> dict[str, nn.Parameter]:
-    """The A and B of every adapted layer, by name: r · (in + out) numbers each."""
-    adapted = {name for name, m in network.named_modules() if isinstance(m, LoraLinear)}
-    names = {f"{name}.{which}" for name in adapted for which in ("lora_a", "lora_b")}
-    return {name: parameter for name, parameter in network.named_parameters() if name in names}
-
-
 def merge_lora(network: nn.Module) -> int:
     """Puts every update into its weight, in place: plain layers again. How many there were."""
     adapted = {name: m for name, m in network.named_modules() if isinstance(m, LoraLinear)}
@@ -141,21 +133,6 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor]) -> Taken:
         taken.append(name)
     left = set(stored) - set(taken)
     return Taken(taken, extended, new, [name for name in stored if name in left])
-
-
-def extend_rows(network: Network, vocab_size: int) -> Network:
-    """The same model with a larger (target) vocabulary: old rows to the bit, new ones drawn as its config says.
-
-    Raises `UserError` for a vocabulary that is smaller.
-    """
-    config = network.config
-    if vocab_size < config.vocab_size:
-        raise UserError(f"the vocabulary has {config.vocab_size} tokens and cannot be cut to {vocab_size}")
-    larger = build_model(replace(config, vocab_size=vocab_size)).to(next(network.parameters()))
-    taken = take_weights(larger, network.state_dict())
-    if taken.new:
-        raise ValueError(f"weights that the config does not know: {_summary(taken.new)}")
-    return larger.train(network.training)
 
 
 def similar(pattern: str, names: Iterable[str]) -> str:
