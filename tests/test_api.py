@@ -10,6 +10,8 @@ import torch
 import glassformer
 from glassformer import api
 from glassformer.errors import UserError
+from glassformer.inference.decode import generate, never_written
+from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.launch import Outcome
@@ -19,15 +21,15 @@ DRAWN = {"temperature": 1.5, "top_k": 0, "seed": 3, "max_new_tokens": 15}
 
 
 @pytest.fixture
-def model(trained: Outcome) -> api.Model:
+def model(trained: Outcome) -> Model:
     return api.load(trained.folder, device="cpu")
 
 
 def test_the_interface_is_that_of_the_package() -> None:
-    assert glassformer.load is api.load and glassformer.train is api.train and glassformer.Model is api.Model
+    assert glassformer.load is api.load and glassformer.train is api.train and glassformer.Model is Model
 
 
-def test_the_reported_loss_is_one_number(trained: Outcome, model: api.Model) -> None:
+def test_the_reported_loss_is_one_number(trained: Outcome, model: Model) -> None:
     """The trainer's last evaluation, the run's folder, its last checkpoint: equal to the last digit."""
     reported = trained.reports["valid"]
     assert model.evaluate() == reported
@@ -36,7 +38,7 @@ def test_the_reported_loss_is_one_number(trained: Outcome, model: api.Model) -> 
     assert reported.n_tokens > 100 and reported.bits_per_byte is not None
 
 
-def test_another_text_is_evaluated_as_a_whole(model: api.Model, tmp_path: Path) -> None:
+def test_another_text_is_evaluated_as_a_whole(model: Model, tmp_path: Path) -> None:
     text = made_up_text(20, seed=9)
     (tmp_path / "other.txt").write_text(text, "utf-8")
     seen: list[tuple[int, int]] = []
@@ -47,35 +49,35 @@ def test_another_text_is_evaluated_as_a_whole(model: api.Model, tmp_path: Path) 
         model.evaluate(tmp_path / "none.txt")
 
 
-def test_evaluation_needs_a_text(model: api.Model) -> None:
+def test_evaluation_needs_a_text(model: Model) -> None:
     nowhere = replace(model, run=replace(model.run, data=replace(model.run.data, path=None)))
     with pytest.raises(UserError, match=r"--data\.path FILE"):
         nowhere.evaluate()
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0.0, "max_new_tokens": 15}, DRAWN], ids=["greedy", "drawn"])
-def test_pitfall_32_prompts_together_give_what_each_gives_alone(model: api.Model, settings: Any) -> None:
+def test_pitfall_32_prompts_together_give_what_each_gives_alone(model: Model, settings: Any) -> None:
     prompts = ["a", "abc def ghi jab ", "", "日本 🙂"]
     assert model.generate(prompts, **settings) == [model.generate(prompt, **settings) for prompt in prompts]
 
 
-def test_the_seed_decides(model: api.Model) -> None:
+def test_the_seed_decides(model: Model) -> None:
     first, again, other = (model.generate("abc", **(DRAWN | {"seed": seed})) for seed in (1, 1, 2))
     assert first == again != other
 
 
-def test_pitfall_36_what_is_streamed_is_what_all_ids_decode_to(model: api.Model) -> None:
+def test_pitfall_36_what_is_streamed_is_what_all_ids_decode_to(model: Model) -> None:
     """An untrained model draws bytes that are often a part of a character."""
     fresh = replace(model, network=build_model(model.network.config).eval())
     for seed in range(5):
         pieces = [step[0] for step in fresh.stream(["a"], temperature=2.0, seed=seed, max_new_tokens=30)]
         ids: list[int] = []
-        steps = glassformer.api.generate(
+        steps = generate(
             fresh.network,
             [fresh.prompt_ids("a")],
             replace(fresh.generation, temperature=2.0, seed=seed, max_new_tokens=30),
             max_len=32,
-            never=api.never_written(fresh.tokenizer, fresh.network.config.vocab_size),
+            never=never_written(fresh.tokenizer, fresh.network.config.vocab_size),
         )
         for step in steps:
             if step[0] not in (None, fresh.tokenizer.eos_id):
@@ -85,7 +87,7 @@ def test_pitfall_36_what_is_streamed_is_what_all_ids_decode_to(model: api.Model)
         assert "".join(pieces) == fresh.tokenizer.decode(ids)
 
 
-def scripted(model: api.Model, text: str) -> api.Model:
+def scripted(model: Model, text: str) -> Model:
     """A model that writes this text byte by byte, whatever it reads."""
     ids = [model.tokenizer.vocab[token] for token in model.tokenizer.vocab if len(token) == 1]
     by_byte = {model.tokenizer.decode([i]): i for i in ids}
@@ -106,7 +108,7 @@ def scripted(model: api.Model, text: str) -> api.Model:
     return replace(model, network=Script())  # type: ignore[arg-type]
 
 
-def test_pitfall_36_a_character_of_many_bytes_is_streamed_whole(model: api.Model) -> None:
+def test_pitfall_36_a_character_of_many_bytes_is_streamed_whole(model: Model) -> None:
     writer = scripted(model, "é日🙂x")
     pieces = [step[0] for step in writer.stream(["a"], temperature=0.0, max_new_tokens=10)]
     assert pieces == ["", "é", "", "", "日", "", "", "", "🙂", "x", ""]
@@ -117,18 +119,18 @@ def test_pitfall_36_a_character_of_many_bytes_is_streamed_whole(model: api.Model
 @pytest.mark.parametrize(
     ("stop", "expected"), [("日", "é"), ("日🙂", "é"), ("x", "é日🙂"), ("é", ""), ("no", "é日🙂x")]
 )
-def test_stop_texts_end_the_text_and_are_no_part_of_it(model: api.Model, stop: str, expected: str) -> None:
+def test_stop_texts_end_the_text_and_are_no_part_of_it(model: Model, stop: str, expected: str) -> None:
     writer = scripted(model, "é日🙂x")
     assert writer.generate("a", temperature=0.0, max_new_tokens=10, stop=(stop,)) == expected
 
 
-def test_special_tokens_are_never_written(model: api.Model) -> None:
+def test_special_tokens_are_never_written(model: Model) -> None:
     fresh = replace(model, network=build_model(replace(model.network.config, vocab_size=4000)).eval())
     text = fresh.generate(["a"] * 8, temperature=3.0, max_new_tokens=31)
     assert not any(token in "".join(text) for token in model.tokenizer.special_tokens)
 
 
-def test_pitfall_33_a_prompt_longer_than_the_context(model: api.Model) -> None:
+def test_pitfall_33_a_prompt_longer_than_the_context(model: Model) -> None:
     long = "abc " * 60
     with pytest.raises(UserError, match="tokens and the model's context is 32: shorten it"):
         model.generate(long)
@@ -138,14 +140,14 @@ def test_pitfall_33_a_prompt_longer_than_the_context(model: api.Model) -> None:
     model.check_prompts([long], slide=True)
 
 
-def test_an_empty_prompt_starts_from_the_end_token_or_is_refused(model: api.Model) -> None:
+def test_an_empty_prompt_starts_from_the_end_token_or_is_refused(model: Model) -> None:
     assert model.prompt_ids("") == [model.tokenizer.eos_id]
     bare = replace(model, tokenizer=Tokenizer.train(["abc"], vocab_size=0, flavour="char", special_tokens=()))
     with pytest.raises(UserError, match="has no end token to start from"):
         bare.prompt_ids("")
 
 
-def test_no_prompts_give_no_texts(model: api.Model) -> None:
+def test_no_prompts_give_no_texts(model: Model) -> None:
     assert model.generate([]) == []
 
 
@@ -158,7 +160,7 @@ def test_loading_what_is_not_there(trained: Outcome, tmp_path: Path) -> None:
         api.load(trained.folder, device="cuda:9")
 
 
-def test_a_model_is_ready_to_use(model: api.Model) -> None:
+def test_a_model_is_ready_to_use(model: Model) -> None:
     assert not model.network.training
     assert model.run.name == "tiny" and model.generation.max_new_tokens == 12
     assert (model.network.config.vocab_size, model.network.config.eos_id) == (290, model.tokenizer.eos_id)

@@ -28,6 +28,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"objectives"},
     {"evaluation"},
     {"training"},
+    {"model"},
     {"api"},
     {"doctor"},
     {"interop"},

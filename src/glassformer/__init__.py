@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from glassformer import doctor, presets, recipes
-    from glassformer.api import Model, load, resume, train
+    from glassformer.api import load, resume, train
     from glassformer.config import Stack, TransformerConfig
     from glassformer.errors import UserError
+    from glassformer.model import Model
     from glassformer.models.build import build_model
     from glassformer.run_config import Run
     from glassformer.tokenization.tokenizer import Tokenizer
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Model": "glassformer.api",
+    "Model": "glassformer.model",
     "Run": "glassformer.run_config",
     "Stack": "glassformer.config",
     "Tokenizer": "glassformer.tokenization.tokenizer",

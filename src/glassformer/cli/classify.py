@@ -12,6 +12,7 @@ from glassformer.cli.given_texts import given_texts
 from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError
+from glassformer.model import Model
 
 
 def main(argv: list[str]) -> int:
@@ -58,7 +59,7 @@ def classify(
     return 0
 
 
-def _row(text: str, second: str | None, model: api.Model) -> str | tuple[str, str]:
+def _row(text: str, second: str | None, model: Model) -> str | tuple[str, str]:
     """One text, or two where the model reads pairs."""
     if second is not None:
         return text, second

@@ -19,6 +19,7 @@ from glassformer.evaluation.label_scores import LABEL_SCORES
 from glassformer.evaluation.pairs import SCORES, distinct_sources, output_scores, require_scores
 from glassformer.inspection.figures import check_path, save_figure
 from glassformer.inspection.plots import plot_comparison
+from glassformer.model import Model
 from glassformer.run_config import LabelData, PairData
 
 MAIN_SCORE = {"sentences": "bleu", "pronunciations": "wer"}
@@ -84,7 +85,7 @@ def _names(directories: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(directory) for directory in directories]
 
 
-def _score_of(model: api.Model, directory: Path, asked: str | None) -> str:
+def _score_of(model: Model, directory: Path, asked: str | None) -> str:
     """The score that the table shows of a model; `UserError`, before anything is decoded, for one that it has not."""
     data = model.run.data
     if isinstance(data, PairData):
@@ -106,7 +107,7 @@ def _score_of(model: api.Model, directory: Path, asked: str | None) -> str:
 def _row(
     name: str,
     directory: Path,
-    model: api.Model,
+    model: Model,
     places: dict[str, Any],
     score: str,
     settings: dict[str, Any],
@@ -136,7 +137,7 @@ def _row(
 
 
 def _decoded(
-    model: api.Model,
+    model: Model,
     data: PairData,
     name: str,
     places: dict[str, Any],

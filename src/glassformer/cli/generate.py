@@ -12,6 +12,7 @@ from glassformer import api, files
 from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
+from glassformer.model import Model
 
 BATCH = 32
 """Prompts of a file that are written together."""
@@ -89,7 +90,7 @@ def generate(
     return 0
 
 
-def _write(model: api.Model, prompt: str, slide: bool, settings: dict[str, Any]) -> None:
+def _write(model: Model, prompt: str, slide: bool, settings: dict[str, Any]) -> None:
     """Streams to the terminal; notes on the context go to standard error."""
     _note_context(model, prompt, slide)
     n_new = 0
@@ -102,14 +103,14 @@ def _write(model: api.Model, prompt: str, slide: bool, settings: dict[str, Any])
         err(f"the context of {max_len} tokens {what}")
 
 
-def _note_context(model: api.Model, prompt: str, slide: bool) -> None:
+def _note_context(model: Model, prompt: str, slide: bool) -> None:
     model.check_prompts([prompt], slide=slide)
     n_tokens, max_len = len(model.prompt_ids(prompt)), model.network.config.max_len
     if slide and n_tokens > max_len:
         err(f"the prompt has {n_tokens} tokens; its first {n_tokens - max_len} are outside of the context and dropped")
 
 
-def _converse(model: api.Model, slide: bool, settings: dict[str, Any]) -> None:
+def _converse(model: Model, slide: bool, settings: dict[str, Any]) -> None:
     err("type the beginning of a text and press Enter; Ctrl-D ends")
     while True:
         try:
@@ -144,9 +145,7 @@ def _prompts(source: str) -> Iterator[str]:
         yield record["prompt"]
 
 
-def _from_file(
-    model: api.Model, prompts: list[str], output: Path | None, slide: bool, settings: dict[str, Any]
-) -> None:
+def _from_file(model: Model, prompts: list[str], output: Path | None, slide: bool, settings: dict[str, Any]) -> None:
     """One JSON object a prompt, in order."""
     model.check_prompts(prompts, slide=slide)
     for prompt in prompts:

@@ -8,6 +8,7 @@ from glassformer.cli.progress import err
 from glassformer.cli.train import train
 from glassformer.evaluation.label_scores import LABEL_SCORES
 from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores
+from glassformer.model import Model
 from glassformer.run_config import CausalConfig, ExpectedResult, LabelData, MaskedConfig, PairData, Run, TextData
 
 HELP = """usage: glassformer reproduce RECIPE [--data.path FILE] [--out DIR] [--section.key value …]
@@ -70,7 +71,7 @@ def _test_path(run: Run) -> str | None:
     return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
 
 
-def _reached(model: api.Model, result: ExpectedResult) -> float:
+def _reached(model: Model, result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
     path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:

@@ -12,6 +12,7 @@ from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.progress import TerminalReporter, err
 from glassformer.data.records import lines
 from glassformer.errors import UserError
+from glassformer.model import Model
 
 
 def main(argv: list[str]) -> int:
@@ -66,7 +67,7 @@ def translate(
     return 0
 
 
-def load_ensemble(directories: Sequence[Path], checkpoint: int | None, device: str) -> api.Model:
+def load_ensemble(directories: Sequence[Path], checkpoint: int | None, device: str) -> Model:
     """The one model that is named, or an ensemble of several."""
     if not directories:
         raise UserError("name at least one model directory")
@@ -81,7 +82,7 @@ def _lines(input: str | None) -> list[str]:
     return lines(read_stdin() if input in (None, "-") else files.read_text(Path(str(input))))
 
 
-def _translated(model: api.Model, sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:
+def _translated(model: Model, sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:
     """The lines to print; an empty source has an empty target."""
     numbers = [number for number, source in enumerate(sources) if source.strip()]
     _check(model, sources, numbers)
@@ -107,7 +108,7 @@ def cell(text: str) -> str:
     return one_line(text).replace("\t", " ")
 
 
-def _check(model: api.Model, sources: list[str], numbers: list[int]) -> None:
+def _check(model: Model, sources: list[str], numbers: list[int]) -> None:
     """`UserError` that names the line of a source that cannot be read, before any is translated."""
     for number in numbers:
         try:
@@ -116,7 +117,7 @@ def _check(model: api.Model, sources: list[str], numbers: list[int]) -> None:
             raise UserError(f"line {number + 1}: {error}") from error
 
 
-def _interactive(model: api.Model, settings: dict[str, Any]) -> int:
+def _interactive(model: Model, settings: dict[str, Any]) -> int:
     err("one source a line; an empty line or Ctrl-D ends")
     while True:
         try:

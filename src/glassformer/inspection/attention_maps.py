@@ -11,7 +11,7 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_mode
 
 if TYPE_CHECKING:
-    from glassformer.api import Model
+    from glassformer.model import Model
 
 Kind = Literal["encoder", "decoder", "cross"]
 """Self-attention in one of the stacks, or the decoder's attention to the source."""

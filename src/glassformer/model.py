@@ -1,0 +1,346 @@
+"""A trained model in use: it writes, translates, fills, classifies, tags, embeds, and measures itself."""
+
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from glassformer.data.pair_files import Pair
+from glassformer.errors import UserError
+from glassformer.evaluation.label_scores import label_scores
+from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
+from glassformer.evaluation.pairs import translation_scores
+from glassformer.inference.classify import embed, encode_tagged, encode_texts, predict
+from glassformer.inference.decode import StopWatch, check_prompts, generate, never_written
+from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
+from glassformer.inference.translator import Translation, Translator
+from glassformer.models.build import Network
+from glassformer.objectives.masked import MaskedObjective
+from glassformer.recurrent_config import RecurrentConfig
+from glassformer.run_config import (
+    BeamConfig,
+    CausalConfig,
+    GenerationConfig,
+    InfillingConfig,
+    LabelData,
+    MaskedConfig,
+    ObjectiveConfig,
+    PairData,
+    Run,
+    Seq2SeqConfig,
+    SpansConfig,
+)
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.label_task import labels_of
+from glassformer.training.material import Tokenizers
+from glassformer.training.measure import Measurer
+from glassformer.training.text_objectives import sentinel_ids
+
+Progress = Callable[[int, int], None]
+Say = Callable[[str], None]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained network, its tokenizers and its defaults; what `load` gives."""
+
+    network: Network
+    tokenizer: Tokenizer
+    source_tokenizer: Tokenizer
+    """The same one where source and target share it."""
+    generation: GenerationConfig | BeamConfig
+    run: Run
+    device: torch.device
+    labels: tuple[str, ...] = ()
+    """Names of classes or tags, by number."""
+    others: tuple[Network, ...] = ()
+    """Further members of an ensemble (`ensemble`), which translation averages."""
+    data_digest: str | None = None
+    """Of the data that it was trained on; None where no state of training stands beside the model."""
+
+    @property
+    def is_seq2seq(self) -> bool:
+        """Whether it makes a target from a source; else it goes on with a text."""
+        config = self.network.config
+        return isinstance(config, RecurrentConfig) or (config.encoder is not None and config.decoder is not None)
+
+    @property
+    def reads_pairs(self) -> bool:
+        """Whether it says a label for two texts at a time."""
+        return isinstance(self.run.data, LabelData) and self.run.data.second_field is not None
+
+    @property
+    def says_numbers(self) -> bool:
+        """Whether its labels are numbers."""
+        return isinstance(self.run.data, LabelData) and self.run.data.outputs == "numbers"
+
+    @overload
+    def generate(self, prompt: str, *, slide: bool = False, **settings: Any) -> str: ...
+    @overload
+    def generate(self, prompt: Sequence[str], *, slide: bool = False, **settings: Any) -> list[str]: ...
+    def generate(self, prompt: str | Sequence[str], *, slide: bool = False, **settings: Any) -> str | list[str]:
+        """The continuation of a prompt, or of each of several; a batch gives what each gives alone.
+
+        `settings` are fields of `GenerationConfig` that replace the model's defaults. `slide` lets the context
+        slide; else a prompt that does not fit is a `UserError`.
+        """
+        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        texts = [""] * len(prompts)
+        for pieces in self.stream(prompts, slide=slide, **settings):
+            texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+        return texts[0] if isinstance(prompt, str) else texts
+
+    def stream(self, prompts: Sequence[str], *, slide: bool = False, **settings: Any) -> Iterator[list[str]]:
+        """Yields the new text of every prompt, step by step; no character is ever cut in two."""
+        if isinstance(settings.get("stop"), str):
+            settings["stop"] = (settings["stop"],)
+        if not isinstance(self.run.objective, (CausalConfig, Seq2SeqConfig)):
+            raise UserError(f"{self.run.name} learned to {_does(self.run.objective)}, and goes on with no text")
+        if self.is_seq2seq or not isinstance(self.generation, GenerationConfig):
+            raise UserError(f"{self.run.name} makes a target from a source: use it with translate, not generate")
+        config = replace(self.generation, **settings)
+        ids = [self.prompt_ids(prompt) for prompt in prompts]
+        streams = [self.tokenizer.stream() for _ in prompts]
+        watches = [StopWatch(config.stop) for _ in prompts]
+        pieces = [""] * len(prompts)
+        end_ids = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
+
+        def is_finished(row: int, token: int) -> bool:
+            pieces[row] = "" if token in end_ids else watches[row].push(streams[row].push(token))
+            return watches[row].stopped
+
+        steps = generate(
+            self.network,
+            ids,
+            config,
+            max_len=self.network.config.max_len,
+            end_ids=end_ids,
+            never=never_written(self.tokenizer, self.network.config.vocab_size),
+            slide=slide,
+            device=self.device,
+            is_finished=is_finished,
+        )
+        for _ in steps:
+            yield list(pieces)
+            pieces[:] = [""] * len(prompts)
+        yield [
+            "" if watch.stopped else watch.push(stream.flush()) + watch.flush()
+            for watch, stream in zip(watches, streams, strict=True)
+        ]
+
+    def check_prompts(self, prompts: Sequence[str], *, slide: bool = False) -> None:
+        """`UserError` when one of them cannot be gone on from, before any of them is."""
+        check_prompts([self.prompt_ids(prompt) for prompt in prompts], self.network.config.max_len, slide)
+
+    def prompt_ids(self, prompt: str) -> list[int]:
+        """The ids of a prompt; an empty one starts from the token that stands between documents."""
+        ids = self.tokenizer.encode(prompt)
+        if ids:
+            return ids
+        start = self.tokenizer.eos_id
+        if start is None:
+            raise UserError("the prompt is empty, and this tokenizer has no end token to start from: give a prompt")
+        return [start]
+
+    @overload
+    def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...
+    @overload
+    def translate(self, source: Sequence[str], *, prefix: str = "", **settings: Any) -> list[str]: ...
+    def translate(self, source: str | Sequence[str], *, prefix: str = "", **settings: Any) -> str | list[str]:
+        """The best target of a source, or of each of several; a batch gives what each gives alone.
+
+        `settings` are fields of `BeamConfig` that replace the model's defaults; `prefix` is how the target begins.
+        """
+        sources = [source] if isinstance(source, str) else list(source)
+        texts = [found[0].text for found in self.translations(sources, prefix=prefix, **settings)]
+        return texts[0] if isinstance(source, str) else texts
+
+    def translations(
+        self,
+        sources: Sequence[str],
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> list[list[Translation]]:
+        """The `n_best` targets of every source with their ids and scores, best first."""
+        config = self._beam(settings)
+        return self.translator.translate(sources, config, n_best=n_best, prefix=prefix, progress=progress)
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
+        """log p of each target given its source, in nats, and the number of its tokens, its end included."""
+        return self.translator.score(sources, targets)
+
+    @property
+    def translator(self) -> Translator:
+        """What translates with this model; `UserError` when it has no source."""
+        if not self.is_seq2seq:
+            raise UserError(f"{self.run.name} has no encoder and goes on with a text: use generate, not translate")
+        return Translator([self.network, *self.others], self.tokenizer, self.source_tokenizer, self.device)
+
+    def _beam(self, settings: dict[str, Any]) -> BeamConfig:
+        config = self.generation if isinstance(self.generation, BeamConfig) else BeamConfig()
+        return replace(config, **settings)
+
+    def encode_source(self, text: str) -> list[int]:
+        """The ids that the encoder reads, the end token included."""
+        return self.translator.source_ids(text)
+
+    def encode_target(self, text: str) -> list[int]:
+        """The ids that the decoder reads to predict a target: the start token and the target."""
+        return [self.translator.start_id, *self.tokenizer.encode(text)]
+
+    def evaluate(
+        self,
+        path: str | Path | None = None,
+        progress: Progress | None = None,
+        *,
+        source: str | Path | None = None,
+        target: str | Path | None = None,
+        say: Say = _warn,
+    ) -> LossReport:
+        """The reported loss on the validation side of the run's own data, or on the whole of other data.
+
+        Every target once; the trainer's number, by its own code. Text is cut into consecutive windows of the context
+        length; pairs are `source` and `target`, two aligned files, or `path`, one file that holds both. `say` is told
+        what is left out (`pairs`), and that the run's own data has changed since.
+        """
+        measure = self.measurer(say).measure(path, source, target)
+        autocast = torch.bfloat16 if self.run.train.precision == "bf16" else None
+        report = (lambda done: progress(done, measure.n_targets)) if progress else None
+        with evaluation_mode(self.network):
+            return evaluate_loss(
+                self.network, measure.objective, measure.batches(), self.device, measure.n_bytes, autocast, report
+            )
+
+    def scores(
+        self,
+        path: str | Path | None = None,
+        progress: Progress | None = None,
+        *,
+        source: str | Path | None = None,
+        target: str | Path | None = None,
+        say: Say = _warn,
+        **settings: Any,
+    ) -> dict[str, Any]:
+        """Scores on the same data, in percent: of what it writes for sources, of labels, of what it puts behind masks.
+
+        BLEU and chrF or error rates of pairs; accuracy, F1 and calibration of labels, with the whole report under
+        `report`; the accuracy behind masks. A model that goes on with a text has its loss alone: none.
+        """
+        if isinstance(self.run.objective, (CausalConfig, InfillingConfig, SpansConfig)):
+            return {}
+        measure = self.measurer(say).measure(path, source, target)
+        if isinstance(self.run.data, PairData):
+            return dict(
+                translation_scores(self.translator, measure.pairs, self.run.data, self._beam(settings), progress)
+            )
+        if isinstance(self.run.data, LabelData):
+            return label_scores(self.network, measure.examples, self.labels, self.run.data, self.device)
+        assert isinstance(measure.objective, MaskedObjective)
+        n_masked = int(measure.n_targets * measure.objective.share)
+        report = (lambda done: progress(done, n_masked)) if progress else None
+        return asdict(masked_scores(self.network, measure.objective, measure.batches(), self.device, report))
+
+    def pseudo_perplexity(
+        self, path: str | Path | None = None, progress: Progress | None = None, say: Say = _warn
+    ) -> float:
+        """exp of the mean -log p of every token of a text given all others: one forward a token."""
+        measure = self.measurer(say).measure(path)
+        if not isinstance(measure.objective, MaskedObjective):
+            raise UserError(f"{self.run.name} fills no masks, and pseudo-perplexity is for models that do")
+        report = (lambda done: progress(done, measure.n_targets)) if progress else None
+        return pseudo_perplexity(self.network, measure.objective, measure.batches(), self.device, report)
+
+    def pairs(
+        self,
+        path: str | Path | None = None,
+        source: str | Path | None = None,
+        target: str | Path | None = None,
+        say: Say = _warn,
+    ) -> list[Pair]:
+        """The validation pairs of the run that fit the model, or the pairs of some files.
+
+        `say` is told how many have an empty side, and how many of the run's own are too long, which are left out as
+        in training. Of other files a pair that is too long is a `UserError`: without it the scores would be others.
+        """
+        return self.measurer(say).pairs(path, source, target)[0]
+
+    def measurer(self, say: Say = _warn) -> Measurer:
+        """What finds and reads the data that the model is measured on."""
+        separate = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
+        tokenizers = Tokenizers(self.tokenizer, separate)
+        return Measurer(self.run, self.network.config, tokenizers, self.labels, self.data_digest, say)
+
+    def fill(self, text: str, n: int = 5, **settings: Any) -> Filling:
+        """What stands behind the `[MASK]`s of a text: candidates of an encoder, or a text that a denoiser writes.
+
+        `n` candidates for each mask; `settings` are fields of `BeamConfig`, for a denoiser.
+        """
+        objective = self.run.objective
+        if isinstance(objective, MaskedConfig):
+            return fill_masks(self.network, self.tokenizer, text, n, self.device)
+        if isinstance(objective, InfillingConfig):
+            return fill_by_writing(self.network, self.tokenizer, text, self._beam(settings), self.device)
+        if isinstance(objective, SpansConfig):
+            known = sentinel_ids(self.tokenizer)
+            return fill_spans(self.network, self.tokenizer, text, known, self._beam(settings), self.device)
+        raise UserError(f"{self.run.name} learned to {_does(objective)} and fills no masks")
+
+    def classify(self, texts: Sequence[str | tuple[str, str]], say: Say = _warn) -> list[dict[str, float]]:
+        """The probability of each class for each text or pair of texts, or, under `number`, the number it says."""
+        data = labels_of(self.run)
+        if data.outputs == "tags":
+            raise UserError(f"{self.run.name} tags words: use it with tag")
+        rows = [(text,) if isinstance(text, str) else text for text in texts]
+        for row in rows:
+            if (len(row) > 1) != self.reads_pairs:
+                raise UserError(f"{self.run.name} reads {'two texts' if self.reads_pairs else 'one text'} at a time")
+        examples, n_cut = encode_texts(self.tokenizer, rows, self.network.config.max_len)
+        if n_cut:
+            say(f"{n_cut:,} of {len(rows):,} texts are longer than {self.network.config.max_len:,} tokens and are cut")
+        logits = predict(self.network, examples, self.device)
+        if data.outputs == "numbers":
+            return [{"number": float(x[0])} for x in logits]
+        return [dict(zip(self.labels, x.softmax(dim=0).tolist(), strict=True)) for x in logits]
+
+    def tag(self, sentences: Sequence[Sequence[str]], say: Say = _warn) -> list[list[tuple[str, float]]]:
+        """The most probable tag of every word, and its probability; words behind the model's length have none."""
+        if labels_of(self.run).outputs != "tags":
+            raise UserError(f"{self.run.name} says a label for a whole text: use it with classify")
+        examples, n_cut = encode_tagged(self.tokenizer, sentences, self.network.config.max_len)
+        if n_cut:
+            longest = self.network.config.max_len
+            say(f"{n_cut:,} sentences are longer than {longest:,} tokens, and the words behind that have no tag")
+        found = []
+        for logits in predict(self.network, examples, self.device):
+            best = logits.softmax(dim=1).max(dim=1)
+            pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
+            found.append([(self.labels[i], p) for p, i in pairs])
+        return found
+
+    def embed(self, texts: Sequence[str], say: Say = _warn) -> npt.NDArray[np.float32]:
+        """(N, D) the mean of the last hidden states of each text: a vector of what it is about."""
+        if self.is_seq2seq:
+            raise UserError(f"{self.run.name} makes a target from a source; vectors come from a model of one stack")
+        examples, n_cut = encode_texts(self.tokenizer, [(text,) for text in texts], self.network.config.max_len)
+        if n_cut:
+            say(f"{n_cut:,} of {len(texts):,} texts are longer than {self.network.config.max_len:,} tokens and are cut")
+        return embed(self.network, examples, self.device)
+
+
+def _does(objective: ObjectiveConfig) -> str:
+    labels = {"classification": "say a label", "tagging": "tag words"}
+    others = {"causal": "go on with a text", "seq2seq": "write a target"}
+    return (labels | others).get(objective.kind, "fill masks")
