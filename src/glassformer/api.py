@@ -6,12 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from glassformer import files
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.model import Model
+from glassformer.models.transforms import merge_lora
 from glassformer.run_config import Run
 from glassformer.store import checkpoint
-from glassformer.store.model_directory import read_model
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import model_files, read_model, write_model_files
 from glassformer.training.launch import Outcome, choose_device, launch, relaunch
 from glassformer.training.material import LaunchReporter
 
@@ -34,6 +37,7 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -
         stored.run,
         where,
         stored.labels,
+        folder=Path(folder),
         data_digest=digest,
     )
 
@@ -49,6 +53,26 @@ def ensemble(models: Sequence[Model]) -> Model:
                     f"{name.replace('_', ' ')}: they cannot vote together"
                 )
     return replace(first, others=tuple(model.network for model in models[1:]))
+
+
+def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> int:
+    """Writes an adapted model (LoRA) as a plain one, every update added to its weight; how many layers were merged.
+
+    `UserError` when `out` exists, and when there is nothing to merge.
+    """
+    path, out = Path(folder) if step is None else checkpoint.find(Path(folder), step), Path(out)
+    if out.exists():
+        raise UserError(f"{out} exists already: name another --out")
+    files.require_writable(out)
+    stored = read_model(path)
+    n = merge_lora(stored.network)
+    if not n:
+        raise UserError(f"{folder} has no adapted layers: there is nothing to merge")
+    run = replace(stored.run, lora=None)
+    with files.new_folder(out) as new:
+        write_model_files(new, stored.network, stored.tokenizer, run, stored.source_tokenizer, stored.labels)
+        Manifest.of(new, "model", stored.manifest.step, model_files(stored.manifest)).write(new)
+    return n
 
 
 def training_cost(folder: str | Path) -> tuple[float | None, int | None]:

@@ -1,5 +1,6 @@
 """A trained model in use: it writes, translates, fills, classifies, tags, embeds, and measures itself."""
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,34 +11,36 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.pair_files import Pair
 from glassformer.errors import UserError
 from glassformer.evaluation.label_scores import label_scores
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
-from glassformer.inference.classify import embed, encode_tagged, encode_texts, predict
+from glassformer.inference.classify import predict
 from glassformer.inference.decode import StopWatch, check_prompts, generate, never_written
+from glassformer.inference.embed import embed
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MASKED
 from glassformer.recurrent_config import RecurrentConfig
 from glassformer.run_config import (
     BeamConfig,
     CausalConfig,
+    ClassificationConfig,
     GenerationConfig,
     InfillingConfig,
     LabelData,
     MaskedConfig,
-    ObjectiveConfig,
     PairData,
     Run,
-    Seq2SeqConfig,
     SpansConfig,
+    TaggingConfig,
 )
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.label_task import labels_of
 from glassformer.training.material import Tokenizers
 from glassformer.training.measure import Measurer
 from glassformer.training.text_objectives import sentinel_ids
@@ -65,6 +68,8 @@ class Model:
     """Names of classes or tags, by number."""
     others: tuple[Network, ...] = ()
     """Further members of an ensemble (`ensemble`), which translation averages."""
+    folder: Path | None = None
+    """Where it was loaded from."""
     data_digest: str | None = None
     """Of the data that it was trained on; None where no state of training stands beside the model."""
 
@@ -73,6 +78,22 @@ class Model:
         """Whether it makes a target from a source; else it goes on with a text."""
         config = self.network.config
         return isinstance(config, RecurrentConfig) or (config.encoder is not None and config.decoder is not None)
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return self.run.name if self.folder is None else str(self.folder)
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it predicts the next token of a text."""
+        return isinstance(self.run.objective, CausalConfig)
+
+    @property
+    def unit(self) -> str:
+        """What a loss is the mean of."""
+        units = {"masked": "chosen token", "classification": "text", "tagging": "word"}
+        return units.get(self.run.objective.kind, "token")
 
     @property
     def reads_pairs(self) -> bool:
@@ -104,10 +125,8 @@ class Model:
         """Yields the new text of every prompt, step by step; no character is ever cut in two."""
         if isinstance(settings.get("stop"), str):
             settings["stop"] = (settings["stop"],)
-        if not isinstance(self.run.objective, (CausalConfig, Seq2SeqConfig)):
-            raise UserError(f"{self.run.name} learned to {_does(self.run.objective)}, and goes on with no text")
-        if self.is_seq2seq or not isinstance(self.generation, GenerationConfig):
-            raise UserError(f"{self.run.name} makes a target from a source: use it with translate, not generate")
+        if not self.goes_on or not isinstance(self.generation, GenerationConfig):
+            raise self._is_for_other("generate")
         config = replace(self.generation, **settings)
         ids = [self.prompt_ids(prompt) for prompt in prompts]
         streams = [self.tokenizer.stream() for _ in prompts]
@@ -185,9 +204,13 @@ class Model:
     @property
     def translator(self) -> Translator:
         """What translates with this model; `UserError` when it has no source."""
-        if not self.is_seq2seq:
-            raise UserError(f"{self.run.name} has no encoder and goes on with a text: use generate, not translate")
+        self.require_source()
         return Translator([self.network, *self.others], self.tokenizer, self.source_tokenizer, self.device)
+
+    def require_source(self) -> None:
+        """`UserError` for a model that makes no target from a source."""
+        if not self.is_seq2seq:
+            raise self._is_for_other("translate")
 
     def _beam(self, settings: dict[str, Any]) -> BeamConfig:
         config = self.generation if isinstance(self.generation, BeamConfig) else BeamConfig()
@@ -249,7 +272,7 @@ class Model:
         if isinstance(self.run.data, LabelData):
             return label_scores(self.network, measure.examples, self.labels, self.run.data, self.device)
         assert isinstance(measure.objective, MaskedObjective)
-        n_masked = int(measure.n_targets * measure.objective.share)
+        n_masked = int(measure.n_targets * measure.objective.share * MASKED)
         report = (lambda done: progress(done, n_masked)) if progress else None
         return asdict(masked_scores(self.network, measure.objective, measure.batches(), self.device, report))
 
@@ -259,7 +282,7 @@ class Model:
         """exp of the mean -log p of every token of a text given all others: one forward a token."""
         measure = self.measurer(say).measure(path)
         if not isinstance(measure.objective, MaskedObjective):
-            raise UserError(f"{self.run.name} fills no masks, and pseudo-perplexity is for models that do")
+            raise UserError(f"{self.name} fills no masks, and pseudo-perplexity is for models that do")
         report = (lambda done: progress(done, measure.n_targets)) if progress else None
         return pseudo_perplexity(self.network, measure.objective, measure.batches(), self.device, report)
 
@@ -296,29 +319,28 @@ class Model:
         if isinstance(objective, SpansConfig):
             known = sentinel_ids(self.tokenizer)
             return fill_spans(self.network, self.tokenizer, text, known, self._beam(settings), self.device)
-        raise UserError(f"{self.run.name} learned to {_does(objective)} and fills no masks")
+        raise self._is_for_other("fill")
 
     def classify(self, texts: Sequence[str | tuple[str, str]], say: Say = _warn) -> list[dict[str, float]]:
         """The probability of each class for each text or pair of texts, or, under `number`, the number it says."""
-        data = labels_of(self.run)
-        if data.outputs == "tags":
-            raise UserError(f"{self.run.name} tags words: use it with tag")
+        if not isinstance(self.run.objective, ClassificationConfig):
+            raise self._is_for_other("classify")
         rows = [(text,) if isinstance(text, str) else text for text in texts]
         for row in rows:
             if (len(row) > 1) != self.reads_pairs:
-                raise UserError(f"{self.run.name} reads {'two texts' if self.reads_pairs else 'one text'} at a time")
+                raise UserError(f"{self.name} reads {'two texts' if self.reads_pairs else 'one text'} at a time")
         examples, n_cut = encode_texts(self.tokenizer, rows, self.network.config.max_len)
         if n_cut:
             say(f"{n_cut:,} of {len(rows):,} texts are longer than {self.network.config.max_len:,} tokens and are cut")
         logits = predict(self.network, examples, self.device)
-        if data.outputs == "numbers":
+        if self.says_numbers:
             return [{"number": float(x[0])} for x in logits]
         return [dict(zip(self.labels, x.softmax(dim=0).tolist(), strict=True)) for x in logits]
 
     def tag(self, sentences: Sequence[Sequence[str]], say: Say = _warn) -> list[list[tuple[str, float]]]:
         """The most probable tag of every word, and its probability; words behind the model's length have none."""
-        if labels_of(self.run).outputs != "tags":
-            raise UserError(f"{self.run.name} says a label for a whole text: use it with classify")
+        if not isinstance(self.run.objective, TaggingConfig):
+            raise self._is_for_other("tag")
         examples, n_cut = encode_tagged(self.tokenizer, sentences, self.network.config.max_len)
         if n_cut:
             longest = self.network.config.max_len
@@ -333,14 +355,30 @@ class Model:
     def embed(self, texts: Sequence[str], say: Say = _warn) -> npt.NDArray[np.float32]:
         """(N, D) the mean of the last hidden states of each text: a vector of what it is about."""
         if self.is_seq2seq:
-            raise UserError(f"{self.run.name} makes a target from a source; vectors come from a model of one stack")
+            raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
         examples, n_cut = encode_texts(self.tokenizer, [(text,) for text in texts], self.network.config.max_len)
         if n_cut:
             say(f"{n_cut:,} of {len(texts):,} texts are longer than {self.network.config.max_len:,} tokens and are cut")
         return embed(self.network, examples, self.device)
 
+    def text_ids(self, text: str) -> list[int]:
+        """The ids that an encoder reads: the text, and the special tokens that stand around it."""
+        (row,), _ = encode_texts(self.tokenizer, [(text,)], sys.maxsize)
+        return row.token_ids.tolist()
 
-def _does(objective: ObjectiveConfig) -> str:
-    labels = {"classification": "say a label", "tagging": "tag words"}
-    others = {"causal": "go on with a text", "seq2seq": "write a target"}
-    return (labels | others).get(objective.kind, "fill masks")
+    def _is_for_other(self, verb: str) -> UserError:
+        """What is said to someone who uses the model for what it has not learned."""
+        does, right = _LEARNED[self.run.objective.kind]
+        return UserError(f"{self.name} learned to {does}: use it with {right}, not {verb}")
+
+
+_LEARNED = {
+    "causal": ("go on with a text", "generate"),
+    "seq2seq": ("make a target from a source", "translate"),
+    "masked": ("fill masks", "fill"),
+    "infilling": ("fill masks", "fill"),
+    "spans": ("fill masks", "fill"),
+    "classification": ("say a label for a text", "classify"),
+    "tagging": ("tag words", "tag"),
+}
+"""What a model of each objective does, and the verb for it."""

@@ -36,8 +36,9 @@ def test_fill_gives_candidates_of_every_mask(glassformer: Glassformer, models: d
     found = json.loads(printed.out)
     assert printed.code == 0 and [len(of_mask) for of_mask in found["candidates"]] == [3, 3]
     for of_mask in found["candidates"]:
-        probabilities = [p for _, p in of_mask]
+        probabilities = [candidate["probability"] for candidate in of_mask]
         assert probabilities == sorted(probabilities, reverse=True) and 0 < sum(probabilities) <= 1
+        assert len({candidate["token_id"] for candidate in of_mask}) == 3
     assert "[MASK]" not in found["text"]
     shown = glassformer("fill", models["masked"].folder, "ab [MASK]").out.splitlines()
     assert len(shown) == 2 and shown[1].startswith("  mask 1: ") and "%" in shown[1]
@@ -57,7 +58,7 @@ def test_classify_one_text_a_file_and_standard_input(
     folder = models["classes"].folder
     line = glassformer("classify", folder, "the dog runs").out.rstrip("\n").split("\t")
     assert line[0] in ("cat", "dog") and 0.5 <= float(line[1]) <= 1 and line[2] == "the dog runs"
-    (tmp_path / "in.txt").write_text("the dog runs\n\nred cat\n")
+    (tmp_path / "in.txt").write_text("the dog runs\nred cat\n")
     both = glassformer("classify", folder, "--input", tmp_path / "in.txt", "--n", 2)
     assert len(both.out.splitlines()) == 4 and both.out.splitlines()[0].split("\t") == line
     piped = json.loads(glassformer("classify", folder, "--json", stdin="red cat\n").out)
@@ -106,7 +107,12 @@ def test_evaluate_prints_the_report_of_classes(glassformer: Glassformer, models:
     assert found["report"]["names"] == ["cat", "dog"] and len(found["report"]["matrix"]) == 2
     masked = json.loads(glassformer("evaluate", models["masked"].folder, "--json", "--pseudo-perplexity").out)
     assert masked["pseudo_perplexity"] > 1 and 0 <= masked["masked_accuracy"] <= 100
+    assert "nats per text" in printed and "n texts" in printed
+    assert "perplexity" not in glassformer("evaluate", models["numbers"].folder).out, "a density has none"
     assert glassformer("plot", "confusion", models["classes"].folder, "--out", "c.png").out == "c.png\n"
+    for kind in ("classes", "tags", "numbers", "masked"):
+        looked = glassformer("plot", "attention", models[kind].folder, "--text", "the dog", "--out", f"{kind}.png")
+        assert looked.code == 0 and Path(f"{kind}.png").stat().st_size > 5000
 
 
 def test_train_from_another_model_adapt_and_merge(
@@ -138,8 +144,15 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     require_one_sentence(glassformer("evaluate", classes, "--data.path", table), "columns text, class", "label")
     require_one_sentence(glassformer("evaluate", classes, "--data.path", strange), "horse", "cat, dog")
     require_one_sentence(glassformer("fill", masked, "no mask here"), "has no [MASK]")
-    require_one_sentence(glassformer("fill", classes, "a [MASK]"), "fills no masks")
-    require_one_sentence(glassformer("classify", masked, "a"), "has no labels")
+    require_one_sentence(glassformer("fill", masked, stdin="a [MASK]\nb\n"), "standard input:2", "has no [MASK]")
+    require_one_sentence(glassformer("fill", masked, "a [MASK]", "--n", 0), "1 at the least")
+    require_one_sentence(glassformer("fill", masked, "a [MASK]", "--beam", 2), "no beam")
+    require_one_sentence(glassformer("fill", models["spans"].folder, "a [MASK]", "--n", 2), "no candidates")
+    require_one_sentence(glassformer("fill", classes, "a [MASK]"), str(classes), "say a label", "use it with classify")
+    require_one_sentence(glassformer("classify", masked, "a"), "learned to fill masks: use it with fill")
+    require_one_sentence(glassformer("translate", classes, "--input", table), "use it with classify, not translate")
+    require_one_sentence(glassformer("embed", classes, "--query", "a", "--n", 0, stdin="b\n"), "--n is 0")
+    require_one_sentence(glassformer("classify", classes, stdin="a\n\nb\n"), "standard input:2", "empty")
     require_one_sentence(glassformer("classify", models["tags"].folder, "a"), "use it with tag")
     require_one_sentence(glassformer("tag", classes, "a"), "use it with classify")
     require_one_sentence(glassformer("generate", masked, "--prompt", "a"), "learned to fill masks")

@@ -1,5 +1,6 @@
 """Gathered weights are those of the forward, for every kind of model; and what of them is an alignment."""
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from configs import CONFIGS, CROSS, PAPER
+from glassformer import api
 from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import (
     alignment,
@@ -19,6 +21,8 @@ from glassformer.inspection.attention_maps import (
 from glassformer.models.build import build_model
 from glassformer.nn.attention import Tap, scoped
 from glassformer.recurrent_config import AttendAfter, AttendBefore, NoAttention, RecurrentConfig
+from glassformer.run_config import MaskedConfig
+from runs import text_run_of
 
 
 def ids(n_rows: int, n_tokens: int, vocab_size: int = 13) -> Tensor:
@@ -148,6 +152,7 @@ def handle(is_seq2seq: bool) -> Any:
         device=torch.device("cpu"),
         run=SimpleNamespace(name="mine"),
         is_seq2seq=is_seq2seq,
+        goes_on=not is_seq2seq,
         translator=SimpleNamespace(end_id=2),
         prompt_ids=words.encode,
         encode_source=lambda text: [*words.encode(text), 2],
@@ -177,6 +182,15 @@ def test_a_text_has_tokens_along_both_axes() -> None:
     assert reading.axes("decoder") == (["<5>", "<6>", "<7>"], ["<5>", "<6>", "<7>"])
     with pytest.raises(UserError, match="no self-attention in an encoder"):
         attention_layers(reading.weights, "encoder")
+
+
+def test_an_encoder_is_seen_between_its_special_tokens(tmp_path: Path) -> None:
+    model = api.load(api.train(text_run_of(tmp_path, MaskedConfig(), max_steps=1), tmp_path / "run").folder)
+    reading = read_text(model, "the dog")
+    rows, columns = reading.axes("encoder")
+    assert rows == columns and (rows[0], rows[-1]) == ("[CLS]", "[SEP]")
+    (_, last) = attention_layers(reading.weights, "encoder")
+    assert last.shape == (1, 2, len(rows), len(rows))
 
 
 def test_what_a_model_cannot_read_is_said() -> None:

@@ -1,5 +1,8 @@
 """Objectives that corrupt: targets never leak into inputs; logits of what is scored are those of the whole."""
 
+import itertools
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -55,6 +58,20 @@ def test_the_loss_is_that_of_all_logits_where_labels_stand(tokenizer: Tokenizer)
     assert sums.n_targets == int((batch.labels != NOT_SCORED).sum()) == len(batch.scored)  # type: ignore[arg-type]
 
 
+def test_no_special_token_is_chosen_or_put_in(tokenizer: Tokenizer) -> None:
+    """The end of a document stands in the middle of a row, where windows run over several."""
+    assert tokenizer.eos_id is not None
+    row = np.array([*tokenizer.encode(TEXT), tokenizer.eos_id, *tokenizer.encode(TEXT)])
+    place = 1 + len(tokenizer.encode(TEXT))  # behind [CLS]
+    special = {tokenizer.vocab[token] for token in tokenizer.special_tokens}
+    replaced = set()
+    for seed in range(300):
+        batch = objective(tokenizer, share=0.5).collate([Example(row)], np.random.default_rng(seed))
+        assert batch.labels[0, place] == NOT_SCORED and batch.token_ids[0, place] == tokenizer.eos_id
+        replaced |= set(batch.token_ids[0][batch.labels[0] != NOT_SCORED].tolist())
+    assert replaced & special == {tokenizer.mask_id} and len(replaced) > 0.9 * (tokenizer.vocab_size - len(special))
+
+
 def test_special_tokens_stand_around_rows_and_are_never_chosen(tokenizer: Tokenizer) -> None:
     for seed in range(30):
         batch = objective(tokenizer, share=0.5).collate(examples(tokenizer), np.random.default_rng(seed))
@@ -69,14 +86,33 @@ def test_a_step_decides_the_masks_and_the_next_one_other_masks(tokenizer: Tokeni
     assert torch.equal(draw(1), draw(1)) and not torch.equal(draw(1), draw(2))
 
 
-def test_whole_words_are_words_of_the_text(tokenizer: Tokenizer) -> None:
+@pytest.mark.parametrize("flavour", ["byte", "char"])
+def test_whole_words_are_words_of_the_text(flavour: Any) -> None:
+    """With accents and vowel signs that combine, an ideograph for itself, digits and underlines inside."""
+    words = ["naïve", "cafe\u0301s", "well", "known", "wordings", "हिन्दी", "東", "京", "42nd", "re_read"]
+    text = "naïve cafe\u0301s, well-known wordings. हिन्दी 東京 42nd re_read"
+    tokenizer = Tokenizer.train([text], vocab_size=270, flavour=flavour)
+    ids = np.array(tokenizer.encode(text))
+    ends = np.cumsum([len(tokenizer.pieces[i]) for i in ids])
+    begins = [text.encode().index(word.encode()) for word in words]
+    places = [
+        np.flatnonzero((ends > begin) & (ends <= begin + len(word.encode())))
+        for begin, word in zip(begins, words, strict=True)
+    ]
+    assert sum(map(len, places)) > 2 * len(words), "words of several tokens"
     whole = objective(tokenizer, whole_words=True, share=0.3)
-    edges = word_edges(tokenizer)
-    for seed in range(20):
-        batch = whole.collate(examples(tokenizer)[:1], np.random.default_rng(seed))
-        row = whole.whole(examples(tokenizer)[0].token_ids)
-        chosen, continues = (batch.labels[0] != NOT_SCORED).numpy(), edges.continues(row)
-        assert (chosen[1:][continues[1:]] == chosen[:-1][continues[1:]]).all()
+    chosen = np.array(
+        [
+            (whole.collate([Example(ids)], np.random.default_rng(seed)).labels[0, 1:-1] != NOT_SCORED).numpy()
+            for seed in range(60)
+        ]
+    )
+    for place in places:
+        assert (chosen[:, place] == chosen[:, place[:1]]).all() and 0 < chosen[:, place[0]].mean() < 1
+    firsts = chosen[:, [place[0] for place in places]]
+    for one, other in itertools.combinations(range(len(words)), 2):
+        if flavour == "char" or words[other] != "京":  # bytes of two ideographs do not tell where one ends
+            assert (firsts[:, one] != firsts[:, other]).any(), (words[one], words[other])
 
 
 def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer) -> None:

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.inference.fill import restore_spans
 from glassformer.objectives.loss import NOT_SCORED
-from glassformer.objectives.noise import corrupt_spans, infill, mask_tokens, permute_sentences, restore_spans
+from glassformer.objectives.noise import corrupt_spans, infill, mask_tokens, permute_sentences
 
 Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
@@ -296,7 +297,7 @@ def test_spans_put_back_make_the_row(
     sentinels = SENTINELS[::-1][:n_sentinels]  # counting down, as T5's own do
     original = np.array(token_ids, dtype=np.int64)
     source, target = corrupt_spans(original, rng(seed), sentinel_ids=sentinels, share=share, mean_length=mean_length)
-    assert restore_spans(source, target, sentinels).tolist() == token_ids
+    assert restore_spans(source.tolist(), target.tolist(), sentinels) == token_ids
     in_source, in_target = np.isin(source, sentinels), np.isin(target, sentinels)
     used = sentinels[: int(in_source.sum())]
     assert source[in_source].tolist() == target[in_target].tolist() == used and used
@@ -362,7 +363,7 @@ def test_span_corruption_without_sentinels_is_refused() -> None:
 )
 def test_what_a_model_wrote_is_put_where_its_sentinels_say(target: list[int], expected: list[int]) -> None:
     source = np.array([1000, 10, 1002, 1003, 11])
-    assert restore_spans(source, np.array(target, dtype=np.int64), SENTINELS).tolist() == expected
+    assert restore_spans(source.tolist(), target, SENTINELS) == expected
 
 
 # All of them

@@ -123,3 +123,65 @@ def test_starts_that_cannot_be_are_refused(
     with pytest.raises(UserError, match=words):
         api.train(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_padded_vocabulary_is_no_reason_to_leave_the_table(tmp_path: Path) -> None:
+    run = text_run_of(tmp_path, MaskedConfig(), max_steps=2)
+    first = api.train(replace(run, model=replace(run.model, vocab_size=320)), tmp_path / "first")
+    told = Recording()
+    second = api.train(tuned(tmp_path, first.folder), tmp_path / "second", told)
+    old, new = api.load(first.folder), api.load(second.folder)
+    n = old.tokenizer.vocab_size
+    assert old.network.config.vocab_size == 320 > n == new.network.config.vocab_size
+    assert not any("left behind: encoder.embeddings" in line or "new: encoder" in line for line in told.said), told.said
+
+
+@pytest.mark.parametrize("names", [("cat", "dog"), ("one", "two")])
+def test_a_head_of_other_labels_is_new(tmp_path: Path, names: tuple[str, str]) -> None:
+    first = api.train(label_run(tmp_path, max_steps=2), tmp_path / "first")
+    path = Path(label_run(tmp_path).data.path or "")  # type: ignore[union-attr]
+    lines = path.read_text().replace("\tcat\t", f"\t{names[0]}\t").replace("\tdog\t", f"\t{names[1]}\t")
+    (tmp_path / "other.tsv").write_text(lines)
+    run = label_run(tmp_path, data={"path": str(tmp_path / "other.tsv")}, max_steps=1)
+    told = Recording()
+    api.train(replace(run, init=InitConfig(path=str(first.folder))), tmp_path / "second", told)
+    said = "\n".join(told.said)
+    assert ("new: output.proj.weight, output.proj.bias" in said) == (names == ("one", "two"))
+    assert ("left behind: output.proj.weight, output.proj.bias" in said) == (names == ("one", "two"))
+
+
+def test_an_adapted_run_that_would_never_learn_what_is_new_is_refused(masked: Outcome, tmp_path: Path) -> None:
+    run = text_run_of(tmp_path, SpansConfig(n_sentinels=4), max_steps=1)
+    run = replace(run, init=InitConfig(path=str(masked.folder), model="recipe"), lora=LoraConfig(rank=2))
+    with pytest.raises(UserError, match=r"would stay as they were drawn.*leave out"):
+        api.train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_new_label_head_learns_whole_beside_the_updates(masked: Outcome, tmp_path: Path) -> None:
+    run = replace(tuned(tmp_path, masked.folder), lora=LoraConfig(rank=2))
+    few = api.train(replace(run, train=replace(run.train, max_steps=1)), tmp_path / "few")
+    many = api.train(run, tmp_path / "many")
+    one, other = (load_file(outcome.folder / "model.safetensors")["output.proj.weight"] for outcome in (few, many))
+    assert not torch.equal(one, other)
+
+
+def test_pairs_of_texts_bring_token_types_to_a_model_without(masked: Outcome, tmp_path: Path) -> None:
+    run = tuned(tmp_path, masked.folder)
+    run = replace(run, data=replace(run.data, second_field="other"))
+    with pytest.raises(UserError, match=r"token types.*--model\.n-token-types 2"):
+        api.train(run, tmp_path / "run")
+    told = Recording()
+    outcome = api.train(replace(run, model=replace(run.model, n_token_types=2)), tmp_path / "run", told)
+    assert any("new: encoder.embeddings.token_types.weight" in line for line in told.said), told.said
+    model = api.load(outcome.folder)
+    one, other = model.classify([("the dog", "red tree"), ("the dog red tree", "red tree")])
+    assert one != other and model.reads_pairs
+
+
+def test_the_vocabulary_of_a_start_is_told_as_its_own(masked: Outcome, tmp_path: Path) -> None:
+    told = Recording()
+    outcome = api.train(tuned(tmp_path, masked.folder), tmp_path / "run", told)
+    assert not any("the text gives no" in line for line in told.said)
+    assert any(line.startswith("model and tokenizer are those of") for line in told.said)
+    assert api.load(outcome.folder).run.tokenizer == api.load(masked.folder).run.tokenizer

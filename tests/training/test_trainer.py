@@ -1,27 +1,30 @@
 """The loop: what it evaluates, keeps, publishes, refuses and says."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from glassformer import api
 from glassformer.api import Silent
 from glassformer.config import TokenHead
-from glassformer.data.batching import Example, Windows
+from glassformer.data.batching import Batch, Example, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
-from glassformer.run_config import ExampleRows, TokenizerConfig
+from glassformer.objectives.masked import MaskedObjective
+from glassformer.run_config import ExampleRows, MaskedConfig, TokenizerConfig
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.train_config import AdamWConfig, EarlyStopping
 from glassformer.training import launch
-from runs import MODEL, Recording, metrics, signal_at, tiny_run, write_documents, write_text
+from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, write_documents, write_text
 
 ROUGH = AdamWConfig(learning_rate=0.5)
 
@@ -214,3 +217,25 @@ def test_rows_of_the_table_beyond_the_vocabulary_are_never_written(tmp_path: Pat
     )
     assert len(reporter.evaluations) == 2
     assert api.load(outcome.folder).generate("abc", max_new_tokens=20)
+
+
+def test_every_step_and_every_seed_masks_other_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise of a step is a function of (seed, step): the same again, and never that of another step."""
+    run = text_run_of(tmp_path, MaskedConfig(), max_steps=3, batch_size=2)
+    row = np.arange(30, 60)
+    monkeypatch.setattr(Windows, "batch", lambda self, step: [Example(row), Example(row)])
+    seen: list[tuple[bytes, ...]] = []
+    collate = MaskedObjective.collate
+
+    def recorded(self: MaskedObjective, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+        batch = collate(self, examples, rng)
+        if any(example.token_ids is row for example in examples):
+            seen.append(tuple(labels.numpy().tobytes() for labels in batch.labels))
+        return batch
+
+    monkeypatch.setattr(MaskedObjective, "collate", recorded)
+    for seed in (1, 2, 1):
+        train = replace(run.train, seed=seed)
+        api.train(replace(run, train=train), tmp_path / f"{len(seen)}")
+    assert len(seen) == 9 and seen[:3] == seen[6:]
+    assert len({labels for step in seen[:6] for labels in step}) == 12, "two rows of six steps, none alike"

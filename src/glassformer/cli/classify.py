@@ -43,9 +43,14 @@ def classify(
     """
     if n < 1:
         raise UserError(f"--n is {n} and must be at least 1")
-    texts = given_texts(text, input)
+    given = given_texts(text, input)
+    if second is not None and given.source is not None:
+        raise UserError("--second goes with a text on the command line; in a file a tab stands between the two")
     model = api.load(directory, step=checkpoint, device=device)
-    rows = [_row(one, second, model) for one in texts]
+    rows = []
+    for place, one in enumerate(given.texts):
+        with given.at(place):
+            rows.append(_row(one, second, model))
     for row, found in zip(rows, model.classify(rows, say=err), strict=True):
         shown = row if isinstance(row, str) else "\t".join(row)
         if json_:
@@ -61,9 +66,9 @@ def classify(
 
 def _row(text: str, second: str | None, model: Model) -> str | tuple[str, str]:
     """One text, or two where the model reads pairs."""
-    if second is not None:
-        return text, second
-    if model.reads_pairs and "\t" in text:
-        one, other = text.split("\t", 1)
-        return one, other
-    return text
+    if second is not None or not model.reads_pairs:
+        return text if second is None else (text, second)
+    one, tab, other = text.partition("\t")
+    if not tab:
+        raise UserError("the model reads pairs of texts: give --second TEXT, or put a tab between the two of a line")
+    return one, other

@@ -11,6 +11,7 @@ from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
+from glassformer.inference.embed import nearest
 
 
 def main(argv: list[str]) -> int:
@@ -37,11 +38,13 @@ def embed(
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
     """
+    if n < 1:
+        raise UserError(f"--n is {n} and must be at least 1")
     if output is None and query is None:
         raise UserError("say what to make: --output FILE.npy, or --query TEXT for the nearest lines")
     if output is not None:
         files.require_file_place(output)
-    texts = given_texts(None, input)
+    texts = given_texts(None, input).texts
     model = api.load(directory, step=checkpoint, device=device)
     vectors = model.embed(texts, say=err)
     if output is not None:
@@ -50,17 +53,6 @@ def embed(
         files.write_bytes(output, data.getvalue())
         err(f"{output}: {vectors.shape[0]:,} vectors of {vectors.shape[1]:,}")
     if query is not None:
-        cosines = cosine(vectors, model.embed([query], say=err)[0])
-        for place in np.argsort(-cosines, kind="stable")[:n].tolist():
-            print(f"{cosines[place]:.4f}\t{texts[place]}")
+        for place, cosine in nearest(vectors, model.embed([query], say=err)[0], n):
+            print(f"{cosine:.4f}\t{texts[place]}")
     return 0
-
-
-def cosine(vectors: np.ndarray, query: np.ndarray) -> np.ndarray:
-    """(N,) the cosine of the angle between each vector and the query; 0 for a vector of zeros.
-
-    >>> cosine(np.array([[2.0, 0.0], [0.0, 1.0]]), np.array([1.0, 0.0])).tolist()
-    [1.0, 0.0]
-    """
-    lengths = np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
-    return (vectors @ query) / np.where(lengths == 0, 1, lengths)

@@ -39,7 +39,7 @@ def evaluate(
 
     Args:
         directory: The model directory.
-        data_path: A text, or one file of pairs, to evaluate as a whole; by default the run's own validation data.
+        data_path: A text, one file of pairs, or labelled texts, as a whole; by default the run's own validation data.
         data_source: The source side of pairs: a text file, one sentence a line.
         data_target: The target side: line i is the target of line i.
         beam: Hypotheses of a source that live at once; 1 is greedy; by default as the model says.
@@ -71,10 +71,12 @@ def evaluate(
         json.dump(values if report is None else values | {"report": report.to_dict()}, sys.stdout)
         print()
         return 0
-    units = {"loss": " nats per token", "smoothed_loss": " nats per token, label smoothing included"}
+    nats = f" nats per {model.unit}"
+    units = {"loss": nats, "smoothed_loss": f"{nats}, label smoothing included"}
     for name, value in values.items():
         if value is not None:
-            print(f"{name.replace('_', ' '):<21}{_shown(value)}{units.get(name, '')}")
+            shown = f"n {model.unit}s" if name == "n_tokens" else name.replace("_", " ")
+            print(f"{shown:<21}{_shown(value)}{units.get(name, '')}")
     if report is not None:
         print(f"\n{report}")
     return 0

@@ -1,6 +1,7 @@
 """glassformer fill DIR "The [MASK] sat" """
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +11,8 @@ from glassformer import api
 from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
 from glassformer.cli.translate import one_line
+from glassformer.errors import UserError
+from glassformer.inference.fill import require_mask
 
 
 def main(argv: list[str]) -> int:
@@ -20,7 +23,7 @@ def fill(
     directory: tyro.conf.Positional[Path],
     text: tyro.conf.Positional[str | None] = None,
     input: str | None = None,
-    n: int = 5,
+    n: int | None = None,
     beam: int | None = None,
     checkpoint: int | None = None,
     device: str = "auto",
@@ -32,23 +35,36 @@ def fill(
         directory: The model directory.
         text: A text with one [MASK] or several.
         input: A file with a text a line, or - for standard input, which is read where no text is given.
-        n: Candidates of each mask.
+        n: Candidates of each mask, 5 by default; a denoiser writes whole texts and has none.
         beam: Of a denoiser, hypotheses that live at once; 1 is greedy.
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
         json_: Print a JSON object a text.
     """
-    texts = given_texts(text, input)
+    given = given_texts(text, input)
+    for place, one in enumerate(given.texts):
+        with given.at(place):
+            require_mask(one)
     model = api.load(directory, step=checkpoint, device=device)
+    is_denoiser = model.is_seq2seq
+    if n is not None and is_denoiser:
+        raise UserError(f"{directory} writes whole texts and has no candidates: leave out --n")
+    if beam is not None and not is_denoiser:
+        raise UserError(f"{directory} has candidates of each mask and no beam: leave out --beam")
     settings: dict[str, Any] = {} if beam is None else {"beam": beam}
-    for one in texts:
-        filling = model.fill(one, n, **settings)
+    for place, one in enumerate(given.texts):
+        with given.at(place):
+            filling = model.fill(one, 5 if n is None else n, **settings)
         if json_:
-            candidates = [[[c.text, c.probability] for c in of_mask] for of_mask in filling.candidates]
-            print(json.dumps({"text": filling.text, "candidates": candidates}, ensure_ascii=False))
+            print(json.dumps(asdict(filling), ensure_ascii=False))
             continue
         print(one_line(filling.text))
         for number, of_mask in enumerate(filling.candidates, 1):
-            shown = "  ".join(f"{c.text} {100 * c.probability:.1f} %" for c in of_mask)
+            shown = "  ".join(f"{_readable(c.text)} {100 * c.probability:.1f} %" for c in of_mask)
             print(f"  mask {number}: {shown}")
     return 0
+
+
+def _readable(token: str) -> str:
+    """A token without the space around it; one of white space alone as Python writes it."""
+    return token.strip() or repr(token)

@@ -1,6 +1,8 @@
 """Texts that a verb reads: one on the command line, the lines of a file, or those of standard input."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from glassformer import files
@@ -9,15 +11,40 @@ from glassformer.data.records import lines
 from glassformer.errors import UserError
 
 
-def given_texts(text: str | None, input: str | None) -> list[str]:
-    """One text a line, without empty lines; `UserError` when there is none, or when both are given."""
+@dataclass(frozen=True)
+class GivenTexts:
+    """One text a line, and where they stood."""
+
+    texts: list[str]
+    source: str | None
+    """A file, or standard input; none where the text stood on the command line."""
+
+    def where(self, place: int) -> str:
+        """How a message about a text begins: `notes.txt:3: `."""
+        return "" if self.source is None else f"{self.source}:{place + 1}: "
+
+    @contextmanager
+    def at(self, place: int) -> Iterator[None]:
+        """Names the place of a text in what is said of it."""
+        try:
+            yield
+        except UserError as error:
+            raise UserError(f"{self.where(place)}{error}") from error
+
+
+def given_texts(text: str | None, input: str | None) -> GivenTexts:
+    """`UserError` when there is none, when both are given, and for an empty line: each gives a line, or a row."""
     if text is not None and input is not None:
         raise UserError("give a text or --input FILE, not both")
     if text is not None:
-        found: Sequence[str] = [text]
+        found = GivenTexts([text], None)
+    elif input in (None, "-"):
+        found = GivenTexts(lines(read_stdin()), "standard input")
     else:
-        found = lines(read_stdin() if input in (None, "-") else files.read_text(Path(str(input))))
-    texts = [line for line in found if line.strip()]
-    if not texts:
+        found = GivenTexts(lines(files.read_text(Path(str(input)))), str(input))
+    if not any(line.strip() for line in found.texts):
         raise UserError("there is no text: give one, or --input FILE, or lines on standard input")
-    return texts
+    for place, line in enumerate(found.texts):
+        if not line.strip():
+            raise UserError(f"{found.where(place)}the line is empty: take it out, or put a text there")
+    return found

@@ -117,7 +117,8 @@ def attention(
         reading = attention_maps.read_text(model, text)
     else:
         reading = attention_maps.read_pair(model, str(source), target)
-    kind: Kind = stack or ("cross" if model.is_seq2seq else "decoder")
+    alone: Kind = "encoder" if getattr(model.network.config, "decoder", None) is None else "decoder"
+    kind: Kind = stack or ("cross" if model.is_seq2seq else alone)
     layers = attention_maps.attention_layers(reading.weights, kind)
     n = attention_maps.default_layer(len(layers)) if layer is None else layer
     weights = layers[attention_maps.checked("layer", n, len(layers))][0]  # (H, T, S)

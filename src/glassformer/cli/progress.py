@@ -52,7 +52,7 @@ class TerminalReporter:
     def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None:
         parts = [f"{split} loss {report.loss:.4f}" for split, report in reports.items()]
         valid = reports["valid"]
-        parts.append(f"perplexity {valid.perplexity:.2f}")
+        parts += [] if valid.perplexity is None else [f"perplexity {valid.perplexity:.2f}"]
         if valid.bits_per_byte is not None:
             parts.append(f"{valid.bits_per_byte:.3f} bits per byte")
         self.console.print(f"[bold]step {step}[/bold]  " + "  ".join(parts))

@@ -34,7 +34,7 @@ def tag(
         device: auto, cpu, cuda, cuda:N or mps.
         json_: Print a JSON object a text: words, tags and probabilities.
     """
-    sentences = [line.split() for line in given_texts(text, input)]
+    sentences = [line.split() for line in given_texts(text, input).texts]
     model = api.load(directory, step=checkpoint, device=device)
     for words, tags in zip(sentences, model.tag(sentences, say=err), strict=True):
         if json_:

@@ -72,9 +72,8 @@ def load_ensemble(directories: Sequence[Path], checkpoint: int | None, device: s
     if not directories:
         raise UserError("name at least one model directory")
     models = [api.load(directory, step=checkpoint, device=device) for directory in directories]
-    for model, directory in zip(models, directories, strict=True):
-        if not model.is_seq2seq:
-            raise UserError(f"{directory} has no encoder and goes on with a text: use glassformer generate")
+    for model in models:
+        model.require_source()
     return api.ensemble(models)
 
 

@@ -225,24 +225,25 @@ def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
     return rows
 
 
-def consecutive_windows(tokens: TokenFile, context: int, batch_size: int) -> Iterator[list[Example]]:
+def consecutive_windows(tokens: TokenFile, context: int, batch_size: int, overlap: int = 1) -> Iterator[list[Example]]:
     """The whole stream in consecutive windows, every target once: how a loss is reported.
 
     Window i holds ids [i·C, i·C + C] (C = context): its last id is the next one's first, a target here and an
     input there. The last window may be shorter. Every id of the stream but the first is a target in exactly
-    one window.
+    one window. With `overlap` 0, for objectives whose targets are the row itself, each id stands in one window.
     """
     whole = np.array([0]), np.array([tokens.n_tokens])
-    return _in_batches(tokens, *_windows(*whole, context), batch_size)
+    return _in_batches(tokens, *_windows(*whole, context, overlap), batch_size)
 
 
-def document_windows(tokens: TokenFile, context: int, batch_size: int) -> Iterator[list[Example]]:
+def document_windows(tokens: TokenFile, context: int, batch_size: int, overlap: int = 1) -> Iterator[list[Example]]:
     """`consecutive_windows` within each document: how a loss is reported for `Epochs` and `Packed`.
 
     No window crosses documents, none is cut off: every id but the first of its document is a target exactly
     once.
     """
-    return _in_batches(tokens, *_windows(tokens.document_starts, tokens.document_lengths, context), batch_size)
+    windows = _windows(tokens.document_starts, tokens.document_lengths, context, overlap)
+    return _in_batches(tokens, *windows, batch_size)
 
 
 def require_positive(**numbers: int) -> None:
@@ -269,12 +270,13 @@ class _EpochOrder:
         return self._latest[1]
 
 
-def _windows(starts: Ids, lengths: Ids, context: int) -> tuple[Ids, Ids]:
-    """Starts and lengths of the windows that cover stretches of a stream; one token has no target."""
+def _windows(starts: Ids, lengths: Ids, context: int, overlap: int = 1) -> tuple[Ids, Ids]:
+    """Starts and lengths of the windows that cover stretches of a stream; with an overlap one token has no target."""
     require_positive(context=context)
-    n_windows = -(-np.maximum(lengths - 1, 0) // context)
+    step = context + 1 - overlap
+    n_windows = -(-np.maximum(lengths - overlap, 0) // step)
     stretch = np.repeat(np.arange(len(lengths)), n_windows)
-    offset = context * (np.arange(len(stretch)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows))
+    offset = step * (np.arange(len(stretch)) - np.repeat(np.cumsum(n_windows) - n_windows, n_windows))
     return starts[stretch] + offset, np.minimum(lengths[stretch] - offset, context + 1)
 
 

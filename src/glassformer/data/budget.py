@@ -57,10 +57,14 @@ class TokenBudget:
 
 def evaluation_batches(rows: "Rows", batch_tokens: int) -> Iterator[list[Example]]:
     """Every row once, the shortest first, in batches of at most `batch_tokens`; a longer one goes alone."""
+    return (rows.take(np.array(places)) for places in evaluation_places(rows, batch_tokens))
+
+
+def evaluation_places(rows: "Rows", batch_tokens: int) -> Iterator[list[int]]:
+    """The places of the rows of `evaluation_batches`."""
     order = np.argsort(rows.lengths, kind="stable")
     cuts = _cuts(rows.lengths[order], max(batch_tokens, int(rows.lengths.max(initial=1))))
-    for begin, end in itertools.pairwise(cuts):
-        yield rows.take(order[begin:end])
+    return (order[begin:end].tolist() for begin, end in itertools.pairwise(cuts))
 
 
 @dataclass(frozen=True, eq=False)

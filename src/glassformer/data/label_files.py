@@ -94,7 +94,8 @@ def read_tagged(data: LabelData, path: str, dropped: Dropped, split: str = "trai
 
 def _wanted(data: LabelData, texts: tuple[str, ...]) -> Wanted:
     second = "" if data.second_field is None else "data.second_field, "
-    return Wanted((*texts, data.label_field), f"data.text_field, {second}data.label_field")
+    are_named = (data.text_field, data.label_field) != (LabelData.text_field, LabelData.label_field)
+    return Wanted((*texts, data.label_field), f"data.text_field, {second}data.label_field", not are_named)
 
 
 def _label(record: Record, value: Any, name: str) -> str:

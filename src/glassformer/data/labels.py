@@ -66,9 +66,13 @@ class LabelCorpus:
         self.dropped.n_repeated = len(train) - len(kept)
         for side, records in (("training", kept), ("validation", valid)):
             if not records:
-                raise UserError(f"{self.name} leaves no {side} text: give more, or validation texts of their own")
+                again = ", since all of them also stand in the validation data" if train and side == "training" else ""
+                raise UserError(
+                    f"{self.name} leaves no {side} text{again}: give more, or validation texts of their own"
+                )
         if self.data.outputs != "numbers":
             names = class_names(kept)
+            self._require_no_header(kept)
             if len(names) == 1:
                 raise UserError(f"{self.name} has the label {names[0]!r} alone: nothing can be told apart")
             require_known(valid, names)
@@ -92,6 +96,20 @@ class LabelCorpus:
         train, _ = self.split
         counts = {} if self.data.outputs == "numbers" else _counts(train)
         return [*self.dropped.sentences(), *_imbalance_sentences(counts, self.data.outputs)]
+
+    def _require_no_header(self, records: Sequence[LabelRecord]) -> None:
+        """`UserError` where the first line of a table without a header is one after all: its label occurs once."""
+        counts = _counts(records)
+        for record in records if self.dropped.headerless else ():
+            if (
+                record.where == f"{self.path}:1"
+                and counts[labels_in(record)[0]] == 1
+                and len(records) > len(counts) * 2
+            ):
+                raise UserError(
+                    f"{self.path}:1 looks like a header, since no other line has the label {labels_in(record)[0]!r}: "
+                    "say which columns hold texts and labels (data.text_field, data.label_field)"
+                )
 
     @property
     def _has_parts(self) -> bool:

@@ -25,6 +25,8 @@ class Wanted:
 
     names: tuple[str, ...]
     settings: str
+    may_lack_header: bool = True
+    """A tsv of two columns needs no header where nobody has named its columns."""
 
 
 @dataclass(frozen=True)
@@ -175,9 +177,13 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
     rows = _tsv(path) if is_tsv else _csv(path)
     names = wanted.names
     _, header = next(rows, (0, []))
+    if twice := [name for name in names if header.count(name) > 1]:
+        raise UserError(f"{path} has {header.count(twice[0])} columns {twice[0]!r}: name each column once")
+    if any("\r" in cell for cell in header):
+        raise UserError(f"{path} ends its lines with carriage returns alone: convert it to line feeds")
     if all(name in header for name in names):
         places = [header.index(name) for name in names]
-    elif is_tsv and len(header) == len(names) == 2 and not any(name in header for name in names):
+    elif is_tsv and len(header) == len(names) == 2 and wanted.may_lack_header and not _is_header(header, names):
         places = [0, 1]
         dropped.headerless.append(
             f"{path} has no header with {names[0]} and {names[1]}: line 1 is read as a {names[0]} and its {names[1]}"
@@ -185,7 +191,7 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
         yield Record(f"{path}:1", dict(zip(names, header, strict=True)), wanted.settings)
     else:
         raise UserError(
-            f"{path} has the columns {', '.join(header) or 'none'}, and not {' and '.join(names)} ({wanted.settings})"
+            f"{path} has the columns {_shortened(header)}, and not {' and '.join(names)} ({wanted.settings})"
         )
     for number, row in rows:
         if row and any(cell.strip() for cell in row):
@@ -195,6 +201,18 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
             yield Record(f"{path}:{number}", cells, wanted.settings)
 
 
+def _is_header(cells: Sequence[str], names: Sequence[str]) -> bool:
+    """Whether a first line names one of the columns, however it is written."""
+    known = {name.casefold() for name in names}
+    return any(cell.strip().casefold() in known for cell in cells)
+
+
+def _shortened(names: Sequence[str]) -> str:
+    """A list of columns that a message can hold."""
+    shown = [name if len(name) <= 40 else f"{name[:39]}…" for name in names[:12]]
+    return ", ".join([*shown, *(["…"] if len(names) > 12 else [])]) or "none"
+
+
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line numbers and rows. Tab-separated text has no quoting: a quotation mark is a quotation mark."""
     return ((number, line.split("\t")) for number, line in enumerate(lines(files.read_text(path)), 1))
@@ -202,6 +220,7 @@ def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Rows, and the number of the line on which each ends: a quoted cell may hold line breaks."""
+    csv.field_size_limit(2**31 - 1)  # a cell may be a whole document
     reader = csv.reader(io.StringIO(files.read_text(path), newline=""), strict=True)
     try:
         for row in reader:

@@ -59,12 +59,12 @@ def comparison_table(rows: Sequence[ComparedModel]) -> str:
 
     >>> row = ComparedModel("mine", "GRU 1+1 × 64, no attention", 123_456, 75.0, 2_500_000, 1.25, "bleu", 20.5, 310.0)
     >>> print(comparison_table([row]))
-    model  kind                        parameters    training  tokens   loss  bleu  sentences/s
-    mine   GRU 1+1 × 64, no attention     123,456  1 min 15 s   2.5 M  1.250  20.5          310
+    model  kind                        parameters    training  targets   loss  bleu  sentences/s
+    mine   GRU 1+1 × 64, no attention     123,456  1 min 15 s    2.5 M  1.250  20.5          310
     """
     names = {row.score_name for row in rows}
     score = names.pop() if len(names) == 1 else ""
-    table = [["model", "kind", "parameters", "training", "tokens", "loss", score or "score", "sentences/s"]]
+    table = [["model", "kind", "parameters", "training", "targets", "loss", score or "score", "sentences/s"]]
     for row in rows:
         table.append(
             [
@@ -74,7 +74,7 @@ def comparison_table(rows: Sequence[ComparedModel]) -> str:
                 "–" if row.train_seconds is None else duration(row.train_seconds),
                 "–" if row.train_tokens is None else count(row.train_tokens),
                 "–" if row.valid_loss is None else f"{row.valid_loss:.3f}",
-                f"{row.score:.1f}" if score else f"{row.score_name} {row.score:.1f}",
+                _score(row) if score else f"{row.score_name} {_score(row)}",
                 "–" if row.sentences_per_s is None else _rate(row.sentences_per_s),
             ]
         )
@@ -112,6 +112,11 @@ def count(n: int) -> str:
         if n >= 0.99995 * size:
             return f"{n / size:.1f} {unit}"
     return str(n)
+
+
+def _score(row: ComparedModel) -> str:
+    """A percentage to a tenth; an error in the unit of the data by its first digits."""
+    return f"{row.score:.3g}" if row.score_name == "rmse" else f"{row.score:.1f}"
 
 
 def _rate(per_s: float) -> str:

@@ -12,6 +12,7 @@ from torch import nn
 
 from glassformer.data.batching import Example, consecutive_windows, document_windows
 from glassformer.data.tokens import TokenFile
+from glassformer.objectives.classification import RegressionObjective
 from glassformer.objectives.objective import Model, Objective
 
 MAX_TOKENS = 16_384
@@ -24,8 +25,9 @@ class LossReport:
 
     loss: float
     """Nats per target token: total nats / total targets."""
-    perplexity: float
-    """exp(loss); from e^709 on the largest number there is, because JSON has no infinity."""
+    perplexity: float | None
+    """exp(loss); from e^709 on the largest number there is, because JSON has no infinity. None of numbers, whose
+    likelihood is a density."""
     bits_per_byte: float | None
     """Total bits / bytes of the text as UTF-8: comparable across tokenizers. None when the bytes are unknown. The bytes
     of a first token, which nothing predicts, count too: of the text, or of each document where they are kept apart."""
@@ -38,7 +40,9 @@ class LossReport:
         return asdict(self)
 
 
-def loss_report(nats: float, n_targets: int, n_bytes: int | None, smoothed: float | None = None) -> LossReport:
+def loss_report(
+    nats: float, n_targets: int, n_bytes: int | None, smoothed: float | None = None, *, is_density: bool = False
+) -> LossReport:
     """Turns sums into a report.
 
     >>> loss_report(nats=200 * math.log(2), n_targets=100, n_bytes=400).bits_per_byte
@@ -46,21 +50,22 @@ def loss_report(nats: float, n_targets: int, n_bytes: int | None, smoothed: floa
     """
     loss = nats / n_targets
     bits_per_byte = nats / math.log(2) / n_bytes if n_bytes else None
-    perplexity = math.exp(loss) if loss < 709 else sys.float_info.max
+    perplexity = None if is_density else math.exp(loss) if loss < 709 else sys.float_info.max
     return LossReport(loss, perplexity, bits_per_byte, n_targets, None if smoothed is None else smoothed / n_targets)
 
 
 def evaluation_rows(
-    tokens: TokenFile, context: int, vocab_size: int, keeps_documents_apart: bool
+    tokens: TokenFile, context: int, vocab_size: int, keeps_documents_apart: bool, overlap: int = 1
 ) -> Iterator[list[Example]]:
-    """The whole text in consecutive windows that do not overlap, every target once, in batches that fit.
+    """The whole text in consecutive windows, every target once, in batches that fit.
 
+    Windows share `overlap` ids: one where an id is the target of the one before it, none where it is its own.
     Where training keeps documents apart, no window crosses from one to the next. The size of a batch depends on
     the shape alone, so the trainer and `evaluate` add up the same numbers.
     """
     n_rows = max(1, min(MAX_TOKENS // context, MAX_LOGITS // (context * vocab_size)))
     windows = document_windows if keeps_documents_apart else consecutive_windows
-    return windows(tokens, context, n_rows)
+    return windows(tokens, context, n_rows, overlap)
 
 
 @torch.no_grad()
@@ -89,7 +94,9 @@ def evaluate_loss(
         n_targets += sums.n_targets
         if progress is not None:
             progress(n_targets)
-    return loss_report(nats, n_targets, n_bytes, total if objective.label_smoothing else None)
+    is_density = isinstance(objective, RegressionObjective)
+    smoothed = total if objective.label_smoothing else None
+    return loss_report(nats, n_targets, n_bytes, smoothed, is_density=is_density)
 
 
 @contextmanager

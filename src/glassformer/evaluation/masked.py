@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from glassformer.data.batching import Example
+from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_mode
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective, one_mask_each
@@ -21,9 +22,9 @@ class MaskedScores:
     """Rates in percent."""
 
     masked_accuracy: float
-    """Of the chosen tokens, those whose most probable candidate is right."""
+    """Of the tokens behind `[MASK]`, those whose most probable candidate is right."""
     most_frequent_share: float
-    """Of the chosen tokens, the share of the most frequent one: what a model reaches that says always the same."""
+    """Of the same tokens, the share of the most frequent one: what a model reaches that says always the same."""
 
 
 @torch.no_grad()
@@ -34,19 +35,25 @@ def masked_scores(
     device: torch.device | str,
     progress: Callable[[int], None] | None = None,
 ) -> MaskedScores:
-    """Over all batches, with masks drawn as where the loss is evaluated."""
+    """Over all batches, with masks drawn as where the loss is evaluated.
+
+    Chosen tokens that were replaced or left in sight count in the loss, and not here: a copy is no guess.
+    """
     rng = np.random.default_rng(0)
     right, labels = 0, []
     with evaluation_mode(network):
         for examples in batches:
             batch = objective.collate(examples, rng).to(device)
             assert batch.scored is not None
-            true = batch.labels.flatten()[batch.scored]
-            right += int((network(**batch.model_inputs()).argmax(dim=1) == true).sum())
+            is_hidden = batch.token_ids.flatten()[batch.scored] == objective.mask_id
+            true = batch.labels.flatten()[batch.scored][is_hidden]
+            right += int((network(**batch.model_inputs()).argmax(dim=1)[is_hidden] == true).sum())
             labels.append(true.cpu())
             if progress is not None:
                 progress(sum(map(len, labels)))
     counts = torch.cat(labels).bincount()
+    if not len(counts):
+        raise UserError("the text is too short: no token of it was masked")
     n = int(counts.sum())
     return MaskedScores(100 * right / n, 100 * int(counts.max()) / n)
 

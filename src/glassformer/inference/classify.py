@@ -1,144 +1,39 @@
-"""Labels of texts: how texts become rows, and what a model says of them."""
+"""What a model of labels says of rows."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from glassformer.data.batching import Example, pad
-from glassformer.data.budget import evaluation_batches, example_rows
-from glassformer.errors import UserError
+from glassformer.data.budget import evaluation_places, example_rows
 from glassformer.models.build import Network
-from glassformer.models.heads import pool
-from glassformer.models.transformer import Transformer
-from glassformer.tokenization.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192
-
-
-def encode_texts(
-    tokenizer: Tokenizer, texts: Sequence[Sequence[str]], max_len: int, labels: Sequence[float] | None = None
-) -> tuple[list[Example], int]:
-    """`[CLS] A [SEP]`, or `[CLS] A [SEP] B [SEP]`, as far as the tokenizer has these; and how many rows were cut.
-
-    Of a pair that is too long the longer text loses its end, token by token (Devlin 2019's rule).
-    """
-    first = tokenizer.encode_batch([text[0] for text in texts])
-    second = tokenizer.encode_batch([text[1] if len(text) > 1 else "" for text in texts])
-    cls, sep = ([] if i is None else [i] for i in (tokenizer.cls_id, tokenizer.sep_id))
-    rows, n_cut = [], 0
-    for number, (a, b) in enumerate(zip(first, second, strict=True)):
-        is_pair = len(texts[number]) > 1
-        room = max_len - len(cls) - len(sep) * (1 + is_pair)
-        if room < 1 + is_pair:
-            raise UserError(f"model.max_len is {max_len}: too few tokens for a text and what stands around it")
-        n_cut += len(a) + len(b) > room
-        kept_a, kept_b = _cut_to(len(a), len(b), room)
-        one = [*cls, *a[:kept_a], *sep]
-        other = [*b[:kept_b], *sep] if is_pair else []
-        if not one + other:
-            raise UserError("a text is empty, and this tokenizer has no [CLS] that could stand for it")
-        types = np.array([0] * len(one) + [1] * len(other), dtype=np.int64)
-        ids = np.array(one + other, dtype=np.int64)
-        label = None if labels is None else labels[number]
-        rows.append(Example(ids, token_types=types if is_pair else None, label=label))
-    return rows, n_cut
-
-
-def _cut_to(n: int, m: int, room: int) -> tuple[int, int]:
-    """What is left of two lengths when the longer one gives way.
-
-    >>> _cut_to(10, 3, 9), _cut_to(10, 9, 8), _cut_to(2, 3, 9)
-    ((6, 3), (4, 4), (2, 3))
-    """
-    if n + m <= room:
-        return n, m
-    half = room // 2
-    if n <= half:
-        return n, room - n
-    if m <= room - half:
-        return room - m, m
-    return half, room - half
-
-
-def encode_tagged(
-    tokenizer: Tokenizer,
-    sentences: Sequence[Sequence[str]],
-    max_len: int,
-    tags: Sequence[Sequence[int]] | None = None,
-) -> tuple[list[Example], int]:
-    """Words as tokens between `[CLS]` and `[SEP]`; the label of a word stands at its first token, others have -100.
-
-    Without `tags` every word's label is 0. A word begins behind a space, but for the first. Words of which no token
-    fits are cut off, and it is counted in how many sentences.
-    """
-    cls, sep = ([] if i is None else [i] for i in (tokenizer.cls_id, tokenizer.sep_id))
-    room = max_len - len(cls) - len(sep)
-    flat = [
-        word if i == 0 or tokenizer.flavour in ("word", "whitespace") else f" {word}"
-        for sentence in sentences
-        for i, word in enumerate(sentence)
-    ]
-    encoded = iter(tokenizer.encode_batch(flat))
-    rows, n_cut = [], 0
-    for number, sentence in enumerate(sentences):
-        ids, labels = list(cls), [-100] * len(cls)
-        for place in range(len(sentence)):
-            word = next(encoded)
-            if not word:
-                raise UserError(f"the word {sentence[place]!r} gives no token")
-            ids += word
-            labels += [0 if tags is None else tags[number][place], *[-100] * (len(word) - 1)]
-        if len(ids) - len(cls) > room:
-            n_cut += 1
-            ids, labels = ids[: room + len(cls)], labels[: room + len(cls)]
-        rows.append(
-            Example(
-                np.array(ids + sep, dtype=np.int64),
-                labels=np.array(labels + [-100] * len(sep), dtype=np.int64),
-            )
-        )
-    return rows, n_cut
+Inputs = dict[str, Tensor]
 
 
 @torch.inference_mode()
 def predict(network: Network, rows: Sequence[Example], device: torch.device | str = "cpu") -> list[Tensor]:
     """The logits of each row in fp32, on the CPU: (n_labels,) of a text, (words, n_labels) where words are tagged."""
-    numbered = [replace(row, label=float(i)) for i, row in enumerate(rows)]
     found: list[Tensor] = [torch.empty(0)] * len(rows)
     was_training = network.training
     network.eval()
-    for batch in evaluation_batches(example_rows(numbered, "texts"), BATCH_TOKENS):
-        token_ids, mask = pad([e.token_ids for e in batch], 0)
-        types = [e.token_types for e in batch if e.token_types is not None]
-        inputs = {"token_types": pad(types, 0)[0].to(device)} if types else {}
-        whole = bool(mask.all())
-        logits = network(token_ids.to(device), None if whole else mask.to(device), **inputs).float().cpu()
-        for example, values in zip(batch, logits, strict=True):
-            if example.labels is not None:
-                values = values[torch.from_numpy(np.flatnonzero(example.labels != -100))]
-            assert example.label is not None
-            found[int(example.label)] = values
+    for places, _, inputs in in_batches(rows, device):
+        for place, values in zip(places, network(**inputs).float().cpu(), strict=True):
+            labels = rows[place].labels
+            found[place] = values if labels is None else values[torch.from_numpy(np.flatnonzero(labels != -100))]
     network.train(was_training)
     return found
 
 
-@torch.inference_mode()
-def embed(network: Network, rows: Sequence[Example], device: torch.device | str = "cpu") -> npt.NDArray[np.float32]:
-    """(N, D) the mean of the last hidden states over the tokens of each row, special ones included."""
-    numbered = [replace(row, label=float(i)) for i, row in enumerate(rows)]
-    found: dict[int, npt.NDArray[np.float32]] = {}
-    was_training = network.training
-    network.eval()
-    for batch in evaluation_batches(example_rows(numbered, "texts"), BATCH_TOKENS):
-        token_ids, mask = pad([e.token_ids for e in batch], 0)
-        assert isinstance(network, Transformer)
-        hidden = network.hidden(token_ids.to(device), None if bool(mask.all()) else mask.to(device))
-        for example, vector in zip(batch, pool(hidden, mask.to(device), "mean").float().cpu(), strict=True):
-            assert example.label is not None
-            found[int(example.label)] = vector.numpy()
-    network.train(was_training)
-    return np.stack([found[i] for i in range(len(rows))])
+def in_batches(rows: Sequence[Example], device: torch.device | str) -> Iterator[tuple[list[int], Tensor, Inputs]]:
+    """Rows of about equal length together: their places, which tokens are real (B, T), and what the network reads."""
+    for places in evaluation_places(example_rows(rows, "texts"), BATCH_TOKENS):
+        examples = [rows[place] for place in places]
+        token_ids, mask = pad([e.token_ids for e in examples], 0)
+        types = [e.token_types for e in examples if e.token_types is not None]
+        inputs = {"token_ids": token_ids} | ({} if mask.all() else {"attention_mask": mask})
+        inputs |= {"token_types": pad(types, 0)[0]} if types else {}
+        yield places, mask.to(device), {name: x.to(device) for name, x in inputs.items()}

@@ -21,6 +21,7 @@ class Candidate:
     """A token that may stand behind a mask."""
 
     text: str
+    """With the space that it brings."""
     probability: float
     token_id: int
 
@@ -35,6 +36,12 @@ class Filling:
     """Of each mask, best first; a denoiser writes whole texts and has none."""
 
 
+def require_mask(text: str) -> None:
+    """`UserError` for a text in which nothing is masked."""
+    if MASK not in text:
+        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {_shortened(text)}")
+
+
 def masked_ids(tokenizer: Tokenizer, text: str, extra: Sequence[str] = ()) -> list[int]:
     """The ids of a text whose `[MASK]`s are masks; `UserError` for a text without one.
 
@@ -42,8 +49,7 @@ def masked_ids(tokenizer: Tokenizer, text: str, extra: Sequence[str] = ()) -> li
     """
     if tokenizer.mask_id is None:
         raise UserError("the model's tokenizer has no [MASK]: it was not trained to fill anything")
-    if MASK not in text:
-        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {_shortened(text)}")
+    require_mask(text)
     if tokenizer.flavour == "byte":
         text = text.replace(f" {MASK}", MASK)
     return tokenizer.encode(text, allow_special=[MASK, *extra])
@@ -54,6 +60,8 @@ def fill_masks(
     network: Network, tokenizer: Tokenizer, text: str, n: int, device: torch.device | str = "cpu"
 ) -> Filling:
     """The `n` most probable tokens behind every mask, each mask for itself: one forward, with all masks in place."""
+    if n < 1:
+        raise UserError(f"{n} candidates are asked for: 1 at the least")
     ids = masked_ids(tokenizer, text)
     before, behind = ([] if i is None else [i] for i in (tokenizer.cls_id, tokenizer.sep_id))
     row = [*before, *ids, *behind]
@@ -68,7 +76,7 @@ def fill_masks(
     logits[:, never] = -torch.inf
     best = logits.float().softmax(dim=1).topk(min(n, tokenizer.vocab_size - len(never)))
     candidates = [
-        [Candidate(_readable(tokenizer, token), p, token) for p, token in of_mask]
+        [Candidate(tokenizer.decode([token]), p, token) for p, token in of_mask]
         for of_mask in (
             list(zip(values, tokens, strict=True))
             for values, tokens in zip(best.values.tolist(), best.indices.tolist(), strict=True)
@@ -97,24 +105,36 @@ def fill_spans(
     device: torch.device | str = "cpu",
 ) -> Filling:
     """The text with the spans that a denoiser writes for its sentinels; each `[MASK]` becomes the next sentinel."""
+    require_mask(text)
     parts = (text.replace(f" {MASK}", MASK) if tokenizer.flavour == "byte" else text).split(MASK)
-    if len(parts) == 1:
-        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {_shortened(text)}")
     if len(parts) - 1 > len(sentinel_ids):
         raise UserError(f"the text has {len(parts) - 1} masks and the model knows {len(sentinel_ids)} spans at once")
     source: list[int] = []
     for number, part in enumerate(parts):
         source += [*([sentinel_ids[number - 1]] if number else []), *tokenizer.encode(part)]
     written = _written(network, tokenizer, source, config, sentinel_ids, device)
+    spans = [token for token in written if token != tokenizer.eos_id]
+    return Filling(tokenizer.decode(restore_spans(source, spans, sentinel_ids)), [])
+
+
+def restore_spans(source: Sequence[int], target: Sequence[int], sentinel_ids: Sequence[int]) -> list[int]:
+    """The whole row: every sentinel of `source` gives way to what follows it in `target`, if anything does.
+
+    The inverse of `noise.corrupt_spans`. A target that a model wrote may be any row: what stands before its first
+    sentinel, or behind one that `source` lacks, has no place and is left out.
+
+    >>> words = "<0> <1> the cat sat on the mat".split()
+    >>> print(*(words[i] for i in restore_spans([2, 0, 6, 1], [0, 3, 4, 5, 1, 7], sentinel_ids=[0, 1])))
+    the cat sat on the mat
+    """
     spans: dict[int, list[int]] = {}
     latest: list[int] = []
-    for token in written:
+    for token in target:
         if token in sentinel_ids:
             latest = spans.setdefault(token, [])
-        elif token != tokenizer.eos_id:
+        else:
             latest.append(token)
-    whole = [token for place in source for token in (spans.get(place, []) if place in sentinel_ids else [place])]
-    return Filling(tokenizer.decode(whole), [])
+    return [i for token in source for i in (spans.get(token, []) if token in sentinel_ids else [token])]
 
 
 def _written(
@@ -143,12 +163,6 @@ def _written(
         device=device,
     )
     return best.ids
-
-
-def _readable(tokenizer: Tokenizer, token: int) -> str:
-    """A token without the space around it; one of white space alone as Python writes it."""
-    text = tokenizer.decode([token])
-    return text.strip() or repr(text)
 
 
 def _shortened(text: str) -> str:

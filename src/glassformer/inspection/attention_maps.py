@@ -100,9 +100,9 @@ class Reading:
 
     weights: dict[str, Tensor]
     source: list[str]
-    """What the encoder reads."""
+    """What the encoder reads; of a model of one stack, what that one reads."""
     target: list[str]
-    """What the decoder reads."""
+    """What the decoder reads, likewise."""
     written: list[str]
     """What an encoder-decoder writes after it has read so far, one for each of `target`."""
 
@@ -116,17 +116,17 @@ class Reading:
 
 
 def read_text(model: "Model", text: str) -> Reading:
-    """Runs a decoder over a text."""
+    """Runs an encoder, or a decoder, over a text as it is read in training."""
     if model.is_seq2seq:
         raise UserError(
             f"{model.run.name} makes a target from a source: give --source TEXT, and --target TEXT if you like"
         )
     _require_words("text", text)
-    ids = model.prompt_ids(text)
+    ids = model.prompt_ids(text) if model.goes_on else model.text_ids(text)
     _check_length("text", ids, model.network.config.max_len)
     weights = collect_attention(model.network, token_ids=torch.tensor([ids], device=model.device))
     tokens = model.tokenizer.tokens(ids)
-    return Reading(weights, [], tokens, [])
+    return Reading(weights, tokens, tokens, [])
 
 
 def read_pair(model: "Model", source: str, target: str | None = None) -> Reading:

@@ -209,7 +209,9 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
         return PositionLogits(config.d_model, head.n_labels)
     if isinstance(head, c.SequenceHead):
         poolers = {"none": None, "tanh": torch.tanh, "relu": torch.relu}
-        return SequenceLogits(config.d_model, head.n_labels, head.pooling, poolers[head.pooler])
+        return SequenceLogits(
+            config.d_model, head.n_labels, head.pooling, poolers[head.pooler], head.mean, head.spread or 1.0
+        )
     d_embedding = config.d_embedding or config.d_model
     transform = None
     if head.transform:

@@ -95,10 +95,22 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
 
 
 class SequenceLogits(nn.Module):
-    """Hidden states of a sequence → pooled → dense and activation, when there is a pooler → logits over labels."""
+    """Hidden states of a sequence → pooled → dense and activation, when there is a pooler → logits over labels.
 
-    def __init__(self, d_model: int, n_labels: int, pooling: str, pooler_activation: Activation | None) -> None:
+    A number is mean + spread × output, so that the network works in standard deviations whatever the unit.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        n_labels: int,
+        pooling: str,
+        pooler_activation: Activation | None,
+        mean: float = 0.0,
+        spread: float = 1.0,
+    ) -> None:
         super().__init__()
+        self.mean, self.spread = mean, spread
         self.pooling = pooling
         self.pooler_activation = pooler_activation
         self.pooler = None if pooler_activation is None else nn.Linear(d_model, d_model)
@@ -109,4 +121,5 @@ class SequenceLogits(nn.Module):
         x = pool(hidden, attention_mask, self.pooling)
         if self.pooler is not None and self.pooler_activation is not None:
             x = self.pooler_activation(self.pooler(x))
-        return self.proj(x)
+        outputs = self.proj(x)
+        return outputs if (self.mean, self.spread) == (0.0, 1.0) else self.mean + self.spread * outputs.float()

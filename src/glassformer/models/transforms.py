@@ -4,7 +4,7 @@ import difflib
 import fnmatch
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -106,11 +106,11 @@ class Taken:
 
 
 @torch.no_grad()
-def take_weights(network: nn.Module, stored: Mapping[str, Tensor]) -> Taken:
-    """Fills a network, in place, with what fits by name and shape.
+def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collection[str] = ()) -> Taken:
+    """Fills a network, in place, with what fits by name and shape, but for the names to `leave`.
 
     What has one row a token (tables, output projection, bias) also takes fewer rows than it has: the first ones.
-    More rows than it has are left, since each means a token.
+    More rows than it has are left, since each means a token (`without_padding` cuts those that mean none).
     """
     own: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as it is stored
     for name, tensor in network.state_dict(keep_vars=True).items():
@@ -120,7 +120,7 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor]) -> Taken:
     sizes = {len(stored[name]) for name, tensor in own.values() if id(tensor) in tables and name in stored}
     taken, extended, new = [], [], []
     for name, tensor in own.values():
-        given = stored.get(name)
+        given = None if name in leave else stored.get(name)
         by_token = id(tensor) in tables or (id(tensor) in outputs and given is not None and len(given) in sizes)
         if given is not None and given.shape == tensor.shape:
             tensor.copy_(given)
@@ -133,6 +133,12 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor]) -> Taken:
         taken.append(name)
     left = set(stored) - set(taken)
     return Taken(taken, extended, new, [name for name in stored if name in left])
+
+
+def token_rows(network: nn.Module) -> list[str]:
+    """The names of the weights that have one row a token."""
+    tables, outputs = _rows_of_tokens(network)
+    return [name for name, w in network.state_dict(keep_vars=True).items() if id(w) in tables | outputs]
 
 
 def similar(pattern: str, names: Iterable[str]) -> str:

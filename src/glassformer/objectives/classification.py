@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -37,9 +37,11 @@ class ClassificationObjective:
 
 @dataclass(frozen=True)
 class RegressionObjective:
-    """Maximises Σ log N(number | output, 1): half the squared error, in nats, and ½ ln 2π a text."""
+    """Maximises Σ log N(number | output, spread²): ½ (error / spread)² + ln spread + ½ ln 2π, in nats a text."""
 
-    label_smoothing: float = 0.0
+    spread: float = 1.0
+    label_smoothing: float = field(default=0.0, init=False)
+    """Of all objectives; numbers have none."""
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Rows of ids and one number each."""
@@ -48,7 +50,8 @@ class RegressionObjective:
     def loss(self, model: Model, batch: Batch) -> LossSums:
         """The summed negative log-likelihood of a batch that `collate` made."""
         outputs = model(**batch.model_inputs()).squeeze(1).float()  # (B,)
-        total = ((outputs - batch.labels) ** 2 + math.log(2 * math.pi)).sum() / 2
+        errors = (outputs - batch.labels) / self.spread
+        total = (errors**2 + math.log(2 * math.pi * self.spread**2)).sum() / 2
         return LossSums(total, total.detach(), batch.n_targets)
 
 

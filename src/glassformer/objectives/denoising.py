@@ -29,9 +29,16 @@ class DenoisingObjective:
         return self.pairs.label_smoothing
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Rows of ids → pairs of ruins and targets, as sequence to sequence reads them."""
-        ruined = [self.noise(e.token_ids, rng) for e in examples]
+        """Rows of ids → pairs of ruins and targets, as sequence to sequence reads them.
+
+        End tokens between the documents of a row fall away: in a target the first one ends it.
+        """
+        ruined = [self.noise(self._text(e.token_ids), rng) for e in examples]
         return self.pairs.collate([Example(target, source_ids=source) for source, target in ruined], rng)
+
+    def _text(self, token_ids: Ids) -> Ids:
+        text = token_ids[token_ids != self.pairs.end_id]
+        return text if len(text) else token_ids
 
     def loss(self, model: Model, batch: Batch) -> LossSums:
         """The summed cross-entropy of a batch that `collate` made."""

@@ -157,27 +157,6 @@ def corrupt_spans(
     return np.concatenate(source).astype(np.int64), np.concatenate(target).astype(np.int64)
 
 
-def restore_spans(source: Ids, target: Ids, sentinel_ids: Sequence[int]) -> Ids:
-    """The whole row: every sentinel of `source` gives way to what follows it in `target`, if anything does.
-
-    The inverse of `corrupt_spans`. A target that a model wrote may be any row: what stands before its first sentinel,
-    or behind one that `source` lacks, has no place and is left out.
-
-    >>> words = np.array("<0> <1> the cat sat on the mat".split())
-    >>> print(*words[restore_spans(np.array([2, 0, 6, 1]), np.array([0, 3, 4, 5, 1, 7]), sentinel_ids=[0, 1])])
-    the cat sat on the mat
-    """
-    spans: dict[int, list[int]] = {}
-    latest: list[int] = []
-    for token in target.tolist():
-        if token in sentinel_ids:
-            latest = spans.setdefault(token, [])
-        else:
-            latest.append(token)
-    whole = [i for token in source.tolist() for i in (spans.get(token, []) if token in sentinel_ids else [token])]
-    return np.array(whole, dtype=np.int64)
-
-
 def _segments(total: int, n: int, rng: np.random.Generator) -> list[int]:
     """`total` cut at random into `n` parts, none empty."""
     cuts = np.sort(rng.choice(max(total - 1, 1), n - 1, replace=False)) + 1

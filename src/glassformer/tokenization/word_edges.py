@@ -1,5 +1,6 @@
 """Where words and sentences end in a row of tokens, by the tokens' text alone."""
 
+import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +11,7 @@ import numpy.typing as npt
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Bools = npt.NDArray[np.bool_]
+IDEOGRAPHS = (("\u3400", "\u9fff"), ("\uf900", "\ufaff"), ("\U00020000", "\U0003ffff"))
 SENTENCE_ENDS = (".", "!", "?", "。", "！", "？")
 
 
@@ -56,4 +58,13 @@ def _where(values: Sequence[bool]) -> Bools:
 
 
 def _is_inside(character: str) -> bool:
-    return character.isalnum() or character == "_" or "\udc80" <= character <= "\udcff"
+    """A letter, a digit, a mark that combines with one, or a byte of a character; an ideograph is a word of its own.
+
+    >>> [_is_inside(character) for character in ("é", "\u0301", "字", "-")]
+    [True, True, False, False]
+    """
+    if any(begin <= character <= end for begin, end in IDEOGRAPHS):
+        return False
+    if character == "_" or "\udc80" <= character <= "\udcff":
+        return True
+    return character.isalnum() or (character != "" and unicodedata.category(character).startswith("M"))

@@ -1,5 +1,6 @@
 """Texts with labels as material: classes, numbers, or tags of words."""
 
+import math
 from collections.abc import Callable, Sequence
 from functools import cached_property
 
@@ -10,10 +11,11 @@ from glassformer.config import PositionHead, SequenceHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.data.budget import TokenBudget, evaluation_batches, example_rows
 from glassformer.data.label_files import Labelled, Tagged
+from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, LabelRecord, class_names
 from glassformer.errors import UserError
 from glassformer.evaluation.label_scores import LABEL_SCORES, label_scores
-from glassformer.inference.classify import encode_tagged, encode_texts
+from glassformer.evaluation.labels import is_bio
 from glassformer.models.build import Network
 from glassformer.objectives.classification import ClassificationObjective, RegressionObjective, TaggingObjective
 from glassformer.objectives.objective import Objective
@@ -48,6 +50,18 @@ class LabelMaterial:
         """Logits that the model's head needs."""
         return len(self.labels) or 1
 
+    @property
+    def mean_and_spread(self) -> tuple[float, float] | None:
+        """Of the numbers that are trained on: their mean and standard deviation."""
+        if self.data.outputs != "numbers":
+            return None
+        numbers = np.array([float(record.label) for record in self.corpus.split[0] if isinstance(record, Labelled)])
+        with np.errstate(over="ignore"):
+            mean, spread = float(numbers.mean()), float(numbers.std())
+        if not math.isfinite(spread):
+            raise UserError(f"{self.name} has numbers that are too large to square: divide them")
+        return mean, spread or 1.0
+
     def check(self, run: Run) -> None:
         tags = self.data.outputs == "tags"
         wanted, head, kind = (
@@ -61,8 +75,14 @@ class LabelMaterial:
         model = run.model
         if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
             raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
+        if self.data.outputs == "numbers" and run.objective.label_smoothing:
+            raise UserError("numbers have no label smoothing: set objective.label_smoothing 0")
         if not isinstance(model.head, head):
             raise UserError(f"data.outputs {self.data.outputs} needs [model.head] of kind {kind}")
+        if self.data.second_field is not None and model.n_token_types < 2:
+            raise UserError(
+                "a pair of texts is told apart by token types, and the model has none: give --model.n-token-types 2"
+            )
         if run.train.batch_size != TrainConfig().batch_size:
             raise UserError("batches of labelled texts are measured in tokens: give data.batch_tokens")
 
@@ -120,7 +140,9 @@ class PreparedLabels:
 
     def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
         """Scores at each evaluation; an early stopping that names none of them is refused."""
-        stopping, known = self.run.train.early_stopping, LABEL_SCORES[labels_of(self.run).outputs]
+        stopping, known = self.run.train.early_stopping, dict(LABEL_SCORES[labels_of(self.run).outputs])
+        if not is_bio(self.names):
+            known.pop("span_f1", None)
         if stopping is not None and stopping.metric not in {"loss", *known}:
             raise UserError(
                 f"train.early_stopping.metric is {stopping.metric!r}, which is unknown here; there are loss, "
@@ -148,7 +170,8 @@ def objective_of(run: Run) -> Objective:
     """Classification, regression or tagging."""
     smoothing = run.objective.label_smoothing
     if labels_of(run).outputs == "numbers":
-        return RegressionObjective()
+        assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
+        return RegressionObjective(run.model.head.spread or 1.0)
     return (
         TaggingObjective(smoothing) if isinstance(run.objective, TaggingConfig) else ClassificationObjective(smoothing)
     )
@@ -169,12 +192,16 @@ def labelled_examples(
     if tagged:
         tags = [[numbers[tag] for tag in record.tags] for record in tagged]
         rows, n_cut = encode_tagged(tokenizer, [record.words for record in tagged], run.model.max_len, tags)
+        n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
+        lost = f", {sum(map(len, tags)) - n_read:,} words with tags"
     else:
         values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
         texts = [_texts(record) for record in labelled]
         rows, n_cut = encode_texts(tokenizer, texts, run.model.max_len, values)
+        lost = ""
     if n_cut:
-        say(f"{n_cut:,} of the {len(rows):,} {name} are longer than {run.model.max_len:,} tokens and lose their end")
+        longest = run.model.max_len
+        say(f"{n_cut:,} of the {len(rows):,} {name} are longer than {longest:,} tokens and lose their end{lost}")
     return rows
 
 

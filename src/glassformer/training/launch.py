@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from glassformer import files
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config import SequenceHead, TokenHead, TransformerConfig
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
 from glassformer.errors import UserError
@@ -64,13 +64,17 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     for line in news:
         reporter.say(line)
     tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
-    run = replace(run, model=complete(run.model, tokenizers, material.n_outputs), data=_with_whole_paths(run.data))
+    run = replace(
+        run,
+        model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread),
+        data=_with_whole_paths(run.data),
+    )
     prepared = material.prepare(run, tokenizers, reporter)
-    network = new_network(run, start, reporter.say).to(device)
+    network = new_network(run, start, material.labels, reporter.say).to(device)
     task = prepared.task(network, device)
     reporter.say(
         f"{run.name}: {network.n_parameters():,} parameters on {device}; {prepared.summary}, "
-        f"{_vocabulary(run, tokenizers)}"
+        f"{_vocabulary(run, tokenizers, is_given=start is not None)}"
     )
     trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material)
     return Outcome(folder, trainer.train(), run)
@@ -119,8 +123,14 @@ def material_of(run: Run) -> Material:
     return kinds[run.data.kind](run)
 
 
-def complete(model: ModelConfig, tokenizers: Tokenizers, n_outputs: int = 0) -> ModelConfig:
-    """The configuration with the tokenizers' special ids, and the sizes that it leaves open: vocabularies, labels."""
+def complete(
+    model: ModelConfig,
+    tokenizers: Tokenizers,
+    n_outputs: int = 0,
+    mean_and_spread: tuple[float, float] | None = None,
+) -> ModelConfig:
+    """The configuration with the tokenizers' special ids, and what it leaves open: vocabularies, labels, the scale of
+    numbers."""
     tokenizer = tokenizers.target
     vocab_size = _vocab_size("vocab_size", model.vocab_size, tokenizer.vocab_size)
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
@@ -129,7 +139,10 @@ def complete(model: ModelConfig, tokenizers: Tokenizers, n_outputs: int = 0) -> 
     if isinstance(model, TransformerConfig) and not isinstance(model.head, TokenHead):
         if model.head.n_labels not in (0, n_outputs):
             raise UserError(f"model.head.n_labels is {model.head.n_labels} and the data has {n_outputs}: leave it at 0")
-        model = replace(model, head=replace(model.head, n_labels=n_outputs))
+        head = replace(model.head, n_labels=n_outputs)
+        if isinstance(head, SequenceHead) and head.spread == 0 and mean_and_spread is not None:
+            head = replace(head, mean=mean_and_spread[0], spread=mean_and_spread[1])
+        model = replace(model, head=head)
     if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
         return model
     source = tokenizers.separate_source
@@ -193,9 +206,9 @@ def _trainer(
     return Trainer(run.train, network, task, folder, write_model, reporter, device, material.digest, scales)
 
 
-def _vocabulary(run: Run, tokenizers: Tokenizers) -> str:
+def _vocabulary(run: Run, tokenizers: Tokenizers, is_given: bool) -> str:
     """The sizes of the vocabularies, and that there are fewer tokens than were asked for."""
-    asked = run.tokenizer.vocab_size if run.tokenizer.path is None else 0
+    asked = 0 if is_given or run.tokenizer.path is not None else run.tokenizer.vocab_size
     target, source = tokenizers.target, tokenizers.separate_source
     fewer = f" (the text gives no {asked:,})" if target.vocab_size < asked else ""
     of_source = "" if source is None else f", of the source {source.vocab_size:,}"

@@ -60,6 +60,11 @@ class Material(Protocol):
         ...
 
     @property
+    def mean_and_spread(self) -> tuple[float, float] | None:
+        """Of labels that are numbers."""
+        ...
+
+    @property
     def digest(self) -> str:
         """A hash of the data's bytes and of the rule that splits them."""
         ...

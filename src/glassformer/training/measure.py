@@ -85,13 +85,16 @@ class Measurer:
         if path is None:
             corpus = LabelCorpus(data)
             self._say_changed(corpus.digest, corpus.name)
-            return corpus.split[1]
+            return self._known(corpus.split[1])
         dropped = label_files.Dropped()
         found = read_labels(data, str(path), dropped)
         self._say_dropped(dropped)
+        return self._known(found)
+
+    def _known(self, records: Sequence[Labelled | Tagged]) -> Sequence[Labelled | Tagged]:
         if self.labels:
-            require_known(found, self.labels)
-        return found
+            require_known(records, self.labels)
+        return records
 
     def _of_pairs(self, path: Place, source: Place, target: Place) -> Measure:
         pairs, encoded = self.pairs(path, source, target)
@@ -102,8 +105,10 @@ class Measurer:
 
     def _of_labels(self, path: Place) -> Measure:
         data = label_task.labels_of(self.run)
+        # Words that are cut off have no tag: of other data the scores would be others.
+        say = _refuse if data.outputs == "tags" and path is not None else self.say
         examples = label_task.labelled_examples(
-            self.labelled(path), self.tokenizers.target, self.run, self.labels, "texts", self.say
+            self.labelled(path), self.tokenizers.target, self.run, self.labels, "texts", say
         )
         rows = example_rows(examples, "texts")
         n = sum(int((e.labels != -100).sum()) if e.labels is not None else 1 for e in examples)

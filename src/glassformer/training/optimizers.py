@@ -95,7 +95,8 @@ def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
     matrices = hidden_matrices(model)
     if not matrices:
         raise UserError(
-            "muon steps linear layers inside blocks and recurrent layers, and none of them learns here: use adamw"
+            "muon steps linear layers inside blocks and recurrent layers, and none of them learns here: give "
+            "--train.optimizer.kind adamw"
         )
     names = {name for name, _ in matrices}
     rest = [(name, parameter) for name, parameter in _trained(model) if name not in names]

@@ -30,6 +30,7 @@ class PairMaterial:
 
     labels: tuple[str, ...] = ()
     n_outputs = 0
+    mean_and_spread = None
 
     def __init__(self, run: Run) -> None:
         self.data = pairs_of(run)

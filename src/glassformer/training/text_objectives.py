@@ -20,6 +20,8 @@ class TextObjective:
 
     objective: Objective
     row_length: int
+    overlap: int = 0
+    """Ids that windows of an evaluation share: 1 where an id is the target of the one before it."""
 
 
 def sentinels(n: int) -> tuple[str, ...]:
@@ -62,9 +64,14 @@ def text_objective(run: Run, tokenizer: Tokenizer, context: int) -> TextObjectiv
     """What a run on a text learns; the model must know the tokenizer's ids already (`launch.complete`)."""
     config, model, edges = run.objective, run.model, word_edges(tokenizer)
     if isinstance(config, CausalConfig):
-        return TextObjective(CausalObjective(config.label_smoothing), context + 1)
+        return TextObjective(CausalObjective(config.label_smoothing), context + 1, overlap=1)
     if isinstance(config, MaskedConfig):
         assert tokenizer.mask_id is not None  # needed_special_tokens
+        if config.whole_words and tokenizer.flavour == "whitespace":
+            raise UserError(
+                "objective.whole_words: pieces of a whitespace tokenizer do not tell where a word ends; use another "
+                "tokenizer.flavour, or leave it out"
+            )
         masked = MaskedObjective(
             tokenizer.mask_id,
             edges,

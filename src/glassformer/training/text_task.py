@@ -27,6 +27,7 @@ class TextMaterial:
 
     labels: tuple[str, ...] = ()
     n_outputs = 0
+    mean_and_spread = None
 
     def __init__(self, run: Run) -> None:
         self.corpus = corpus_of(run)
@@ -38,8 +39,10 @@ class TextMaterial:
 
     def check(self, run: Run) -> None:
         check_model(run)
-        if context_of(run) > run.model.max_len:
-            raise UserError(f"data.context is {context_of(run)} and model.max_len only {run.model.max_len}")
+        for name in ("max_len", "source_max_len"):
+            longest = getattr(run.model, name, 0)
+            if longest and context_of(run) > longest:
+                raise UserError(f"data.context is {context_of(run)} and model.{name} only {longest}")
         is_causal = isinstance(run.objective, CausalConfig)
         if is_causal and not isinstance(run.generation, GenerationConfig):
             raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
@@ -102,7 +105,7 @@ class PreparedText:
         slice_of_train = _beginning(splits.train, n_evaluated, context, self.tokenizer)
 
         def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
-            return lambda: evaluation_rows(tokens, context, run.model.vocab_size, apart)
+            return lambda: evaluation_rows(tokens, context, run.model.vocab_size, apart, learned.overlap)
 
         evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
         for batches in evaluations.values():
@@ -130,7 +133,7 @@ def evaluation_of(
     is_causal = isinstance(run.objective, CausalConfig)
     return (
         learned.objective,
-        lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart),
+        lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
         tokens.n_bytes if is_causal else None,
     )
 

@@ -1,0 +1,84 @@
+"""What fills a mask stands at that mask: candidates of a plain forward, spans where their sentinels say."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer.config import Stack, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.inference import fill
+from glassformer.inference.fill import fill_masks, fill_spans
+from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
+from glassformer.run_config import BeamConfig
+from glassformer.tokenization.tokenizer import Tokenizer
+
+TEXT = "the cat sat on the mat and the dog ran. "
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train([TEXT * 3], vocab_size=280).with_special_tokens(["[SPAN_0]", "[SPAN_1]"])
+
+
+@pytest.fixture(scope="module")
+def network(tokenizer: Tokenizer) -> Transformer:
+    torch.manual_seed(0)
+    config = TransformerConfig(encoder=Stack(2, 2), d_model=16, vocab_size=tokenizer.vocab_size, max_len=32)
+    network = build_model(config).eval()
+    assert isinstance(network, Transformer)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.ndim > 1:  # a norm's random bias would say the same at every mask
+                parameter.normal_(std=0.5)
+    return network
+
+
+@torch.no_grad()
+def test_candidates_are_those_of_a_plain_forward_at_each_mask(network: Transformer, tokenizer: Tokenizer) -> None:
+    found = fill_masks(network, tokenizer, "the [MASK] sat on [MASK].", 3)
+    row = [tokenizer.cls_id, *tokenizer.encode("the"), tokenizer.mask_id, *tokenizer.encode(" sat on")]
+    row += [tokenizer.mask_id, *tokenizer.encode("."), tokenizer.sep_id]
+    logits = network(torch.tensor([row]))[0]
+    special = [tokenizer.vocab[token] for token in tokenizer.special_tokens]
+    logits[:, special] = -torch.inf
+    places = [place for place, token in enumerate(row) if token == tokenizer.mask_id]
+    best = logits[places].softmax(dim=1).topk(3)
+    assert [[c.token_id for c in of_mask] for of_mask in found.candidates] == best.indices.tolist()
+    for of_mask, values in zip(found.candidates, best.values.tolist(), strict=True):
+        assert [c.probability for c in of_mask] == pytest.approx(values, rel=1e-4)
+    (first, second) = best.indices[:, 0].tolist()
+    assert first != second, "else the test could not tell which stands where"
+    expected = [first if i == places[0] else second if i == places[1] else token for i, token in enumerate(row)]
+    assert found.text == tokenizer.decode(expected)
+
+
+def test_spans_stand_where_their_masks_stood(
+    network: Transformer, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sentinels = [tokenizer.vocab["[SPAN_0]"], tokenizer.vocab["[SPAN_1]"]]
+    read: list[Any] = []
+
+    def written(network: Any, tokenizer: Tokenizer, source: list[int], *rest: Any) -> list[int]:
+        read.append(source)
+        first, second = tokenizer.encode(" cat"), tokenizer.encode(" the mat")
+        return [sentinels[0], *first, sentinels[1], *second, int(tokenizer.eos_id or 0)]
+
+    monkeypatch.setattr(fill, "_written", written)
+    found = fill_spans(network, tokenizer, "the [MASK] sat on [MASK].", sentinels, BeamConfig())
+    assert found.text == "the cat sat on the mat." and found.candidates == []
+    assert [token for token in read[0] if token in sentinels] == sentinels
+
+
+@pytest.mark.parametrize("n", [0, -3])
+def test_no_candidates_are_refused(network: Transformer, tokenizer: Tokenizer, n: int) -> None:
+    with pytest.raises(UserError, match="1 at the least"):
+        fill_masks(network, tokenizer, "a [MASK]", n)
+
+
+def test_more_candidates_than_tokens_are_all_there_are(network: Transformer, tokenizer: Tokenizer) -> None:
+    (of_mask,) = fill_masks(network, tokenizer, "[MASK]", 10_000).candidates
+    assert len(of_mask) == tokenizer.vocab_size - len(tokenizer.special_tokens)
+    assert np.isclose(sum(c.probability for c in of_mask), 1)

@@ -1,0 +1,72 @@
+"""Runs on labels: numbers in any unit, tags that are no spans, words that are cut, classes that come later."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from glassformer import api
+from glassformer.errors import UserError
+from glassformer.run_config import LabelData
+from glassformer.train_config import EarlyStopping
+from runs import label_run, write_tags
+
+
+def path_of(run: object) -> Path:
+    data = run.data  # type: ignore[attr-defined]
+    assert isinstance(data, LabelData) and data.path is not None
+    return Path(data.path)
+
+
+def test_numbers_are_learned_in_any_unit(tmp_path: Path) -> None:
+    """The same numbers, times a thousand and far from zero, are learned as well: errors differ by that factor."""
+    errors, losses = [], []
+    for unit, begin in ((1, 0), (1000, 5000)):
+        folder = tmp_path / str(unit)
+        folder.mkdir()
+        run = label_run(folder, "numbers", max_steps=60)
+        path = path_of(run)
+        header, *lines = path.read_text().splitlines()
+        rows = [line.split("\t") for line in lines]
+        path.write_text("\n".join([header, *("\t".join([*r[:3], str(begin + unit * int(r[3]))]) for r in rows)]) + "\n")
+        outcome = api.train(run, folder / "run")
+        model = api.load(outcome.folder)
+        errors.append(model.scores()["rmse"] / unit)
+        losses.append(outcome.reports["valid"].loss)
+        assert outcome.reports["valid"].perplexity is None
+        head = json.loads((folder / "run" / "config.json").read_text())["head"]
+        assert head["spread"] == pytest.approx(1.2 * unit, rel=0.3) and head["mean"] > begin
+    assert errors[0] == pytest.approx(errors[1], rel=1e-3)
+    assert losses[1] - losses[0] == pytest.approx(6.9078, abs=1e-3), "ln 1000: the density of a wider unit"
+
+
+def test_early_stopping_on_spans_needs_tags_of_spans(tmp_path: Path) -> None:
+    run = label_run(tmp_path, "tags")
+    run = replace(run, train=replace(run.train, early_stopping=EarlyStopping(metric="span_f1", higher_is_better=True)))
+    assert api.train(replace(run, train=replace(run.train, max_steps=2)), tmp_path / "spans").folder.exists()
+    path = path_of(run)
+    path.write_text(path.read_text().replace("B-ANIMAL", "ANIMAL"))
+    with pytest.raises(UserError, match="'span_f1', which is unknown here; there are loss, accuracy"):
+        api.train(run, tmp_path / "run")
+
+
+def test_words_that_do_not_fit_are_told_and_of_other_data_refused(tmp_path: Path) -> None:
+    run = label_run(tmp_path, "tags", model=replace(label_run(tmp_path).model, max_len=5), max_steps=2)  # type: ignore[arg-type]
+    model = api.load(api.train(run, tmp_path / "run").folder)
+    told: list[str] = []
+    model.scores(say=told.append)
+    assert any("lose their end" in line and "words with tags" in line for line in told)
+    other = tmp_path / "other"
+    other.mkdir()
+    with pytest.raises(UserError, match=r"longer than 5 tokens.*words with tags: shorten them"):
+        model.scores(write_tags(other))
+
+
+def test_a_class_that_the_runs_own_file_has_gained_is_one_sentence(tmp_path: Path) -> None:
+    run = label_run(tmp_path, max_steps=2)
+    model = api.load(api.train(run, tmp_path / "run").folder)
+    path = path_of(run)
+    path.write_text(path.read_text() + "".join(f"a bird {i}\tred tree\tbird\t3\n" for i in range(60)))
+    with pytest.raises(UserError, match="has the label 'bird', which no training text has"):
+        model.scores(say=lambda _: None)
