@@ -211,6 +211,9 @@ class TransformerConfig:
     attention_scale: float | None = setting(None, "factor of the scores; none = d_head^-½")
     scale_embeddings: bool = setting(False, "token embeddings × √d_model")
     scale_logits: bool = setting(False, "logits × d_model^-½")
+    token_dropout: float = setting(
+        0.0, "whole token embeddings that are dropped, before positions (Gal 2016)"
+    )
     embedding_dropout: float = setting(0.0, "dropout after the embeddings and positions")
     residual_dropout: float = setting(0.0, "dropout of what each sublayer adds")
     attention_dropout: float = setting(0.0, "dropout of the attention weights")
@@ -237,7 +240,7 @@ class TransformerConfig:
         for name in ("vocab_size", "source_vocab_size", "d_embedding", "n_token_types", "source_max_len"):
             if getattr(self, name) < 0:
                 raise UserError(f"model.{name} is {getattr(self, name)} and must not be negative")
-        for name in ("embedding_dropout", "residual_dropout", "attention_dropout", "ff_dropout"):
+        for name in ("token_dropout", "embedding_dropout", "residual_dropout", "attention_dropout", "ff_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 0 and below 1")
         both = self.encoder is not None and self.decoder is not None

@@ -33,6 +33,20 @@ def test_all_parts_in_their_order() -> None:
     assert torch.equal(embeddings(IDS, POSITIONS), embeddings(IDS, POSITIONS, zeros))
 
 
+def test_token_dropout_takes_whole_words_and_leaves_their_places() -> None:
+    torch.manual_seed(0)
+    embeddings = Embeddings(nn.Embedding(5, 4), LearnedPositions(400, 4), None, None, d_model=4, token_dropout=0.25)
+    ids, places = torch.randint(5, (8, 400)), torch.arange(400)
+    words = embeddings(ids, places) - embeddings.positions.table.weight
+    expected = embeddings.tokens.weight[ids] / 0.75
+    is_left = words.abs().amax(dim=2) > 1e-6
+    torch.testing.assert_close(words, expected * is_left[:, :, None])
+    assert is_left.double().mean().item() == pytest.approx(0.75, abs=0.03)
+    assert torch.equal(
+        embeddings.eval()(ids, places), embeddings.tokens.weight[ids] + embeddings.positions.table.weight
+    )
+
+
 def test_types_where_there_are_none_are_an_error() -> None:
     with pytest.raises(ValueError, match="n_token_types"):
         Embeddings(nn.Embedding(5, 4), None, None, None, d_model=4)(IDS, POSITIONS, TYPES)

@@ -250,7 +250,10 @@ def test_pitfall_13_variance_is_biased_and_eps_inside_the_root() -> None:
     assert LayerNorm(2, eps=3.0)(torch.tensor([0.0, 2.0])).tolist() == [-0.5, 0.5]
 
 
-DROPOUTS = {"embedding_dropout": 0.11, "residual_dropout": 0.12, "attention_dropout": 0.13, "ff_dropout": 0.14}
+DROPOUTS = {
+    "embedding_dropout": 0.11, "residual_dropout": 0.12, "attention_dropout": 0.13, "ff_dropout": 0.14,
+    "token_dropout": 0.15,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("tapped", [False, True])
@@ -269,8 +272,8 @@ def test_pitfall_14_each_dropout_once_and_in_training_only(tapped: bool, monkeyp
     monkeypatch.setattr(F, "dropout", counted)
     monkeypatch.setattr(F, "scaled_dot_product_attention", counted_sdpa)
     for config, expected in (
-        (GPT, {0.11: 1, 0.12: 4, 0.13: 2, 0.14: 2}),  # 2 blocks of 2 sublayers
-        (PAPER, {0.11: 2, 0.12: 4 + 6, 0.13: 2 + 4, 0.14: 4}),
+        (GPT, {0.11: 1, 0.12: 4, 0.13: 2, 0.14: 2, 0.15: 1}),  # 2 blocks of 2 sublayers
+        (PAPER, {0.11: 2, 0.12: 4 + 6, 0.13: 2 + 4, 0.14: 4, 0.15: 2}),
     ):
         model = random_model(replace(config, **DROPOUTS))
         inputs = random_inputs(model)

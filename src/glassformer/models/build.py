@@ -117,6 +117,7 @@ def _stack(
         d_model=config.d_model,
         scale=config.scale_embeddings,
         dropout=config.embedding_dropout,
+        token_dropout=config.token_dropout,
     )
     pattern = stack.window_pattern or (0,)
     d_head = stack.d_head or config.d_model // stack.n_heads

@@ -11,7 +11,9 @@ class Embeddings(nn.Module):
     """(tokens · scale + types + positions) → norm → dropout → projection.
 
     The token table may be narrower than the model (`d_embedding`, Lan 2020); then positions, types and norm have
-    its width too, and a projection without bias widens the sum.
+    its width too, and a projection without bias widens the sum. Token dropout takes whole words away, in training,
+    and scales the others up (Gal 2016, "A Theoretically Grounded Application of Dropout in RNNs", section 4.2); each
+    place for itself, where Gal drops a word at all its places.
     """
 
     def __init__(
@@ -23,6 +25,7 @@ class Embeddings(nn.Module):
         d_model: int,
         scale: bool = False,
         dropout: float = 0.0,
+        token_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         d_embedding = tokens.embedding_dim
@@ -32,11 +35,13 @@ class Embeddings(nn.Module):
         self.norm = norm
         self.projection = None if d_embedding == d_model else nn.Linear(d_embedding, d_model, bias=False)
         self.scale = math.sqrt(d_model) if scale else None
-        self.dropout = dropout
+        self.dropout, self.token_dropout = dropout, token_dropout
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:
         """`token_ids` (B, T), `positions` (T,) or (B, T) → (B, T, d_model)."""
         x = self.tokens(token_ids)
+        if self.token_dropout:
+            x = x * F.dropout(x.new_ones(*token_ids.shape, 1), self.token_dropout, self.training)
         if self.scale is not None:
             x = x * self.scale
         if self.token_types is not None:
