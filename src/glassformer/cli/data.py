@@ -1,4 +1,4 @@
-"""glassformer data report FILE… · glassformer data pairs"""
+"""glassformer data report FILE… · glassformer data pairs · glassformer data labels"""
 
 import json
 import sys
