@@ -211,9 +211,7 @@ class TransformerConfig:
     attention_scale: float | None = setting(None, "factor of the scores; none = d_head^-½")
     scale_embeddings: bool = setting(False, "token embeddings × √d_model")
     scale_logits: bool = setting(False, "logits × d_model^-½")
-    token_dropout: float = setting(
-        0.0, "whole token embeddings that are dropped, before positions (Gal 2016)"
-    )
+    token_dropout: float = setting(0.0, "whole token embeddings that are dropped, before positions (Gal 2016)")
     embedding_dropout: float = setting(0.0, "dropout after the embeddings and positions")
     residual_dropout: float = setting(0.0, "dropout of what each sublayer adds")
     attention_dropout: float = setting(0.0, "dropout of the attention weights")

@@ -221,7 +221,7 @@ def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
     assert losses.get_legend() is not None
     assert [text.get_text() for text in losses.get_legend().get_texts()] == ["_first", "second $x$"]
     assert bleu.get_ylabel() == "BLEU (higher is better)" and list(bleu.lines[0].get_ydata()) == [20.0, 20.0]
-    assert losses.get_ylabel() == "loss, nats per token"
+    assert losses.get_ylabel() == "loss, nats per target"
 
 
 def test_a_folder_without_a_log_is_said(tmp_path: Path) -> None:

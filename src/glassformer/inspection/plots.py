@@ -61,6 +61,12 @@ SCORES = {
     "exact_match": "exact matches, % (higher is better)",
     "wer": "words wrong, % (lower is better)",
     "per": "phonemes wrong, % (lower is better)",
+    "accuracy": "right, % (higher is better)",
+    "macro_f1": "macro F1, % (higher is better)",
+    "span_f1": "F1 of spans, % (higher is better)",
+    "calibration_error": "calibration error, % (lower is better)",
+    "rmse": "root mean squared error (lower is better)",
+    "spearman": "rank correlation (higher is better)",
 }
 
 
@@ -309,7 +315,7 @@ def plot_curves(folders: Sequence[Path]) -> "Figure":
             axes.plot(*_series(lines, f"valid/{name}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
     names = [folder.resolve().name for folder in logs]
     title(losses, f"{names[0]}: loss" if len(names) == 1 else "Loss")
-    quiet_axes(losses, "optimizer step", "loss, nats per token")
+    quiet_axes(losses, "optimizer step", "loss, nats per target")
     losses.annotate(
         "thick: validation   thin: training batches", (0, 0), (0, -42), "axes points", fontsize=8, color=GREY
     )

@@ -218,8 +218,8 @@ class Trainer:
 
     def _diverged(self, what: str) -> UserError:
         return UserError(
-            f"{what} at step {self.progress.step}: lower train.optimizer.learning-rate; what was saved before stays "
-            f"in {self.folder}"
+            f"{what} at step {self.progress.step}: lower train.optimizer.learning-rate"
+            + (f"; what was saved before stays in {self.folder}" if checkpoint.steps(self.folder) else "")
         )
 
     def _measure(self, log: MetricsLog | None, of: str = "") -> tuple[dict[str, LossReport], dict[str, float]]:
