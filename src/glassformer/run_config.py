@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from glassformer.config import Stack, TransformerConfig
+from glassformer.errors import UserError
 from glassformer.recurrent_config import ModelConfig
 from glassformer.settings import require, setting
 from glassformer.train_config import TrainConfig
@@ -14,7 +15,9 @@ class TokenizerConfig:
     """How text becomes ids."""
 
     path: str | None = setting(None, "a tokenizer.json to use as it is; none = learn one on the training text")
-    flavour: Literal["byte", "char", "word", "whitespace"] = setting("byte", "what the text is cut into")
+    flavour: Literal["byte", "char", "word", "whitespace", "whole_words"] = setting(
+        "byte", "what the text is cut into; whole_words has no pieces, and [UNK] for rare words"
+    )
     vocab_size: int = setting(4096, "tokens to learn, special ones included; 0 = the alphabet, no merges")
     learner: Literal["glassformer", "tokenizers"] = setting("glassformer", "our own, or the Rust library's")
     special_tokens: tuple[str, ...] = setting(
@@ -25,6 +28,8 @@ class TokenizerConfig:
     def __post_init__(self) -> None:
         """Raises `UserError` for a share that is none."""
         require(0 <= self.dropout <= 1, "tokenizer.dropout", self.dropout, "be from 0 to 1")
+        if self.dropout and self.flavour == "whole_words":
+            raise UserError("tokenizer.dropout leaves out merges, and whole_words has none: leave it out")
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,13 @@ def edited(change: dict[str, Any], part: str = "model") -> str:
 
 def test_a_file_of_another_kind_is_refused_with_the_reason(tmp_path: Path) -> None:
     words = models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")
+    elsewhere = tokenizers.Tokenizer(words)
+    elsewhere.add_special_tokens(["[UNK]"])
     cases = {
         "not a whole tokenizer.json": ["", "{", "[]", "{}", '{"model": {}}', edited({"frequencies": "many"})],
-        "its model is WordLevel": [tokenizers.Tokenizer(words).to_str()],
+        "its model is Unigram": [tokenizers.Tokenizer(models.Unigram([("a", 0.0)])).to_str()],
+        "no special token for unknown ones": [tokenizers.Tokenizer(words).to_str()],
+        "elsewhere than at white space": [elsewhere.to_str()],
         "splits text in a way that is none of": [
             tokenizers.Tokenizer(models.BPE({"a": 0}, [])).to_str(),
             edited({"pattern": {"String": "\t"}}, "pre_tokenizer"),

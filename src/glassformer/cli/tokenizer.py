@@ -9,6 +9,7 @@ from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.progress import TerminalReporter
 from glassformer.data.sources import read_documents, read_pieces
 from glassformer.errors import UserError
+from glassformer.tokenization.pretokenize import Flavour
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 HELP = """usage: glassformer tokenizer train FILE… --vocab-size N --out tokenizer.json
@@ -34,7 +35,7 @@ def train(
     text_files: tyro.conf.Positional[tuple[str, ...]],
     vocab_size: int,
     out: Path,
-    flavour: Literal["byte", "char", "word", "whitespace"] = "byte",
+    flavour: Flavour = "byte",
     learner: Literal["glassformer", "tokenizers"] = "glassformer",
     text_field: str = "text",
 ) -> int:

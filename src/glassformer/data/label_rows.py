@@ -68,7 +68,7 @@ def encode_tagged(
     cls, sep = ([] if i is None else [i] for i in (tokenizer.cls_id, tokenizer.sep_id))
     room = max_len - len(cls) - len(sep)
     flat = [
-        word if i == 0 or tokenizer.flavour in ("word", "whitespace") else f" {word}"
+        word if i == 0 or tokenizer.flavour in ("word", "whitespace", "whole_words") else f" {word}"
         for sentence in sentences
         for i, word in enumerate(sentence)
     ]

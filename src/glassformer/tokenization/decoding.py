@@ -7,11 +7,15 @@ from collections.abc import Sequence
 from glassformer.errors import UserError
 from glassformer.tokenization.pretokenize import CHARACTER_TO_BYTE, END_OF_WORD, Flavour
 
+APART = ("whitespace", "whole_words")
+"""Flavours whose tokens stand apart from their neighbours by a space."""
+
 
 def token_bytes(token: str, flavour: Flavour, *, special: bool = False) -> bytes:
     """What a token of the vocabulary adds to a decoded text, as UTF-8, perhaps only a part of a character.
 
-    `whitespace` has thrown away where words end, so every token stands alone: it brings a space before it.
+    `whitespace` has thrown away where words end, so every token stands alone: it brings a space before it, as a whole
+    word does.
     Otherwise a special token is just its own name.
 
     >>> token_bytes("Ġcafé"[:4], "byte"), token_bytes("er␣", "word"), token_bytes("er", "whitespace")
@@ -21,7 +25,7 @@ def token_bytes(token: str, flavour: Flavour, *, special: bool = False) -> bytes
         return bytes(CHARACTER_TO_BYTE[character] for character in token)
     if flavour == "word" and not special:
         token = token.replace(END_OF_WORD, " ")
-    elif flavour == "whitespace":
+    elif flavour in APART:
         token = " " + token
     return token.encode("utf-8")
 
@@ -47,7 +51,7 @@ class TextStream:
         self._pieces = pieces
         self._skip = skip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._at_start = flavour == "whitespace"
+        self._at_start = flavour in APART
         self._holds_spaces_back = flavour == "word"
         self._held = ""
 

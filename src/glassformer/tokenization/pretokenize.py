@@ -1,4 +1,4 @@
-r"""The four flavours: how a text becomes the chunks inside which byte-pair encoding works.
+r"""The flavours: how a text becomes the chunks inside which byte-pair encoding works, or which are tokens themselves.
 
 | flavour      | a chunk is                                            | its symbols                            |
 |--------------|-------------------------------------------------------|----------------------------------------|
@@ -6,6 +6,7 @@ r"""The four flavours: how a text becomes the chunks inside which byte-pair enco
 | `char`       | a line with its line end                              | characters, spaces included            |
 | `whitespace` | a word, or a run of punctuation: `\w+` or `[^\w\s]+`  | characters                             |
 | `word`       | what stands between white space                       | characters, then `</w>`, also a symbol |
+| `whole_words`| what stands between white space                       | none: a frequent chunk is one token    |
 
 Merges never cross the border of a chunk. The splitting itself is done by the `tokenizers` library, in
 training and in encoding alike, so both always agree, and so does every other program that reads our
@@ -21,8 +22,9 @@ from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
 from glassformer.errors import UserError
 
-Flavour = Literal["byte", "char", "word", "whitespace"]
-FLAVOURS: tuple[Flavour, ...] = get_args(Flavour)
+Flavour = Literal["byte", "char", "word", "whitespace", "whole_words"]
+FLAVOURS: tuple[Flavour, ...] = ("byte", "char", "word", "whitespace")
+"""Those with merges."""
 
 END_OF_WORD = "␣"
 """How `</w>` is written inside a vocabulary: one character (U+2423, OPEN BOX), since a BPE model splits by
@@ -78,6 +80,8 @@ def pipeline(flavour: Flavour) -> Pipeline:
     ['Don', "'", 't', 'go', '.']
     >>> pipeline("word").chunks("Don't  go. ")
     ["Don't␣", 'go.␣']
+    >>> pipeline("whole_words").chunks("Don't  go. ")
+    ["Don't", 'go.']
     """
     if flavour == "byte":
         return Pipeline(None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
@@ -92,7 +96,9 @@ def pipeline(flavour: Flavour) -> Pipeline:
         )
         # A space for each mark, except the one at the very end.
         return Pipeline(mark_word_ends, pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder(suffix=END_OF_WORD))
-    raise UserError(f"unknown tokenizer flavour {flavour!r}; choose one of {', '.join(FLAVOURS)}")
+    if flavour == "whole_words":
+        return Pipeline(None, pre_tokenizers.WhitespaceSplit(), None)
+    raise UserError(f"unknown tokenizer flavour {flavour!r}; choose one of {', '.join(get_args(Flavour))}")
 
 
 def check_text(text: str) -> None:

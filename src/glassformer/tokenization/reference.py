@@ -26,6 +26,7 @@ class ReferenceEncoder:
     ) -> None:
         """`frequencies` has the tokens that text can become: all but the special ones."""
         self._chunks = pipeline(flavour).chunks
+        self._has_pieces = flavour != "whole_words"
         self._vocab = vocab
         self._ranks = {pair: rank for rank, pair in enumerate(merges)}
         self._frequencies = frequencies
@@ -46,7 +47,10 @@ class ReferenceEncoder:
         ids: list[int] = []
         for chunk in self._chunks(text):
             self._split(chunk)  # names an unknown character if there is no token for it
-            tokens = longest_match(chunk, self._frequencies, self._unknown or "", self._longest)
+            if self._has_pieces:
+                tokens = longest_match(chunk, self._frequencies, self._unknown or "", self._longest)
+            else:
+                tokens = self._split(chunk)
             ids += [self._vocab[token] for token in tokens]
         return ids
 
@@ -61,7 +65,9 @@ class ReferenceEncoder:
         return map(self._split, self._chunks(text))
 
     def _split(self, chunk: str) -> list[str]:
-        """The characters of a chunk, each run of unknown ones as one unknown token."""
+        """The characters of a chunk, each run of unknown ones as one unknown token; or the whole word, known or not."""
+        if not self._has_pieces:
+            return [chunk if chunk in self._frequencies else self._unknown or ""]
         symbols: list[str] = []
         for character in chunk:
             if character in self._frequencies:

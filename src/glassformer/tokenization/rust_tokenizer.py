@@ -16,9 +16,13 @@ from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, FLAVOURS, Fl
 def assemble(
     flavour: Flavour, special_tokens: Sequence[str], vocab: dict[str, int], merges: list[tuple[str, str]]
 ) -> tokenizers.Tokenizer:
-    """A tokenizer of a flavour. Where `[UNK]` is a token, each run of unknown characters becomes one."""
+    """A tokenizer of a flavour. Where `[UNK]` is a token, each run of unknown characters, or each unknown word,
+    becomes one."""
     unknown = "[UNK]" if "[UNK]" in special_tokens and flavour != "byte" else None
-    rust = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token=unknown, fuse_unk=unknown is not None))
+    if flavour == "whole_words":
+        rust = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    else:
+        rust = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token=unknown, fuse_unk=unknown is not None))
     parts = pipeline(flavour)
     if parts.normalizer is not None:
         rust.normalizer = parts.normalizer
@@ -49,36 +53,43 @@ def train_in_rust(
             n_characters += len(text)
             yield text
 
-    rust.train_from_iterator(
-        checked(),
-        trainers.BpeTrainer(
-            vocab_size=vocab_size,
-            min_frequency=min_frequency,
-            special_tokens=list(special_tokens),
-            initial_alphabet=list(initial_alphabet),
-            show_progress=False,
-        ),
-    )
+    common: dict[str, Any] = {"min_frequency": min_frequency, "show_progress": False}
+    common["special_tokens"] = list(special_tokens)
+    if flavour == "whole_words":
+        rust.train_from_iterator(checked(), trainers.WordLevelTrainer(vocab_size=vocab_size or 2**31, **common))
+    else:
+        alphabet = list(initial_alphabet)
+        rust.train_from_iterator(
+            checked(), trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, **common)
+        )
     model = json.loads(rust.to_str())["model"]
     if n_characters == 0 or len(model["vocab"]) == len(special_tokens):
         raise UserError(NO_TEXT)
+    if flavour == "whole_words":
+        return model["vocab"], []
     if not model["merges"]:
         check_room(vocab_size, len(model["vocab"]) - len(special_tokens), len(special_tokens))
     return model["vocab"], without_forged(model["merges"], special_tokens)
 
 
 def recognise(description: Mapping[str, Any]) -> Flavour:
-    """The flavour of a parsed `tokenizer.json`; `UserError` saying why when it is none of the four."""
+    """The flavour of a parsed `tokenizer.json`; `UserError` saying why when it is none."""
     model = description["model"]
+    if not all(token["special"] for token in description["added_tokens"]):
+        raise UserError("it has added tokens that are not special, which would be taken from ordinary text")
+    if model["type"] == "WordLevel":
+        if model["unk_token"] not in (token["content"] for token in description["added_tokens"]):
+            raise UserError("its model of whole words has no special token for unknown ones")
+        if any(description[part] != value for part, value in _splitting("whole_words").items()):
+            raise UserError("it splits text into whole words elsewhere than at white space: see its pre_tokenizer")
+        return "whole_words"
     if model["type"] != "BPE":
-        raise UserError(f"its model is {model['type']}, and only BPE is read here")
+        raise UserError(f"its model is {model['type']}, and BPE and whole words between white space are read here")
     for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges"):
         if model.get(option):
             raise UserError(f"its model sets {option} to {model[option]!r}, which is not supported here")
     if model["unk_token"] is not None and not model["fuse_unk"]:
         raise UserError("its model does not join neighbouring unknown characters (fuse_unk), as is done here")
-    if not all(token["special"] for token in description["added_tokens"]):
-        raise UserError("it has added tokens that are not special, which would be taken from ordinary text")
     for flavour in FLAVOURS:
         if all(description[part] == value for part, value in _splitting(flavour).items()):
             return flavour

@@ -8,13 +8,13 @@ by name (`allow_special`). `transformers` makes no such difference: with the sam
 text as the token, and so gives the ids that `allow_special=tokenizer.special_tokens` gives here.
 
 **Characters that were not learned.** `byte` has all bytes, so there are none. The other flavours give one
-`[UNK]` for each run of unknown characters in a chunk; without the token `[UNK]` a `UserError` names the
-character. (There, `transformers` drops the character without a word.)
+`[UNK]` for each run of unknown characters in a chunk, and `whole_words` one for each unknown word; without the
+token `[UNK]` a `UserError` names the character. (There, `transformers` drops the character without a word.)
 
 **Decoding.** `byte` gives every text back exactly, and `char` every text of known characters. `word` puts one
 space between words, since it keeps no other white space. `whitespace` does not know where words end: every
-token stands apart from its neighbours by a space. An unknown run decodes as `[UNK]`; other special tokens are
-left out on request.
+token, as every whole word, stands apart from its neighbours by a space. An unknown run decodes as `[UNK]`; other
+special tokens are left out on request.
 """
 
 import hashlib
@@ -43,6 +43,7 @@ from glassformer.tokenization.reference import ReferenceEncoder
 from glassformer.tokenization.report import TokenReport
 from glassformer.tokenization.rust_tokenizer import assemble, check, check_special_tokens, recognise, train_in_rust
 from glassformer.tokenization.templates import Template
+from glassformer.tokenization.whole_words import learn_words
 
 Learner = Literal["glassformer", "tokenizers"]
 
@@ -51,7 +52,7 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"
 
 
 class Tokenizer:
-    """A trained BPE tokenizer; it never changes. `train`, `load` and `from_json` make one.
+    """A trained tokenizer, BPE or whole words; it never changes. `train`, `load` and `from_json` make one.
 
     `vocab` maps every token to its id, `merges` are the joined pairs in order, `frequencies` says by id how
     often each token stood in the training text (`None` where the learner did not say). `pad_id` and its like
@@ -63,7 +64,7 @@ class Tokenizer:
     """
 
     def __init__(self, rust: tokenizers.Tokenizer, frequencies: Sequence[int] | None = None) -> None:
-        """Wraps a BPE tokenizer of one of the four flavours; `UserError` for any other."""
+        """Wraps a tokenizer of one of the flavours; `UserError` for any other."""
         rust.no_truncation()
         rust.no_padding()
         rust.encode_special_tokens = True  # special tokens in a text are text; the file does not say so
@@ -71,7 +72,7 @@ class Tokenizer:
         description = json.loads(rust.to_str())
         self.flavour: Flavour = recognise(description)
         self.vocab: dict[str, int] = dict(sorted(rust.get_vocab().items(), key=lambda item: item[1]))
-        self.merges: list[tuple[str, str]] = [(left, right) for left, right in description["model"]["merges"]]
+        self.merges: list[tuple[str, str]] = [(left, right) for left, right in description["model"].get("merges", [])]
         self.special_tokens: tuple[str, ...] = tuple(token["content"] for token in description["added_tokens"])
         self.frequencies: tuple[int, ...] | None = None if frequencies is None else tuple(frequencies)
         self.pad_id = self.vocab.get("[PAD]")
@@ -102,14 +103,23 @@ class Tokenizer:
         """Learns a tokenizer from texts, which are read once, one at a time.
 
         `vocab_size` counts the special tokens and the alphabet; 0 asks for exactly these and no merges (with
-        `char`: a tokenizer of characters). When no pair is left that occurs `min_frequency` times, learning
-        stops early, and `vocab_size` of the result is smaller than asked for. `progress` is called with
-        (merges made, merges asked for).
+        `char`: a tokenizer of characters; with `whole_words`: all that occur `min_frequency` times). When no pair
+        is left that occurs `min_frequency` times, learning stops early, and `vocab_size` of the result is smaller
+        than asked for. `progress` is called with (merges made, merges asked for).
 
         Both learners find the same merges; `tokenizers` is the one in Rust, which gives no frequencies and calls
         no `progress`. Memory holds the distinct chunks, which for `char` with merges are the distinct lines.
         """
         check_special_tokens(special_tokens)
+        if flavour == "whole_words" and learner == "glassformer":
+            frequencies = learn_words(
+                count_chunks(texts, flavour),
+                vocab_size=vocab_size,
+                special_tokens=special_tokens,
+                min_frequency=min_frequency,
+            )
+            words = {token: i for i, token in enumerate(frequencies)}
+            return cls(assemble(flavour, special_tokens, words, []), list(frequencies.values()))
         alphabet = BYTE_TO_CHARACTER if flavour == "byte" else []
         if learner == "tokenizers":
             vocab, merges = train_in_rust(
@@ -290,7 +300,13 @@ class Tokenizer:
                 self._known_characters.add(character)
 
     def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
-        return [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
+        rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
+        if self.flavour != "whole_words":
+            return rows
+        # A model of whole words finds its special tokens in ordinary text too, where they are words it does not know.
+        special, unknown = {self.vocab[token] for token in self.special_tokens}, self.unk_id
+        assert unknown is not None
+        return [[unknown if token in special else token for token in row] for row in rows]
 
     @cached_property
     def reference(self) -> ReferenceEncoder:

@@ -1,0 +1,85 @@
+"""Vocabularies of whole words: both learners alike, read by others, [UNK] for what is rare, nothing lost in saving."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.errors import UserError
+from glassformer.tokenization import Tokenizer
+
+TEXTS = ["the cat saw the dog .", "a dog did n't see the cat , or did it ?", "zebra the é é 日本 日本"]
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return Tokenizer.train(TEXTS, vocab_size=0, flavour="whole_words")
+
+
+def test_a_word_that_occurs_twice_is_a_token_and_a_rarer_one_is_not(tokenizer: Tokenizer) -> None:
+    counts = Counter(" ".join(TEXTS).split())
+    frequent = {word for word, n in counts.items() if n >= 2}
+    assert set(tokenizer.vocab) == frequent | set(tokenizer.special_tokens)
+    assert tokenizer.decode(tokenizer.encode("the  zebra saw\tthe dog")) == "the [UNK] [UNK] the dog"
+    assert tokenizer.frequencies is not None and tokenizer.unk_id is not None
+    assert tokenizer.frequencies[tokenizer.unk_id] == sum(n for n in counts.values() if n == 1)
+    assert all(tokenizer.frequencies[tokenizer.vocab[word]] == counts[word] for word in frequent)
+
+
+def test_a_short_list_keeps_the_most_frequent(tokenizer: Tokenizer) -> None:
+    n = len(tokenizer.special_tokens)
+    short = Tokenizer.train(TEXTS, vocab_size=n + 3, flavour="whole_words")
+    assert list(short.vocab)[n:] == ["the", "cat", "did"], "four times, then those of two by the alphabet"
+
+
+@pytest.mark.parametrize("vocab_size", [0, 12, 400])
+def test_both_learners_make_the_same_vocabulary(vocab_size: int, documents: list[str]) -> None:
+    ours, theirs = (
+        Tokenizer.train(documents[:30], vocab_size=vocab_size, flavour="whole_words", learner=learner)
+        for learner in ("glassformer", "tokenizers")
+    )
+    assert ours.vocab == theirs.vocab and theirs.frequencies is None
+
+
+def test_ids_equal_the_readable_encoder(mixed_lines: list[str], documents: list[str]) -> None:
+    tokenizer = Tokenizer.train(documents, vocab_size=500, flavour="whole_words")
+    for line, ids in zip(mixed_lines, tokenizer.encode_batch(mixed_lines), strict=True):
+        assert ids == tokenizer.reference.encode(line) == tokenizer.encode_longest_match(line), repr(line)
+
+
+def test_it_survives_saving_and_transformers_reads_it(
+    tokenizer: Tokenizer, tmp_path: Path, mixed_lines: list[str]
+) -> None:
+    transformers: Any = pytest.importorskip("transformers")
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert again.fingerprint == tokenizer.fingerprint and again.flavour == "whole_words"
+    theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
+    for line in [*mixed_lines, *TEXTS]:
+        assert theirs(line, add_special_tokens=False)["input_ids"] == again.encode(
+            line, allow_special=again.special_tokens
+        )
+
+
+def test_pieces_explanations_and_reports(tokenizer: Tokenizer) -> None:
+    assert [tokenizer.pieces[i] for i in tokenizer.encode("the dog")] == [b" the", b" dog"]
+    assert "the" in str(tokenizer.explain("the zebra")) and tokenizer.report(TEXTS).n_unknown == 10
+    more = tokenizer.with_special_tokens(["[SPAN_0]"])
+    assert more.vocab["[SPAN_0]"] == tokenizer.vocab_size and more.encode("the cat") == tokenizer.encode("the cat")
+    assert more.encode("[MASK] the", allow_special=["[MASK]"]) == [more.mask_id, more.vocab["the"]]
+    assert more.encode("[MASK]") == [more.unk_id], "in a text it is a word like any other"
+
+
+@pytest.mark.parametrize(
+    ("texts", "options", "words"),
+    [
+        (TEXTS, {"special_tokens": ("[PAD]",)}, "need the special token"),
+        (["a b c"], {}, "no word of the text occurs 2 times"),
+        ([" \n"], {}, "there is no text"),
+        (TEXTS, {"vocab_size": 3}, "a vocabulary of 3 is too small"),
+    ],
+)
+def test_what_gives_no_vocabulary_is_said(texts: list[str], options: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        Tokenizer.train(texts, **{"vocab_size": 0, "flavour": "whole_words", **options})
