@@ -251,9 +251,9 @@ def test_pitfall_13_variance_is_biased_and_eps_inside_the_root() -> None:
 
 
 DROPOUTS = {
-    "embedding_dropout": 0.11, "residual_dropout": 0.12, "attention_dropout": 0.13, "ff_dropout": 0.14,
-    "token_dropout": 0.15,
-}  # fmt: skip
+    f"{name}_dropout": p
+    for name, p in (("embedding", 0.11), ("residual", 0.12), ("attention", 0.13), ("ff", 0.14), ("token", 0.15))
+}
 
 
 @pytest.mark.parametrize("tapped", [False, True])
