@@ -214,7 +214,7 @@ def test_data_pairs_reports_before_anything_is_trained(glassformer: Glassformer,
 
 
 def test_wrong_kinds_of_models_are_one_sentence(glassformer: Glassformer, pairs: Outcome, trained: Outcome) -> None:
-    require_one_sentence(glassformer("translate", trained.folder, stdin="a\n"), "use glassformer generate")
+    require_one_sentence(glassformer("translate", trained.folder, stdin="a\n"), "use it with generate, not translate")
     require_one_sentence(glassformer("generate", pairs.folder, "--prompt", "a"), "use it with translate")
     require_one_sentence(
         glassformer("evaluate", trained.folder, "--data.source", "a", "--data.target", "b"), "no source"
