@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from glassformer.api import Silent
 from glassformer.config import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
 from glassformer.evaluation.loss import LossReport
 from glassformer.recurrent_config import ModelConfig
@@ -29,10 +28,11 @@ from glassformer.run_config import (
 )
 from glassformer.store import checkpoint
 from glassformer.train_config import TrainConfig
+from glassformer.training.reporting import Silent
 from glassformer.training.trainer import Trainer
 
 MODEL = TransformerConfig(decoder=Stack(2, 2, d_ff=32), d_model=16, max_len=32, positions=RotaryPositions())
-TIMES = {"tokens_per_s", "step_ms"}
+TIMES = {"tokens_per_s", "step_ms", "save_ms"}
 
 
 def made_up_text(n_lines: int = 150, seed: int = 0) -> str:

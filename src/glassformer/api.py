@@ -1,22 +1,21 @@
 """The Python interface: `load` a model directory and use it; `train` a run."""
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from glassformer import files
 from glassformer.errors import UserError
-from glassformer.evaluation.loss import LossReport
 from glassformer.model import Model
 from glassformer.models.transforms import merge_lora
 from glassformer.run_config import Run
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import model_files, read_model, write_model_files
-from glassformer.training.launch import Outcome, choose_device, launch, relaunch
-from glassformer.training.material import LaunchReporter
+from glassformer.store.model_directory import model_files, read_model, weights_of, write_model_files
+from glassformer.training.launch import Outcome, Replay, choose_device, launch, relaunch
+from glassformer.training.launch import replay as replay_run
+from glassformer.training.reporting import LaunchReporter, Silent
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -> Model:
@@ -70,7 +69,9 @@ def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> in
         raise UserError(f"{folder} has no adapted layers: there is nothing to merge")
     run = replace(stored.run, lora=None)
     with files.new_folder(out) as new:
-        write_model_files(new, stored.network, stored.tokenizer, run, stored.source_tokenizer, stored.labels)
+        write_model_files(
+            new, weights_of(stored.network), stored.tokenizer, run, stored.source_tokenizer, stored.labels
+        )
         Manifest.of(new, "model", stored.manifest.step, model_files(stored.manifest)).write(new)
     return n
 
@@ -93,19 +94,13 @@ def train(run: Run, out: str | Path | None = None, reporter: LaunchReporter | No
     return launch(run, Path(out) if out is not None else Path("runs") / run.name, reporter or Silent())
 
 
-def resume(folder: str | Path, reporter: LaunchReporter | None = None) -> Outcome:
-    """Goes on with a run from its newest intact checkpoint, exactly."""
-    return relaunch(Path(folder), reporter or Silent())
+def resume(
+    folder: str | Path, reporter: LaunchReporter | None = None, flags: Mapping[str, str] | None = None
+) -> Outcome:
+    """Goes on with a run from its newest intact checkpoint, exactly; `flags` say where and for how long."""
+    return relaunch(Path(folder), reporter or Silent(), flags)
 
 
-class Silent:
-    """A reporter that shows nothing."""
-
-    def say(self, text: str) -> None: ...
-
-    def step(self, step: int, max_steps: int, values: dict[str, float]) -> None: ...
-
-    def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None: ...
-
-    def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]:
-        return nullcontext(lambda done, total: None)
+def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> Replay:
+    """Takes the steps between the two newest checkpoints of a run again, and compares, to the bit."""
+    return replay_run(Path(folder), reporter or Silent())

@@ -10,9 +10,20 @@ class UserError(Exception):
     """
 
 
+TIME_IS_UP = 75
+"""Exit code of a run whose time was over; the system's own code for `try again later`."""
+
+
 class Interrupted(Exception):
-    """A signal asked a run to stop: everything is saved, and the sentence says how to go on."""
+    """A signal, or the end of its time, asked a run to stop: everything is saved, and the sentence says how to go on.
+
+    The command line exits with 128 + the signal's number, or with `TIME_IS_UP`.
+    """
 
     def __init__(self, message: str, cause: signal.Signals | None) -> None:
         super().__init__(message)
         self.signal = cause
+
+    @property
+    def exit_code(self) -> int:
+        return TIME_IS_UP if self.signal is None else 128 + self.signal

@@ -7,7 +7,7 @@ from glassformer.config import Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.recurrent_config import ModelConfig
 from glassformer.settings import require, setting
-from glassformer.train_config import TrainConfig
+from glassformer.train_config import ParallelConfig, TrainConfig
 
 
 @dataclass(frozen=True)
@@ -355,5 +355,6 @@ class Run:
     init: InitConfig = setting(InitConfig(), "from what it starts")
     lora: LoraConfig | None = setting(None, "adapt with few parameters; none = all learn")
     train: TrainConfig = setting(TrainConfig(), "the loop")
+    parallel: ParallelConfig = setting(ParallelConfig(), "several processes, under torchrun")
     generation: GenerationConfig | BeamConfig = setting(GenerationConfig(), "how it writes")
     result: ExpectedResult | None = setting(None, "what it must reach")

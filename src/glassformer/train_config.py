@@ -134,7 +134,9 @@ class TrainConfig:
     clip_norm: float = setting(1.0, "longest gradient, as a 2-norm over all parameters; 0 = never clipped")
     seed: int = setting(0, "of the weights, the batches and the dropout")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
-    precision: Literal["fp32", "bf16"] = setting("fp32", "bf16 = autocast; weights and sums stay in fp32")
+    precision: Literal["fp32", "bf16", "fp16"] = setting(
+        "fp32", "bf16, fp16 = autocast; weights and sums stay in fp32, and fp16 scales the loss"
+    )
     compile: bool = setting(False, "compile the step (torch.compile)")
     activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
     ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none")
@@ -142,17 +144,23 @@ class TrainConfig:
     checkpoint_every: int = setting(0, "steps between checkpoints; 0 = at evaluations")
     log_every: int = setting(10, "steps between lines of metrics.jsonl")
     keep_checkpoints: int = setting(2, "newest checkpoints that are kept, beside the best")
+    background_saving: bool = setting(True, "write checkpoints while the next steps are computed")
     select: Literal["best", "last", "average"] = setting(
         "best", "the weights that the run's folder holds in the end; average = the mean of the checkpoints kept"
     )
     early_stopping: EarlyStopping | None = setting(None, "stop before max_steps")
+    on_bad_numbers: Literal["stop", "skip", "rollback"] = setting(
+        "stop",
+        "what a loss or gradient that is no number does: rollback = back to the last checkpoint, at half the rate",
+    )
+    max_time: float = setting(0.0, "seconds after which the process saves and stops; 0 = none")
     tensorboard: bool = setting(False, "also write TensorBoard events (extra: log)")
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot make a run."""
         for name in ("max_steps", "batch_size", "accumulation", "eval_every", "log_every", "keep_checkpoints"):
             require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "be at least 1")
-        for name in ("checkpoint_every", "clip_norm", "seed"):
+        for name in ("checkpoint_every", "clip_norm", "seed", "max_time"):
             require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "not be negative")
         require(0 <= self.ema_decay < 1, "train.ema_decay", self.ema_decay, "be at least 0 and below 1")
         warmup = self.schedule.warmup_steps
@@ -167,6 +175,24 @@ class TrainConfig:
             patience = self.early_stopping.patience
             require(patience >= 1, "train.early_stopping.patience", patience, "be at least 1")
         _check_optimizer("train.optimizer", self.optimizer)
+
+
+@dataclass(frozen=True)
+class ParallelConfig:
+    """Several processes, as `torchrun` starts them. They deal out the micro-batches of a step among themselves, so the
+    number of processes changes the time of a run and not its course."""
+
+    strategy: Literal["ddp", "fsdp", "hybrid"] = setting(
+        "ddp", "ddp = every process holds all; fsdp = each a part of it; hybrid = parts within groups, groups alike"
+    )
+    shard_size: int = setting(0, "processes of a group of hybrid, which hold one copy; 0 = those of one machine")
+    cpu_offload: bool = setting(False, "fsdp: weights and optimizer stay in the memory of the CPU between uses")
+    timeout: float = setting(600.0, "seconds that the processes wait for one of them before the run ends")
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that cannot be."""
+        require(self.shard_size >= 0, "parallel.shard_size", self.shard_size, "not be negative")
+        require(self.timeout > 0, "parallel.timeout", self.timeout, "be positive")
 
 
 def _check_optimizer(name: str, config: OptimizerConfig) -> None:

@@ -33,7 +33,9 @@ def model(name: str = "gpt") -> tuple[Transformer, Run]:
 def save(folder: Path, step: int = 5, name: str = "gpt", state: TrainingState = STATE) -> Transformer:
     """A run's folder with one checkpoint."""
     network, run = model(name)
-    checkpoint.save(folder, step, lambda to: model_directory.write_model_files(to, network, TOKENIZER, run), state)
+    checkpoint.save(
+        folder, step, lambda to: model_directory.write_model_files(to, weights_of(network), TOKENIZER, run), state
+    )
     return network
 
 
@@ -174,7 +176,9 @@ def test_pitfall_30_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_p
     config = replace(CONFIGS["gpt"], vocab_size=TOKENIZER.vocab_size - 1)
     network = build_model(config)
     run = Run(model=config)
-    checkpoint.save(tmp_path, 1, lambda to: model_directory.write_model_files(to, network, TOKENIZER, run), STATE)
+    checkpoint.save(
+        tmp_path, 1, lambda to: model_directory.write_model_files(to, weights_of(network), TOKENIZER, run), STATE
+    )
     size = TOKENIZER.vocab_size
     with pytest.raises(UserError, match=f"tokenizer has {size} tokens and the model only {size - 1}"):
         read_model(checkpoint.path_of(tmp_path, 1))
@@ -247,6 +251,7 @@ def test_pruning_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / ".step-7.tmp-123").mkdir()  # of a process that was killed
     (tmp_path / "checkpoints" / "mine").mkdir()
     checkpoint.prune(tmp_path, latest=10, keep=2, always={4})
+    checkpoint.clean(tmp_path)
     assert checkpoint.steps(tmp_path) == [4, 8, 10]
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-4", "step-8", "step-10", "mine"}
 

@@ -15,7 +15,7 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.run_config import CausalConfig, ExampleRows, PackedRows, Run
 from glassformer.store import checkpoint, model_directory
 from glassformer.train_config import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule
-from glassformer.training import trainer
+from glassformer.training import saving
 from runs import MODEL, Recording, remains, signal_at, tiny_run, write_documents, write_text
 
 Make = Callable[[Path], Run]
@@ -167,7 +167,7 @@ def test_a_run_that_died_between_a_checkpoint_and_its_publication_is_published(
             raise KeyboardInterrupt
         model_directory.publish(source, folder, step)
 
-    monkeypatch.setattr(trainer, "publish", die)
+    monkeypatch.setattr(saving, "publish", die)
     with pytest.raises(KeyboardInterrupt):
         api.train(run, tmp_path / "run")
     monkeypatch.undo()

@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from glassformer import api
-from glassformer.api import Silent
 from glassformer.config import TokenHead
 from glassformer.data.batching import Batch, Example, Windows
 from glassformer.data.corpus import Corpus
@@ -24,6 +23,7 @@ from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.train_config import AdamWConfig, EarlyStopping
 from glassformer.training import launch
+from glassformer.training.reporting import Silent
 from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, write_documents, write_text
 
 ROUGH = AdamWConfig(learning_rate=0.5)

@@ -29,8 +29,8 @@ class Words:
     flags: dict[str, str]
 
 
-def read_words(argv: Sequence[str], options: Sequence[str]) -> Words:
-    """Sorts the words; `--key value`, `--key=value`, and `--key` alone for true.
+def read_words(argv: Sequence[str], options: Sequence[str], switches: Sequence[str] = ()) -> Words:
+    """Sorts the words; `--key value`, `--key=value`, and `--key` alone for true; `switches` are options without value.
 
     >>> read_words(["a.txt", "--train.max-steps", "5", "--out=x"], ["out"])
     Words(places=['a.txt'], options={'out': 'x'}, flags={'train.max-steps': '5'})
@@ -45,14 +45,14 @@ def read_words(argv: Sequence[str], options: Sequence[str]) -> Words:
             places.append(word)
             continue
         key, equals, value = word[2:].partition("=")
-        if not equals:
+        if not equals and key not in switches:
             value = _value_after(key, queue)
-        if key in options:
+        if key in options or key in switches:
             plain[key] = value
         elif "." in key:
             flags[key] = value
         else:
-            near = difflib.get_close_matches(key, [*options, *_flag_names()], n=1, cutoff=0.4)
+            near = difflib.get_close_matches(key, [*options, *switches, *_flag_names()], n=1, cutoff=0.4)
             leaf = [name for name in _flag_names() if name.rsplit(".", 1)[-1] == key]
             found = leaf[:1] or near
             hint = f": did you mean --{found[0]}?" if found else "; --help lists them all"

@@ -14,6 +14,7 @@ VERBS = {
     "demo": "train on built-in text and write, in a few minutes",
     "train": "learn from text: a recipe, a TOML file or a text file",
     "resume": "go on with a run that was stopped",
+    "checkpoint": "list, verify, prune those of a run",
     "generate": "write text with a trained model",
     "translate": "a target for every source: one model, or several that vote",
     "score": "the probability of given targets",
@@ -50,7 +51,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def run(argv: list[str]) -> int:
-    """The exit code of one command: 0 done, 1 a check failed, 2 a mistake, 128 + n stopped by signal n."""
+    """The exit code of one command.
+
+    0 done, 1 a check failed, 2 a mistake, 75 the time was over, 128 + n stopped by signal n.
+    """
     if not argv or argv[0] in ("-h", "--help"):
         print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in VERBS.items())))
         return 0 if argv else 2
@@ -72,7 +76,7 @@ def run(argv: list[str]) -> int:
         return 2
     except Interrupted as stop:
         print(f"glassformer: {stop}", file=sys.stderr)
-        return 128 + (stop.signal or signal.SIGINT)
+        return stop.exit_code
     except KeyboardInterrupt:
         print("glassformer: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT

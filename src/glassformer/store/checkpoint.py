@@ -23,6 +23,8 @@ STATE = "training_state/state.json"
 OPTIMIZER = "training_state/optimizer.safetensors"
 AVERAGE = "training_state/average.safetensors"
 UNAVERAGED = "training_state/weights.safetensors"
+Tensors = dict[str, Tensor] | Path
+"""By name; or a file of them that several processes have written, to be put in place."""
 
 
 @dataclass(frozen=True)
@@ -30,10 +32,10 @@ class TrainingState:
     """What the loop needs beside the weights: numbers as JSON, tensors by name."""
 
     numbers: dict[str, Any]
-    optimizer: dict[str, Tensor]
-    average: dict[str, Tensor] | None = None
+    optimizer: Tensors
+    average: Tensors | None = None
     """The moving average of the weights, where there is one; the model's file then holds it too."""
-    weights: dict[str, Tensor] | None = None
+    weights: Tensors | None = None
     """Beside an average, the weights that training goes on from."""
 
 
@@ -48,8 +50,7 @@ def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state
         write_model(folder)
         (folder / STATE).parent.mkdir()
         files.write_json(folder / STATE, state.numbers)
-        save_tensors(_contiguous(state.optimizer), folder / OPTIMIZER)
-        for tensors, name in ((state.average, AVERAGE), (state.weights, UNAVERAGED)):
+        for tensors, name in ((state.optimizer, OPTIMIZER), (state.average, AVERAGE), (state.weights, UNAVERAGED)):
             if tensors is not None:
                 save_tensors(_contiguous(tensors), folder / name)
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
@@ -131,11 +132,17 @@ def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
     for step in [step for step in steps(run_folder) if step <= latest][:-keep]:
         if step not in always:
             shutil.rmtree(path_of(run_folder, step))
-    for unfinished in path.parent.glob(".*.tmp-*"):  # of a process that was killed
-        shutil.rmtree(unfinished)
+
+
+def clean(run_folder: Path) -> None:
+    """Deletes what a process that was killed left half-written."""
+    for unfinished in (run_folder / FOLDER).glob(".*.tmp-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
     for unfinished in run_folder.glob(".*.tmp*"):
-        unfinished.unlink()
+        unfinished.unlink(missing_ok=True)
 
 
-def _contiguous(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def _contiguous(tensors: Tensors) -> Tensors:
+    if isinstance(tensors, Path):
+        return tensors
     return {name: x.detach().contiguous() for name, x in tensors.items()}

@@ -22,6 +22,7 @@ from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import BeamConfig, GenerationConfig, Run
 from glassformer.settings import from_dict, from_union, parse_toml, to_dict, to_toml
 from glassformer.store.manifest import Manifest
+from glassformer.store.shards import held
 from glassformer.tokenization.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -58,9 +59,15 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: x.detach().contiguous() for name, x in (parameters | buffers).items()}
 
 
-def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Writes safetensors; a full disk is the user's to know."""
+def save_tensors(tensors: dict[str, Tensor] | Path, path: Path) -> None:
+    """Writes safetensors, or puts a file of them in place that several processes have written (`write_together`).
+
+    A full disk is the user's to know.
+    """
     try:
+        if isinstance(tensors, Path):
+            os.replace(tensors, path)
+            return
         save_file(tensors, path, metadata={"format": "pt"})
     except (SafetensorError, OSError) as error:
         raise UserError(f"cannot write {path}: {error}; nothing of it is kept") from error
@@ -84,20 +91,20 @@ def load_weights(network: nn.Module, path: Path) -> None:
         raise UserError(f"{path} does not fit {CONFIG}: {'; '.join(problems[:8])}")
     with torch.no_grad():
         for name, x in wanted.items():
-            x.copy_(stored[name])
+            x.copy_(held(stored[name], x))
 
 
 def write_model_files(
     folder: Path,
-    network: nn.Module,
+    weights: dict[str, Tensor] | Path,
     tokenizer: Tokenizer,
     run: Run,
     source_tokenizer: Tokenizer | None = None,
     labels: Sequence[str] = (),
 ) -> None:
-    """Writes the files of a model directory, but the manifest, into an existing folder."""
+    """Writes the files of a model directory, but the manifest, into an existing folder; weights as `weights_of`."""
     files.write_json(folder / CONFIG, to_dict(run.model))
-    save_tensors(weights_of(network), folder / WEIGHTS)
+    save_tensors(weights, folder / WEIGHTS)
     tokenizer.save(folder / TOKENIZER)
     if source_tokenizer is not None:
         source_tokenizer.save(folder / SOURCE_TOKENIZER)

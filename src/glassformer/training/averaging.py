@@ -13,6 +13,7 @@ from glassformer import files
 from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files, save_tensors
+from glassformer.store.shards import held
 
 _N_UPDATES = "n_updates"
 _PREFIX = "average/"
@@ -53,6 +54,12 @@ class ExponentialAverage:
             self._exchange()
             self._swapped = False
 
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The averages, by the names of their parameters."""
+        self._refuse_while_swapped("read")
+        return dict(self._averages)
+
     def state_tensors(self) -> dict[str, Tensor]:
         """What a checkpoint must keep."""
         self._refuse_while_swapped("save")
@@ -70,7 +77,7 @@ class ExponentialAverage:
                 "resume with the configuration that the checkpoint was made with"
             )
         for name, average in self._averages.items():
-            average.copy_(tensors[_PREFIX + name])
+            average.copy_(held(tensors[_PREFIX + name], average))
         self.n_updates = int(tensors[_N_UPDATES])
 
     @torch.no_grad()

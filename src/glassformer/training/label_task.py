@@ -22,7 +22,8 @@ from glassformer.objectives.objective import Objective
 from glassformer.run_config import ClassificationConfig, LabelData, Run, TaggingConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.train_config import TrainConfig
-from glassformer.training.material import LaunchReporter, Tokenizers, learn_tokenizer
+from glassformer.training.material import Tokenizers, learn_tokenizer
+from glassformer.training.reporting import LaunchReporter
 from glassformer.training.trainer import Task
 
 ROWS_OF_TRAIN_EVALUATED = 1000

@@ -1,6 +1,7 @@
 """From a recipe to a running trainer: data, tokenizers, tokens, network; fresh or from a checkpoint."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -16,20 +17,25 @@ from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import DataConfig, LabelData, PairData, Run, TextData
-from glassformer.store import checkpoint
-from glassformer.store.manifest import Manifest
+from glassformer.settings import apply_flags
+from glassformer.store import checkpoint, lock
+from glassformer.store.checkpoint import Tensors
+from glassformer.store.lock import locked
 from glassformer.store.model_directory import read_run, read_tokenizers, write_model_files
 from glassformer.training import metrics_log
 from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.fine_tuning import layer_scales
 from glassformer.training.label_task import LabelMaterial
-from glassformer.training.material import LaunchReporter, Material, Tokenizers
+from glassformer.training.material import Material, Tokenizers
 from glassformer.training.pair_task import PairMaterial
+from glassformer.training.parallel import Ranks, is_first, is_several, own_device, processes, was_restarted
+from glassformer.training.reporting import LaunchReporter, Silent
+from glassformer.training.saving import differing
 from glassformer.training.starting import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
 from glassformer.training.text_task import TextMaterial
-from glassformer.training.trainer import Task, Trainer
+from glassformer.training.trainer import BAD_BATCH, Task, Trainer
 
-OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard"}
+OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.OWNER}
 """What a run that died before its first checkpoint may leave in its folder."""
 PATHS = ("path", "valid_path", "test_path", "source", "target", "valid_source", "valid_target", "cache_dir")
 
@@ -44,69 +50,154 @@ class Outcome:
 
 
 def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
-    """Trains a run from its first step into a new folder; everything is checked before anything is written."""
-    if checkpoint.steps(folder):
-        raise UserError(
-            f"{folder} already holds a run: go on with `glassformer resume {folder}`, or name another --out"
-        )
-    strangers = {path.name for path in folder.iterdir()} - OF_A_RUN if folder.is_dir() else set()
-    if strangers:
-        raise UserError(f"{folder} is not empty ({min(strangers)} is in it): name another --out")
+    """Trains a run from its first step into a new folder; everything is checked before anything is written.
+
+    Where `torchrun` starts it anew after a process was lost, it goes on from the newest checkpoint.
+    """
+    if was_restarted() and checkpoint.steps(folder):
+        return relaunch(folder, reporter)
+    _require_new(folder)
     files.require_writable(folder)
     start = read_start(run)
     if start is not None:
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(Path(str(run.init.path)).absolute())))
     material = material_of(run)
     material.check(run)
+    device = own_device(choose_device(run.train.device))
+    with processes(run.parallel, run.train, device) as ranks:
+        reporter = reporter if ranks.is_first else Silent()
+        with reporter.phase("reading the data") as _:
+            news = material.news()
+        for line in news:
+            reporter.say(line)
+        tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
+        run = replace(
+            run,
+            model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread),
+            data=_with_whole_paths(run.data),
+        )
+        with ranks.first_alone():
+            prepared = material.prepare(run, tokenizers, reporter)
+        network = new_network(run, start, material.labels, reporter.say).to(device)
+        n_parameters = network.n_parameters()
+        ranks.distribute(network, run.train)
+        task = prepared.task(network, device)
+        reporter.say(
+            f"{run.name}: {n_parameters:,} parameters on {_place(device, ranks)}; {prepared.summary}, "
+            f"{_vocabulary(run, tokenizers, is_given=start is not None)}"
+        )
+        trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks)
+        with locked(folder) if ranks.is_first else nullcontext():
+            if ranks.is_first:
+                _require_new(folder)  # another process may have been faster
+            return Outcome(folder, trainer.train(), run)
+
+
+def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | None = None) -> Outcome:
+    """Goes on from the newest intact checkpoint of a run, exactly as if it had never stopped.
+
+    `flags` replace settings that say where it runs, and for how long.
+    """
+    _require_run(folder)
+    with locked(folder) if is_first() else nullcontext():
+        if is_first():
+            checkpoint.clean(folder)
+        newest = checkpoint.newest(folder, reporter.say if is_first() else Silent().say)
+        run = apply_flags(read_run(newest), flags or {})
+        device = own_device(choose_device(run.train.device))
+        with processes(run.parallel, run.train, device) as ranks:
+            reporter = reporter if ranks.is_first else Silent()
+            trainer = _rebuilt(newest, run, folder, reporter, device, ranks)
+            before = trainer.progress.made_with
+            trainer.restore(newest)
+            trainer.publish()
+            _tell_of_another_machine(checkpoint.load_numbers(newest).get("made_with", before), before, reporter)
+            step = trainer.progress.step
+            done = trainer.progress.finished or step >= run.train.max_steps
+            told = ": nothing is left to do" if done else ""
+            reporter.say(f"resumed at step {step} of {run.train.max_steps}{told}")
+            return Outcome(folder, trainer.train() or _reports_so_far(trainer), run)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Steps of a run, taken again, and what came out otherwise."""
+
+    begin: int
+    end: int
+    differing: list[str]
+    """Names of tensors and numbers that are not equal to the bit."""
+    is_same_machine: bool
+    """Of the same kind, with the same versions and number of threads: only then are bits promised."""
+
+
+def replay(folder: Path, reporter: LaunchReporter) -> Replay:
+    """Takes the steps between the two newest checkpoints again, and compares; nothing is written."""
+    _require_run(folder)
+    steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.say)]
+    if len(steps) < 2:
+        raise UserError(
+            f"{folder} has {len(steps)} intact checkpoints, and a replay goes from one to the next: train on"
+        )
+    begin, end = (checkpoint.path_of(folder, step) for step in steps[-2:])
+    run = read_run(end)
+    if is_several():
+        raise UserError("resume --verify compares in one process: start it without torchrun")
     device = choose_device(run.train.device)
-    with reporter.phase("reading the data") as _:
-        news = material.news()
-    for line in news:
-        reporter.say(line)
-    tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
-    run = replace(
-        run,
-        model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread),
-        data=_with_whole_paths(run.data),
-    )
-    prepared = material.prepare(run, tokenizers, reporter)
-    network = new_network(run, start, material.labels, reporter.say).to(device)
-    task = prepared.task(network, device)
-    reporter.say(
-        f"{run.name}: {network.n_parameters():,} parameters on {device}; {prepared.summary}, "
-        f"{_vocabulary(run, tokenizers, is_given=start is not None)}"
-    )
-    trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material)
-    return Outcome(folder, trainer.train(), run)
+    trainer = _rebuilt(end, run, folder, reporter, device, Ranks())
+    made_with = trainer.progress.made_with
+    trainer.restore(begin)
+    reporter.say(f"taking steps {steps[-2] + 1} to {steps[-1]} again")
+    found, stored = trainer.replay(steps[-1]), checkpoint.load_state(end)
+    was_made_with = stored.numbers["made_with"]
+    return Replay(steps[-2], steps[-1], differing(found, end, stored), is_same_machine=was_made_with == made_with)
 
 
-def relaunch(folder: Path, reporter: LaunchReporter) -> Outcome:
-    """Goes on from the newest intact checkpoint of a run, exactly as if it had never stopped."""
-    if not folder.is_dir():
-        raise UserError(f"no such run: {folder}")
-    if folder.parent.name == checkpoint.FOLDER:
-        raise UserError(f"{folder} is a checkpoint: resume takes the run's folder, {folder.parent.parent}")
-    newest = checkpoint.newest(folder, reporter.say)
-    step = Manifest.read(newest).step
-    run = read_run(newest)
+def _rebuilt(of: Path, run: Run, folder: Path, reporter: LaunchReporter, device: torch.device, ranks: Ranks) -> Trainer:
+    """The trainer of a run as one of its checkpoints describes it, before its first step."""
     material = material_of(run)
-    if checkpoint.load_numbers(newest)["data_digest"] != material.digest:
+    if checkpoint.load_numbers(of)["data_digest"] != material.digest:
         raise UserError(
             f"the text of {material.name} is not the one that {folder} was trained on: put the old text back, or "
             "start a new run"
         )
-    tokenizers = Tokenizers(*read_tokenizers(newest))
-    prepared = material.prepare(run, tokenizers, reporter)
-    device = choose_device(run.train.device)
+    tokenizers = Tokenizers(*read_tokenizers(of))
+    with ranks.first_alone():
+        prepared = material.prepare(run, tokenizers, reporter)
     network = build_model(run.model)
     prepare_parameters(run, network, reporter.say)
     network = network.to(device)
+    ranks.distribute(network, run.train)
     task = prepared.task(network, device)
-    trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material)
-    trainer.restore(newest)
-    done = trainer.progress.finished or step >= run.train.max_steps
-    reporter.say(f"resumed at step {step} of {run.train.max_steps}" + (": nothing is left to do" if done else ""))
-    return Outcome(folder, trainer.train() or _reports_so_far(trainer), run)
+    return _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks)
+
+
+def _require_new(folder: Path) -> None:
+    if checkpoint.steps(folder):
+        raise UserError(
+            f"{folder} already holds a run: go on with `glassformer resume {folder}`, or name another --out"
+        )
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
+    strangers = {name for name in names - OF_A_RUN if not name.startswith(BAD_BATCH)}
+    if strangers:
+        raise UserError(f"{folder} is not empty ({min(strangers)} is in it): name another --out")
+
+
+def _require_run(folder: Path) -> None:
+    if not folder.is_dir():
+        raise UserError(f"no such run: {folder}")
+    if folder.parent.name == checkpoint.FOLDER:
+        raise UserError(f"{folder} is a checkpoint: resume takes the run's folder, {folder.parent.parent}")
+
+
+def _tell_of_another_machine(before: dict[str, Any], now: dict[str, Any], reporter: LaunchReporter) -> None:
+    other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
+    if other:
+        reporter.say(f"the run was made with {'; '.join(other)}: it goes on equal to rounding, not to the bit")
+
+
+def _place(device: torch.device, ranks: Ranks) -> str:
+    return str(device) if ranks.n == 1 else f"{ranks.n} processes of {device.type}"
 
 
 def material_of(run: Run) -> Material:
@@ -196,14 +287,15 @@ def _trainer(
     reporter: LaunchReporter,
     device: torch.device,
     material: Material,
+    ranks: Ranks,
 ) -> Trainer:
-    def write_model(into: Path) -> None:
-        write_model_files(into, network, tokenizers.target, run, tokenizers.separate_source, material.labels)
+    def write_model(into: Path, weights: Tensors) -> None:
+        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, material.labels)
 
     if device.type == "cpu":
         keep_freed_memory()
     scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
-    return Trainer(run.train, network, task, folder, write_model, reporter, device, material.digest, scales)
+    return Trainer(run.train, network, task, folder, write_model, reporter, device, material.digest, scales, ranks)
 
 
 def _vocabulary(run: Run, tokenizers: Tokenizers, is_given: bool) -> str:

@@ -1,8 +1,7 @@
 """What a run learns from, as the launch sees it: texts and pairs alike give tokenizers, and a task for the loop."""
 
 import os
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -12,13 +11,8 @@ import torch
 from glassformer.models.build import Network
 from glassformer.run_config import DataConfig, Run, TokenizerConfig
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.trainer import Reporter, Task
-
-
-class LaunchReporter(Reporter, Protocol):
-    """A reporter that also shows the preparations."""
-
-    def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]: ...
+from glassformer.training.reporting import LaunchReporter
+from glassformer.training.trainer import Task
 
 
 @dataclass(frozen=True)

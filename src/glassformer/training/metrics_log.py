@@ -15,11 +15,10 @@ class MetricsLog:
     """Appends lines; opened at a step, it first drops the lines of later steps, which a resumed run writes again."""
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
-        path = folder / NAME
-        kept = [line for line in read_lines(path) if line["step"] <= step]
-        files.write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._path = folder / NAME
+        _keep_until(self._path, step)
         self._board = _tensorboard(folder, step) if tensorboard else None
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
 
     def write(self, step: int, **values: Any) -> None:
         """One line; numbers under names with their split, such as `train/loss`, also go to TensorBoard."""
@@ -31,6 +30,12 @@ class MetricsLog:
                     self._board.add_scalar(name, value, step)
                 elif isinstance(value, str):
                     self._board.add_text(name, value, step)
+
+    def back_to(self, step: int) -> None:
+        """Drops the lines of later steps, which will be taken again."""
+        self._file.close()
+        _keep_until(self._path, step)
+        self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
 
     def __enter__(self) -> "MetricsLog":
         return self
@@ -54,6 +59,11 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             break
     return lines
+
+
+def _keep_until(path: Path, step: int) -> None:
+    kept = [line for line in read_lines(path) if line["step"] <= step]
+    files.write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
 
 
 def _tensorboard(folder: Path, step: int) -> Any:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from glassformer.errors import UserError
+from glassformer.store.shards import held
 from glassformer.train_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 
 Adjust = Literal["original", "match_rms_adamw"]
@@ -369,7 +370,9 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
         shapes = {key: torch.Size() if key == "step" else parameter.shape for key in keys}
         if {key: tensor.shape for key, tensor in memory.items()} != shapes:
             raise _misfit(name)
-        state[number] = {key: tensor.clone() for key, tensor in memory.items()}
+        state[number] = {
+            key: tensor.clone() if key == "step" else held(tensor, parameter).clone() for key, tensor in memory.items()
+        }
     if unused:
         raise _misfit(next(iter(unused)))
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -17,7 +17,8 @@ from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
 from glassformer.train_config import TrainConfig
-from glassformer.training.material import LaunchReporter, Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.material import Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.reporting import LaunchReporter
 from glassformer.training.trainer import Task
 
 PAIRS_OF_TRAIN_EVALUATED = 1000

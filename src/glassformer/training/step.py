@@ -1,33 +1,72 @@
 """One optimizer step: what gets compiled and wrapped, and nothing else."""
 
+import math
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from glassformer.data.batching import Batch
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.objective import Objective
+from glassformer.store.shards import whole
+from glassformer.training.parallel import Ranks
+
+GROWTH_INTERVAL = 2000
+SMALLEST_SCALE = 2.0**-10
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """Left on the device: reading them waits for it."""
+    """What a step was, over all processes."""
 
-    nats: Tensor
+    nats: float
     """Plain cross-entropy summed over the step's targets."""
     n_targets: int
-    gradient_norm: Tensor
-    """2-norm over all parameters, before clipping."""
+    gradient_norm: float
+    """2-norm over all parameters, before clipping; of the step before where a scaled fp16 gradient ran over."""
+    is_taken: bool = True
+    """False where a scaled fp16 gradient ran over: the scale is halved, the weights are as they were."""
+
+
+class BadNumbers(Exception):
+    """A loss or gradient that is no number, seen before the weights were touched."""
+
+    def __init__(self, what: str, micro_batch: int | None) -> None:
+        super().__init__(what)
+        self.micro_batch = micro_batch
+        """That of this process whose loss it is, from 0; None when the gradient alone is no number, or another's."""
+
+
+@dataclass
+class LossScale:
+    """The factor that keeps small gradients within fp16 (Micikevicius 2018, section 3.2).
+
+    Halved by a gradient that runs over, doubled after `GROWTH_INTERVAL` steps without.
+    """
+
+    factor: float = 65536.0
+    n_good_steps: int = 0
+
+    def update(self, is_finite: bool) -> None:
+        self.n_good_steps = self.n_good_steps + 1 if is_finite else 0
+        if not is_finite:
+            self.factor /= 2
+        elif self.n_good_steps == GROWTH_INTERVAL:
+            self.factor, self.n_good_steps = 2 * self.factor, 0
+
+    def state(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 class TrainStep:
     """Forward and backward over the micro-batches, clipping, update.
 
-    The sums of all micro-batches are divided once, by the number of all their targets, so accumulation equals
-    one large batch however the targets are spread.
+    The sums of all micro-batches, of all processes, are divided once, by the number of all their targets, so neither
+    accumulation nor processes change what one large batch would give, however the targets are spread. Raises
+    `BadNumbers`, with the weights untouched, in all processes alike.
     """
 
     def __init__(
@@ -40,35 +79,58 @@ class TrainStep:
         autocast: torch.dtype | None,
         device: torch.device,
         compiled: bool,
+        ranks: Ranks | None = None,
     ) -> None:
         self.network, self.optimizer = network, optimizer
         self.clip_norm, self.autocast, self.device = clip_norm, autocast, device
+        self.ranks = ranks or Ranks()
+        self.scale = LossScale() if autocast is torch.float16 else None
         self.parameters = [p for p in network.parameters() if p.requires_grad]
+        self.norm = 0.0
+        wrapped = self.ranks.wrapped(network)
 
         def loss(batch: Batch) -> LossSums:
-            return objective.loss(network, batch)
+            return objective.loss(wrapped, batch)
 
         self.loss: Callable[[Batch], LossSums] = torch.compile(loss) if compiled else loss
+        self.synchronised = lambda is_last: self.ranks.synchronised(wrapped, is_last)
 
-    def __call__(self, micro_batches: Sequence[Batch]) -> StepResult:
-        n_targets = sum(batch.n_targets for batch in micro_batches)
-        nats = torch.zeros((), device=self.device)
+    def __call__(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> StepResult:
+        """`seeds` are those of the dropout of each micro-batch; None leaves the generators as they stand."""
+        n_targets = int(self.ranks.sum(sum(batch.n_targets for batch in micro_batches))[0])
+        # Wrappers for data parallelism average over processes, and a sum is wanted.
+        factor = self.ranks.n * (self.scale.factor if self.scale else 1.0) / max(1, n_targets)
+        nats = []
         self.network.train()
-        for number, batch in enumerate(micro_batches, 1):
-            with self._synchronised(number == len(micro_batches)):
+        for number, batch in enumerate(micro_batches):
+            if seeds is not None:
+                torch.manual_seed(seeds[number])
+            with self.synchronised(number == len(micro_batches) - 1):
                 with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
                     sums = self.loss(batch.to(self.device))
-                (sums.total / n_targets).backward()
-            nats = nats + sums.nats
-        norm = nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf"))
+                (sums.total * factor).backward()
+            nats.append(sums.nats)
+        if self.scale is not None:
+            torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], self.scale.factor)
+        norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf")))
+        own_nats = torch.stack(nats).tolist()
+        [all_nats] = self.ranks.sum(sum(own_nats))
+        try:
+            return self._finished(own_nats, all_nats, n_targets, float(norm))
+        finally:
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def _finished(self, own_nats: list[float], nats: float, n_targets: int, norm: float) -> StepResult:
+        is_finite = math.isfinite(norm)
+        if not math.isfinite(nats):
+            bad = [number for number, value in enumerate(own_nats) if not math.isfinite(value)]
+            raise BadNumbers(f"the loss is {nats}", bad[0] if bad else None)
+        if self.scale is not None:
+            self.scale.update(is_finite)
+            if not is_finite and self.scale.factor >= SMALLEST_SCALE:
+                return StepResult(nats, n_targets, self.norm, is_taken=False)
+        if not is_finite:
+            raise BadNumbers(f"the gradient is {norm}", None)
+        self.norm = norm
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
         return StepResult(nats, n_targets, norm)
-
-    def _synchronised(self, is_last: bool) -> AbstractContextManager[None]:
-        """A wrapper for data parallelism exchanges gradients on the last micro-batch alone.
-
-        It decides so in the forward, and acts in the backward: its `no_sync` must cover both.
-        """
-        no_sync: Callable[[], AbstractContextManager[None]] | None = getattr(self.network, "no_sync", None)
-        return nullcontext() if is_last or no_sync is None else no_sync()

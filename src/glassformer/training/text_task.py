@@ -14,7 +14,8 @@ from glassformer.models.build import Network
 from glassformer.objectives.objective import Objective
 from glassformer.run_config import CausalConfig, ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.material import LaunchReporter, Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.material import Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.reporting import LaunchReporter
 from glassformer.training.samples import sample
 from glassformer.training.text_objectives import check_model, needed_special_tokens, text_objective
 from glassformer.training.trainer import Task

@@ -2,24 +2,24 @@
 
 import math
 import shlex
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 
-from glassformer.data.batching import Example, Sampler
+from glassformer.data.batching import Batch, Example, Sampler
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
 from glassformer.objectives.objective import Objective
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
+from glassformer.store.model_directory import WEIGHTS, has_weights_of, load_weights, publish, save_tensors, weights_of
+from glassformer.store.shards import own
 from glassformer.train_config import PlateauSchedule, TrainConfig
 from glassformer.training.averaging import ExponentialAverage, average_directories
 from glassformer.training.metrics_log import MetricsLog
@@ -29,22 +29,21 @@ from glassformer.training.optimizers import (
     set_learning_rates,
     state_tensors,
 )
+from glassformer.training.parallel import Ranks
+from glassformer.training.progress import Clock, Progress, made_with
+from glassformer.training.reporting import Reporter
+from glassformer.training.saving import KeepsLast, Saver, Snapshot, WriteModel, publish_step
 from glassformer.training.schedules import Plateau, schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
-from glassformer.training.step import StepResult, TrainStep
+from glassformer.training.step import BadNumbers, LossScale, StepResult, TrainStep
 
+BAD_BATCH = "bad-batch-"
+"""Begins the name of a file with the batch whose loss was no number."""
+MAX_SKIPPED, MAX_ROLLBACKS = 10, 5
+"""Bad steps in a row, and returns to a checkpoint, after which a run is given up."""
 _DROPOUT, _COLLATE = 3, 4
 """Spawn keys that keep these random streams apart from the sampler's."""
-
-
-class Reporter(Protocol):
-    """Where the loop's news goes: a terminal, a test, nowhere."""
-
-    def say(self, text: str) -> None: ...
-
-    def step(self, step: int, max_steps: int, values: dict[str, float]) -> None: ...
-
-    def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None: ...
+_AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -61,29 +60,12 @@ class Task:
     """Scores of the model's outputs now, such as BLEU; taken at each evaluation, so given only when they are wanted."""
 
 
-@dataclass
-class Progress:
-    """All that the loop remembers beside weights and optimizer; JSON."""
-
-    step: int = 0
-    seconds: float = 0.0
-    n_targets: int = 0
-    best: float | None = None
-    best_step: int | None = None
-    n_without_improvement: int = 0
-    plateau: dict[str, Any] | None = None
-    unlogged: list[tuple[float, int]] = field(default_factory=list)
-    """Nats and targets of the steps since the last line of the log: a resumed run writes the same next line."""
-    finished: bool = False
-    valid: dict[str, float | int | None] = field(default_factory=dict)
-    data_digest: str = ""
-
-
 class Trainer:
     """One run. `train` goes from wherever the progress stands to the last step.
 
-    Batch, dropout and corruption of a step are functions of (seed, step) alone, so a resumed run needs the step
-    and no random state, and evaluation cannot disturb what follows it.
+    Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone, so a resumed run needs
+    the step and no random state, evaluation cannot disturb what follows it, and processes that share the micro-batches
+    do what one alone would do.
     """
 
     def __init__(
@@ -92,14 +74,15 @@ class Trainer:
         network: nn.Module,
         task: Task,
         folder: Path,
-        write_model: Callable[[Path], None],
+        write_model: WriteModel,
         reporter: Reporter,
         device: torch.device,
         data_digest: str = "",
         scales: Mapping[str, float] | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
         self.config, self.network, self.task, self.folder = config, network, task, folder
-        self.write_model, self.reporter, self.device = write_model, reporter, device
+        self.reporter, self.device, self.ranks = reporter, device, ranks or Ranks()
         if config.early_stopping is not None and task.score is None:
             _require_metric(config.early_stopping.metric, task)
         self.optimizer = build_optimizer(network, config.optimizer, scales)
@@ -108,7 +91,7 @@ class Trainer:
         if isinstance(config.schedule, PlateauSchedule):
             s = config.schedule
             self.plateau = Plateau(s.patience, s.ratio, s.min_ratio)
-        self.autocast = torch.bfloat16 if config.precision == "bf16" else None
+        self.autocast = _AUTOCAST[config.precision]
         for module in network.modules():
             if hasattr(module, "activation_checkpointing"):
                 setattr(module, "activation_checkpointing", config.activation_checkpointing)  # noqa: B010
@@ -120,21 +103,36 @@ class Trainer:
             autocast=self.autocast,
             device=device,
             compiled=config.compile,
+            ranks=self.ranks,
         )
-        self.progress = Progress(data_digest=data_digest)
+        self.saver: Saver = Saver(
+            folder, write_model, config.keep_checkpoints, in_background=config.background_saving, ranks=self.ranks
+        )
+        self.progress = Progress(data_digest=data_digest, made_with=made_with(device, self.ranks.n))
 
     def restore(self, folder: Path) -> None:
         """Continues from a verified checkpoint, exactly."""
         state = checkpoint.load_state(folder)
-        self.progress = Progress(**state.numbers)
+        self.progress = Progress(**state.numbers | {"made_with": self.progress.made_with})
         load_weights(self.network, checkpoint.weights_path(folder))
+        assert isinstance(state.optimizer, dict) and not isinstance(state.average, Path)
         load_state_tensors(self.optimizer, state.optimizer)
         if self.average is not None and state.average is not None:
             self.average.load_state_tensors(state.average)
         if self.plateau is not None and self.progress.plateau is not None:
             self.plateau.restore(self.progress.plateau)
+        if self.step.scale is not None and self.progress.scaler is not None:
+            self.step.scale = LossScale(**self.progress.scaler)
+
+    def publish(self) -> None:
+        """Puts the run's own folder right, where the run died between a checkpoint and its publication."""
+
+        def put_right() -> None:
+            if self.ranks.is_first:
+                publish_step(self.folder, self._chosen_step)
+
         try:
-            self._publish_chosen()  # the run may have died between a checkpoint and this
+            self.ranks.all_or_none(put_right)
         except UserError as error:
             self.reporter.say(f"{error}; its weights were the best so far, and the search for the best starts anew")
             self.progress.best = self.progress.best_step = None
@@ -142,46 +140,82 @@ class Trainer:
     def train(self) -> dict[str, LossReport]:
         """Runs to the end, and returns the reports of the last evaluation.
 
-        Raises `Interrupted` after saving, when a signal asked to stop.
+        Raises `Interrupted` after saving, when a signal or the time asked to stop.
         """
-        config, progress = self.config, self.progress
+        config = self.config
         reports: dict[str, LossReport] = {}
-        log = MetricsLog(self.folder, progress.step, config.tensorboard)
-        with log, stop_on_signals() as stop:
-            clock = _Clock(progress, self.device)
-            while progress.step < config.max_steps and not progress.finished:
-                result = self._one_step()
-                progress.step += 1
-                progress.n_targets += result.n_targets
-                clock.count(result)
-                last = progress.step == config.max_steps
-                if progress.step % config.log_every == 0 or last:
-                    self._log_step(log, clock)
-                if progress.step % config.eval_every == 0 or last:
-                    with clock.paused():
-                        reports = self._evaluate(log)
-                stops = bool(stop)  # asked once: a signal that comes later stops after the next step
-                ends = last or progress.finished
-                is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
-                if ends or stops or is_due or progress.best_step == progress.step:
-                    with clock.paused():
-                        self._save()
-                if stops and not ends:
-                    raise self._interrupted(stop)
-            if config.select == "average":
-                reports = self._publish_average(log)
+        tensorboard = config.tensorboard
+        log = MetricsLog(self.folder, self.progress.step, tensorboard) if self.ranks.is_first else None
+        with log or nullcontext(), stop_on_signals(config.max_time) as stop:
+            try:
+                reports = self._loop(log, stop)
+                if config.select == "average":
+                    reports = self._publish_average(log)
+            except Exception:  # a second signal is none: it leaves at once
+                self.saver.drain()
+                raise
         return reports
 
-    def _publish_average(self, log: MetricsLog) -> dict[str, LossReport]:
+    def replay(self, until: int) -> Snapshot:
+        """The run as it is after step `until`, when it goes on from here; nothing is written."""
+        self.saver = kept = KeepsLast()
+        self._loop(None, StopRequest(), until)
+        self._save()
+        assert kept.snapshot is not None
+        return kept.snapshot
+
+    def _loop(self, log: MetricsLog | None, stop: StopRequest, until: int | None = None) -> dict[str, LossReport]:
+        config, clock = self.config, Clock(self.progress)
+        end = config.max_steps if until is None else until
+        reports: dict[str, LossReport] = {}
+        if config.on_bad_numbers == "rollback" and not checkpoint.steps(self.folder):
+            self._save()  # something to go back to
+        while self.progress.step < end and not self.progress.finished:
+            try:
+                result = self._one_step()
+            except BadNumbers as bad:
+                if self._rolls_back(bad, log):
+                    clock = Clock(self.progress)
+                    continue
+                result = None
+            progress = self.progress
+            progress.step += 1
+            if result is not None:
+                progress.n_targets += result.n_targets
+                clock.count(result)
+            last = progress.step == config.max_steps
+            if (progress.step % config.log_every == 0 or last) and progress.unlogged:
+                self._log_step(log, clock)
+            if progress.step % config.eval_every == 0 or last:
+                with clock.paused():
+                    reports = self._evaluate(log)
+            stops = self.ranks.any(bool(stop))  # asked once: a signal that comes later stops after the next step
+            ends = last or progress.finished
+            is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
+            if ends or stops or is_due or progress.best_step == progress.step:
+                with clock.paused(is_saving=True):
+                    self._save()
+            if ends or stops:
+                self.saver.wait()
+            if stops and not ends:
+                raise self._interrupted(stop)
+        return reports
+
+    def _publish_average(self, log: MetricsLog | None) -> dict[str, LossReport]:
         """The run's own folder, and the network, hold the mean of the newest checkpoints; what the mean is worth."""
         newest = checkpoint.steps(self.folder)[-self.config.keep_checkpoints :]
-        steps = [step for step in newest if checkpoint.is_intact(self.folder, step, self.reporter.say)]
         folder = checkpoint.path_of(self.folder, self.progress.step).parent / "average"
-        average_directories([checkpoint.path_of(self.folder, step) for step in steps], folder)
+
+        def averaged() -> None:
+            if self.ranks.is_first:
+                steps = [step for step in newest if checkpoint.is_intact(self.folder, step, self.reporter.say)]
+                average_directories([checkpoint.path_of(self.folder, step) for step in steps], folder)
+                self.reporter.say(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
+
+        self.ranks.all_or_none(averaged)
         load_weights(self.network, folder / WEIGHTS)
         self.average = None  # the checkpoints' weights were those of the moving average, if there was one
-        self.reporter.say(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
-        is_new = not has_weights_of(self.folder, folder)
+        is_new = self.ranks.is_first and not has_weights_of(self.folder, folder)
         reports, _ = self._measure(log if is_new else None, "mean/")
         if is_new:
             publish(folder, self.folder, self.progress.step)
@@ -189,36 +223,74 @@ class Trainer:
 
     def _one_step(self) -> StepResult:
         config, step = self.config, self.progress.step
-        factor = schedule_factor(config.schedule, step, config.max_steps)
+        factor = schedule_factor(config.schedule, step, config.max_steps) * self.progress.rate_factor
         set_learning_rates(self.optimizer, factor * (self.plateau.factor if self.plateau else 1.0))
-        torch.manual_seed(_seed(config.seed, _DROPOUT, step))
-        rng = np.random.default_rng(np.random.SeedSequence(config.seed, spawn_key=(_COLLATE, step)))
-        first = step * config.accumulation
-        micro_batches = [
-            self.task.objective.collate(self.task.sampler.batch(first + i), rng) for i in range(config.accumulation)
-        ]
-        result = self.step(micro_batches)
-        if self.average is not None:
+        numbers = [step * config.accumulation + i for i in self.ranks.share(config.accumulation)]
+        self._micro_batches = [self._micro_batch(number) for number in numbers]
+        result = self.step(self._micro_batches, [_seed(config.seed, _DROPOUT, number) for number in numbers])
+        self.progress.n_skipped = 0
+        if self.average is not None and result.is_taken:
             self.average.update()
         return result
 
-    def _log_step(self, log: MetricsLog, clock: "_Clock") -> None:
-        progress = self.progress
+    def _micro_batch(self, number: int) -> Batch:
+        rng = np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=(_COLLATE, number)))
+        return self.task.objective.collate(self.task.sampler.batch(number), rng)
+
+    def _rolls_back(self, bad: BadNumbers, log: MetricsLog | None) -> bool:
+        """After a loss or gradient that is no number: whether the run is back at a checkpoint, or the step is skipped.
+
+        `UserError` when it is to stop, or when neither has helped.
+        """
+        progress, config = self.progress, self.config
+        what = f"{bad} in step {progress.step + 1}{self._kept_batch(bad)}"
+        if config.on_bad_numbers == "skip" and progress.n_skipped < MAX_SKIPPED:
+            progress.n_skipped += 1
+            self._tell(log, progress.step + 1, f"{what}: skipped, the weights are as they were")
+            return False
+        if config.on_bad_numbers == "rollback" and progress.n_rollbacks < MAX_ROLLBACKS:
+            self.saver.wait()
+            newest = checkpoint.newest(self.folder, self.reporter.say)
+            self.restore(newest)
+            self.progress.rate_factor = progress.rate_factor / 2
+            self.progress.n_rollbacks = progress.n_rollbacks + 1
+            if log is not None:
+                log.back_to(self.progress.step)
+            rate = f"the rate is × {self.progress.rate_factor:g} from here on"
+            self._tell(log, self.progress.step, f"{what}: back to step {self.progress.step}, {rate}")
+            return True
+        self.saver.wait()
+        raise self._diverged(what)
+
+    def _kept_batch(self, bad: BadNumbers) -> str:
+        """Keeps the batch whose loss is no number, and says where."""
+        if bad.micro_batch is None:
+            return ""
+        name = f"{BAD_BATCH}step-{self.progress.step + 1}.safetensors"
+        batch = self._micro_batches[bad.micro_batch]
+        tensors = {"labels": batch.labels} | batch.model_inputs()
+        save_tensors({key: x.contiguous() for key, x in tensors.items()}, self.folder / name)
+        return f" (its batch is kept in {self.folder / name})"
+
+    def _tell(self, log: MetricsLog | None, step: int, event: str) -> None:
+        self.reporter.say(event)
+        if log is not None:
+            log.write(step, event=event)
+
+    def _log_step(self, log: MetricsLog | None, clock: Clock) -> None:
         values = clock.read()
         values["learning_rate"] = self.optimizer.param_groups[0]["lr"]
-        loss, norm = values["train/batch_loss"], values["gradient_norm"]
-        if not math.isfinite(loss) or not math.isfinite(norm):
-            raise self._diverged(f"the loss or its gradient is no number (loss {loss}, gradient {norm})")
-        log.write(progress.step, **values)
-        self.reporter.step(progress.step, self.config.max_steps, values)
+        if log is not None:
+            log.write(self.progress.step, **values)
+        self.reporter.step(self.progress.step, self.config.max_steps, values)
 
     def _refuse_bad_weights(self) -> None:
-        if not all(bool(p.isfinite().all()) for p in self.network.parameters()):
-            raise self._diverged("weights are no numbers")
+        if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
+            raise self._diverged(f"weights are no numbers at step {self.progress.step}")
 
     def _diverged(self, what: str) -> UserError:
         return UserError(
-            f"{what} at step {self.progress.step}: lower train.optimizer.learning-rate"
+            f"{what}: lower train.optimizer.learning-rate"
             + (f"; what was saved before stays in {self.folder}" if checkpoint.steps(self.folder) else "")
         )
 
@@ -249,7 +321,7 @@ class Trainer:
         }
         values |= {f"{of}valid/{name}": value for name, value in scores.items()}
         if not all(math.isfinite(report.loss) for report in reports.values()):
-            raise self._diverged("an evaluated loss is no number")
+            raise self._diverged(f"an evaluated loss is no number at step {self.progress.step}")
         if log is not None:
             log.write(self.progress.step, **values, sample=sample)
         self.reporter.evaluation(self.progress.step, reports, sample)
@@ -257,7 +329,7 @@ class Trainer:
             self.reporter.say("  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
         return reports, scores
 
-    def _evaluate(self, log: MetricsLog) -> dict[str, LossReport]:
+    def _evaluate(self, log: MetricsLog | None) -> dict[str, LossReport]:
         """Measures, and draws the conclusions: is it the best, does the run stop, does the rate drop."""
         progress, config = self.progress, self.config
         reports, scores = self._measure(log)
@@ -265,7 +337,8 @@ class Trainer:
         stopping = config.early_stopping
         metric = (progress.valid | scores)["loss" if stopping is None else stopping.metric]
         assert metric is not None  # what is not measured was refused before the first step
-        signed = -float(metric) if stopping is not None and stopping.higher_is_better else float(metric)
+        metric, valid_loss = self.ranks.of_first(float(metric), reports["valid"].loss)
+        signed = -metric if stopping is not None and stopping.higher_is_better else metric
         if progress.best is None or signed < progress.best:
             progress.best, progress.best_step, progress.n_without_improvement = signed, progress.step, 0
         else:
@@ -277,43 +350,38 @@ class Trainer:
                 f"{stopping.patience} evaluations (best at step {progress.best_step})"
             )
         if self.plateau is not None:
-            self.plateau.observe(reports["valid"].loss)
+            self.plateau.observe(valid_loss)
             progress.plateau = self.plateau.state()
         return reports
 
     def _chosen_weights(self) -> Any:
         return nullcontext() if self.average is None else self.average.swapped_in()
 
+    @property
+    def _chosen_step(self) -> int:
+        """Whose weights the run's own folder holds."""
+        progress = self.progress
+        return progress.best_step or progress.step if self.config.select == "best" else progress.step
+
     def _save(self) -> None:
         """A checkpoint; and the run's own folder holds its weights when they are the ones to choose."""
         progress = self.progress
         self._refuse_bad_weights()
+        progress.scaler = None if self.step.scale is None else self.step.scale.state()
+        weights = weights_of(self.network)
         state = TrainingState(
-            numbers=dict(vars(progress)),
+            numbers=vars(progress) | {"unlogged": list(progress.unlogged), "valid": dict(progress.valid)},
             optimizer=state_tensors(self.optimizer),
             average=None if self.average is None else self.average.state_tensors(),
-            weights=None if self.average is None else weights_of(self.network),
+            weights=None if self.average is None else weights,
         )
-        if self.average is not None:  # copies: the swap below exchanges them in place
-            state = TrainingState(state.numbers, state.optimizer, _copies(state.average), _copies(state.weights))
-        with self._chosen_weights():
-            checkpoint.save(self.folder, progress.step, self.write_model, state)
-        self._publish_chosen()
-        keep = set() if progress.best_step is None else {progress.best_step}
-        checkpoint.prune(self.folder, progress.step, self.config.keep_checkpoints, keep)
-
-    def _publish_chosen(self) -> None:
-        """The run's own folder holds the weights of the best checkpoint, or of the last, whole."""
-        progress = self.progress
-        step = progress.best_step or progress.step if self.config.select == "best" else progress.step
-        path = checkpoint.path_of(self.folder, step)
-        if path.is_dir() and not is_published(self.folder, step):
-            publish(path, self.folder, step)
+        chosen = weights if self.average is None else weights | self.average.weights
+        kept = frozenset() if progress.best_step is None else frozenset({progress.best_step})
+        self.saver.save(Snapshot(progress.step, chosen, state, self._chosen_step, kept))
 
     def _interrupted(self, stop: StopRequest) -> Interrupted:
-        name = stop.signal.name if stop.signal else "a signal"
         return Interrupted(
-            f"{name}: saved at step {self.progress.step} of {self.config.max_steps}; "
+            f"{stop.reason}: saved at step {self.progress.step} of {self.config.max_steps}; "
             f"go on with: glassformer resume {shlex.quote(str(self.folder))}",
             stop.signal,
         )
@@ -328,55 +396,5 @@ def _require_metric(name: str, task: Task) -> None:
         raise UserError(f"train.early_stopping.metric is {name!r}, which is unknown here; there are {', '.join(known)}")
 
 
-def _copies(tensors: dict[str, torch.Tensor] | None) -> dict[str, torch.Tensor] | None:
-    return None if tensors is None else {name: x.clone() for name, x in tensors.items()}
-
-
 def _seed(seed: int, purpose: int, step: int) -> int:
     return int(np.random.SeedSequence(seed, spawn_key=(purpose, step)).generate_state(1, np.uint64)[0])
-
-
-class _Clock:
-    """Time spent on steps alone, and sums since the last line of the log."""
-
-    def __init__(self, progress: Progress, device: torch.device) -> None:
-        self.progress = progress
-        self.unlogged = [(torch.tensor(nats, device=device), n_targets) for nats, n_targets in progress.unlogged]
-        self.n_untimed = len(self.unlogged)  # steps of the process before this one
-        self.seconds = 0.0
-        self.since = time.perf_counter()
-
-    def count(self, result: StepResult) -> None:
-        self.unlogged.append((result.nats, result.n_targets))
-        self.gradient_norm = result.gradient_norm
-
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        self.seconds += now - self.since
-        self.progress.seconds += now - self.since
-        self.since = now
-
-    def read(self) -> dict[str, float]:
-        """Mean loss, the last gradient norm and the rate since the last call; waits for the device."""
-        nats = float(torch.stack([nats for nats, _ in self.unlogged]).sum())
-        n_targets = [n_targets for _, n_targets in self.unlogged]
-        norm = float(self.gradient_norm)
-        self._tick()
-        values = {
-            "train/batch_loss": nats / sum(n_targets),
-            "gradient_norm": norm,
-            "tokens_per_s": sum(n_targets[self.n_untimed :]) / self.seconds,
-            "step_ms": 1000 * self.seconds / len(n_targets[self.n_untimed :]),
-        }
-        self.unlogged, self.n_untimed, self.seconds = [], 0, 0.0
-        return values
-
-    def paused(self) -> "_Clock":
-        return self
-
-    def __enter__(self) -> None:
-        self._tick()
-        self.progress.unlogged = [(float(nats), n_targets) for nats, n_targets in self.unlogged]
-
-    def __exit__(self, *error: object) -> None:
-        self.since = time.perf_counter()

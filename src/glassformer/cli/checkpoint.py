@@ -1,0 +1,114 @@
+"""glassformer checkpoint list|verify|prune DIR"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from glassformer.cli.arguments import fail, parse
+from glassformer.errors import UserError
+from glassformer.store import checkpoint
+from glassformer.store.lock import locked
+from glassformer.store.manifest import Manifest
+
+HELP = """usage: glassformer checkpoint list|verify|prune DIR
+
+  list     the checkpoints of a run: step, size, validation loss; which one is the model
+  verify   hashes every file of a run's model and checkpoints, or of a model directory; 1 when one is damaged
+  prune    deletes all but the newest, and the one that is the model
+
+`glassformer checkpoint VERB --help` says more about one."""
+
+
+def main(argv: list[str]) -> int:
+    verbs = {"list": list_them, "verify": verify, "prune": prune}
+    if not argv or argv[0] in ("-h", "--help"):
+        print(HELP, file=sys.stdout if argv else sys.stderr)
+        return 0 if argv else 2
+    if argv[0] not in verbs:
+        fail(f"unknown verb {argv[0]!r}: checkpoint has {', '.join(verbs)}")
+    return int(parse(verbs[argv[0]], argv[1:], f"checkpoint {argv[0]}"))
+
+
+def list_them(folder: tyro.conf.Positional[Path], /, json_: Annotated[bool, tyro.conf.arg(name="json")] = False) -> int:
+    """The checkpoints of a run.
+
+    Args:
+        folder: the run's folder.
+        json_: as JSON.
+    """
+    rows = []
+    for step in _steps(folder):
+        path = checkpoint.path_of(folder, step)
+        numbers = checkpoint.load_numbers(path)
+        size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        loss = numbers.get("valid", {}).get("loss")
+        rows.append({"step": step, "bytes": size, "valid_loss": loss, "is_model": step == _model_step(folder)})
+    if json_:
+        print(json.dumps(rows))
+        return 0
+    print(f"{'step':>8} {'MB':>9} {'valid loss':>11}")
+    for row in rows:
+        shown = "-" if row["valid_loss"] is None else f"{row['valid_loss']:.4f}"
+        mark = f"  the model in {folder}" if row["is_model"] else ""
+        print(f"{row['step']:>8} {row['bytes'] / 1e6:>9.1f} {shown:>11}{mark}")
+    return 0
+
+
+def verify(folder: tyro.conf.Positional[Path], /) -> int:
+    """Hashes every file of a run's model and checkpoints, or of a model directory. Exits with 1 when one is damaged.
+
+    Args:
+        folder: the run's folder, or a model directory.
+    """
+    if not folder.is_dir():
+        fail(f"no such run: {folder}")
+    steps = checkpoint.steps(folder)
+    places = [folder] if not steps or (folder / "manifest.json").exists() else []
+    places += [checkpoint.path_of(folder, step) for step in steps]
+    n_damaged = 0
+    for place in places:
+        try:
+            manifest = Manifest.read(place)
+            manifest.verify(place)
+            print(f"{place}  intact: {len(manifest.entries)} files of step {manifest.step}")
+        except UserError as error:
+            n_damaged += 1
+            print(f"{place}  {error}")
+    return 1 if n_damaged else 0
+
+
+def prune(folder: tyro.conf.Positional[Path], /, keep: int = 1) -> int:
+    """Deletes all checkpoints but the newest, and the one whose weights the run's folder holds.
+
+    The newest is verified first, and a run that is being trained is refused.
+
+    Args:
+        folder: the run's folder.
+        keep: how many of the newest stay.
+    """
+    if keep < 1:
+        fail(f"--keep is {keep} and must be at least 1")
+    steps = _steps(folder)
+    with locked(folder):
+        checkpoint.clean(folder)
+        checkpoint.prune(folder, steps[-1], keep, {_model_step(folder) or 0})
+    left = checkpoint.steps(folder)
+    print(f"deleted {len(steps) - len(left)} checkpoints; left are those of steps {', '.join(map(str, left))}")
+    return 0
+
+
+def _steps(folder: Path) -> list[int]:
+    steps = checkpoint.steps(folder)
+    if not steps:
+        fail(f"{folder} has no checkpoints" if folder.is_dir() else f"no such run: {folder}")
+    return steps
+
+
+def _model_step(folder: Path) -> int | None:
+    try:
+        return Manifest.read(folder).step
+    except UserError:
+        return None

@@ -1,0 +1,232 @@
+"""The processes of a run, as `torchrun` starts them: PyTorch's own engine, applied from outside of the model.
+
+Every process deals with its share of the micro-batches of a step and with all of the evaluation; the first one alone
+logs, reports and commits checkpoints. What decides the course of a run (does it stop, is it the best) is decided by
+the first process, or by all together.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.distributed.fsdp import register_fsdp_forward_method as callable_as_forward
+from torch.nn.parallel import DistributedDataParallel
+
+from glassformer.errors import UserError
+from glassformer.train_config import ParallelConfig, TrainConfig
+
+T = TypeVar("T")
+ENTRANCES = ("start", "step", "hidden", "encode")
+"""Methods of a network, beside its forward, that others call."""
+_BACKENDS = {"cuda": "cpu:gloo,cuda:nccl"}
+
+
+class Ranks:
+    """The one process of a run, or, as `ProcessGroup`, one of several."""
+
+    rank, n = 0, 1
+    holds_parts = False
+    """Whether a process holds parts of the weights."""
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    def share(self, n: int) -> range:
+        """Those of n micro-batches that this process takes.
+
+        >>> list(Ranks().share(3))
+        [0, 1, 2]
+        """
+        return range(self.rank, n, self.n)
+
+    def sum(self, *numbers: float) -> list[float]:
+        """Each number, summed over the processes."""
+        return list(numbers)
+
+    def of_first(self, *numbers: float) -> list[float]:
+        """The first process's numbers."""
+        return list(numbers)
+
+    def any(self, flag: bool) -> bool:
+        """Whether it holds in one of the processes."""
+        return bool(self.sum(float(flag))[0])
+
+    def all_or_none(self, work: Callable[[], T]) -> T:
+        """The result of some work that may be a `UserError` in one process, which then is one in all."""
+        return work()
+
+    def first_alone(self) -> AbstractContextManager[None]:
+        """The first process goes through the block before the others do, who find what it has left on the disk."""
+        return nullcontext()
+
+    def distribute(self, network: nn.Module, config: TrainConfig) -> None:
+        """Leaves to this process its part of the weights, where processes hold parts."""
+
+    def wrapped(self, network: nn.Module) -> nn.Module:
+        """What a training step calls."""
+        return network
+
+    def synchronised(self, network: nn.Module, is_last: bool) -> AbstractContextManager[None]:
+        """Gradients are exchanged in the backward pass of the last micro-batch alone.
+
+        A wrapper decides so in the forward, and acts in the backward: the block must cover both.
+        """
+        if hasattr(network, "set_requires_gradient_sync"):
+            network.set_requires_gradient_sync(is_last)  # type: ignore[operator]
+        no_sync: Callable[[], AbstractContextManager[None]] | None = getattr(network, "no_sync", None)
+        return nullcontext() if is_last or no_sync is None else no_sync()
+
+
+class ProcessGroup(Ranks):
+    """One process of several."""
+
+    def __init__(self, config: ParallelConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.rank, self.n = dist.get_rank(), dist.get_world_size()
+        self.holds_parts = config.strategy != "ddp"
+
+    def sum(self, *numbers: float) -> list[float]:
+        values = torch.tensor(numbers, dtype=torch.float64)  # few and small: through the CPU, everywhere
+        dist.all_reduce(values)
+        return [float(value) for value in values]
+
+    def of_first(self, *numbers: float) -> list[float]:
+        values = torch.tensor(numbers, dtype=torch.float64)
+        dist.broadcast(values, src=0)
+        return [float(value) for value in values]
+
+    def all_or_none(self, work: Callable[[], T]) -> T:
+        error: UserError | None = None
+        try:
+            result = work()
+        except UserError as caught:
+            error = caught
+        n_failed = int(self.sum(float(error is not None))[0])
+        if error is not None:
+            raise error
+        if n_failed:
+            raise UserError(f"{n_failed} of the {self.n} processes failed, as they say themselves")
+        return result
+
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        if not self.is_first:
+            dist.barrier()
+        yield
+        if self.is_first:
+            dist.barrier()
+
+    def distribute(self, network: nn.Module, config: TrainConfig) -> None:
+        if not self.holds_parts:
+            return
+        if self.config.cpu_offload and self.device.type == "cpu":
+            raise UserError("parallel.cpu_offload is for accelerators, and this run is on the CPU: leave it out")
+        dtypes = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+        policy: dict[str, Any] = {
+            "mesh": self._mesh(),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=dtypes[config.precision], reduce_dtype=torch.float32),
+            "offload_policy": CPUOffloadPolicy() if self.config.cpu_offload else OffloadPolicy(),
+        }
+        for module in network.modules():
+            if isinstance(module, nn.ModuleList):
+                for block in module:
+                    fully_shard(block, **policy)
+        fully_shard(network, **policy)
+        for name in ENTRANCES:
+            if hasattr(network, name):
+                callable_as_forward(network, name)
+
+    def _mesh(self) -> Any:
+        if self.config.strategy == "fsdp":
+            return init_device_mesh(self.device.type, (self.n,))
+        size = self.config.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
+        if self.n % size:
+            raise UserError(
+                f"parallel.shard_size is {size} and there are {self.n} processes: they make no whole groups"
+            )
+        return init_device_mesh(self.device.type, (self.n // size, size), mesh_dim_names=("replicas", "parts"))
+
+    def wrapped(self, network: nn.Module) -> nn.Module:
+        return network if self.holds_parts else DistributedDataParallel(network)
+
+
+def is_several() -> bool:
+    """Whether `torchrun` has started this process as one of several."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def is_first() -> bool:
+    """Whether this is the process that speaks, before there is a group."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def was_restarted() -> bool:
+    """Whether `torchrun` has started this process anew because one of the run had ended."""
+    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+
+
+def own_device(device: torch.device) -> torch.device:
+    """Of the accelerators of a machine, the one of this process."""
+    local_rank = int(os.environ.get("LOCAL_RANK", "0"))
+    return torch.device("cuda", local_rank) if device.type == "cuda" and is_several() else device
+
+
+@contextmanager
+def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) -> Iterator[Ranks]:
+    """The group of this process inside the block. A process that is lost or hangs ends it with a `UserError`."""
+    if not is_several():
+        yield Ranks()
+        return
+    n = int(os.environ["WORLD_SIZE"])
+    if train.accumulation % n:
+        raise UserError(
+            f"train.accumulation is {train.accumulation} and there are {n} processes, which share the micro-batches of "
+            f"a step: give a multiple of {n}, such as --train.accumulation {n * -(-train.accumulation // n)}, and "
+            "smaller micro-batches if the step is to stay the same"
+        )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    _join(config, device)
+    try:
+        yield ProcessGroup(config, device)
+    except RuntimeError as error:
+        lost = _lost(error)
+        if lost is None:
+            raise
+        raise UserError(
+            f"process {os.environ['RANK']} of {n} lost another one, which ended or did not answer within "
+            f"{config.timeout:g} s (parallel.timeout): {lost}; go on with the same command, or with resume"
+        ) from error
+    dist.destroy_process_group()
+
+
+def _join(config: ParallelConfig, device: torch.device) -> None:
+    backend = _BACKENDS.get(device.type, "gloo")
+    timeout = timedelta(seconds=config.timeout)
+    one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and one_machine:
+        # The agent's store outlives an attempt, and the addresses in it do not: each attempt gets names of its own.
+        place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        store = TCPStore(*place, is_master=False, timeout=timeout)
+        attempt = PrefixStore(f"attempt{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
+        rank, n = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+        dist.init_process_group(backend, store=attempt, rank=rank, world_size=n, timeout=timeout)
+    else:
+        dist.init_process_group(backend, timeout=timeout)
+
+
+def _lost(error: RuntimeError) -> str | None:
+    """What a collective says of a process that is gone; None when the error is another."""
+    first = str(error).strip().splitlines()[0] if str(error).strip() else ""
+    signs = ("timed out", "timeout", "connection closed", "connection reset", "connection refused", "broken pipe")
+    of_group = isinstance(error, dist.DistError) or "gloo" in str(error).lower() or "nccl" in str(error).lower()
+    return first[:200] if of_group and any(sign in str(error).lower() for sign in signs) else None

@@ -1,0 +1,106 @@
+"""What the loop remembers beside weights and optimizer, and its clock."""
+
+import platform
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from glassformer.training.step import StepResult
+
+
+@dataclass
+class Progress:
+    """All that the loop remembers beside weights and optimizer; JSON."""
+
+    step: int = 0
+    seconds: float = 0.0
+    """Spent on steps alone."""
+    n_targets: int = 0
+    best: float | None = None
+    best_step: int | None = None
+    n_without_improvement: int = 0
+    plateau: dict[str, Any] | None = None
+    scaler: dict[str, Any] | None = None
+    """Of the loss, in fp16."""
+    unlogged: list[tuple[float, int]] = field(default_factory=list)
+    """Nats and targets of the steps since the last line of the log: a resumed run writes the same next line."""
+    finished: bool = False
+    valid: dict[str, float | int | None] = field(default_factory=dict)
+    data_digest: str = ""
+    rate_factor: float = 1.0
+    """Of the learning rate: halved by each rollback."""
+    n_rollbacks: int = 0
+    n_skipped: int = 0
+    """Steps in a row, up to now, whose loss or gradient was no number."""
+    made_with: dict[str, Any] = field(default_factory=dict)
+    """The machine and the versions: bits are promised for the same ones."""
+
+
+class Clock:
+    """Time spent on steps alone, and sums since the last line of the log."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.n_untimed = len(progress.unlogged)  # steps of the process before this one
+        self.gradient_norm = 0.0
+        self.seconds = 0.0
+        self.saving_seconds = 0.0
+        self.since = time.perf_counter()
+
+    def count(self, result: StepResult) -> None:
+        self.progress.unlogged.append((result.nats, result.n_targets))
+        self.gradient_norm = result.gradient_norm
+
+    def read(self) -> dict[str, float]:
+        """Mean loss, the last gradient norm and the rate since the last call; what saving took of the time."""
+        self._tick()
+        nats = sum(nats for nats, _ in self.progress.unlogged)
+        n_targets = [n_targets for _, n_targets in self.progress.unlogged]
+        timed = n_targets[self.n_untimed :]
+        values = {
+            "train/batch_loss": nats / max(1, sum(n_targets)),
+            "gradient_norm": self.gradient_norm,
+            "tokens_per_s": sum(timed) / self.seconds,
+            "step_ms": 1000 * self.seconds / max(1, len(timed)),
+        }
+        if self.saving_seconds:
+            values["save_ms"] = 1000 * self.saving_seconds
+        self.progress.unlogged, self.n_untimed = [], 0
+        self.seconds = self.saving_seconds = 0.0
+        return values
+
+    def paused(self, *, is_saving: bool = False) -> "_Pause":
+        """Inside the block the time of steps stands still; that of saving is told by the next line of the log."""
+        return _Pause(self, is_saving)
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.seconds += now - self.since
+        self.progress.seconds += now - self.since
+        self.since = now
+
+
+class _Pause:
+    def __init__(self, clock: Clock, is_saving: bool) -> None:
+        self.clock, self.is_saving = clock, is_saving
+
+    def __enter__(self) -> None:
+        self.clock._tick()
+
+    def __exit__(self, *error: object) -> None:
+        now = time.perf_counter()
+        self.clock.saving_seconds += (now - self.clock.since) if self.is_saving else 0.0
+        self.clock.since = now
+
+
+def made_with(device: torch.device, n_processes: int) -> dict[str, Any]:
+    """What the bits of a run depend on, beside its configuration and data."""
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
+    return {
+        "torch": torch.__version__,
+        "device": f"{device.type}: {name}",
+        "threads": torch.get_num_threads(),
+        "processes": n_processes,
+    }

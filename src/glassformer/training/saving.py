@@ -1,0 +1,166 @@
+"""Checkpoints of a run: taken from the loop in a moment, written while it goes on, published and pruned."""
+
+import json
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+
+from glassformer.store import checkpoint
+from glassformer.store.checkpoint import Tensors, TrainingState
+from glassformer.store.model_directory import WEIGHTS, is_published, publish
+from glassformer.store.shards import clones, write_together
+from glassformer.training.parallel import Ranks
+
+WriteModel = Callable[[Path, Tensors], None]
+"""Writes the files of a model directory, with these weights, into a folder."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A moment of a run."""
+
+    step: int
+    weights: Tensors
+    """Of the model's file: the average where there is one."""
+    state: TrainingState
+    chosen_step: int
+    """Whose weights the run's own folder holds from now on."""
+    kept: frozenset[int]
+    """Steps whose checkpoints stay, beside the newest."""
+
+
+class Saver:
+    """Writes one snapshot after another, in the order in which they come, in a thread of its own or at once.
+
+    What goes wrong in the thread is raised by the next `save` or `wait`. Killed at any moment, it leaves checkpoints
+    that are whole (`store.checkpoint`).
+    """
+
+    def __init__(
+        self, folder: Path, write_model: WriteModel, keep: int, *, in_background: bool, ranks: Ranks | None = None
+    ) -> None:
+        self.folder, self.write_model, self.keep = folder, write_model, keep
+        self.in_background, self.ranks = in_background, ranks or Ranks()
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Takes a snapshot over; waits for the one before it."""
+        self.wait()
+        if self.ranks.holds_parts:
+            snapshot = self.ranks.all_or_none(lambda: self._together(snapshot))
+        if not self.ranks.is_first:
+            return
+        if not self.in_background:
+            self._write(snapshot)
+            return
+        copied = snapshot if self.ranks.holds_parts else _copy(snapshot)
+        self._thread = threading.Thread(target=self._try, args=(copied,), daemon=True, name="saving")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until all is written, in all processes; raises what went wrong."""
+        self.ranks.all_or_none(self._wait)
+
+    def drain(self) -> None:
+        """Until this process writes no more; nothing is raised, because something else is already."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def _wait(self) -> None:
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _try(self, snapshot: Snapshot) -> None:
+        try:
+            self._write(snapshot)
+        except BaseException as error:  # of the thread; the loop raises it
+            self._error = error
+
+    def _write(self, snapshot: Snapshot) -> None:
+        checkpoint.save(self.folder, snapshot.step, lambda to: self.write_model(to, snapshot.weights), snapshot.state)
+        publish_step(self.folder, snapshot.chosen_step)
+        checkpoint.prune(self.folder, snapshot.step, self.keep, set(snapshot.kept))
+        checkpoint.clean(self.folder)
+
+    def _together(self, snapshot: Snapshot) -> Snapshot:
+        """The snapshot with files that all processes have written in place of its tensors."""
+        # A name that all of them know, and that `clean` deletes should they be killed.
+        shards = self.folder / checkpoint.FOLDER / f".step-{snapshot.step}.tmp-shards"
+
+        def written(tensors: Tensors, name: str) -> Tensors:
+            assert isinstance(tensors, dict)
+            return write_together(tensors, shards / name, is_first=self.ranks.is_first)
+
+        return _with(snapshot, written)
+
+
+class KeepsLast(Saver):
+    """Keeps the last snapshot in memory and writes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(), lambda folder, weights: None, 1, in_background=False)
+        self.snapshot: Snapshot | None = None
+
+    def save(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
+
+
+def differing(found: Snapshot, folder: Path, stored: TrainingState) -> list[str]:
+    """What of a snapshot is not what a checkpoint holds, to the bit: numbers, but for the clock's, and tensors."""
+    now, before = found.state.numbers, stored.numbers
+    names = [name for name in now if name not in ("seconds", "made_with") and not _equal(now[name], before.get(name))]
+    for tensors, on_disk in (
+        (found.weights, load_file(folder / WEIGHTS)),
+        (found.state.optimizer, stored.optimizer),
+        (found.state.average, stored.average),
+    ):
+        if isinstance(tensors, dict) and isinstance(on_disk, dict):
+            names += [name for name, x in tensors.items() if name not in on_disk or not _same_bits(x, on_disk[name])]
+    return names
+
+
+def _equal(a: Any, b: Any) -> bool:
+    return bool(json.loads(json.dumps(a)) == b)
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    a, b = a.detach().cpu().contiguous(), b.contiguous()
+    return (
+        a.shape == b.shape
+        and a.dtype == b.dtype
+        and torch.equal(a.view(-1).view(torch.uint8), b.view(-1).view(torch.uint8))
+    )
+
+
+def publish_step(folder: Path, step: int) -> None:
+    """The run's own folder holds the weights of one of its checkpoints, whole; where that is gone, what it held."""
+    path = checkpoint.path_of(folder, step)
+    if path.is_dir() and not is_published(folder, step):
+        publish(path, folder, step)
+
+
+def _copy(snapshot: Snapshot) -> Snapshot:
+    return _with(snapshot, lambda tensors, _: clones(tensors) if isinstance(tensors, dict) else tensors)
+
+
+def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snapshot:
+    """The snapshot with others in place of its tensors."""
+    state = snapshot.state
+    state = replace(
+        state,
+        optimizer=change(state.optimizer, "optimizer"),
+        average=None if state.average is None else change(state.average, "average"),
+        weights=None if state.weights is None else change(state.weights, "weights"),
+    )
+    return replace(snapshot, weights=change(snapshot.weights, "model"), state=state)
