@@ -1,5 +1,6 @@
 """The exceptions that reach a user: a mistake of theirs, and their own wish to stop."""
 
+import os
 import signal
 
 
@@ -17,7 +18,8 @@ TIME_IS_UP = 75
 class Interrupted(Exception):
     """A signal, or the end of its time, asked a run to stop: everything is saved, and the sentence says how to go on.
 
-    The command line exits with 128 + the signal's number, or with `TIME_IS_UP`.
+    The command line exits with 128 + the signal's number, or with `TIME_IS_UP`; with 0 at the end of its time under
+    `torchrun`, which would start again what ends with another code.
     """
 
     def __init__(self, message: str, cause: signal.Signals | None) -> None:
@@ -26,4 +28,6 @@ class Interrupted(Exception):
 
     @property
     def exit_code(self) -> int:
-        return TIME_IS_UP if self.signal is None else 128 + self.signal
+        if self.signal is not None:
+            return 128 + self.signal
+        return 0 if "TORCHELASTIC_RUN_ID" in os.environ else TIME_IS_UP

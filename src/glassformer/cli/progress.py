@@ -17,15 +17,16 @@ from rich.progress import (
 )
 
 from glassformer.evaluation.loss import LossReport
+from glassformer.training.parallel import is_first
 
 SECONDS_BETWEEN_LINES = 5.0
 
 
 class TerminalReporter:
-    """What a person sees of a run."""
+    """What a person sees of a run; of several processes the first one speaks."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not is_first())
         self.live = self.console.is_terminal
         self.bar: Progress | None = None
         self.last_line = 0.0

@@ -3,13 +3,16 @@
 On the disk tensors are whole, in one file, however many processes wrote it: any number of them can read it.
 """
 
+import json
 import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
+from torch.distributed import barrier
 
 from glassformer.errors import UserError
 
@@ -37,9 +40,10 @@ def whole(x: Tensor) -> Tensor:
 
 
 def write_together(tensors: Mapping[str, Tensor], folder: Path, *, is_first: bool) -> Path:
-    """One safetensors file of all processes' parts, by `torch.distributed.checkpoint`; the first one looks it over.
+    """One safetensors file of all processes' parts, by `torch.distributed.checkpoint`; each looks its part over.
 
-    Of the writers that torch has it is the one whose metadata are JSON, in the headers of the files.
+    Of the writers that torch has it is the one whose metadata are JSON, in the headers of the files. It loses numbers
+    that have no dimension (torch 2.13): they are written with one, and the header is put right.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
@@ -47,18 +51,34 @@ def write_together(tensors: Mapping[str, Tensor], folder: Path, *, is_first: boo
 
     writer = HuggingFaceStorageWriter(path=str(folder), save_distributed=True, enable_consolidation=True)
     try:
-        save_together({name: x.detach() for name, x in tensors.items()}, storage_writer=writer)
-    except (CheckpointException, OSError) as error:
+        save_together({name: x.detach().reshape(x.shape or (1,)) for name, x in tensors.items()}, storage_writer=writer)
+        [path] = folder.glob("model-*.safetensors")
+        if is_first:
+            shutil.rmtree(folder / "sharded")
+            _without_dimension(path, {name for name, x in tensors.items() if not x.shape})
+        barrier()
+        stored = load_file(path)
+    except (CheckpointException, SafetensorError, OSError, ValueError) as error:
         raise UserError(f"cannot write {folder}: {str(error).strip().splitlines()[-1]}") from error
-    if not is_first:
-        return folder
-    [path] = folder.glob("model-*.safetensors")
-    with safe_open(path, framework="pt") as stored:
-        found = {name: tuple(stored.get_slice(name).get_shape()) for name in stored.keys()}  # noqa: SIM118
-    if found != {name: tuple(x.shape) for name, x in tensors.items()}:
-        raise UserError(f"{path} does not hold what was written: the disk or its file system is at fault")
-    shutil.rmtree(folder / "sharded", ignore_errors=True)
+    wrong = [name for name, x in tensors.items() if name not in stored or not _is_part_of(x, stored[name])]
+    if wrong or len(stored) != len(tensors):
+        raise UserError(f"{path} does not hold what was written ({', '.join(wrong[:3])}): the disk is at fault")
     return path
+
+
+def _is_part_of(x: Tensor, stored: Tensor) -> bool:
+    return x.shape == stored.shape and bool((own(held(stored, x)).to(x.device) == own(x)).all())
+
+
+def _without_dimension(path: Path, names: set[str]) -> None:
+    """Gives tensors of one number the shape of a number, in a header that stays as long as it was."""
+    with open(path, "r+b") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        for name in names:
+            header[name]["shape"] = []
+        file.seek(8)
+        file.write(json.dumps(header, separators=(",", ":")).encode().ljust(length))
 
 
 def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

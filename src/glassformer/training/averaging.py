@@ -64,7 +64,7 @@ class ExponentialAverage:
         """What a checkpoint must keep."""
         self._refuse_while_swapped("save")
         averages = {_PREFIX + name: average for name, average in self._averages.items()}
-        return averages | {_N_UPDATES: torch.tensor(self.n_updates)}
+        return averages | {_N_UPDATES: torch.tensor(float(self.n_updates))}
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:

@@ -16,16 +16,13 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
-from torch.distributed.fsdp import register_fsdp_forward_method as callable_as_forward
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.errors import UserError
-from glassformer.train_config import ParallelConfig, TrainConfig
+from glassformer.train_config import MuonConfig, ParallelConfig, TrainConfig
 
 T = TypeVar("T")
-ENTRANCES = ("start", "step", "hidden", "encode")
-"""Methods of a network, beside its forward, that others call."""
 _BACKENDS = {"cuda": "cpu:gloo,cuda:nccl"}
 
 
@@ -70,6 +67,10 @@ class Ranks:
 
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
         """Leaves to this process its part of the weights, where processes hold parts."""
+
+    def gathered(self, network: nn.Module) -> AbstractContextManager[None]:
+        """Inside the block every process holds all the weights, and any method of the network can be called."""
+        return nullcontext()
 
     def wrapped(self, network: nn.Module) -> nn.Module:
         """What a training step calls."""
@@ -128,6 +129,11 @@ class ProcessGroup(Ranks):
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
         if not self.holds_parts:
             return
+        if isinstance(config.optimizer, MuonConfig):
+            raise UserError(
+                f"muon steps whole matrices, and with parallel.strategy {self.config.strategy} a process holds parts of "
+                "them: give --parallel.strategy ddp, or --train.optimizer.kind adamw"
+            )
         if self.config.cpu_offload and self.device.type == "cpu":
             raise UserError("parallel.cpu_offload is for accelerators, and this run is on the CPU: leave it out")
         dtypes = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -141,9 +147,17 @@ class ProcessGroup(Ranks):
                 for block in module:
                     fully_shard(block, **policy)
         fully_shard(network, **policy)
-        for name in ENTRANCES:
-            if hasattr(network, name):
-                callable_as_forward(network, name)
+
+    @contextmanager
+    def gathered(self, network: nn.Module) -> Iterator[None]:
+        parts = [module for module in network.modules() if isinstance(module, FSDPModule)] if self.holds_parts else []
+        for part in parts:
+            part.set_reshard_after_forward(False, recurse=False)
+            part.unshard()
+        yield
+        for part in parts:
+            part.reshard()
+            part.set_reshard_after_forward(part is not network, recurse=False)
 
     def _mesh(self) -> Any:
         if self.config.strategy == "fsdp":

@@ -299,7 +299,7 @@ class Trainer:
 
         Told, and logged under names that begin with `of` where there is a log.
         """
-        with self._chosen_weights(), evaluation_mode(self.network):
+        with self._chosen_weights(), self.ranks.gathered(self.network), evaluation_mode(self.network):
             reports = {
                 split: evaluate_loss(
                     self.network,
