@@ -118,6 +118,15 @@ def fsync_folder(path: Path) -> None:
         fsync_file(path)
 
 
+@contextmanager
+def writing(place: Path) -> Iterator[None]:
+    """Inside the block, what the system refuses is the user's to know, in one sentence."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot write {place}: {reason(error)}; what was written before is whole") from error
+
+
 def require_writable(folder: Path) -> None:
     """Proves that a folder can be made and written, before hours of work depend on it; leaves nothing behind."""
     place = folder.absolute()

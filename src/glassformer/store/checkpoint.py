@@ -6,6 +6,7 @@ agrees is the one to resume from. Tensors are safetensors, the rest is JSON.
 
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,7 +140,8 @@ def clean(run_folder: Path) -> None:
     for unfinished in (run_folder / FOLDER).glob(".*.tmp-*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     for unfinished in run_folder.glob(".*.tmp*"):
-        unfinished.unlink(missing_ok=True)
+        with suppress(OSError):
+            unfinished.unlink()
 
 
 def _contiguous(tensors: Tensors) -> Tensors:

@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -36,7 +36,8 @@ def locked(folder: Path) -> Iterator[None]:
         files.write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname(), "since": since})
         yield
     finally:
-        (folder / OWNER).unlink(missing_ok=True)
+        with suppress(OSError):  # of a disk that is full or gone: something else tells of it
+            (folder / OWNER).unlink(missing_ok=True)
         lock.release()
 
 

@@ -131,8 +131,8 @@ class ProcessGroup(Ranks):
             return
         if isinstance(config.optimizer, MuonConfig):
             raise UserError(
-                f"muon steps whole matrices, and with parallel.strategy {self.config.strategy} a process holds parts of "
-                "them: give --parallel.strategy ddp, or --train.optimizer.kind adamw"
+                f"muon steps whole matrices, and with parallel.strategy {self.config.strategy} a process holds parts "
+                "of them: give --parallel.strategy ddp, or --train.optimizer.kind adamw"
             )
         if self.config.cpu_offload and self.device.type == "cpu":
             raise UserError("parallel.cpu_offload is for accelerators, and this run is on the CPU: leave it out")

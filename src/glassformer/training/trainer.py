@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from glassformer import files
 from glassformer.data.batching import Batch, Example, Sampler
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
@@ -146,7 +147,7 @@ class Trainer:
         reports: dict[str, LossReport] = {}
         tensorboard = config.tensorboard
         log = MetricsLog(self.folder, self.progress.step, tensorboard) if self.ranks.is_first else None
-        with log or nullcontext(), stop_on_signals(config.max_time) as stop:
+        with files.writing(self.folder), log or nullcontext(), stop_on_signals(config.max_time) as stop:
             try:
                 reports = self._loop(log, stop)
                 if config.select == "average":

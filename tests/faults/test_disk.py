@@ -1,0 +1,211 @@
+"""Faults 9 to 12: what a disk does to files that were written, and to those that are being written."""
+
+import errno
+import os
+import random
+import resource
+import shutil
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from faults.children import at_touch, done
+from faults.tally import count, record
+from glassformer import api
+from glassformer.errors import UserError
+from glassformer.run_config import Run
+from glassformer.store import checkpoint
+from glassformer.store.manifest import NAME, Manifest
+from glassformer.store.model_directory import read_model
+from runs import Recording, remains, tiny_run, write_text
+
+FILES = [
+    "config.json",
+    "generation.json",
+    "manifest.json",
+    "model.safetensors",
+    "run.toml",
+    "tokenizer.json",
+    "training_state/average.safetensors",
+    "training_state/optimizer.safetensors",
+    "training_state/state.json",
+    "training_state/weights.safetensors",
+]
+
+
+def small_run(folder: Path, **train: Any) -> Run:
+    times = {"max_steps": 8, "eval_every": 4, "checkpoint_every": 2, "log_every": 1}
+    return tiny_run(write_text(folder), ema_decay=0.9, **(times | train))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("disk")
+    return api.train(small_run(folder), folder / "run").folder
+
+
+@pytest.fixture
+def run_folder(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+def is_seen(folder: Path) -> bool:
+    """Whether a checkpoint is known to be damaged before anything of it is parsed."""
+    try:
+        Manifest.read(folder).verify(folder)
+    except UserError:
+        return True
+    return False
+
+
+def damaged_in_turn(folder: Path, file: str, damages: list[Callable[[bytes], bytes]]) -> int:
+    """How many damages to a file are seen."""
+    path = folder / file
+    whole, seen = path.read_bytes(), 0
+    for damage in damages:
+        path.write_bytes(damage(whole))
+        seen += is_seen(folder)
+    path.write_bytes(whole)
+    assert not is_seen(folder)
+    return seen
+
+
+def flipped(rng: random.Random) -> Callable[[bytes], bytes]:
+    def damage(data: bytes) -> bytes:
+        place = rng.randrange(8 * len(data))
+        changed = bytearray(data)
+        changed[place // 8] ^= 1 << place % 8
+        return bytes(changed)
+
+    return damage
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_9_every_flipped_bit_is_seen(run_folder: Path, file: str) -> None:
+    rng, n = random.Random(file), count(60, 300)
+    seen = damaged_in_turn(checkpoint.path_of(run_folder, 8), file, [flipped(rng)] * n)
+    record(9, n, seen, "the file's name")
+    assert seen == n
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_10_truncated_empty_and_longer_files_are_seen(run_folder: Path, file: str) -> None:
+    rng, n = random.Random(file), count(20, 100)
+    damages: list[Callable[[bytes], bytes]] = [lambda data: data[: rng.randrange(len(data))]] * n
+    damages += [lambda data: b"", lambda data: data + b"\0"]
+    seen = damaged_in_turn(checkpoint.path_of(run_folder, 8), file, damages)
+    record(10, len(damages), seen, "the file's name")
+    assert seen == len(damages)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_10_a_missing_file_is_seen_and_one_too_many_is_not_read(run_folder: Path, file: str) -> None:
+    folder = checkpoint.path_of(run_folder, 8)
+    (folder / f"{file}.bak").write_bytes(b"\x80\x04 not ours")
+    assert not is_seen(folder)
+    assert read_model(folder).manifest.step == 8
+    (folder / file).unlink()
+    assert is_seen(folder)
+    record(10, 2, 2, "-")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_11_the_newest_that_is_whole_is_gone_on_from(run_folder: Path, finished: Path, file: str) -> None:
+    before = remains(finished)
+    path = checkpoint.path_of(run_folder, 8) / file
+    path.write_bytes(flipped(random.Random(file))(path.read_bytes()))
+    reporter = Recording()
+    api.resume(run_folder, reporter)
+    assert any("step-8" in line and "trying the checkpoint before it" in line for line in reporter.said)
+    assert remains(run_folder) == before
+    record(11, 1, 1, "the file's name")
+
+
+def test_11_when_all_are_damaged_nothing_begins_anew(run_folder: Path) -> None:
+    for step in checkpoint.steps(run_folder):
+        (checkpoint.path_of(run_folder, step) / NAME).write_text("{}")
+    before = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
+    for verb in (lambda: api.resume(run_folder), lambda: api.train(small_run(run_folder.parent), run_folder)):
+        with pytest.raises(UserError, match=r"no intact checkpoint|already holds a run"):
+            verb()
+    after = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
+    assert after == before
+    record(11, 2, 2, "-")
+
+
+CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
+def test_3_and_12_a_disk_that_refuses_from_any_touch_on_costs_no_state(
+    code: int, finished: Path, tmp_path: Path
+) -> None:
+    """One sentence, the old state good, and the run goes on to the same end when the disk is well again."""
+    expected = remains(finished)
+    run = small_run(finished.parent, background_saving=False)
+
+    def refuse() -> None:
+        raise OSError(code, os.strerror(code))
+
+    with at_touch(10**9, refuse, CALLS) as n_touches:
+        api.train(run, tmp_path / "counted")
+        total = n_touches()
+    places = range(1, total + 1, count(19, 1))
+    survived = 0
+    for k in places:
+        folder = tmp_path / str(k)
+        with at_touch(k, refuse, CALLS):
+            try:
+                api.train(run, folder)
+            except UserError as error:
+                assert os.strerror(code) in str(error) and "\n" not in str(error)
+        if checkpoint.steps(folder):
+            checkpoint.newest(folder, lambda text: None)
+            api.resume(folder)
+        else:
+            api.train(run, folder)
+        found = remains(folder)
+        survived += all(found[name] == expected[name] for name in expected if name != "manifest")
+        assert not list(folder.rglob("*.tmp*"))
+        shutil.rmtree(folder)
+    record(12, len(places), survived, f"every {places.step}. of {total} touches")
+    assert survived == len(places)
+
+
+@pytest.mark.parametrize("limit", [3_000, 20_000, 60_000])
+def test_12_files_that_cannot_grow(limit: int, finished: Path, tmp_path: Path) -> None:
+    """As on a full disk: the system itself stops a write in its middle."""
+    run = small_run(finished.parent)
+    folder = tmp_path / "run"
+
+    def work() -> None:
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+        with pytest.raises(UserError, match="cannot write"):
+            api.train(run, folder)
+
+    assert done(work) == 0
+    assert checkpoint.steps(folder) == [] and not list(folder.rglob("*.tmp*"))
+    assert done(lambda: api.train(run, folder)) == 0
+    assert remains(folder)["tensors"] == remains(finished)["tensors"]
+    record(12, 1, 1, "-")
+
+
+def test_12_a_folder_that_vanishes(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = small_run(finished.parent)
+    saved = checkpoint.save
+
+    def gone(folder: Path, step: int, *args: Any) -> Path:
+        if step == 4:
+            shutil.rmtree(folder)
+            folder.write_text("a file in its place")
+        return saved(folder, step, *args)
+
+    monkeypatch.setattr(checkpoint, "save", gone)
+    with pytest.raises(UserError, match="cannot write"):
+        api.train(replace(run), tmp_path / "run")
+    record(12, 1, 1, "-")

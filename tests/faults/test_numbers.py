@@ -1,0 +1,227 @@
+"""Faults 13 and 14: losses and gradients that are no numbers, and batches with nothing in them."""
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from configs import CONFIGS, random_model
+from faults.tally import record
+from glassformer import api
+from glassformer.data.batching import Batch, Example
+from glassformer.errors import UserError
+from glassformer.objectives.causal import CausalObjective
+from glassformer.objectives.loss import LossSums
+from glassformer.store import checkpoint
+from glassformer.training.step import GROWTH_INTERVAL, BadNumbers, LossScale, TrainStep
+from glassformer.training.trainer import MAX_ROLLBACKS, MAX_SKIPPED, Trainer
+from runs import Recording, metrics, remains, tiny_run, write_text
+
+BAD = {
+    "loss is nan": lambda sums: replace(sums, total=sums.total * math.nan, nats=sums.nats * math.nan),
+    "loss is inf": lambda sums: replace(sums, total=sums.total + math.inf, nats=sums.nats + math.inf),
+    "gradient is nan": lambda sums: replace(sums, total=sums.total + (sums.total * 0).sqrt()),
+    "gradient is inf": lambda sums: replace(sums, total=sums.total * 1e38 * 1e38),
+}
+
+
+def spoiled(monkeypatch: pytest.MonkeyPatch, steps: set[int], spoil: Callable[[LossSums], LossSums]) -> list[int]:
+    """Makes the loss of the second micro-batch of some steps bad; the list fills with the steps that were taken."""
+    real_step, real_loss = Trainer._one_step, CausalObjective.loss
+    taken: list[int] = []
+    calls = {"n": 0}
+
+    def one_step(trainer: Trainer) -> Any:
+        taken.append(trainer.progress.step)
+        calls["n"] = 0
+        calls["is_bad"] = trainer.progress.step in steps
+        return real_step(trainer)
+
+    def loss(self: CausalObjective, model: Any, batch: Batch) -> LossSums:
+        sums = real_loss(self, model, batch)
+        calls["n"] += torch.is_grad_enabled()
+        return spoil(sums) if torch.is_grad_enabled() and calls.get("is_bad") and calls["n"] == 2 else sums
+
+    monkeypatch.setattr(Trainer, "_one_step", one_step)
+    monkeypatch.setattr(CausalObjective, "loss", loss)
+    return taken
+
+
+def all_finite(folder: Path) -> bool:
+    return all(
+        bool(x.isfinite().all())
+        for path in folder.rglob("*.safetensors")
+        if not path.name.startswith("bad-batch")
+        for x in load_file(path).values()
+    )
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_13_a_bad_number_stops_before_the_step(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(write_text(tmp_path), accumulation=2, checkpoint_every=5)
+    with monkeypatch.context() as patch:
+        spoiled(patch, {12}, BAD[what])
+        with pytest.raises(UserError, match=rf"the {what} in step 13.*lower train\.optimizer\.learning-rate") as error:
+            api.train(run, tmp_path / "run")
+    assert checkpoint.steps(tmp_path / "run") == [5, 10] and all_finite(tmp_path / "run")
+    if what.startswith("loss"):
+        [kept] = (tmp_path / "run").glob("bad-batch-*")
+        assert kept.name == "bad-batch-step-13.safetensors" and kept.name in str(error.value)
+        assert load_file(kept)["token_ids"].shape == (3, 32)
+    api.train(run, tmp_path / "whole")
+    api.resume(tmp_path / "run")
+    assert remains(tmp_path / "run") == remains(tmp_path / "whole")
+    record(13, 1, 1, "-")
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_13_a_bad_step_is_skipped_and_told(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="skip", log_every=1, ema_decay=0.9)
+    spoiled(monkeypatch, {3, 4}, BAD[what])
+    reporter = Recording()
+    api.train(run, tmp_path / "run", reporter)
+    events = [(line["step"], line["event"]) for line in metrics(tmp_path / "run") if "event" in line]
+    assert [step for step, _ in events] == [4, 5] and all("skipped" in event for _, event in events)
+    assert events[0][1] in reporter.said
+    assert all_finite(tmp_path / "run")
+    state = json.loads((checkpoint.path_of(tmp_path / "run", 20) / checkpoint.STATE).read_text())
+    assert (state["step"], state["n_skipped"]) == (20, 0)
+    optimizer = load_file(checkpoint.path_of(tmp_path / "run", 20) / checkpoint.OPTIMIZER)
+    assert {float(x) for name, x in optimizer.items() if name.endswith("/step")} == {18.0}
+    record(13, 2, 2, "-")
+
+
+def test_13_a_run_of_bad_steps_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="skip")
+    taken = spoiled(monkeypatch, set(range(2, 20)), BAD["loss is nan"])
+    with pytest.raises(UserError, match="the loss is nan in step 13"):
+        api.train(run, tmp_path / "run")
+    assert len(taken) == 2 + MAX_SKIPPED + 1
+    record(13, 1, 1, "-")
+
+
+def test_13_rollback_halves_the_rate_and_takes_the_steps_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="rollback", checkpoint_every=5, log_every=1)
+    bad = {7}
+    taken = spoiled(monkeypatch, bad, lambda sums: (bad.clear(), BAD["loss is nan"](sums))[1])
+    reporter = Recording()
+    api.train(run, tmp_path / "run", reporter)
+    assert taken == [*range(8), *range(5, 20)]
+    [event] = [line for line in metrics(tmp_path / "run") if "event" in line]
+    assert event["step"] == 5 and "back to step 5, the rate is × 0.5" in event["event"]
+    rates = {line["step"]: line["learning_rate"] for line in metrics(tmp_path / "run") if "learning_rate" in line}
+    assert list(rates) == list(range(1, 21))
+    monkeypatch.undo()
+    api.train(tiny_run(write_text(tmp_path), accumulation=2, log_every=1), tmp_path / "plain")
+    plain = {line["step"]: line["learning_rate"] for line in metrics(tmp_path / "plain") if "learning_rate" in line}
+    assert all(rates[step] == pytest.approx(plain[step] * (1 if step <= 5 else 0.5)) for step in plain)
+    assert all_finite(tmp_path / "run")
+    record(13, 1, 1, "-")
+
+
+def test_13_rollback_before_the_first_checkpoint_and_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="rollback")
+    taken = spoiled(monkeypatch, {2}, BAD["gradient is nan"])
+    with pytest.raises(UserError, match="the gradient is nan in step 3"):
+        api.train(run, tmp_path / "run")
+    assert taken == [0, 1, 2] * (1 + MAX_ROLLBACKS)
+    state = json.loads((checkpoint.path_of(tmp_path / "run", 0) / checkpoint.STATE).read_text())
+    assert state["step"] == 0
+    record(13, 1, 1, "-")
+
+
+def test_13_fp16_gradients_that_run_over_halve_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tiny_run(write_text(tmp_path), precision="fp16", checkpoint_every=5, ema_decay=0.9)
+    monkeypatch.setattr(
+        LossScale,
+        "__init__",
+        lambda self, factor=2.0**40, n_good_steps=0: self._set(factor, n_good_steps),
+        raising=False,
+    )
+    monkeypatch.setattr(LossScale, "_set", _set_scale, raising=False)
+    api.train(run, tmp_path / "run")
+    states = [
+        json.loads((checkpoint.path_of(tmp_path / "run", step) / checkpoint.STATE).read_text()) for step in (15, 20)
+    ]
+    assert states[-1]["scaler"]["factor"] < 2.0**40 and all_finite(tmp_path / "run")
+    optimizer = load_file(checkpoint.path_of(tmp_path / "run", 20) / checkpoint.OPTIMIZER)
+    [taken] = {float(x) for name, x in optimizer.items() if name.endswith("/step")}
+    assert taken == 20 - math.log2(2.0**40 / states[-1]["scaler"]["factor"])
+    record(13, int(20 - taken), int(20 - taken), "-")
+
+
+def _set_scale(self: LossScale, factor: float, n_good_steps: int) -> None:
+    self.factor, self.n_good_steps = factor, n_good_steps
+
+
+def test_13_fp16_that_never_fits_is_a_bad_number_and_a_quiet_scale_grows() -> None:
+    scale = LossScale()
+    for _ in range(GROWTH_INTERVAL):
+        scale.update(is_finite=True)
+    assert (scale.factor, scale.n_good_steps) == (131072.0, 0)
+    scale.update(is_finite=False)
+    assert scale.factor == 65536.0
+    step = step_of(autocast=torch.float16)
+    assert step.scale is not None
+    step.network.get_parameter(next(iter(dict(step.network.named_parameters())))).register_hook(lambda g: g * math.inf)
+    taken = 0
+    with pytest.raises(BadNumbers, match="the gradient is"):
+        for _ in range(100):
+            assert not step([batch([3, 4, 5])]).is_taken
+            taken += 1
+    assert 20 < taken < 40
+
+
+def step_of(kind: str = "gpt", autocast: torch.dtype | None = None) -> TrainStep:
+    network = random_model(kind, seed=3)
+    optimizer = torch.optim.AdamW(network.parameters(), lr=1e-3)
+    return TrainStep(
+        network,
+        CausalObjective(),
+        optimizer,
+        clip_norm=1.0,
+        autocast=autocast,
+        device=torch.device("cpu"),
+        compiled=False,
+    )
+
+
+def batch(ids: list[int], labels: list[int] | None = None, mask: list[bool] | None = None) -> Batch:
+    made = CausalObjective().collate([Example(np.array([*ids, 2]))], np.random.default_rng(0))
+    changes: dict[str, Any] = {}
+    if labels is not None:
+        changes["labels"] = torch.tensor([labels])
+        changes["n_targets"] = sum(label != -100 for label in labels)
+    if mask is not None:
+        changes["attention_mask"] = torch.tensor([mask])
+    return replace(made, **changes)
+
+
+@pytest.mark.parametrize(
+    ("ids", "labels", "mask"),
+    [
+        ([3], None, None),
+        ([3] * CONFIGS["gpt"].max_len, None, None),
+        ([3, 4], [-100, -100], None),
+        ([3, 4], None, [False, False]),
+        ([3, 4], [-100, -100], [False, False]),
+    ],
+    ids=["length 1", "length max", "no target", "all masked", "nothing at all"],
+)
+def test_14_batches_at_the_edge_give_finite_weights(
+    ids: list[int], labels: list[int] | None, mask: list[bool] | None
+) -> None:
+    step = step_of()
+    result = step([batch(ids, labels, mask)])
+    assert math.isfinite(result.nats) and math.isfinite(result.gradient_norm)
+    assert all(bool(p.isfinite().all()) for p in step.network.parameters())
+    if labels is not None:
+        assert (result.nats, result.n_targets, result.gradient_norm) == (0.0, 0, 0.0)
+    record(14, 1, 1, "-")
