@@ -5,6 +5,7 @@ import os
 import random
 import shutil
 import signal
+import socket
 import sys
 import time
 import traceback
@@ -108,3 +109,22 @@ def killed(
     with contextlib.suppress(ProcessLookupError):
         os.kill(child, which)
     return wait(child)
+
+
+def start_ranks(n: int, work: Callable[[], object], **environment: str) -> list[int]:
+    """Process ids of n children that are the processes of one run, as `torchrun` would start them on one machine."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {"WORLD_SIZE": str(n), "LOCAL_WORLD_SIZE": str(n), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+    def as_rank(rank: int) -> None:
+        os.environ.update(shared | {"RANK": str(rank), "LOCAL_RANK": str(rank)} | environment)
+        work()
+
+    return [fork(lambda rank=rank: as_rank(rank)) for rank in range(n)]  # type: ignore[misc]
+
+
+def ranks_done(n: int, work: Callable[[], object], **environment: str) -> list[int]:
+    """The exit codes of n children that are the processes of one run; what they say goes to standard error."""
+    return [wait(child) for child in start_ranks(n, work, **environment)]

@@ -60,7 +60,7 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
 
 
 def save_tensors(tensors: dict[str, Tensor] | Path, path: Path) -> None:
-    """Writes safetensors, or puts a file of them in place that several processes have written (`write_together`).
+    """Writes safetensors, or puts a file of them in place that several processes have written (`store.shards`).
 
     A full disk is the user's to know.
     """

@@ -12,7 +12,6 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
-from torch.distributed import barrier
 
 from glassformer.errors import UserError
 
@@ -39,11 +38,11 @@ def whole(x: Tensor) -> Tensor:
     return x if full is None else full()
 
 
-def write_together(tensors: Mapping[str, Tensor], folder: Path, *, is_first: bool) -> Path:
-    """One safetensors file of all processes' parts, by `torch.distributed.checkpoint`; each looks its part over.
+def write_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Every process writes its parts, by `torch.distributed.checkpoint`, which also puts them together in one file.
 
     Of the writers that torch has it is the one whose metadata are JSON, in the headers of the files. It loses numbers
-    that have no dimension (torch 2.13): they are written with one, and the header is put right.
+    that have no dimension (torch 2.13): they are written with one, and `join_parts` puts the header right.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
@@ -52,18 +51,38 @@ def write_together(tensors: Mapping[str, Tensor], folder: Path, *, is_first: boo
     writer = HuggingFaceStorageWriter(path=str(folder), save_distributed=True, enable_consolidation=True)
     try:
         save_together({name: x.detach().reshape(x.shape or (1,)) for name, x in tensors.items()}, storage_writer=writer)
-        [path] = folder.glob("model-*.safetensors")
-        if is_first:
-            shutil.rmtree(folder / "sharded")
-            _without_dimension(path, {name for name, x in tensors.items() if not x.shape})
-        barrier()
-        stored = load_file(path)
-    except (CheckpointException, SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"cannot write {folder}: {str(error).strip().splitlines()[-1]}") from error
+    except (CheckpointException, OSError) as error:
+        raise _unwritten(folder, error) from error
+
+
+def join_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """What is left to do for one process: deletes the parts, and gives numbers the shape of numbers."""
+    try:
+        shutil.rmtree(folder / "sharded")
+        _without_dimension(parts_path(folder), {name for name, x in tensors.items() if not x.shape})
+    except (OSError, ValueError) as error:
+        raise _unwritten(folder, error) from error
+
+
+def check_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
+    """Every process reads its parts again; `UserError` unless they are what it wrote."""
+    try:
+        stored = load_file(parts_path(folder))
+    except (SafetensorError, OSError, ValueError) as error:
+        raise _unwritten(folder, error) from error
     wrong = [name for name, x in tensors.items() if name not in stored or not _is_part_of(x, stored[name])]
     if wrong or len(stored) != len(tensors):
-        raise UserError(f"{path} does not hold what was written ({', '.join(wrong[:3])}): the disk is at fault")
+        raise UserError(f"{folder} does not hold what was written ({', '.join(wrong[:3])}): the disk is at fault")
+
+
+def parts_path(folder: Path) -> Path:
+    """The one file of a folder of `write_parts`."""
+    [path] = folder.glob("model-*.safetensors")
     return path
+
+
+def _unwritten(folder: Path, error: BaseException) -> UserError:
+    return UserError(f"cannot write {folder}: {str(error).strip().splitlines()[-1]}")
 
 
 def _is_part_of(x: Tensor, stored: Tensor) -> bool:

@@ -170,7 +170,7 @@ class ProcessGroup(Ranks):
         return init_device_mesh(self.device.type, (self.n // size, size), mesh_dim_names=("replicas", "parts"))
 
     def wrapped(self, network: nn.Module) -> nn.Module:
-        return network if self.holds_parts else DistributedDataParallel(network)
+        return network if self.holds_parts else DistributedDataParallel(network, gradient_as_bucket_view=True)
 
 
 def is_several() -> bool:

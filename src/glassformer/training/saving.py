@@ -14,7 +14,7 @@ from torch import Tensor
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors, TrainingState
 from glassformer.store.model_directory import WEIGHTS, is_published, publish
-from glassformer.store.shards import clones, write_together
+from glassformer.store.shards import check_parts, clones, join_parts, parts_path, write_parts
 from glassformer.training.parallel import Ranks
 
 WriteModel = Callable[[Path, Tensors], None]
@@ -54,7 +54,7 @@ class Saver:
         """Takes a snapshot over; waits for the one before it."""
         self.wait()
         if self.ranks.holds_parts:
-            snapshot = self.ranks.all_or_none(lambda: self._together(snapshot))
+            snapshot = self._together(snapshot)
         if not self.ranks.is_first:
             return
         if not self.in_background:
@@ -100,7 +100,11 @@ class Saver:
 
         def written(tensors: Tensors, name: str) -> Tensors:
             assert isinstance(tensors, dict)
-            return write_together(tensors, shards / name, is_first=self.ranks.is_first)
+            # After each of them all know whether all have done it: nobody waits for one that has failed.
+            self.ranks.all_or_none(lambda: write_parts(tensors, shards / name))
+            self.ranks.all_or_none(lambda: join_parts(tensors, shards / name) if self.ranks.is_first else None)
+            self.ranks.all_or_none(lambda: check_parts(tensors, shards / name))
+            return parts_path(shards / name)
 
         return _with(snapshot, written)
 

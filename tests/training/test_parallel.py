@@ -1,0 +1,203 @@
+"""Several processes do what one does: the same losses and weights, whatever is trained and however it is split."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from faults.children import done, ranks_done, start_ranks, wait
+from faults.test_numbers import BAD, spoiled
+from glassformer import api
+from glassformer.errors import Interrupted, UserError
+from glassformer.recurrent_config import AttendBefore, RecurrentConfig
+from glassformer.run_config import ExampleRows, MaskedConfig, Run
+from glassformer.store import checkpoint
+from glassformer.store.manifest import Manifest
+from glassformer.train_config import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
+from glassformer.training import saving
+from runs import MODEL, Recording, label_run, metrics, pair_run, text_run_of, tiny_run, write_documents, write_text
+
+STRATEGIES = ["ddp", "fsdp", "hybrid"]
+RECURRENT = RecurrentConfig(
+    cell="gru", d_embedding=12, d_encoder=10, d_decoder=14, attention=AttendBefore(), max_len=32, output_dropout=0.1
+)
+
+
+def padded_text(folder: Path) -> Run:
+    model = replace(MODEL, residual_dropout=0.2, embedding_dropout=0.1)
+    data = {"arrangement": ExampleRows(), "valid_fraction": 0.2}
+    return tiny_run(write_documents(folder), model=model, data=data, accumulation=4, ema_decay=0.9)
+
+
+RUNS: dict[str, Callable[[Path], Run]] = {
+    "padded text with dropout and an average": padded_text,
+    "pairs": lambda folder: pair_run(folder, accumulation=2),
+    "recurrent pairs": lambda folder: pair_run(folder, model=RECURRENT, accumulation=2),
+    "labels": lambda folder: label_run(
+        folder, accumulation=2, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
+    ),
+    "masked": lambda folder: text_run_of(folder, MaskedConfig(), accumulation=2),
+}
+
+
+def tensors(folder: Path, step: int = 20) -> dict[str, torch.Tensor]:
+    place = checkpoint.path_of(folder, step)
+    return {
+        f"{path.relative_to(place)}/{name}": x
+        for path in place.rglob("*.safetensors")
+        for name, x in load_file(path).items()
+    }
+
+
+def require_equal(found: Path, expected: Path, bound: float = 1e-6) -> None:
+    a, b = tensors(found), tensors(expected)
+    assert a.keys() == b.keys()
+    for name, x in a.items():
+        torch.testing.assert_close(x, b[name], rtol=0, atol=bound, msg=lambda text, name=name: f"{name}: {text}")
+    for line, other in zip(metrics(found), metrics(expected), strict=True):
+        assert line.keys() == other.keys()
+        for name, value in line.items():
+            near = 1e-6 if name.endswith("loss") else 3e-4  # perplexities and accuracies follow from it
+            assert value == (pytest.approx(other[name], abs=near) if isinstance(value, float) else other[name]), name
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("name", RUNS)
+def test_two_processes_equal_one(name: str, strategy: Any, tmp_path: Path) -> None:
+    run = RUNS[name](tmp_path)
+    assert done(lambda: api.train(run, tmp_path / "one")) == 0
+    together = replace(run, parallel=ParallelConfig(strategy, shard_size=1 if strategy == "hybrid" else 0, timeout=60))
+    assert ranks_done(2, lambda: api.train(together, tmp_path / "two")) == [0, 0]
+    require_equal(tmp_path / "two", tmp_path / "one")
+    Manifest.read(tmp_path / "two").verify(tmp_path / "two")
+    api.load(tmp_path / "two")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_2_1_2_processes_go_on_with_one_run(strategy: Any, tmp_path: Path) -> None:
+    run = padded_text(tmp_path)
+    assert done(lambda: api.train(run, tmp_path / "whole")) == 0
+    parts = replace(run, parallel=ParallelConfig(strategy, timeout=60), train=replace(run.train, max_time=1e-9))
+
+    def stopped(work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Interrupted:
+            return
+        raise AssertionError("it did not stop")
+
+    assert ranks_done(2, lambda: stopped(lambda: api.train(parts, tmp_path / "parts"))) == [0, 0]
+    assert done(lambda: stopped(lambda: api.resume(tmp_path / "parts"))) == 0
+    reporter = Recording()
+
+    def to_the_end() -> None:
+        api.resume(tmp_path / "parts", reporter, {"train.max_time": "0"})
+        said = [line for line in reporter.said if "processes 1, now 2" in line]
+        assert len(said) == (os.environ["RANK"] == "0")
+
+    assert ranks_done(2, to_the_end) == [0, 0]
+    require_equal(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_the_first_process_alone_decides_logs_and_publishes(tmp_path: Path) -> None:
+    run = padded_text(tmp_path)
+    settings = {
+        "schedule": PlateauSchedule(patience=0),
+        "select": "average",
+        "eval_every": 5,
+        "optimizer": AdamConfig(),
+    }
+    run = replace(run, train=replace(run.train, **settings))  # type: ignore[arg-type]
+    assert done(lambda: api.train(run, tmp_path / "one")) == 0
+    assert ranks_done(2, lambda: api.train(run, tmp_path / "two")) == [0, 0]
+    require_equal(tmp_path / "two", tmp_path / "one")
+    steps = [json.loads(line)["step"] for line in (tmp_path / "two" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == sorted(steps)
+
+
+@pytest.mark.parametrize(
+    ("train", "parallel", "words"),
+    [
+        ({"accumulation": 3}, {}, "train.accumulation is 3 and there are 2 processes"),
+        ({"optimizer": MuonConfig(adamw=AdamWConfig())}, {"strategy": "fsdp"}, "muon steps whole matrices"),
+        ({}, {"strategy": "fsdp", "cpu_offload": True}, "parallel.cpu_offload is for accelerators"),
+        ({}, {"strategy": "hybrid", "shard_size": 3}, "parallel.shard_size is 3 and there are 2 processes"),
+    ],
+)
+def test_what_several_processes_cannot_do_is_refused(
+    train: dict[str, Any], parallel: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    settings: dict[str, Any] = {"accumulation": 2} | train
+    run = replace(tiny_run(write_text(tmp_path), **settings), parallel=ParallelConfig(**parallel))
+
+    def refused() -> None:
+        with pytest.raises(UserError, match=words):
+            api.train(run, tmp_path / "run")
+
+    assert ranks_done(2, refused) == [0, 0]
+    assert not (tmp_path / "run").exists()
+
+
+def test_13_a_bad_number_in_one_process_is_skipped_by_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = padded_text(tmp_path)
+    run = replace(run, train=replace(run.train, on_bad_numbers="skip", log_every=1))
+
+    def one_is_bad() -> None:
+        if os.environ["RANK"] == "1":
+            spoiled(monkeypatch, {3}, BAD["loss is nan"])
+        api.train(run, tmp_path / "run")
+
+    assert ranks_done(2, one_is_bad) == [0, 0]
+    [event] = [line for line in metrics(tmp_path / "run") if "event" in line]
+    assert event["step"] == 4
+    optimizer = load_file(checkpoint.path_of(tmp_path / "run", 20) / checkpoint.OPTIMIZER)
+    assert {float(x) for name, x in optimizer.items() if name.endswith("/step")} == {19.0}
+    assert all(bool(x.isfinite().all()) for x in tensors(tmp_path / "run").values())
+
+
+def test_16_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+    run = padded_text(tmp_path)
+    run = replace(run, parallel=ParallelConfig(timeout=3), train=replace(run.train, max_steps=100_000))
+
+    def lost() -> None:
+        with pytest.raises(UserError, match=r"process 0 of 2 lost another one.*within 3 s.*go on with") as error:
+            api.train(run, tmp_path / "run")
+        assert "\n" not in str(error.value)
+
+    first, second = start_ranks(2, lost)
+    while not checkpoint.steps(tmp_path / "run"):
+        time.sleep(0.01)
+    os.kill(second, signal.SIGSTOP)
+    assert wait(first) == 0
+    os.kill(second, signal.SIGKILL)
+    os.waitpid(second, 0)
+    checkpoint.newest(tmp_path / "run", lambda text: None)
+
+
+def test_18_when_one_process_cannot_write_nothing_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(padded_text(tmp_path), parallel=ParallelConfig("fsdp", timeout=60))
+    real = saving.check_parts
+
+    def fails(weights: Any, folder: Path) -> None:
+        real(weights, folder)
+        if os.environ["RANK"] == "1" and "step-20" in str(folder):
+            raise UserError(f"cannot write {folder}: the disk of this process is full")
+
+    def work() -> None:
+        monkeypatch.setattr(saving, "check_parts", fails)
+        with pytest.raises(UserError, match=r"the disk of this process is full|1 of the 2 processes failed"):
+            api.train(run, tmp_path / "run")
+
+    assert ranks_done(2, work) == [0, 0]
+    assert checkpoint.steps(tmp_path / "run") == [10]
+    monkeypatch.undo()
+    assert ranks_done(2, lambda: api.resume(tmp_path / "run")) == [0, 0]
+    assert not list((tmp_path / "run").rglob("*.tmp*"))
