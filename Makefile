@@ -24,6 +24,7 @@ bench: .venv/dev  ## our speed beside the peers', from one run
 	@$(BIN)/python benchmarks/tokenizer.py
 	@$(BIN)/python benchmarks/decode.py
 	@$(BIN)/python benchmarks/decode.py --precision bf16
+	@$(BIN)/python benchmarks/plan.py
 
 .venv/python:
 	@$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(v < (3, 11) and f"glassformer needs Python 3.11 or newer, and $(PYTHON) is {v[0]}.{v[1]}: make PYTHON=python3.12")'

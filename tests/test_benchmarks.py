@@ -2,12 +2,19 @@
 
 import importlib.util
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 import torch
 from torch import nn
+
+from glassformer.cost.activations import Kernels, activations
+from glassformer.cost.flops import Shape
+from glassformer.models.build import build_model
+from glassformer.presets import preset
+from glassformer.train_config import TrainConfig
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -83,3 +90,14 @@ def test_our_translation_shape_is_marian() -> None:
     own = sum(p.numel() for p in peers.ours(shape).parameters())
     theirs = sum(p.numel() for p in peers.marian(shape).parameters() if p.requires_grad)
     assert own == theirs
+
+
+def test_the_plan_is_compared_with_what_autograd_saves() -> None:
+    """The benchmark's own measurement, on a model small enough for a test."""
+    plan = load("plan")
+    config = replace(preset("modern-mini"), vocab_size=50)
+    network, ids = build_model(config), torch.randint(50, (2, 9))
+    kept = activations(config, Shape(2, 8), Kernels(on_cpu=True))
+    divisor = 4
+    assert plan.kept_bytes(network, ids, half=False) == kept.layers + kept.logits // 2 + divisor
+    assert plan.step_seconds(network, ids, False, TrainConfig(), n_steps=1) > 0

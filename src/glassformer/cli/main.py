@@ -31,6 +31,7 @@ VERBS = {
     "data": "report on a text, on pairs, on labelled texts",
     "doctor": "check a model for the classical mistakes",
     "reproduce": "train a recipe and compare with the result it must reach",
+    "plan": "what a run needs: memory, FLOPs, time, and the layout that fits",
     "presets": "named model configurations and their sizes",
     "recipes": "runs that are ready to start",
 }

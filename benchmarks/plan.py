@@ -1,0 +1,137 @@
+"""What `glassformer plan` says beside what this machine does: a small GPT trained for a few steps.
+
+    python benchmarks/plan.py [--preset gpt-mini] [--batch-size 8] [--context 128] [--precision fp32|bf16] [--steps 12]
+
+The rate of large matrix products, measured on the spot, stands for the data sheet's. Step times are medians after two
+steps that are not counted; the predicted ones are at the plan's utilisation, and the last column is what was reached.
+Kept bytes are the distinct storages that autograd saves, without weights; on a GPU also the peak of a whole step.
+"""
+
+import argparse
+import statistics
+import time
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from glassformer.config import TransformerConfig
+from glassformer.cost.activations import Kernels, activations
+from glassformer.cost.flops import Shape, training_flops
+from glassformer.cost.memory import training_memory
+from glassformer.cost.plan import UTILISATION
+from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
+from glassformer.objectives.loss import token_cross_entropy
+from glassformer.presets import preset
+from glassformer.train_config import TrainConfig
+from glassformer.training.optimizers import build_optimizer
+
+
+def wait(device: torch.device) -> None:
+    """Until the device has done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def matmul_rate(dtype: torch.dtype, device: torch.device) -> float:
+    """FLOP/s of a large square product, the median of a few."""
+    size = 8192 if device.type == "cuda" else 2048
+    a = torch.randn(size, size, dtype=dtype, device=device)
+    seconds = []
+    for _ in range(6):
+        wait(device)
+        began = time.perf_counter()
+        a @ a
+        wait(device)
+        seconds.append(time.perf_counter() - began)
+    return float(2 * size**3 / statistics.median(seconds[1:]))
+
+
+def loss_of(network: Transformer, ids: Tensor, half: bool) -> Tensor:
+    """The mean loss of every next token."""
+    token_ids, labels = ids[:, :-1].contiguous(), ids[:, 1:]
+    with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
+        return token_cross_entropy(network(token_ids), labels, labels.numel()).total / labels.numel()
+
+
+def kept_bytes(network: Transformer, ids: Tensor, half: bool) -> int:
+    """Distinct storages that autograd saves in one forward; half copies of weights, known by their shape, excepted."""
+    weights = list(network.parameters())
+    own = {x.untyped_storage()._cdata for x in [*weights, *network.buffers()]}
+    shapes = {shape for w in weights for shape in (w.shape, w.shape[::-1])}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        storage = x.untyped_storage()
+        if storage._cdata not in own and not (x.dtype == torch.bfloat16 and x.shape in shapes):
+            found[storage._cdata] = storage
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x):
+        loss_of(network, ids, half)
+    return sum(storage.nbytes() for storage in found.values())
+
+
+def step_seconds(network: Transformer, ids: Tensor, half: bool, train: TrainConfig, n_steps: int) -> float:
+    """The median of whole optimizer steps."""
+    optimizer = build_optimizer(network, train.optimizer)
+    seconds = []
+    for _ in range(2 + n_steps):
+        wait(ids.device)
+        began = time.perf_counter()
+        loss_of(network, ids, half).backward()
+        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        wait(ids.device)
+        seconds.append(time.perf_counter() - began)
+    return statistics.median(seconds[2:])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--preset", default="gpt-mini", help="a decoder: gpt-mini, modern-mini, gpt2 …")
+    parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--context", type=int, default=128)
+    parser.add_argument("--vocab-size", type=int, default=4096, help="where the preset leaves it open")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    arguments = parser.parse_args()
+    device, half = torch.device(arguments.device), arguments.precision == "bf16"
+
+    config: TransformerConfig = preset(arguments.preset)
+    config = replace(config, vocab_size=config.vocab_size or arguments.vocab_size)
+    shape = Shape(arguments.batch_size, arguments.context)
+    train = TrainConfig(precision=arguments.precision)
+    kept = activations(config, shape, Kernels(half, on_cpu=device.type == "cpu"))
+    flops = training_flops(config, shape)
+
+    torch.manual_seed(0)
+    network = build_model(config, device).train()
+    ids = torch.randint(config.vocab_size, (shape.n_rows, shape.n_tokens + 1), device=device)
+    rate = matmul_rate(torch.bfloat16 if half else torch.float32, device)
+    measured_kept = kept_bytes(network, ids, half)
+    seconds = step_seconds(network, ids, half, train, arguments.steps)
+
+    print(
+        f"{arguments.preset}, {network.n_parameters():,} parameters, {shape.n_rows} × {shape.n_tokens} tokens, "
+        f"{arguments.precision}, {device}, {torch.get_num_threads()} threads, torch {torch.__version__}"
+    )
+    print(f"matrix products: {rate / 1e9:,.0f} GFLOP/s; a step: {flops / 1e9:,.1f} GFLOP\n")
+    print(f"{'':<20}{'planned':>12}{'measured':>12}{'ratio':>8}")
+    expected = flops / (rate * UTILISATION)
+    name = f"step, ms, at {UTILISATION:.0%}"
+    print(f"{name:<20}{1000 * expected:>12.1f}{1000 * seconds:>12.1f}{seconds / expected:>8.2f}")
+    planned_kept = kept.layers + kept.logits // 2  # the gradient of the logits is made later
+    print(f"{'kept, MiB':<20}{planned_kept / 2**20:>12.1f}{measured_kept / 2**20:>12.1f}", end="")
+    print(f"{measured_kept / planned_kept:>8.3f}")
+    if device.type == "cuda":
+        peak, planned = torch.cuda.max_memory_allocated(), training_memory(config, train, kept).total
+        print(f"{'peak, MiB':<20}{planned / 2**20:>12.1f}{peak / 2**20:>12.1f}{peak / planned:>8.3f}")
+    print(f"\nutilisation reached: {flops / (rate * seconds):.0%} of the measured rate")
+
+
+if __name__ == "__main__":
+    main()

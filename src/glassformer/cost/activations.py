@@ -1,0 +1,276 @@
+"""Bytes that a forward pass keeps for the backward: what autograd saves of every part of `nn/` and `models/`.
+
+A product keeps what it multiplied, a norm its input and statistics, an activation its input or output, dropout its
+mask, the fused attention queries, keys, values, its output and a sum of exponentials a query; scores and weights are
+never written out. Under autocast products are in bf16, and the stream of residuals and the norms stay in fp32; every
+product then keeps a bf16 copy of its own. Batches are counted full: without padding, so without a mask for it.
+"""
+
+from dataclasses import dataclass
+
+from glassformer.config import (
+    AlibiPositions,
+    LearnedPositions,
+    RelativePositions,
+    RotaryPositions,
+    SequenceHead,
+    TokenHead,
+    TransformerConfig,
+)
+from glassformer.cost.flops import Shape
+from glassformer.cost.widths import AttentionWidths, Side, attention_widths, cell_widths, recurrent_widths, sides
+from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
+
+_FP32, _INT64 = 4, 8
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """What of the bytes depends on the machine and the precision."""
+
+    half: bool = False
+    """bf16 = autocast."""
+    on_cpu: bool = False
+    """There dropout keeps masks of numbers, RMSNorm with a scale what it scales, and the attention is in fp32; with
+    dropout, a learned bias or values of another width it keeps its weights."""
+
+    @property
+    def product(self) -> int:
+        """Bytes of a number that a product makes."""
+        return 2 if self.half else _FP32
+
+    @property
+    def attended(self) -> int:
+        """Bytes of a number inside the attention."""
+        return _FP32 if self.on_cpu else self.product
+
+    def mask(self, number: int) -> int:
+        """Bytes of a number in the mask of a dropout, whose numbers have `number` bytes."""
+        return number if self.on_cpu else 1
+
+    def read(self, width: int, n_products: int = 1) -> int:
+        """An fp32 tensor that products read: itself, or a half copy for each."""
+        return width * (2 * n_products if self.half else _FP32)
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes kept, of one micro-batch."""
+
+    layers: int
+    """All but the loss; with activation checkpointing the inputs of all blocks and the largest block whole."""
+    logits: int
+    """Log-probabilities that the loss keeps, and as much again: logits, and later their gradient."""
+
+    @property
+    def total(self) -> int:
+        return self.layers + self.logits
+
+
+def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool = False) -> Activations:
+    """Of a training step's micro-batch.
+
+    A Transformer's are exact on a CPU in fp32, but for pooling and for rotary positions of a part of a head, within a
+    tenth. A recurrent model's are an estimate of its equations as PyTorch writes them out, within a fifth; an LSTM in
+    one call of the CPU's library keeps twice as much.
+
+    >>> from glassformer.presets import preset
+    >>> kept = activations(preset("gpt3-small"), Shape(n_rows=1, n_tokens=2048), Kernels(half=True))
+    >>> round(kept.layers / 2**20), round(kept.logits / 2**20)
+    (731, 785)
+    """
+    vocabulary = config.vocab_size
+    n_scored = shape.n_rows * shape.n_read
+    if isinstance(config, RecurrentConfig):
+        layers = shape.n_rows * _recurrent(config, shape, kernels)
+    else:
+        layers = _transformer(config, shape, kernels, checkpointing)
+        if not isinstance(config.head, TokenHead):
+            vocabulary = config.head.n_labels
+        if isinstance(config.head, SequenceHead):
+            n_scored = shape.n_rows
+    return Activations(layers, 2 * n_scored * vocabulary * _FP32)
+
+
+def _transformer(config: TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> int:
+    n, largest = 0, 0
+    for side in sides(config):
+        n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
+        of_stack, of_block = _Stack(config, side, shape.n_rows, n_own, shape.n_source, kernels).bytes_kept()
+        stream = shape.n_rows * n_own * config.d_model * _FP32
+        n += of_stack + sum(stream if checkpointing else block for block in of_block)
+        largest = max(largest, *of_block, 0)
+    return n + checkpointing * largest + _head(config, shape, kernels)
+
+
+@dataclass(frozen=True)
+class _Stack:
+    """The formulas of one encoder or decoder."""
+
+    config: TransformerConfig
+    side: Side
+    n_rows: int
+    n_own: int
+    """Tokens of a row."""
+    n_source: int
+    kernels: Kernels
+
+    @property
+    def n_tokens(self) -> int:
+        return self.n_rows * self.n_own
+
+    @property
+    def widths(self) -> AttentionWidths:
+        return attention_widths(self.config, self.side.stack)
+
+    def bytes_kept(self) -> tuple[int, list[int]]:
+        """What belongs to the stack, and of each block."""
+        pattern = self.side.stack.window_pattern or (0,)
+        windows = [pattern[i % len(pattern)] for i in range(self.side.stack.n_layers)]
+        return self._shared(windows), [self._block(window) for window in windows]
+
+    def _shared(self, windows: list[int]) -> int:
+        """Embeddings, positions, final norm; and the encoder's output, which every cross-attention reads."""
+        config, kernels = self.config, self.kernels
+        e = config.d_embedding or config.d_model
+        a_token = _INT64 * (2 if config.n_token_types else 1) + _FP32 * (config.token_dropout > 0)
+        a_token += config.embedding_norm * _norm(config, e, kernels)
+        a_token += kernels.mask(_FP32) * e * (config.embedding_dropout > 0)
+        a_token += kernels.read(e) if e != config.d_model else 0
+        a_token += config.final_norm * _norm(config, config.d_model, kernels)
+        n = self.n_tokens * a_token
+        match config.positions:
+            case LearnedPositions():
+                n += self.n_own * _INT64
+            case RotaryPositions(fraction=fraction):
+                n += 2 * self.n_own * int(self.widths.d_head * fraction) * _FP32
+            case RelativePositions():
+                n += self.n_own**2 * _INT64
+        if self._has_bias and not self._keeps_weights(True) and not all(self._masked(window) for window in windows):
+            n += self._bias_bytes  # one for all blocks, where no mask is written into it
+        if self.side.has_memory and not kernels.half:
+            n += self.n_rows * self.n_source * config.d_model * _FP32
+        return n
+
+    def _block(self, window: int) -> int:
+        config, kernels, stack, d = self.config, self.kernels, self.side.stack, self.config.d_model
+        n = self._attention(self.n_own, window, is_self=True)
+        n_sublayers = 1 + self.side.has_memory + (stack.d_ff > 0)
+        if self.side.has_memory:
+            n += self._attention(self.n_source, 0, is_self=False)
+        n_norms = n_sublayers * (2 if config.norm_order == "sandwich" else 1)
+        a_token = n_norms * _norm(config, d, kernels)
+        a_token += n_sublayers * kernels.mask(kernels.product) * d * (config.residual_dropout > 0)
+        a_token += self._feed_forward() if stack.d_ff else 0
+        return n + self.n_tokens * a_token
+
+    def _feed_forward(self) -> int:
+        """Of a token."""
+        config, kernels, d_ff = self.config, self.kernels, self.side.stack.d_ff
+        # relu keeps what it gives, which the next product or dropout reads anyway; the others keep what they take.
+        n_wide = 1 if config.activation == "relu" else 2
+        if config.gated_ff:
+            n_wide += 2
+        elif config.ff_dropout and config.activation in ("relu", "relu2"):
+            n_wide = 2
+        n = kernels.read(config.d_model, 2 if config.gated_ff else 1) + n_wide * d_ff * kernels.product
+        return n + kernels.mask(kernels.product) * d_ff * (config.ff_dropout > 0)
+
+    def _attention(self, n_keys: int, window: int, is_self: bool) -> int:
+        config, kernels, w, d = self.config, self.kernels, self.widths, self.config.d_model
+        own, keys = self.n_tokens, self.n_rows * n_keys
+        if is_self:
+            n = own * kernels.read(d, 1 if config.fused_qkv else 3)
+        else:
+            n = own * kernels.read(d) + (keys * kernels.read(d, 2) if kernels.half else 0)
+        keeps_weights, fused = self._keeps_weights(is_self), is_self and config.fused_qkv
+        if config.qk_norm:
+            n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)
+        # A part of a fused product that is kept keeps the whole of it: what a norm takes, or the values beside queries
+        # and keys that were turned.
+        is_turned = kernels.half if config.qk_norm else isinstance(config.positions, RotaryPositions)
+        if fused and keeps_weights and config.qk_norm:
+            n += own * w.value * kernels.product
+        elif fused and is_turned and not keeps_weights and kernels.attended == kernels.product:
+            n += own * (w.query + w.key) * kernels.product
+        if keeps_weights:
+            n_maps = 3 if config.attention_dropout else 1
+            n += kernels.attended * (own * w.query + keys * w.n_heads * (w.d_head + w.d_value))
+            n += kernels.product * own * w.context * config.attn_out_proj
+            n += n_maps * own * n_keys * w.n_heads * kernels.attended
+            learned = is_self and isinstance(config.positions, RelativePositions)
+            return n + (self.n_own * n_keys if learned and self._masked(window) else 0)  # a mask of bytes
+        n += kernels.attended * (own * (w.query + w.context) + keys * (w.key + w.value))
+        if kernels.attended > kernels.product and config.attn_out_proj:
+            n += kernels.product * own * w.context  # once more, as the projection reads it
+        n += own * w.n_heads * _FP32
+        if is_self and self._has_bias and self._masked(window):
+            n += self._bias_bytes
+        elif is_self and window:
+            n += self.n_own * n_keys * kernels.attended
+        return n
+
+    @property
+    def _has_bias(self) -> bool:
+        return isinstance(self.config.positions, AlibiPositions | RelativePositions)
+
+    @property
+    def _bias_bytes(self) -> int:
+        """A score bias for all rows."""
+        return self.widths.n_heads * self.n_own**2 * self.kernels.attended
+
+    def _masked(self, window: int) -> bool:
+        """Its self-attention hides keys."""
+        return self.side.is_decoder or window > 0
+
+    def _keeps_weights(self, is_self: bool) -> bool:
+        """The kernel has no fused backward for this, and works in the open."""
+        learned = is_self and isinstance(self.config.positions, RelativePositions)
+        differ = self.widths.d_head != self.widths.d_value
+        return self.kernels.on_cpu and (learned or differ or self.config.attention_dropout > 0)
+
+
+def _norm(config: TransformerConfig, width: int, kernels: Kernels) -> int:
+    """Of one vector: the input, and its mean and deviation or its root mean square."""
+    if config.norm == "layernorm":
+        return _FP32 * (width + 2)
+    return _FP32 * (width + 1 + (width if config.norm_weight and kernels.on_cpu else 0))
+
+
+def _head(config: TransformerConfig, shape: Shape, kernels: Kernels) -> int:
+    """What the head keeps of the tokens that it reads; labels too."""
+    d, e, head = config.d_model, config.d_embedding or config.d_model, config.head
+    labels = _INT64 * shape.n_rows * (1 if isinstance(head, SequenceHead) else shape.n_tokens)
+    if isinstance(head, SequenceHead):
+        return labels + shape.n_rows * kernels.read(d)
+    a_token = kernels.read(d)
+    if isinstance(head, TokenHead) and head.transform:
+        a_token += (0 if config.activation == "relu" else e * kernels.product) + _norm(config, e, kernels)
+    if isinstance(head, TokenHead) and (head.transform or e != d):
+        a_token += kernels.read(e)
+    return labels + shape.n_rows * shape.n_read * a_token
+
+
+def _recurrent(config: RecurrentConfig, shape: Shape, kernels: Kernels) -> int:
+    """Of a row. A step keeps its state and what its gates gave; attention its weights, and additive tanh(W₁h + W₂s)."""
+    e, d, w = config.d_embedding, config.d_decoder, recurrent_widths(config)
+    n, s, attention = shape.n_tokens, shape.n_source, config.attention
+    of_step = {"rnn": 1, "gru": 8, "lstm": 7}[config.cell]
+
+    def cells(d_input: int, d_state: int, n_directions: int) -> int:
+        """A step of every layer: gates and states, and what its matrices read."""
+        layers = cell_widths(d_input, d_state, config.n_layers, n_directions)
+        dropped = kernels.mask(_FP32) * (config.layer_dropout > 0) * d_state * n_directions * (config.n_layers - 1)
+        inputs = d_input + d_state * n_directions * (config.n_layers - 1)
+        return _FP32 * (inputs + sum(of_step * width for _, width in layers)) + dropped
+
+    kept = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
+    kept += kernels.mask(_FP32) * (e * (s + n) * (config.embedding_dropout > 0) + n * d * (config.output_dropout > 0))
+    if not isinstance(attention, NoAttention):
+        kept += s * kernels.read(w.d_memory) + kernels.product * (s + n) * w.d_attention
+        kept += n * s * (_FP32 + (w.d_attention * kernels.product if attention.score == "additive" else 0))
+    if isinstance(attention, AttendAfter):
+        kept += n * _FP32 * (w.d_context + 2 * d)
+    elif attention.deep_output:
+        kept += n * _FP32 * (d + 3 * e)
+    return kept + 3 * _INT64 * (n + s) + n * kernels.read(config.d_readout)

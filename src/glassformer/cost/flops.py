@@ -1,0 +1,117 @@
+"""Floating-point operations of matrix products: a product of (m, k) and (k, n) is 2·m·n·k of them.
+
+Everything else (norms, activations, softmax, dropout) is left out, as everywhere in the literature. Scores and weighted
+values are counted over the whole T × S, without halving for the causal rule: what a mask saves is the kernel's merit.
+
+Published totals often count otherwise. GPT-3's 3.14e23 (Brown 2020, table D.1) is 6 × parameters × tokens: the tables
+of positions too, and no attention. The 3.3e18 of Vaswani (2017, table 2) is hours × GPUs × a sustained rate of 9.5
+TFLOP/s, whatever of it the model used: 6 × parameters × tokens is less than a third of that.
+"""
+
+from dataclasses import dataclass
+
+from glassformer.config import SequenceHead, TransformerConfig
+from glassformer.cost.parameters import attention_matrices, ff_matrices, head_matrices, single_head_matrices
+from glassformer.cost.widths import GATES, attention_widths, cell_widths, recurrent_widths, sides
+from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A micro-batch without padding."""
+
+    n_rows: int
+    n_tokens: int
+    """T, of a row: what the head reads."""
+    n_source: int = 0
+    """S, of a row, where there is an encoder beside the decoder."""
+    n_scored: int = 0
+    """Tokens of a row that get logits; 0 = all."""
+
+    @property
+    def n_read(self) -> int:
+        """Tokens of a row that the head reads."""
+        return self.n_scored or self.n_tokens
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Of one forward pass, by part."""
+
+    layers: int
+    """What tokens times matrices make, from the embeddings to the last block."""
+    attention: int
+    """Scores, and weights times values."""
+    head: int
+
+    @property
+    def total(self) -> int:
+        return self.layers + self.attention + self.head
+
+
+def forward_flops(config: ModelConfig, shape: Shape) -> Flops:
+    """One forward pass over a micro-batch.
+
+    >>> from glassformer.presets import preset
+    >>> flops = forward_flops(preset("gpt2"), Shape(n_rows=1, n_tokens=1024))
+    >>> flops.layers // 1024 == 2 * 12 * 12 * 768**2, flops.attention // 1024 == 4 * 12 * 1024 * 768
+    (True, True)
+    """
+    return _recurrent(config, shape) if isinstance(config, RecurrentConfig) else _transformer(config, shape)
+
+
+def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) -> int:
+    """Forward and backward over a micro-batch: 3 × the forward, for a product C = A·B has two in its backward.
+
+    With activation checkpointing (`recomputed`) the blocks' forward is done once more.
+    """
+    forward = forward_flops(config, shape)
+    return 3 * forward.total + (forward.layers + forward.attention if recomputed else 0)
+
+
+def _transformer(config: TransformerConfig, shape: Shape) -> Flops:
+    layers = attention = 0
+    e, d = config.d_embedding or config.d_model, config.d_model
+    for side in sides(config):
+        stack, w = side.stack, attention_widths(config, side.stack)
+        n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
+        of_query, of_memory, of_context = attention_matrices(config, stack)
+        self_attn = n_own * (of_query + of_memory + of_context)
+        cross_attn = n_own * (of_query + of_context) + shape.n_source * of_memory if side.has_memory else 0
+        n_keys = n_own + (shape.n_source if side.has_memory else 0)
+        layers += stack.n_layers * (self_attn + cross_attn + n_own * ff_matrices(config, stack))
+        layers += n_own * e * d if e != d else 0
+        attention += stack.n_layers * n_own * n_keys * w.n_heads * (w.d_head + w.d_value)
+    n_read = 1 if isinstance(config.head, SequenceHead) else shape.n_read
+    return _doubled(shape.n_rows, layers, attention, n_read * head_matrices(config))
+
+
+def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
+    e, d, w = config.d_embedding, config.d_decoder, recurrent_widths(config)
+    attention, gates = config.attention, GATES[config.cell]
+    n, s = shape.n_tokens, shape.n_source
+
+    def cells(d_input: int, d_state: int, n_directions: int) -> int:
+        """A step of every layer."""
+        layers = cell_widths(d_input, d_state, config.n_layers, n_directions)
+        return sum(gates * width * (of_input + width) for of_input, width in layers)
+
+    layers = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
+    layers += config.n_layers * (2 if config.cell == "lstm" else 1) * w.has_bridge * config.d_memory * d
+    looks = 0
+    if not isinstance(attention, NoAttention):
+        of_query, of_source = single_head_matrices(config)
+        layers += n * of_query + s * of_source
+        # A score is a product as wide as what is compared: states where nothing is projected, or keys alone.
+        looks = n * s * ((w.d_attention if attention.score in ("additive", "scaled_dot") else d) + w.d_context)
+    if isinstance(attention, AttendAfter):
+        layers += n * (w.d_context + d) * d
+    elif attention.deep_output:
+        n_contexts = 1 if isinstance(attention, NoAttention) else n
+        layers += 2 * e * (n * (d + e) + n_contexts * w.d_context)
+    return _doubled(shape.n_rows, layers, looks, n * config.d_readout * config.vocab_size)
+
+
+def _doubled(n_rows: int, layers: int, attention: int, head: int) -> Flops:
+    """Products of single numbers in a row → operations in all rows: each is a multiplication and an addition."""
+    return Flops(2 * n_rows * layers, 2 * n_rows * attention, 2 * n_rows * head)

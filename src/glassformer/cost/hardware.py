@@ -1,0 +1,61 @@
+"""GPUs by name: memory and dense peak rates, from the vendor's data sheets."""
+
+import difflib
+from dataclasses import dataclass
+
+from glassformer.errors import UserError
+
+GIB = 2**30
+USABLE = 0.9
+"""Share of the memory that is planned with: the rest is the driver's, the context's, and lost between blocks."""
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One accelerator."""
+
+    name: str
+    memory_gib: int
+    bf16_flops: float
+    """Per second, of dense matrix products that accumulate in fp32; 0 = it has no units for bf16."""
+    fp32_flops: float
+    """Per second, without TF32, which PyTorch leaves off."""
+
+    @property
+    def usable_bytes(self) -> int:
+        return int(USABLE * self.memory_gib * GIB)
+
+    def flops(self, precision: str) -> float:
+        """The peak per second of a run's precision; `UserError` where the GPU has none."""
+        if precision == "bf16" and not self.bf16_flops:
+            raise UserError(f"a {self.name} multiplies no bf16: plan with --precision fp32, or with another --gpu")
+        return self.bf16_flops if precision == "bf16" else self.fp32_flops
+
+
+# NVIDIA's data sheets; rates "with sparsity" are halved. What they call GB of memory are GiB of chips.
+GPUS = {
+    gpu.name: gpu
+    for gpu in (
+        Gpu("h200", 141, 989e12, 67e12),  # H200 SXM data sheet (2024)
+        Gpu("h100", 80, 989e12, 67e12),  # H100 SXM data sheet (2024)
+        Gpu("a100-80gb", 80, 312e12, 19.5e12),  # A100 80GB data sheet (2021)
+        Gpu("a100-40gb", 40, 312e12, 19.5e12),  # A100 40GB data sheet (2020)
+        Gpu("l40s", 48, 362e12, 91.6e12),  # L40S data sheet (2023)
+        Gpu("rtx-4090", 24, 165.2e12, 82.6e12),  # Ada architecture white paper (2022), appendix A
+        Gpu("t4", 16, 0.0, 8.1e12),  # T4 data sheet (2018)
+        Gpu("v100-16gb", 16, 0.0, 15.7e12),  # V100 SXM2 data sheet (2018)
+    )
+}
+
+
+def find_gpu(name: str) -> Gpu:
+    """The GPU of that name; `UserError` with the nearest name when there is none.
+
+    >>> find_gpu("h200").memory_gib
+    141
+    """
+    if name not in GPUS:
+        near = difflib.get_close_matches(name.lower(), GPUS, n=1, cutoff=0.4)
+        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(GPUS)}"
+        raise UserError(f"unknown GPU {name!r}: {hint}")
+    return GPUS[name]

@@ -1,0 +1,113 @@
+"""Bytes of a training run by part, on one GPU or divided among many; and of the cache of generation."""
+
+from dataclasses import dataclass, fields, replace
+
+from glassformer.config import TransformerConfig
+from glassformer.cost.activations import Activations
+from glassformer.cost.parameters import head_matrices, parameter_counts
+from glassformer.cost.widths import attention_widths, recurrent_widths
+from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.train_config import MuonConfig, TrainConfig
+
+_FP32 = 4
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on one GPU, all alive at once in the worst moment; the kernels' own workspace is not among them."""
+
+    weights: int
+    gradients: int
+    optimizer: int
+    average: int
+    """The moving average of the weights, where there is one."""
+    half_copies: int
+    """The matrices once more in bf16, as autocast multiplies them."""
+    gathered: int
+    """Where the state is divided: the layer that is whole at the moment, and what stands in no layer."""
+    activations: int
+    logits: int
+
+    @property
+    def state(self) -> int:
+        """What every step keeps, and what several GPUs can divide among themselves."""
+        return self.weights + self.gradients + self.optimizer + self.average
+
+    @property
+    def total(self) -> int:
+        return sum(getattr(self, field.name) for field in fields(self))
+
+
+def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) -> Memory:
+    """Of one GPU that holds everything, or of each in data parallelism.
+
+    Weights, gradients and the optimizer's moments are fp32 in every precision: two moments a parameter, and one of
+    those that Muon steps.
+
+    >>> from glassformer.presets import preset
+    >>> memory = training_memory(preset("gpt2"), TrainConfig(), Activations(0, 0))
+    >>> memory.weights == 4 * 124_439_808, memory.state == 16 * 124_439_808
+    (True, True)
+    """
+    counts = parameter_counts(config)
+    moments = 2 * counts.total - (counts.matrices if isinstance(train.optimizer, MuonConfig) else 0)
+    head = head_matrices(config) if isinstance(config, TransformerConfig) else config.d_readout * config.vocab_size
+    return Memory(
+        weights=_FP32 * counts.total,
+        gradients=_FP32 * counts.total,
+        optimizer=_FP32 * moments,
+        average=_FP32 * counts.total if train.ema_decay else 0,
+        half_copies=2 * (counts.matrices + head) if train.precision == "bf16" else 0,
+        gathered=0,
+        activations=kept.layers,
+        logits=kept.logits,
+    )
+
+
+def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: int) -> Memory:
+    """The same with the state divided among `n_shards` GPUs, each of which gathers a layer when it needs it.
+
+    What a layer multiplies is cast as it is gathered, so there are no half copies of the whole model; a gathered layer
+    has weights and gradients, and the tables and the head stay gathered for the step.
+    """
+    counts = parameter_counts(config)
+    product = 2 if train.precision == "bf16" else _FP32
+
+    def share(n_bytes: int) -> int:
+        return -(-n_bytes // n_shards)
+
+    return replace(
+        memory,
+        weights=share(memory.weights),
+        gradients=share(memory.gradients),
+        optimizer=share(memory.optimizer),
+        average=share(memory.average),
+        half_copies=0,
+        gathered=(counts.largest_layer + counts.outside) * (product + _FP32),
+    )
+
+
+def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 0, number: int = _FP32) -> int:
+    """Of the state of generation when it is full; `number` is the bytes of a weight. 0 for an encoder alone.
+
+    A Transformer keeps keys and values of every slot (and one slot more, for padding) and of the source; a recurrent
+    model its state and the source.
+
+    >>> from glassformer.config import Stack
+    >>> cache_bytes(TransformerConfig(decoder=Stack(2, 4), d_model=8), n_rows=1, max_len=9)
+    1280
+    """
+    if isinstance(config, RecurrentConfig):
+        w, d = recurrent_widths(config), config.d_decoder
+        n = config.d_memory + config.n_layers * d * (2 if config.cell == "lstm" else 1)
+        attention = config.attention
+        if not isinstance(attention, NoAttention):
+            d_key = {"dot": w.d_memory, "general": d}.get(attention.score, w.d_attention)
+            n += n_source * (d_key + w.d_context)
+        n += d if isinstance(attention, AttendAfter) and attention.input_feeding else 0
+        return n_rows * n * number
+    if config.decoder is None:
+        return 0
+    widths = attention_widths(config, config.decoder)
+    n_slots = max_len + 1 + (n_source if config.encoder is not None else 0)
+    return config.decoder.n_layers * n_rows * n_slots * (widths.key + widths.value) * number

@@ -1,0 +1,160 @@
+"""Parameters in closed form: the arithmetic of what `models/build.py` builds, which a test holds equal to it."""
+
+from dataclasses import dataclass
+
+from glassformer.config import (
+    LearnedPositions,
+    PositionHead,
+    RelativePositions,
+    SequenceHead,
+    Stack,
+    TransformerConfig,
+)
+from glassformer.cost.widths import GATES, Side, attention_widths, cell_widths, recurrent_widths, sides
+from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
+
+
+@dataclass(frozen=True)
+class ParameterCounts:
+    """Trained numbers of a model; a tied table counts once."""
+
+    embeddings: int
+    """Tables of tokens, positions and types, their norms and projections."""
+    layers: int
+    """Blocks or recurrent layers, and what belongs to all of them: final norms, score biases, bridge, attention."""
+    head: int
+    """What the head has of its own."""
+    largest_layer: int
+    """Of the largest block; of a recurrent model, whose layers are not taken apart, `layers`."""
+    matrices: int
+    """Weights that Muon steps: matrices of blocks, of recurrent layers and of the bridge."""
+
+    @property
+    def total(self) -> int:
+        return self.embeddings + self.layers + self.head
+
+    @property
+    def outside(self) -> int:
+        """What stands in no layer."""
+        return self.embeddings + self.head
+
+
+def parameter_counts(config: ModelConfig) -> ParameterCounts:
+    """Every trained number of the model that `build_model` makes of `config`.
+
+    >>> small = TransformerConfig(decoder=Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
+    >>> counts = parameter_counts(small)
+    >>> counts.embeddings, counts.layers, counts.head, counts.total
+    (216, 1760, 0, 1976)
+    """
+    return _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
+
+
+def attention_matrices(config: TransformerConfig, stack: Stack) -> tuple[int, int, int]:
+    """Weights of W_Q, of W_K and W_V together, and of W_O (0 without one)."""
+    w, d = attention_widths(config, stack), config.d_model
+    return d * w.query, d * (w.key + w.value), d * w.context * config.attn_out_proj
+
+
+def ff_matrices(config: TransformerConfig, stack: Stack) -> int:
+    """Weights of a feed-forward layer: up, down, and the gate where there is one."""
+    return (3 if config.gated_ff else 2) * config.d_model * stack.d_ff
+
+
+def head_matrices(config: TransformerConfig) -> int:
+    """Weights that a hidden state meets on its way to the logits, a tied table included."""
+    d, e, head = config.d_model, config.d_embedding or config.d_model, config.head
+    if isinstance(head, PositionHead):
+        return d * head.n_labels
+    if isinstance(head, SequenceHead):
+        return d * head.n_labels + (d * d if head.pooler != "none" else 0)
+    return e * config.vocab_size + (d * e if head.transform or e != d else 0)
+
+
+def _transformer(config: TransformerConfig) -> ParameterCounts:
+    e = config.d_embedding or config.d_model
+    embeddings = layers = matrices = largest = 0
+    for side in sides(config):
+        in_block, beside = _block(config, side)
+        embeddings += 0 if side.has_memory and config.share_embeddings else side.vocab_size * e
+        embeddings += _beside_the_table(config, side.n_positions)
+        layers += side.stack.n_layers * (in_block + beside) + config.final_norm * _norm(config, config.d_model)
+        if isinstance(config.positions, RelativePositions):
+            layers += config.positions.n_buckets * side.stack.n_heads
+        matrices += side.stack.n_layers * in_block
+        largest = max(largest, (in_block + beside) * (side.stack.n_layers > 0))
+    return ParameterCounts(embeddings, layers, _head(config), largest, matrices)
+
+
+def _beside_the_table(config: TransformerConfig, n_positions: int) -> int:
+    """Of one stack's embeddings, all but the table of tokens."""
+    d, e = config.d_model, config.d_embedding or config.d_model
+    n = config.n_token_types * e + config.embedding_norm * _norm(config, e)
+    if isinstance(config.positions, LearnedPositions):
+        n += (n_positions + config.positions.offset) * e
+    return n + (e * d if e != d else 0)
+
+
+def _block(config: TransformerConfig, side: Side) -> tuple[int, int]:
+    """Weights of the matrices of a block, and all else in it: biases and norms."""
+    d, stack, w = config.d_model, side.stack, attention_widths(config, side.stack)
+    n_attentions = 2 if side.has_memory else 1
+    n_sublayers = n_attentions + (stack.d_ff > 0)
+    matrices = n_attentions * sum(attention_matrices(config, stack)) + ff_matrices(config, stack)
+    beside = config.qkv_bias * (w.query + w.key + w.value) + config.qk_norm * 2 * _norm(config, w.d_head)
+    beside += config.attn_out_proj * config.attn_out_bias * d
+    beside *= n_attentions
+    if stack.d_ff and config.ff_bias:
+        beside += (2 if config.gated_ff else 1) * stack.d_ff + d
+    beside += n_sublayers * (2 if config.norm_order == "sandwich" else 1) * _norm(config, d)
+    return matrices, beside
+
+
+def _norm(config: TransformerConfig, width: int) -> int:
+    has_bias = config.norm == "layernorm" and config.norm_bias
+    return width * config.norm_weight * (2 if has_bias else 1)
+
+
+def _head(config: TransformerConfig) -> int:
+    d, e, head = config.d_model, config.d_embedding or config.d_model, config.head
+    n = head_matrices(config)
+    if isinstance(head, PositionHead):
+        return n + head.n_labels
+    if isinstance(head, SequenceHead):
+        return n + head.n_labels + (d if head.pooler != "none" else 0)
+    n -= config.tie_output * e * config.vocab_size
+    n += e + _norm(config, e) if head.transform else 0
+    return n + (config.vocab_size if head.bias == "learned" else 0)
+
+
+def _recurrent(config: RecurrentConfig) -> ParameterCounts:
+    e, d, c = config.d_embedding, config.d_decoder, config.d_memory
+    w, attention, gates = recurrent_widths(config), config.attention, GATES[config.cell]
+    embeddings = config.vocab_size * e
+    if not config.share_embeddings:
+        embeddings += (config.source_vocab_size or config.vocab_size) * e
+    cells = cell_widths(e, config.d_encoder, config.n_layers, w.n_directions)
+    cells += cell_widths(e + w.d_fed, d, config.n_layers)
+    n_bridges = config.n_layers * (2 if config.cell == "lstm" else 1) * w.has_bridge
+    matrices = sum(gates * width * (d_input + width) for d_input, width in cells) + n_bridges * c * d
+    layers = matrices + sum(2 * gates * width for _, width in cells) + n_bridges * d
+    if not isinstance(attention, NoAttention):
+        layers += sum(single_head_matrices(config)) + (w.d_attention if attention.score == "additive" else 0)
+    if isinstance(attention, AttendAfter):
+        layers += (w.d_context + d) * d + d
+    elif attention.deep_output:
+        layers += 2 * e * (d + e + w.d_context) + 2 * e
+    head = 0 if config.tie_output else config.vocab_size * config.d_readout
+    return ParameterCounts(embeddings, layers, head, layers, matrices)
+
+
+def single_head_matrices(config: RecurrentConfig) -> tuple[int, int]:
+    """Weights of a recurrent model's attention that a query meets, and that a source position meets."""
+    w, d, c = recurrent_widths(config), config.d_decoder, config.d_memory
+    match config.attention:
+        case NoAttention():
+            return 0, 0
+        case attention:
+            of_query = {"additive": d * w.d_attention, "scaled_dot": d * w.d_attention}
+            of_source = {"additive": c * w.d_attention, "scaled_dot": 2 * c * w.d_attention, "general": c * d}
+            return of_query.get(attention.score, 0), of_source.get(attention.score, 0)

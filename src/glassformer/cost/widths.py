@@ -1,0 +1,123 @@
+"""The widths that parameters, FLOPs and activations are all made of, with the zeros of a configuration filled in."""
+
+from dataclasses import dataclass
+
+from glassformer.config import Stack, TransformerConfig
+from glassformer.recurrent_config import AttendAfter, AttendBefore, NoAttention, RecurrentConfig
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+"""Matrices of a cell that stand one above another."""
+
+
+@dataclass(frozen=True)
+class AttentionWidths:
+    """Of one multi-head attention; letters as in `docs/glossary.md`."""
+
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_value: int
+
+    @property
+    def query(self) -> int:
+        """H·K, of all heads side by side; the next three likewise."""
+        return self.n_heads * self.d_head
+
+    @property
+    def key(self) -> int:
+        return self.n_kv_heads * self.d_head
+
+    @property
+    def value(self) -> int:
+        return self.n_kv_heads * self.d_value
+
+    @property
+    def context(self) -> int:
+        return self.n_heads * self.d_value
+
+
+def attention_widths(config: TransformerConfig, stack: Stack) -> AttentionWidths:
+    """The widths of every attention of a stack.
+
+    >>> config = TransformerConfig(decoder=Stack(1, 8, n_kv_heads=2), d_model=64)
+    >>> attention_widths(config, config.decoder)
+    AttentionWidths(n_heads=8, n_kv_heads=2, d_head=8, d_value=8)
+    """
+    d_head = stack.d_head or config.d_model // stack.n_heads
+    return AttentionWidths(stack.n_heads, stack.n_kv_heads or stack.n_heads, d_head, stack.d_value or d_head)
+
+
+@dataclass(frozen=True)
+class Side:
+    """An encoder or a decoder as a part of its model."""
+
+    stack: Stack
+    is_decoder: bool
+    has_memory: bool
+    """Its blocks read the encoder."""
+    vocab_size: int
+    n_positions: int
+
+
+def sides(config: TransformerConfig) -> list[Side]:
+    """The stacks of a configuration, the encoder first.
+
+    >>> [side.has_memory for side in sides(TransformerConfig(encoder=Stack(), decoder=Stack()))]
+    [False, True]
+    """
+    found = []
+    if config.encoder is not None:
+        n_positions = config.source_max_len or config.max_len
+        found.append(Side(config.encoder, False, False, config.source_vocab_size or config.vocab_size, n_positions))
+    if config.decoder is not None:
+        found.append(Side(config.decoder, True, bool(found), config.vocab_size, config.max_len))
+    return found
+
+
+@dataclass(frozen=True)
+class RecurrentWidths:
+    """Of a recurrent encoder-decoder."""
+
+    n_directions: int
+    d_memory: int
+    d_attention: int
+    """Width in which a state and a memory are compared; 0 without attention."""
+    d_context: int
+    """Width of what is seen of the source."""
+    d_fed: int
+    """Width of what joins the token in the input of a decoder's step."""
+    has_bridge: bool
+
+
+def recurrent_widths(config: RecurrentConfig) -> RecurrentWidths:
+    """What `build_model` works out from a recurrent configuration."""
+    attention, d_memory = config.attention, config.d_memory
+    d_attention, d_context = 0, d_memory
+    if not isinstance(attention, NoAttention):
+        d_attention = attention.d_attention or config.d_decoder
+        d_context = d_attention if attention.score == "scaled_dot" else d_memory
+    match attention:
+        case NoAttention():
+            d_fed = d_memory if attention.context_every_step else 0
+        case AttendBefore():
+            d_fed = d_context
+        case AttendAfter():
+            d_fed = config.d_decoder if attention.input_feeding else 0
+    return RecurrentWidths(
+        n_directions=2 if config.bidirectional else 1,
+        d_memory=d_memory,
+        d_attention=d_attention,
+        d_context=d_context,
+        d_fed=d_fed,
+        has_bridge=config.bidirectional or config.d_encoder != config.d_decoder,
+    )
+
+
+def cell_widths(d_input: int, d_state: int, n_layers: int, n_directions: int = 1) -> list[tuple[int, int]]:
+    """(input, state) of every recurrent layer and direction, bottom first.
+
+    >>> cell_widths(6, 5, 2, n_directions=2)
+    [(6, 5), (6, 5), (10, 5), (10, 5)]
+    """
+    inputs = [d_input] + [d_state * n_directions] * (n_layers - 1)
+    return [(width, d_state) for width in inputs for _ in range(n_directions)]

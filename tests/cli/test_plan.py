@@ -1,0 +1,98 @@
+"""`glassformer plan`: what it prints, from everything that is a configuration."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from glassformer import recipes
+from glassformer.presets import PRESETS
+from glassformer.training.launch import Outcome
+
+from .conftest import Glassformer
+from .test_bad_input import require_one_sentence
+
+
+def test_a_preset(glassformer: Glassformer) -> None:
+    shown = glassformer("plan", "gpt2", "--gpu", "t4", "--batch-size", 4, "--price", "0.5", "--tokens", "1e9")
+    assert shown.code == 0 and not shown.err
+    for line in (
+        "gpt2: Transformer decoder 12 × 768, vocabulary 50,257",
+        "parameters           124,439,808",
+        "FLOPs per token      285 MFLOP forward, 854 MFLOP training",
+        "memory of a GPU      micro-batch 4 × 1,024 tokens, fp32, one GPU",
+        "weights                474.7 MiB",
+        "optimizer              949.4 MiB",
+        "flags                none are needed",
+        "training             1.0 G tokens, 8.54e+17 FLOPs",
+        "on 1 × t4 at 40 % of 8.1 TFLOP/s",
+        "cost                 36.63 at 0.5 a GPU hour",
+    ):
+        assert line in shown.out, line
+    assert "cost" not in glassformer("plan", "gpt2").out
+
+
+def test_the_largest_preset_takes_seconds_and_says_what_fits(glassformer: Glassformer) -> None:
+    words = ("--gpus", 64, "--gpu", "h200", "--precision", "bf16", "--batch-size", 1, "--tokens", "300e9")
+    shown = glassformer("plan", "gpt3-175b", *words)
+    assert "parameters           174,604,259,328" in shown.out
+    assert "flags                --parallel.strategy fsdp --train.activation-checkpointing" in shown.out
+    plan = json.loads(glassformer("plan", "gpt3-175b", *words, "--json").out)
+    assert plan["parameters"]["total"] == 174_604_259_328
+    assert plan["memory_bytes"]["total"] == sum(n for part, n in plan["memory_bytes"].items() if part != "total")
+    assert [layout["fits"] for layout in plan["layouts"]] == [False] * 5 + [True]
+    few = glassformer("plan", "gpt3-175b", *words[2:], "--gpus", 8)
+    assert f"at least {plan['least_gpus']} of them are needed" in few.out and "does not fit" in few.out
+    assert json.loads(glassformer("plan", "gpt3-175b", *words[2:], "--gpus", plan["least_gpus"], "--json").out)["fits"]
+    none = glassformer("plan", "gpt3-175b", "--gpus", 8, "--gpu", "t4")
+    assert "no number of GPUs is enough" in none.out
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *recipes.names()])
+def test_everything_that_has_a_name(glassformer: Glassformer, name: str) -> None:
+    flags = []
+    if name not in PRESETS:
+        run = recipes.load(name)
+        if not run.model.vocab_size and not run.tokenizer.vocab_size:
+            flags += ["--model.vocab-size", 64]
+        if run.source_tokenizer is not None and not run.source_tokenizer.vocab_size:
+            flags += ["--model.source-vocab-size", 64]
+    plan = json.loads(glassformer("plan", name, *flags, "--json").out)
+    assert plan["name"] == name and plan["seconds"] > 0 and plan["parameters"]["total"] > 0
+
+
+def test_a_file_and_the_model_of_it(glassformer: Glassformer, tiny_recipe: Path, trained: Outcome) -> None:
+    plan = json.loads(glassformer("plan", tiny_recipe, "--model.d-model", 32, "--context", 16, "--json").out)
+    assert plan["micro_batch"] == {"n_rows": 3, "n_tokens": 16, "n_source": 0, "n_scored": 0}
+    assert plan["n_tokens"] == 20 * 3 * 16 and "vocabulary 290" in plan["assumptions"][0]
+    stored = json.loads(glassformer("plan", trained.folder, "--json").out)
+    assert stored["assumptions"] == [] and stored["name"] == trained.run.name
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "plan needs one preset, recipe, TOML file or model directory"),
+        (["gtp2"], "is called 'gtp2': did you mean gpt2?"),
+        (["nowhere/at/all"], "no preset, recipe, file or model directory is called 'nowhere/at/all'"),
+        (["none.toml"], "no such file: none.toml"),
+        (["."], "is no model directory: it has no run.toml"),
+        (["gpt2", "--gpu", "h20"], "unknown GPU 'h20': did you mean h200?"),
+        (["gpt2", "--gpus", "0"], "--gpus is 0 and must be above 0"),
+        (["gpt2", "--gpus", "1.5"], "--gpus must be a whole number, not '1.5'"),
+        (["gpt2", "--tokens", "inf"], "--tokens must be a whole number, not 'inf'"),
+        (["gpt2", "--utilisation", "40"], "--utilisation is 40.0 and must be above 0 and at most 1"),
+        (["gpt2", "--utilisation", "nan"], "--utilisation is nan"),
+        (["gpt2", "--price", "-1"], "--price is -1.0"),
+        (["gpt2", "--batch-size", "0"], "train.batch_size is 0 and must be at least 1"),
+        (["gpt2", "--context", "2000"], "the context is 2000 and must be from 1 to model.max_len, 1024"),
+        (["gpt2", "--precision", "fp8"], "train.precision"),
+        (["gpt2", "--gpu", "v100-16gb", "--precision", "bf16"], "multiplies no bf16: plan with --precision fp32"),
+        (["gpt2", "--utilization", "0.3"], "did you mean --utilisation?"),
+        (["gpt2", "--model.d-modl", "3"], "did you mean"),
+        (["gpt2", "--model.d-model", "12000000000000"], "has more numbers than can be counted"),
+        (["reverse-luong"], "the text decides the vocabulary of this run: give --model.vocab-size N"),
+    ],
+)
+def test_plans_that_cannot_be(glassformer: Glassformer, words: list[str], expected: str) -> None:
+    require_one_sentence(glassformer("plan", *words), expected)
