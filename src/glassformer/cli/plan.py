@@ -30,7 +30,7 @@ CONFIG is a preset, a recipe, a TOML file or a model directory; every key of a r
   --gpu NAME         {", ".join(GPUS)} (default h200)
   --batch-size N     rows of a micro-batch on each GPU (default train.batch_size)
   --context N        tokens of a row (default data.context, or model.max_len)
-  --precision NAME   fp32 or bf16 (default train.precision)
+  --precision NAME   fp32, bf16 or fp16 (default train.precision)
   --tokens N         tokens that the run reads, such as 300e9 (default steps × tokens of a step)
   --utilisation X    share of the GPU's peak rate that is reached (default {UTILISATION})
   --price X          of a GPU for an hour, in your currency; without it no cost is told
@@ -143,7 +143,7 @@ def report(plan: Plan) -> str:
 
 
 def _memory(plan: Plan) -> list[str]:
-    names = {"half_copies": "bf16 copies", "gathered": "gathered layers"}
+    names = {"half_copies": "half copies", "gathered": "gathered layers"}
     memory = plan.layout.memory
     lines = [
         f"  {names.get(part, part):<19}{_bytes(n)}"

@@ -29,7 +29,7 @@ class Kernels:
     """What of the bytes depends on the machine and the precision."""
 
     half: bool = False
-    """bf16 = autocast."""
+    """bf16 or fp16, by autocast."""
     on_cpu: bool = False
     """There dropout keeps masks of numbers, RMSNorm with a scale what it scales, and the attention is in fp32; with
     dropout, a learned bias or values of another width it keeps its weights."""

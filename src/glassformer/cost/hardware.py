@@ -16,10 +16,11 @@ class Gpu:
 
     name: str
     memory_gib: int
-    bf16_flops: float
-    """Per second, of dense matrix products that accumulate in fp32; 0 = it has no units for bf16."""
+    half_flops: float
+    """Per second, of dense matrix products in fp16 or bf16 that accumulate in fp32."""
     fp32_flops: float
     """Per second, without TF32, which PyTorch leaves off."""
+    has_bf16: bool = True
 
     @property
     def usable_bytes(self) -> int:
@@ -27,9 +28,9 @@ class Gpu:
 
     def flops(self, precision: str) -> float:
         """The peak per second of a run's precision; `UserError` where the GPU has none."""
-        if precision == "bf16" and not self.bf16_flops:
-            raise UserError(f"a {self.name} multiplies no bf16: plan with --precision fp32, or with another --gpu")
-        return self.bf16_flops if precision == "bf16" else self.fp32_flops
+        if precision == "bf16" and not self.has_bf16:
+            raise UserError(f"a {self.name} multiplies no bf16: plan with --precision fp16, or with another --gpu")
+        return self.fp32_flops if precision == "fp32" else self.half_flops
 
 
 # NVIDIA's data sheets; rates "with sparsity" are halved. What they call GB of memory are GiB of chips.
@@ -42,8 +43,8 @@ GPUS = {
         Gpu("a100-40gb", 40, 312e12, 19.5e12),  # A100 40GB data sheet (2020)
         Gpu("l40s", 48, 362e12, 91.6e12),  # L40S data sheet (2023)
         Gpu("rtx-4090", 24, 165.2e12, 82.6e12),  # Ada architecture white paper (2022), appendix A
-        Gpu("t4", 16, 0.0, 8.1e12),  # T4 data sheet (2018)
-        Gpu("v100-16gb", 16, 0.0, 15.7e12),  # V100 SXM2 data sheet (2018)
+        Gpu("t4", 16, 65e12, 8.1e12, has_bf16=False),  # T4 data sheet (2018)
+        Gpu("v100-16gb", 16, 125e12, 15.7e12, has_bf16=False),  # V100 SXM2 data sheet (2018)
     )
 }
 

@@ -22,7 +22,7 @@ class Memory:
     average: int
     """The moving average of the weights, where there is one."""
     half_copies: int
-    """The matrices once more in bf16, as autocast multiplies them."""
+    """The matrices once more in half precision, as autocast multiplies them."""
     gathered: int
     """Where the state is divided: the layer that is whole at the moment, and what stands in no layer."""
     activations: int
@@ -57,7 +57,7 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
         gradients=_FP32 * counts.total,
         optimizer=_FP32 * moments,
         average=_FP32 * counts.total if train.ema_decay else 0,
-        half_copies=2 * (counts.matrices + head) if train.precision == "bf16" else 0,
+        half_copies=2 * (counts.matrices + head) if train.precision != "fp32" else 0,
         gathered=0,
         activations=kept.layers,
         logits=kept.logits,
@@ -71,7 +71,7 @@ def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: i
     has weights and gradients, and the tables and the head stay gathered for the step.
     """
     counts = parameter_counts(config)
-    product = 2 if train.precision == "bf16" else _FP32
+    product = 2 if train.precision != "fp32" else _FP32
 
     def share(n_bytes: int) -> int:
         return -(-n_bytes // n_shards)

@@ -166,7 +166,7 @@ def plan_run(
     _check(run, n_gpus, n_tokens, utilisation, price)
     config, assumptions = _complete(run)
     shape = _shape(run, config, context)
-    train, half = run.train, run.train.precision == "bf16"
+    train, half = run.train, run.train.precision != "fp32"
     gpu.flops(train.precision)  # it must have a rate for this
     plain, recomputed = (activations(config, shape, Kernels(half), on) for on in (False, True))
     kept = {True: recomputed} if train.activation_checkpointing else {False: plain, True: recomputed}
