@@ -1,5 +1,6 @@
 """What every test finds: the helpers `configs` and `parity.pairs` importable however pytest is called, and one seed."""
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,3 +28,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> "Outcome":
 
     folder = tmp_path_factory.mktemp("trained")
     return api.train(tiny_run(write_text(folder)), folder / "run")
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """For a process of its own."""
+    return os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}

@@ -1,7 +1,6 @@
 """What every command finds: a cache of its own, a folder of its own, and no terminal."""
 
 import io
-import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -46,12 +45,6 @@ def glassformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         return Result(code, *capsys.readouterr())
 
     return call
-
-
-@pytest.fixture
-def environment(tmp_path: Path) -> dict[str, str]:
-    """For a process of its own."""
-    return os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
 
 
 @pytest.fixture

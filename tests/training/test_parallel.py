@@ -57,15 +57,15 @@ def tensors(folder: Path, step: int = 20) -> dict[str, torch.Tensor]:
     }
 
 
-def require_equal(found: Path, expected: Path, bound: float = 1e-6) -> None:
-    a, b = tensors(found), tensors(expected)
+def require_equal(found: Path, expected: Path, bound: float = 1e-6, step: int = 20) -> None:
+    a, b = tensors(found, step), tensors(expected, step)
     assert a.keys() == b.keys()
     for name, x in a.items():
         torch.testing.assert_close(x, b[name], rtol=0, atol=bound, msg=lambda text, name=name: f"{name}: {text}")
     for line, other in zip(metrics(found), metrics(expected), strict=True):
         assert line.keys() == other.keys()
         for name, value in line.items():
-            near = 1e-6 if name.endswith("loss") else 3e-4  # perplexities and accuracies follow from it
+            near = bound if name.endswith("loss") else 3e-4  # perplexities and accuracies follow from it
             assert value == (pytest.approx(other[name], abs=near) if isinstance(value, float) else other[name]), name
 
 

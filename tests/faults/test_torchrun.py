@@ -1,0 +1,53 @@
+"""Fault 15: `torchrun` starts a run again after one of its processes was killed, and it ends with the same weights."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from faults.children import done
+from faults.tally import count, record
+from glassformer import api
+from glassformer.settings import to_dict, to_toml
+from glassformer.store import checkpoint
+from runs import MODEL, tiny_run, write_text
+from training.test_parallel import require_equal
+
+
+def children_of(process: int) -> list[int]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(process)], capture_output=True, text=True, check=True)
+    return [int(word) for word in found.stdout.split()]
+
+
+def test_15_a_killed_process_is_recovered_from(tmp_path: Path, environment: dict[str, str]) -> None:
+    model = replace(MODEL, residual_dropout=0.1)
+    run = tiny_run(
+        write_text(tmp_path), model=model, max_steps=150, eval_every=150, checkpoint_every=15, accumulation=2
+    )
+    assert done(lambda: api.train(run, tmp_path / "whole")) == 0
+    (tmp_path / "run.toml").write_text(to_toml(to_dict(run)))
+    n, survived = count(1, 10), 0
+    for seed in range(n):
+        folder, rng = tmp_path / str(seed), random.Random(seed)
+        strategy = ("fsdp", "ddp")[seed % 2]
+        words = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1"]
+        words += ["-m", "glassformer", "train", str(tmp_path / "run.toml"), "--out", str(folder)]
+        words += ["--parallel.strategy", strategy, "--parallel.timeout", "60"]
+        with subprocess.Popen([sys.executable, *words], env=environment, stderr=subprocess.PIPE, text=True) as torchrun:
+            while not checkpoint.steps(folder):
+                assert torchrun.poll() is None, torchrun.communicate()
+                time.sleep(0.01)
+            time.sleep(rng.random() * 0.2)
+            victims = children_of(torchrun.pid)
+            os.kill(victims[rng.randrange(len(victims))], signal.SIGKILL)
+            _, err = torchrun.communicate(timeout=300)
+        assert torchrun.returncode == 0, err
+        assert "resumed at step" in err
+        require_equal(folder, tmp_path / "whole", bound=1e-5, step=150)
+        survived += 1
+    record(15, n, survived, f"0 to {n - 1}, fsdp and ddp in turn")
+    assert survived == n

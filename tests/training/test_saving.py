@@ -1,0 +1,135 @@
+"""Snapshots: taken in a moment, written in the background, and replayed."""
+
+import json
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer import api
+from glassformer.errors import UserError
+from glassformer.store import checkpoint
+from glassformer.store.checkpoint import TrainingState
+from glassformer.training.saving import Saver, Snapshot
+from runs import MODEL, TIMES, Recording, label_run, pair_run, remains, tiny_run, write_text
+
+
+def snapshot(step: int, **changes: Any) -> Snapshot:
+    state = TrainingState({"step": step}, {"w/step": torch.tensor(float(step))})
+    return replace(Snapshot(step, {"w": torch.full((3,), float(step))}, state, step, frozenset()), **changes)
+
+
+def nothing(folder: Path, weights: Any) -> None:
+    (folder / "model.safetensors").write_bytes(b"")
+
+
+def test_the_loop_goes_on_while_a_checkpoint_is_written_and_cannot_change_it(tmp_path: Path) -> None:
+    may_write, seen = threading.Event(), []
+
+    def slow(folder: Path, weights: Any) -> None:
+        assert may_write.wait(30)
+        seen.append(weights["w"].clone())
+        nothing(folder, weights)
+
+    saver = Saver(tmp_path, slow, keep=1, in_background=True)
+    taken = snapshot(1)
+    saver.save(taken)
+    assert checkpoint.steps(tmp_path) == []
+    assert isinstance(taken.weights, dict) and isinstance(taken.state.optimizer, dict)
+    taken.weights["w"].fill_(7.0)
+    taken.state.optimizer["w/step"].fill_(7.0)
+    may_write.set()
+    saver.wait()
+    assert checkpoint.steps(tmp_path) == [1]
+    assert seen[0].tolist() == [1.0, 1.0, 1.0]
+    assert checkpoint.load_state(checkpoint.path_of(tmp_path, 1)).optimizer["w/step"] == 1.0  # type: ignore[index,call-overload]
+
+
+@pytest.mark.parametrize("then", ["wait", "save"])
+def test_what_goes_wrong_in_the_background_is_raised_once_by_what_comes_next(then: str, tmp_path: Path) -> None:
+    def fails(folder: Path, weights: Any) -> None:
+        raise UserError("the disk is full")
+
+    saver = Saver(tmp_path, fails, keep=1, in_background=True)
+    saver.save(snapshot(1))
+    with pytest.raises(UserError, match="the disk is full"):
+        saver.wait() if then == "wait" else saver.save(snapshot(2))
+    saver.wait()
+    assert checkpoint.steps(tmp_path) == [] and not list(tmp_path.rglob("*.tmp*"))
+
+
+def test_a_full_disk_in_the_background_ends_a_run_with_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run(write_text(tmp_path), checkpoint_every=5)
+    real = checkpoint.save
+
+    def full(folder: Path, step: int, *args: Any) -> Path:
+        if step == 15:
+            raise OSError(28, "No space left on device")
+        return real(folder, step, *args)
+
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(UserError, match=r"cannot write .*run: No space left on device"):
+        api.train(run, tmp_path / "run")
+    assert checkpoint.steps(tmp_path / "run") == [5, 10]
+    monkeypatch.undo()
+    api.resume(tmp_path / "run")
+    api.train(run, tmp_path / "whole")
+    assert remains(tmp_path / "run") == remains(tmp_path / "whole")
+
+
+def test_saving_at_once_and_in_the_background_give_the_same(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), ema_decay=0.9, checkpoint_every=3)
+    api.train(run, tmp_path / "a")
+    at_once = replace(run, train=replace(run.train, background_saving=False))
+    api.train(at_once, tmp_path / "b")
+    a, b = remains(tmp_path / "a"), remains(tmp_path / "b")
+    assert {name for name in a if a[name] != b[name]} == {"manifest"}  # of run.toml, which says how
+
+
+def test_the_log_tells_what_saving_took_from_the_loop(tmp_path: Path) -> None:
+    api.train(tiny_run(write_text(tmp_path), checkpoint_every=7, log_every=5), tmp_path / "run")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    told = [line["step"] for line in lines if line.get("save_ms", 0) > 0]
+    assert told == [10, 15] and "save_ms" in TIMES  # of steps 7 and 10, then of 14; that of 20 is behind the last line
+
+
+RUNS = {
+    "text": lambda folder: tiny_run(
+        write_text(folder), model=replace(MODEL, residual_dropout=0.2), ema_decay=0.9, accumulation=2
+    ),
+    "pairs": pair_run,
+    "labels": label_run,
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_replay_gives_the_same_bits_and_writes_nothing(name: str, tmp_path: Path) -> None:
+    run = RUNS[name](tmp_path)
+    api.train(replace(run, train=replace(run.train, checkpoint_every=8)), tmp_path / "run")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    replay = api.replay(tmp_path / "run")
+    assert (replay.differing, replay.is_same_machine) == ([], True)
+    assert replay.end == 20
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_replay_sees_what_is_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
+    from glassformer.training import trainer
+
+    real = trainer._seed
+    monkeypatch.setattr(trainer, "schedule_factor", lambda *a: 0.5 if a[1] == 15 else 1.0)
+    replay = api.replay(tmp_path / "run", Recording())
+    assert real is trainer._seed
+    assert any(name.endswith("exp_avg") for name in replay.differing) and "seconds" not in replay.differing
+
+
+def test_a_replay_needs_two_checkpoints(tmp_path: Path) -> None:
+    api.train(tiny_run(write_text(tmp_path), keep_checkpoints=1, select="last", eval_every=20), tmp_path / "run")
+    with pytest.raises(UserError, match="has 1 intact checkpoints, and a replay goes from one to the next"):
+        api.replay(tmp_path / "run")
