@@ -3,13 +3,16 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check bench clean
+.PHONY: demo test faults check bench clean
 
 demo: .venv/core  ## learn a tokenizer and a model on Python's documentation, and let it write
 	@$(BIN)/glassformer demo
 
 test: .venv/dev  ## every test, doctests included; one thread a process, because threads that compete wait for each other
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto
+
+faults: .venv/dev  ## every fault as often as docs/reliability.md says, and the table of what was survived
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python tests/faults/table.py
 
 check: .venv/dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .

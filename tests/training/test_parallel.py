@@ -14,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from faults.children import done, ranks_done, start_ranks, wait
+from faults.tally import record
 from faults.test_numbers import BAD, spoiled
 from glassformer import api
 from glassformer.errors import Interrupted, UserError
@@ -105,6 +106,7 @@ def test_2_1_2_processes_go_on_with_one_run(strategy: Any, tmp_path: Path) -> No
 
     assert ranks_done(2, to_the_end) == [0, 0]
     require_equal(tmp_path / "parts", tmp_path / "whole")
+    record(17, 2, 2, "2, 1 and 2 processes")
 
 
 def test_the_first_process_alone_decides_logs_and_publishes(tmp_path: Path) -> None:
@@ -161,6 +163,7 @@ def test_13_a_bad_number_in_one_process_is_skipped_by_all(tmp_path: Path, monkey
     optimizer = load_file(checkpoint.path_of(tmp_path / "run", 20) / checkpoint.OPTIMIZER)
     assert {float(x) for name, x in optimizer.items() if name.endswith("/step")} == {19.0}
     assert all(bool(x.isfinite().all()) for x in tensors(tmp_path / "run").values())
+    record(13, 1, 1, "in one of two processes")
 
 
 def test_16_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
@@ -180,6 +183,7 @@ def test_16_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) ->
     os.kill(second, signal.SIGKILL)
     os.waitpid(second, 0)
     checkpoint.newest(tmp_path / "run", lambda text: None)
+    record(16, 1, 1, "-")
 
 
 def test_18_when_one_process_cannot_write_nothing_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,3 +205,4 @@ def test_18_when_one_process_cannot_write_nothing_is_committed(tmp_path: Path, m
     monkeypatch.undo()
     assert ranks_done(2, lambda: api.resume(tmp_path / "run")) == [0, 0]
     assert not list((tmp_path / "run").rglob("*.tmp*"))
+    record(18, 1, 1, "-")

@@ -1,0 +1,79 @@
+"""Injects every fault as often as it is to be, and prints one line for each: `make faults`.
+
+python tests/faults/table.py [--quick] [PYTEST OPTIONS …]
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+FAULTS = {
+    1: "SIGKILL while a checkpoint is written",
+    2: "SIGKILL at random steps; the final weights equal to the bit",
+    3: "the process ends at any fsync, rename or other touch of the disk",
+    4: "the same among the deletions of old checkpoints",
+    5: "SIGTERM, SIGINT, the end of its time: saved, coded, gone on with to the bit",
+    6: "resumed after every step of an epoch and at its end",
+    7: "tokenizer training and data preparation killed",
+    8: "two trainers on one run",
+    9: "a flipped bit in a file",
+    10: "a truncated, empty, longer, missing file, one too many",
+    11: "the newest checkpoint damaged; all damaged",
+    12: "a disk that is full, read-only, broken, or gone",
+    13: "NaN, Inf, fp16 that runs over: stop, skip, roll back; in one process of two",
+    14: "nothing to score, all masked, length 1 and the longest",
+    15: "SIGKILL of one process under torchrun, recovered from",
+    16: "a process that hangs",
+    17: "gone on with by another number of processes",
+    18: "one of several processes cannot write",
+    19: "SIGKILL while a checkpoint is written in the background",
+    20: "data that is no text, has NUL, huge lines, other counts; a cache cut short; data changed",
+    21: "pickles in the place of weights, data and configurations",
+    22: "configurations that ask for code",
+    23: "paths that lead out of a folder",
+    24: "absurd sizes, overlaps, depth, doubled keys, NaN",
+    25: "bytes of tokenizer.json changed; ids and patterns that mean harm",
+    26: "tensors of another shape or type, missing, too many",
+}
+
+
+def main(argv: list[str]) -> int:
+    """Runs the tests of faults and prints the table; the exit code is that of the tests."""
+    root = Path(__file__).parents[2]
+    places = ["tests/faults", "tests/training/test_parallel.py"]
+    with tempfile.TemporaryDirectory() as folder:
+        tally = Path(folder) / "tally.jsonl"
+        amount = "quick" if "--quick" in argv else "full"
+        environment = os.environ | {"GLASSFORMER_FAULTS": amount, "GLASSFORMER_FAULTS_TALLY": str(tally)}
+        options = [word for word in argv if word != "--quick"] or ["-q", "--numprocesses", "auto"]
+        command = [sys.executable, "-m", "pytest", *places, *options]
+        code = subprocess.run(command, cwd=root, env=environment, check=False).returncode
+        lines = [json.loads(line) for line in tally.read_text("utf-8").splitlines()] if tally.exists() else []
+    print(table(lines))
+    return code
+
+
+def table(lines: list[dict[str, object]]) -> str:
+    """One line for each fault, as Markdown."""
+    injected: dict[int, int] = defaultdict(int)
+    survived: dict[int, int] = defaultdict(int)
+    seeds: dict[int, dict[str, None]] = defaultdict(dict)
+    for line in lines:
+        fault = int(str(line["fault"]))
+        injected[fault] += int(str(line["injected"]))
+        survived[fault] += int(str(line["survived"]))
+        seeds[fault][str(line["seeds"])] = None
+    rows = ["| | fault | injected | survived | seeds |", "|---:|---|---:|---:|---|"]
+    for fault, what in FAULTS.items():
+        n = injected[fault]
+        share = f"{survived[fault]} ({100 * survived[fault] / n:.0f} %)" if n else "-"
+        rows.append(f"| {fault} | {what} | {n} | {share} | {'; '.join(s for s in seeds[fault] if s != '-') or '-'} |")
+    return "\n".join(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
