@@ -66,6 +66,8 @@ def require_equal(found: Path, expected: Path, bound: float = 1e-6, step: int = 
     for line, other in zip(metrics(found), metrics(expected), strict=True):
         assert line.keys() == other.keys()
         for name, value in line.items():
+            if name == "sample" and value is None:
+                continue  # of a model in parts
             near = bound if name.endswith("loss") else 3e-4  # perplexities and accuracies follow from it
             assert value == (pytest.approx(other[name], abs=near) if isinstance(value, float) else other[name]), name
 

@@ -68,6 +68,10 @@ class Ranks:
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
         """Leaves to this process its part of the weights, where processes hold parts."""
 
+    def evaluating(self, network: nn.Module) -> AbstractContextManager[None]:
+        """After the block nothing is left of weights that were gathered in it: they may be others by then."""
+        return nullcontext()
+
     def gathered(self, network: nn.Module) -> AbstractContextManager[None]:
         """Inside the block every process holds all the weights, and any method of the network can be called."""
         return nullcontext()
@@ -149,15 +153,23 @@ class ProcessGroup(Ranks):
         fully_shard(network, **policy)
 
     @contextmanager
+    def evaluating(self, network: nn.Module) -> Iterator[None]:
+        yield
+        for part in self._parts(network):
+            part.reshard()
+
+    @contextmanager
     def gathered(self, network: nn.Module) -> Iterator[None]:
-        parts = [module for module in network.modules() if isinstance(module, FSDPModule)] if self.holds_parts else []
-        for part in parts:
+        for part in self._parts(network):
             part.set_reshard_after_forward(False, recurse=False)
             part.unshard()
         yield
-        for part in parts:
+        for part in self._parts(network):
             part.reshard()
-            part.set_reshard_after_forward(part is not network, recurse=False)
+            part.set_reshard_after_forward(id(part) != id(network), recurse=False)
+
+    def _parts(self, network: nn.Module) -> list[FSDPModule]:
+        return [module for module in network.modules() if isinstance(module, FSDPModule)] if self.holds_parts else []
 
     def _mesh(self) -> Any:
         if self.config.strategy == "fsdp":

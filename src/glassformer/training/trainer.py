@@ -300,7 +300,7 @@ class Trainer:
 
         Told, and logged under names that begin with `of` where there is a log.
         """
-        with self._chosen_weights(), self.ranks.gathered(self.network), evaluation_mode(self.network):
+        with self._chosen_weights(), self.ranks.evaluating(self.network), evaluation_mode(self.network):
             reports = {
                 split: evaluate_loss(
                     self.network,
@@ -312,8 +312,12 @@ class Trainer:
                 )
                 for split, batches in self.task.evaluations.items()
             }
-            sample = None if self.task.sample is None else self.task.sample()
-            scores = {} if self.task.score is None else self.task.score()
+            # Writing goes step by step, and each would gather all weights: of a model in parts nothing is shown.
+            sample = None if self.task.sample is None or self.ranks.holds_parts else self.task.sample()
+            scores = {}
+            if self.task.score is not None:
+                with self.ranks.gathered(self.network):
+                    scores = self.task.score()
         values = {
             f"{of}{split}/{name}": value
             for split, report in reports.items()
