@@ -80,7 +80,7 @@ def test_a_value_of_the_wrong_type_names_its_key(text: str, words: str) -> None:
         ("[train]\nbatch_size = 0", "train.batch_size is 0 and must be at least 1"),
         ("[train]\nema_decay = 1.0", "train.ema_decay"),
         ("[train.optimizer]\nkind = 'adam'\nlearning_rate = -1", "train.optimizer.learning_rate is -1.0"),
-        ("[train.optimizer]\nkind = 'muon'\nlearning_rate = nan", "train.optimizer.learning_rate is nan"),
+        ("[train.optimizer]\nkind = 'muon'\nlearning_rate = nan", "learning_rate must be number, not 'nan'"),
         ("[train.optimizer]\nkind = 'muon'\n[train.optimizer.adamw]\nbetas = [0.9, 1]", "optimizer.adamw.betas"),
         ("[train.schedule]\nkind = 'plateau'\nwarmup_steps = -1", "train.schedule.warmup_steps is -1"),
         ("[objective]\nlabel_smoothing = 1", "objective.label_smoothing is 1.0"),

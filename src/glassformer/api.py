@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from glassformer import files
 from glassformer.errors import UserError
@@ -15,6 +14,8 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import model_files, read_model, weights_of, write_model_files
 from glassformer.training.launch import Outcome, Replay, choose_device, launch, relaunch
 from glassformer.training.launch import replay as replay_run
+from glassformer.training.progress import Progress
+from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
 
 
@@ -27,7 +28,7 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -
     stored = read_model(path)
     source_tokenizer = stored.source_tokenizer or stored.tokenizer
     network = stored.network.to(where)
-    digest = (_numbers(path) or {}).get("data_digest")
+    progress = _progress(path)
     return Model(
         network,
         stored.tokenizer,
@@ -37,7 +38,7 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -
         where,
         stored.labels,
         folder=Path(folder),
-        data_digest=digest,
+        data_digest=None if progress is None else progress.data_digest,
     )
 
 
@@ -78,15 +79,15 @@ def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> in
 
 def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
     """Seconds of training steps and target tokens behind a run's newest checkpoint; None where none is kept."""
-    numbers = _numbers(Path(folder))
-    return (None, None) if numbers is None else (float(numbers["seconds"]), int(numbers["n_targets"]))
+    progress = _progress(Path(folder))
+    return (None, None) if progress is None else (progress.seconds, progress.n_targets)
 
 
-def _numbers(folder: Path) -> dict[str, Any] | None:
-    """The numbers of the training that a run's newest checkpoint, or a checkpoint, keeps."""
+def _progress(folder: Path) -> Progress | None:
+    """The progress that a run's newest checkpoint, or a checkpoint, keeps."""
     steps = checkpoint.steps(folder)
     state = checkpoint.path_of(folder, steps[-1]) if steps else folder
-    return checkpoint.load_numbers(state) if (state / checkpoint.STATE).exists() else None
+    return read_progress(state) if (state / checkpoint.STATE).exists() else None
 
 
 def train(run: Run, out: str | Path | None = None, reporter: LaunchReporter | None = None) -> Outcome:

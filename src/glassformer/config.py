@@ -5,10 +5,35 @@ classes of their own. Every field is one line; letters and words are explained i
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from glassformer.errors import UserError
-from glassformer.settings import setting
+from glassformer.settings import require_at_most, setting
+
+MAX_LAYERS = 10_000  # ten times the deepest that was ever trained
+MAX_WIDTH = 1 << 20  # sixty times the widest
+MAX_LEN = 1 << 24  # fp32 counts positions exactly up to here
+MAX_VOCAB = 1 << 24  # sixty times the largest vocabulary in use
+
+BOUNDS = {
+    "d_model": MAX_WIDTH,
+    "d_embedding": MAX_WIDTH,
+    "vocab_size": MAX_VOCAB,
+    "source_vocab_size": MAX_VOCAB,
+    "n_token_types": MAX_WIDTH,
+    "max_len": MAX_LEN,
+    "source_max_len": MAX_LEN,
+}
+STACK_BOUNDS = {
+    "n_layers": MAX_LAYERS,
+    "n_heads": MAX_WIDTH,
+    "n_kv_heads": MAX_WIDTH,
+    "d_head": MAX_WIDTH,
+    "d_value": MAX_WIDTH,
+    "d_ff": MAX_WIDTH,
+}
+"""Sizes beyond these are refused before a module is made, since making it would fill the memory or never end."""
+SPECIAL_IDS = ("pad_id", "bos_id", "eos_id", "unk_id", "mask_id", "decoder_start_id")
 
 
 @dataclass(frozen=True)
@@ -227,6 +252,8 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot make a model."""
+        require_at_most(self, "model", BOUNDS)
+        require_special_ids(self, self.vocab_size)
         if self.encoder is None and self.decoder is None:
             raise UserError("a model needs a [model.encoder] or a [model.decoder] table, or both")
         for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
@@ -253,26 +280,31 @@ class TransformerConfig:
 
         if not self.norm_eps > 0:
             raise UserError(f"model.norm_eps is {self.norm_eps} and must be positive")
+        if not isinstance(self.head, TokenHead) and self.head.n_labels > MAX_VOCAB:
+            raise UserError(f"model.head.n_labels is {self.head.n_labels:,} and must be at most {MAX_VOCAB:,}")
         self._check_positions()
 
     def _check_positions(self) -> None:
         positions = self.positions
         bad = None
-        if isinstance(positions, LearnedPositions) and positions.offset < 0:
-            bad = f"offset is {positions.offset} and must not be negative"
+        if isinstance(positions, LearnedPositions) and not 0 <= positions.offset <= MAX_LEN:
+            bad = f"offset is {positions.offset} and must be from 0 to {MAX_LEN:,}"
         if isinstance(positions, RotaryPositions):
             if not positions.base > 1:
                 bad = f"base is {positions.base} and must be above 1"
             elif not 0 < positions.fraction <= 1:
                 bad = f"fraction is {positions.fraction} and must be above 0 and at most 1"
-            elif positions.scaling is not None and not positions.scaling.factor >= 1:
-                bad = f"scaling.factor is {positions.scaling.factor} and must be at least 1"
-        if isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
+            elif positions.scaling is not None:
+                bad = _bad_scaling(positions.scaling)
+        if isinstance(positions, RelativePositions) and positions.n_buckets > MAX_WIDTH:
+            bad = f"n_buckets is {positions.n_buckets:,} and must be at most {MAX_WIDTH:,}"
+        elif isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
             bad = f"n_buckets is {positions.n_buckets} and must be at least 4, and below 2 × max_distance"
         if bad is not None:
             raise UserError(f"model.positions.{bad}")
 
     def _check_stack(self, name: str, stack: Stack) -> None:
+        require_at_most(stack, f"model.{name}", STACK_BOUNDS)
         if stack.n_heads < 1:
             raise UserError(f"model.{name}.n_heads is {stack.n_heads} and must be at least 1")
         for field in ("n_layers", "n_kv_heads", "d_head", "d_value", "d_ff"):
@@ -280,6 +312,8 @@ class TransformerConfig:
                 raise UserError(f"model.{name}.{field} is {getattr(stack, field)} and must not be negative")
         if min(stack.window_pattern, default=0) < 0:
             raise UserError(f"model.{name}.window_pattern has {min(stack.window_pattern)}: 0 sees all, and no less")
+        if max(stack.window_pattern, default=0) > MAX_LEN:
+            raise UserError(f"model.{name}.window_pattern has {max(stack.window_pattern):,}: 0 sees all")
         if not stack.d_head and self.d_model % stack.n_heads:
             raise UserError(
                 f"model.d_model {self.d_model} is not divisible by model.{name}.n_heads {stack.n_heads}: "
@@ -303,3 +337,25 @@ class TransformerConfig:
         stack = self.decoder or self.encoder
         assert stack is not None  # checked in __post_init__
         return stack
+
+
+def _bad_scaling(scaling: Scaling) -> str | None:
+    """What is wrong with a scaling's numbers."""
+    if not scaling.factor >= 1:
+        return f"scaling.factor is {scaling.factor} and must be at least 1"
+    original = getattr(scaling, "original_max_len", 1)
+    if not 1 <= original <= MAX_LEN:
+        return f"scaling.original_max_len is {original} and must be from 1 to {MAX_LEN:,}"
+    if isinstance(scaling, YarnScaling) and not 0 < scaling.beta_slow < scaling.beta_fast:
+        return f"scaling.beta_slow is {scaling.beta_slow} and must be positive and below beta_fast {scaling.beta_fast}"
+    return None
+
+
+def require_special_ids(config: Any, vocab_size: int) -> None:
+    """`UserError` for an id of a special token that no token of the vocabulary has; one of size 0 is still open."""
+    for name in SPECIAL_IDS:
+        token = getattr(config, name)
+        if token is not None and not 0 <= token < (vocab_size or MAX_VOCAB):
+            raise UserError(
+                f"model.{name} is {token}, and the ids of the vocabulary are below {vocab_size or MAX_VOCAB:,}"
+            )

@@ -2,21 +2,29 @@
 
 A file or folder that these functions write exists whole, or not at all: the bytes go to a temporary name in the
 same folder, are flushed to the disk (fsync), and are then renamed, which is atomic on one file system.
+
+What is read may come from anybody: its size is bounded before it is read, JSON says one thing only, and a pickle,
+which could run code, is recognised by its first bytes and refused.
 """
 
 import errno
 import hashlib
 import json
+import math
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from glassformer.errors import UserError
 
-MAX_JSON_BYTES = 256 * 1024 * 1024
+MAX_TEXT_BYTES = 256 * 1024 * 1024  # what is read whole: pairs, labels, prompts
+MAX_JSON_BYTES = 16 * 1024 * 1024  # a thousand times a real configuration, manifest or header of weights
+MAX_JSON_DEPTH = 64
+MAX_DIGITS = 40  # of a whole number: more than 128 bits
 _BLOCK = 1 << 20
 
 
@@ -61,38 +69,147 @@ def write_json(path: Path, value: Any) -> None:
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
-    """Reads a whole file that may not be larger than `max_bytes`."""
+    """Reads a whole file that may not be larger than `max_bytes`, whatever it says of its size; a pickle is refused."""
     try:
-        size = path.stat().st_size
         if path.is_dir():
             raise UserError(f"{path} is a folder, and a file is needed")
-        if size > max_bytes:
-            raise UserError(f"{path} has {size:,} bytes, more than the {max_bytes:,} that are read at once")
-        return path.read_bytes()
+        with open(path, "rb") as file:
+            data = file.read(max_bytes + 1)
     except FileNotFoundError as error:
         raise UserError(f"no such file: {path}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason(error)}") from error
+    except ValueError as error:  # a name with a NUL
+        raise UserError(f"no file can be called {str(path)!r}") from error
+    if len(data) > max_bytes:
+        size = max(len(data), path.stat().st_size)
+        raise UserError(f"{path} has {size:,} bytes, more than the {max_bytes:,} that are read at once")
+    _refuse_objects(path, data)
+    return data
 
 
-def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
-    """Reads a UTF-8 file, with or without a byte order mark; invalid bytes are named, never replaced."""
+def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
+    """Reads a UTF-8 file, with or without a byte order mark; invalid bytes are named, never replaced, and a NUL too."""
     data = read_bytes(path, max_bytes)
     try:
-        return data.decode("utf-8-sig")
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(
             f"{path} is not UTF-8: byte {data[error.start]:#04x} at offset {error.start} (line {line}); "
             "convert it to UTF-8 first"
         ) from error
+    if (place := data.find(b"\0")) >= 0:
+        raise nul_error(path, place, data.count(b"\n", 0, place) + 1)
+    return text
 
 
-def read_json(path: Path) -> Any:
+def nul_error(path: Path, offset: int, line: int) -> UserError:
+    """What is said of a NUL: UTF-16 has one in most characters, and no text needs any."""
+    return UserError(
+        f"{path} is no text: it has a NUL at offset {offset} (line {line}), as UTF-16 has; convert it to UTF-8 first"
+    )
+
+
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
+    """What a JSON file says; see `parse_json`."""
     try:
-        return json.loads(read_text(path))
-    except (json.JSONDecodeError, RecursionError) as error:
+        return parse_json(read_text(path, max_bytes))
+    except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
+
+
+def parse_json(text: str) -> Any:
+    """What a JSON text says, when it can mean one thing only; `ValueError` with the reason otherwise.
+
+    Refused beside what is no JSON: a key that stands twice, NaN and infinities, numbers beyond a float or of more
+    than `MAX_DIGITS` digits, and lists and objects nested deeper than `MAX_JSON_DEPTH`.
+
+    >>> parse_json('{"a": [1, 2.5]}')
+    {'a': [1, 2.5]}
+    >>> parse_json('{"a": 1, "a": 2}')
+    Traceback (most recent call last):
+    ValueError: the key 'a' stands twice in one object
+    """
+    try:
+        value = _DECODER.decode(text)
+    except RecursionError:
+        raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels") from None
+    require_shallow(value)
+    return value
+
+
+def require_shallow(value: Any) -> None:
+    """`ValueError` for lists and tables nested deeper than `MAX_JSON_DEPTH`."""
+    level: list[Any] = [[value]]
+    for _ in range(MAX_JSON_DEPTH + 1):
+        inner = (item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer))
+        level = [item for item in inner if isinstance(item, (dict, list))]
+        if not level:
+            return
+    raise ValueError(f"it is nested deeper than {MAX_JSON_DEPTH} levels")
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    table = dict(pairs)
+    if len(table) < len(pairs):
+        (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
+        raise ValueError(f"the key {twice!r:.60} stands twice in one object")
+    return table
+
+
+def _no_constant(word: str) -> NoReturn:
+    raise ValueError(f"{word} is no number of JSON")
+
+
+def _float(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text:.20} is beyond any float")
+    return number
+
+
+def _int(text: str) -> int:
+    if len(text) > MAX_DIGITS:
+        raise ValueError(f"{text:.20}… is a number of {len(text)} digits")
+    return int(text)
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_float, parse_int=_int)
+
+
+# Files that hold Python objects
+
+
+def refuse_objects(path: Path) -> None:
+    """`UserError`, and how to convert it, for a file whose first bytes are those of a pickle; nothing is unpickled."""
+    try:
+        with open(path, "rb") as file:
+            _refuse_objects(path, file.read(_HEAD))
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {reason(error)}") from error
+
+
+def holds_objects(head: bytes) -> bool:
+    """Whether a file begins as a pickle of protocol 2 or later, as torch's zip of one, or as numpy's array of objects.
+
+    >>> holds_objects(b"\\x80\\x04K\\x01."), holds_objects("\\u20ac".encode("utf-8")), holds_objects(b"text")
+    (True, False, False)
+    """
+    is_pickle = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05")
+    is_zip = head.startswith(b"PK\x03\x04")  # no zip is text or safetensors, and nearly all that come here are torch's
+    return is_pickle or is_zip or (head.startswith(b"\x93NUMPY") and b"O'" in head[:_HEAD])
+
+
+_HEAD = 256
+
+
+def _refuse_objects(path: Path, head: bytes) -> None:
+    if holds_objects(head[:_HEAD]):
+        raise UserError(
+            f"{path} is a pickle or a zip of pickles, which may run any code when it is opened, so it never is: where "
+            "it was made, load it with torch.load(…, weights_only=True) and write its tensors with "
+            "safetensors.torch.save_file, or its texts as UTF-8"
+        )
 
 
 def sha256(path: Path) -> str:

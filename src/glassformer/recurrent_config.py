@@ -7,9 +7,13 @@ multiplicative attention after it: three settings of one model.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glassformer.config import TransformerConfig
+from glassformer.config import BOUNDS, MAX_LAYERS, MAX_WIDTH, TransformerConfig, require_special_ids
 from glassformer.errors import UserError
-from glassformer.settings import setting
+from glassformer.settings import require_at_most, setting
+
+RECURRENT_BOUNDS = {"n_layers": MAX_LAYERS, "d_encoder": MAX_WIDTH, "d_decoder": MAX_WIDTH}
+RECURRENT_BOUNDS |= {name: most for name, most in BOUNDS.items() if name not in ("d_model", "n_token_types")}
+"""Sizes beyond these are refused before a module is made."""
 
 Score = Literal["additive", "dot", "general", "scaled_dot"]
 """vᵀtanh(W₁h + W₂s) · hᵀs · hᵀW s · (W₁h)ᵀ(W₂s) / √d_attention, over the values W₃s."""
@@ -78,6 +82,8 @@ class RecurrentConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot make a model."""
+        require_at_most(self, "model", RECURRENT_BOUNDS)
+        require_special_ids(self, self.vocab_size)
         for name in ("n_layers", "d_embedding", "d_encoder", "d_decoder", "max_len"):
             if getattr(self, name) < 1:
                 raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 1")
@@ -98,8 +104,10 @@ class RecurrentConfig:
             )
 
     def _check_attention(self, attention: AttendBefore | AttendAfter) -> None:
-        if attention.d_attention < 0:
-            raise UserError(f"model.attention.d_attention is {attention.d_attention} and must not be negative")
+        if not 0 <= attention.d_attention <= MAX_WIDTH:
+            raise UserError(
+                f"model.attention.d_attention is {attention.d_attention} and must be from 0 to {MAX_WIDTH:,}"
+            )
         if attention.score in ("dot", "general") and attention.d_attention:
             raise UserError(f"model.attention.score {attention.score} has no d_attention: leave it at 0")
         if attention.score == "dot" and self.d_memory != self.d_decoder:

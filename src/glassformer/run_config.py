@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glassformer.config import Stack, TransformerConfig
+from glassformer.config import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.recurrent_config import ModelConfig
 from glassformer.settings import require, setting
 from glassformer.train_config import ParallelConfig, TrainConfig
+
+MAX_BEAM = 10_000  # a thousand times the widest that helps
 
 
 @dataclass(frozen=True)
@@ -164,7 +166,7 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that mean nothing."""
-        require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "be at least 1")
+        require(1 <= self.max_new_tokens <= MAX_LEN, "max_new_tokens", self.max_new_tokens, f"be from 1 to {MAX_LEN:,}")
         require(self.temperature >= 0, "temperature", self.temperature, "not be negative")
         require(self.temperature < float("inf"), "temperature", self.temperature, "be a finite number")
         require(self.top_k >= 0, "top_k", self.top_k, "not be negative (0 = all tokens)")
@@ -189,9 +191,9 @@ class BeamConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that mean nothing."""
-        require(self.beam >= 1, "beam", self.beam, "be at least 1")
+        require(1 <= self.beam <= MAX_BEAM, "beam", self.beam, f"be from 1 to {MAX_BEAM:,}")
         require(abs(self.length_penalty) < float("inf"), "length_penalty", self.length_penalty, "be a finite number")
-        require(self.max_new_tokens >= 1, "max_new_tokens", self.max_new_tokens, "be at least 1")
+        require(1 <= self.max_new_tokens <= MAX_LEN, "max_new_tokens", self.max_new_tokens, f"be from 1 to {MAX_LEN:,}")
         require(0 <= self.max_ratio < float("inf"), "max_ratio", self.max_ratio, "not be negative")
 
 
@@ -310,7 +312,7 @@ class LoraConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that mean nothing."""
-        require(self.rank >= 1, "lora.rank", self.rank, "be at least 1")
+        require(1 <= self.rank <= MAX_WIDTH, "lora.rank", self.rank, f"be from 1 to {MAX_WIDTH:,}")
         require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "be at least 0 and below 1")
 
 

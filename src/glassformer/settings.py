@@ -9,6 +9,7 @@ own tag as `kind: ClassVar[str]`. A field that may be None is left out of TOML, 
 
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 import typing
@@ -17,6 +18,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, cast
 
 from glassformer.errors import UserError
+
+MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has some thousands
+MAX_DOTS = 1000  # the reader takes time with the square of the parts of a dotted key
+_SHOWN = 60  # characters of a wrong value or key that a message repeats
 
 T = TypeVar("T")
 Table = dict[str, Any]
@@ -32,6 +37,14 @@ def require(fine: bool, name: str, value: object, must: str) -> None:
     """`UserError` for a value that means nothing: `train.max_steps is 0 and must be at least 1`."""
     if not fine:
         raise UserError(f"{name} is {value} and must {must}")
+
+
+def require_at_most(config: Any, prefix: str, bounds: Mapping[str, int]) -> None:
+    """`UserError` for a size of a configuration that no machine could hold, or that is a slip of the keyboard."""
+    for name, most in bounds.items():
+        value = getattr(config, name)
+        if value > most:
+            raise UserError(f"{prefix}.{name} is {value:,} and must be at most {most:,}")
 
 
 def setting_doc(field: "dataclasses.Field[Any]") -> str:
@@ -67,7 +80,7 @@ def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
     known = list(dict.fromkeys(key for member in members(kind) for key in known_keys(member)))
     reader = _Reader(where, known)
     if not isinstance(table, Mapping):
-        raise reader.error(f"the configuration must be a table, not {table!r}")
+        raise reader.error(f"the configuration must be a table, not {table!r:.{_SHOWN}}")
     return reader.dataclass(reader.choose(list(members(kind)), table, ""), table, "")
 
 
@@ -135,9 +148,14 @@ def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command li
 
 
 def parse_toml(text: str, where: str) -> Table:
+    """The tables of a TOML text; `UserError` for what is no TOML, and for what a recipe has no use for."""
+    if len(text) > MAX_TOML_CHARACTERS or max(line.count(".") for line in text.split("\n")) > MAX_DOTS:
+        raise UserError(
+            f"{where} is no recipe: it has more than {MAX_TOML_CHARACTERS:,} characters, or {MAX_DOTS} dots in a line"
+        )
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # ValueError: no TOML, or a number of thousands of digits
         raise UserError(f"{where} is not valid TOML: {error}") from error
 
 
@@ -190,6 +208,11 @@ def type_text(kind: Any) -> str:
     return {int: "integer", float: "number", str: "text", bool: "true | false"}.get(kind, str(kind))
 
 
+def _shown(key: str) -> str:
+    """A key as a message repeats it: a few characters, all of them printable."""
+    return key if key.isprintable() and len(key) <= _SHOWN else f"{key!r:.{_SHOWN}}"
+
+
 @dataclass(frozen=True)
 class _Reader:
     """Converts plain values to typed ones; knows where they stand, for the error messages."""
@@ -202,7 +225,7 @@ class _Reader:
 
     def dataclass(self, cls: Any, table: Any, prefix: str) -> Any:
         if not isinstance(table, Mapping):
-            raise self.error(f"{prefix.rstrip('.') or 'the configuration'} must be a table, not {table!r}")
+            raise self.error(f"{prefix.rstrip('.') or 'the configuration'} must be a table, not {table!r:.{_SHOWN}}")
         hints = typing.get_type_hints(cls)
         names = [field.name for field in dataclasses.fields(cls)]
         values = {}
@@ -210,7 +233,7 @@ class _Reader:
             if key == "kind" and hasattr(cls, "kind"):
                 continue
             if key not in names:
-                raise self.error(f"unknown key {prefix}{key}{self.suggestion(prefix + key, prefix, names)}")
+                raise self.error(f"unknown key {prefix}{_shown(key)}{self.suggestion(prefix + key, prefix, names)}")
             values[key] = self.value(hints[key], value, prefix + key)
         return cls(**values)
 
@@ -241,7 +264,7 @@ class _Reader:
             except ValueError:
                 continue
         hint = f"; give its kind as {key}.kind" if tables else ""
-        raise self.error(f"{key} must be {type_text(kind)}, not {str(value)!r}{hint}")
+        raise self.error(f"{key} must be {type_text(kind)}, not {str(value)!r:.{_SHOWN}}{hint}")
 
     def choose(self, tables: list[Any], value: Mapping[str, Any], key: str) -> Any:
         """The member of a tagged union that a table means."""
@@ -254,7 +277,7 @@ class _Reader:
             near = [] if tag is None else difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.4)
             hint = f": did you mean {near[0]}?" if near else f"; known are {', '.join(kinds)}"
             name = f"{key}.kind".lstrip(".")
-            raise self.error(f"{name} {'is missing' if tag is None else f'{str(tag)!r} is unknown'}{hint}")
+            raise self.error(f"{name} {'is missing' if tag is None else f'{str(tag)!r:.{_SHOWN}} is unknown'}{hint}")
         return kinds[tag]
 
     def leaf(self, kind: Any, value: Any) -> Any:
@@ -270,7 +293,7 @@ class _Reader:
             return self.flag(kind, value)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
-        if not isinstance(kind, type) or type(value) is not kind:
+        if not isinstance(kind, type) or type(value) is not kind or value != value:  # NaN is no value of any field
             raise ValueError
         return value
 
@@ -281,8 +304,8 @@ class _Reader:
             return text.lower() == "true"
         if kind is int:
             return int(text.replace(",", "").replace("_", ""))
-        if kind is float:
-            return float(text)
+        if kind is float and not math.isnan(number := float(text)):
+            return number
         if kind is str:
             return str(text)
         raise ValueError

@@ -1,10 +1,14 @@
 """The only constructor of models: it reads the configuration and chooses; forwards branch on None only."""
 
 import functools
+import os
+from contextlib import nullcontext
+from dataclasses import replace
 from typing import Any, overload
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from glassformer import config as c
 from glassformer.errors import UserError
@@ -58,8 +62,38 @@ def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Netw
     """
     if config.vocab_size < 1:
         raise UserError("model.vocab_size is 0: give it, or train with a tokenizer that sets it")
-    with torch.device(device):
-        return _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
+    on_meta = torch.device(device).type == "meta"
+    with torch.device(device), _NothingDrawn() if on_meta else nullcontext():
+        if isinstance(config, RecurrentConfig):
+            recurrent = _recurrent(config)
+            if not on_meta:
+                init_recurrent_weights(recurrent, config)
+            return recurrent
+        model = _transformer(config)
+        if not on_meta:
+            init_weights(model, config)
+        return model
+
+
+def require_memory(config: ModelConfig) -> None:
+    """`UserError` for a model whose weights alone exceed this machine's memory; what is still open counts little."""
+    config = replace(config, vocab_size=config.vocab_size or 1)
+    if isinstance(config, c.TransformerConfig):
+        config = replace(config, head=c.TokenHead())
+    n_bytes = 4 * build_model(config, "meta").n_parameters()
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else n_bytes
+    if n_bytes > there:
+        raise UserError(
+            f"the model's weights take {n_bytes / 2**30:,.0f} GiB in fp32, and this machine has "
+            f"{there / 2**30:,.0f} GiB of memory: make it smaller"
+        )
+
+
+class _NothingDrawn(TorchFunctionMode):
+    """Leaves out drawing a table's weights: the meta device has none, and takes a second to find that out."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return None if func is nn.init.normal_ else func(*args, **(kwargs or {}))
 
 
 def _transformer(config: c.TransformerConfig) -> Transformer:
@@ -78,9 +112,7 @@ def _transformer(config: c.TransformerConfig) -> Transformer:
         decoder = Decoder(*_stack(config, config.decoder, target_table, config.max_len, causal=True, cross=cross))
     table = source_table if target_table is None else target_table
     assert table is not None
-    model = Transformer(config, encoder, decoder, _head(config, table))
-    init_weights(model, config)
-    return model
+    return Transformer(config, encoder, decoder, _head(config, table))
 
 
 def _norm(config: c.TransformerConfig) -> NormFactory:
@@ -181,6 +213,12 @@ def _rotary(positions: c.Positions, d_head: int) -> p.Rotary | None:
     """Positions that turn queries and keys."""
     if not isinstance(positions, c.RotaryPositions):
         return None
+    with torch.device("cpu"):  # the meta device would take a second to work them out, and have none
+        frequencies, attention_factor = _rotary_frequencies(positions, d_head)
+    return p.Rotary(frequencies.to(torch.get_default_device()), attention_factor)
+
+
+def _rotary_frequencies(positions: c.RotaryPositions, d_head: int) -> tuple[Tensor, float]:
     frequencies = p.rotary_frequencies(positions.base, int(d_head * positions.fraction))
     attention_factor = 1.0
     match positions.scaling:
@@ -190,7 +228,7 @@ def _rotary(positions: c.Positions, d_head: int) -> p.Rotary | None:
             frequencies = p.llama3_scaled(frequencies, factor, low, high, original)
         case c.YarnScaling(factor, original, fast, slow):
             frequencies, attention_factor = p.yarn_scaled(frequencies, positions.base, factor, original, fast, slow)
-    return p.Rotary(frequencies, attention_factor)
+    return frequencies, attention_factor
 
 
 def _score_bias(positions: c.Positions, n_heads: int, causal: bool) -> nn.Module | None:
@@ -243,9 +281,7 @@ def _recurrent(config: RecurrentConfig) -> RecurrentModel:
     if config.bidirectional or config.d_encoder != config.d_decoder:
         bridge = Bridge(config.d_memory, config.d_decoder, config.n_layers, has_cell=config.cell == "lstm")
     output = TokenLogits(config.d_readout, config.vocab_size, tied_to=target_table if config.tie_output else None)
-    model = RecurrentModel(config, encoder, bridge, _recurrent_decoder(config, target_table), output)
-    init_recurrent_weights(model, config)
-    return model
+    return RecurrentModel(config, encoder, bridge, _recurrent_decoder(config, target_table), output)
 
 
 def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> RecurrentDecoder:

@@ -30,8 +30,9 @@ class LoraLinear(nn.Linear):
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         self.scale, self.dropout = alpha / rank, dropout
-        self.lora_a = nn.Parameter(torch.randn(rank, base.in_features).to(base.weight) / math.sqrt(rank))
-        self.lora_b = nn.Parameter(torch.zeros(base.out_features, rank).to(base.weight))
+        drawn = torch.randn(rank, base.in_features, device=base.weight.device)
+        self.lora_a = nn.Parameter(drawn.to(base.weight) / math.sqrt(rank))
+        self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
         self.train(base.training)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from safetensors.torch import load_file
 from torch import Tensor
 
 from glassformer import files
 from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import WEIGHTS, save_tensors
+from glassformer.store.model_directory import WEIGHTS
+from glassformer.store.tensors import read_tensors, save_tensors
 
 FOLDER = "checkpoints"
 STATE = "training_state/state.json"
@@ -61,24 +61,26 @@ def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state
 
 def load_numbers(checkpoint: Path) -> dict[str, Any]:
     """The numbers of a training state alone."""
-    numbers: dict[str, Any] = files.read_json(checkpoint / STATE)
+    numbers = files.read_json(checkpoint / STATE)
+    if not isinstance(numbers, dict):
+        raise UserError(f"{checkpoint / STATE} must be a table of numbers")
     return numbers
 
 
 def load_state(checkpoint: Path) -> TrainingState:
     """The training state of a checkpoint whose manifest has been verified."""
-    average = checkpoint / AVERAGE
+    manifest = Manifest.read(checkpoint)
+    manifest.require(checkpoint, [STATE, OPTIMIZER])
     return TrainingState(
         load_numbers(checkpoint),
-        load_file(checkpoint / OPTIMIZER),
-        load_file(average) if average.exists() else None,
+        read_tensors(checkpoint / OPTIMIZER),
+        read_tensors(checkpoint / AVERAGE) if AVERAGE in manifest.entries else None,
     )
 
 
 def weights_path(checkpoint: Path) -> Path:
     """The weights that training goes on from: the model's own, unless that holds their average."""
-    unaveraged = checkpoint / UNAVERAGED
-    return unaveraged if unaveraged.exists() else checkpoint / WEIGHTS
+    return checkpoint / (UNAVERAGED if UNAVERAGED in Manifest.read(checkpoint).entries else WEIGHTS)
 
 
 def steps(run_folder: Path) -> list[int]:

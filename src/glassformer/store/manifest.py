@@ -11,6 +11,8 @@ from glassformer.errors import UserError
 
 FORMAT_VERSION = 1
 NAME = "manifest.json"
+KINDS = ("model", "checkpoint")
+MAX_FILES = 1000  # a checkpoint has about ten
 
 
 @dataclass(frozen=True)
@@ -34,26 +36,38 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
+        """What the manifest of a folder says; `UserError` where there is none, or one that says what none can."""
         path = folder / NAME
         if not path.exists():
+            _refuse_pickles_in(folder)
             raise UserError(f"{folder} is not a model directory: it has no {NAME}")
         value: Any = files.read_json(path)
         try:
             if value["format_version"] > FORMAT_VERSION:
-                raise UserError(f"{path} is of a newer format ({value['format_version']}): update glassformer")
+                raise UserError(f"{path} is of a newer format ({value['format_version']!s:.20}): update glassformer")
             if value.pop("sha256", None) != _digest(value):
                 raise ValueError("it is not what was written")
-            entries = {str(name): (int(entry["bytes"]), str(entry["sha256"])) for name, entry in value["files"].items()}
-            return cls(str(value["kind"]), int(value["step"]), entries)
+            if len(value["files"]) > MAX_FILES:
+                raise ValueError(f"it names {len(value['files']):,} files")
+            entries = {name: (_count(entry["bytes"]), str(entry["sha256"])) for name, entry in value["files"].items()}
+            if value["kind"] not in KINDS:
+                raise ValueError(f"its kind is {str(value['kind'])!r:.20}, and there are {', '.join(KINDS)}")
+            return cls(value["kind"], _count(value["step"]), entries)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is damaged: {error}") from error
+
+    def require(self, folder: Path, names: list[str]) -> None:
+        """`UserError` naming the first file that a folder must have and the manifest does not vouch for."""
+        for name in names:
+            if name not in self.entries:
+                raise UserError(f"{folder} is not a whole {self.kind}: its manifest has no {name}")
 
     def verify(self, folder: Path) -> None:
         """`UserError` naming the first file that is missing or not the one that was written."""
         for name, (size, digest) in self.entries.items():
             path = folder / name
-            if folder.resolve() not in path.resolve().parents:
-                raise UserError(f"{folder / NAME} names {name}, which is outside of the folder")
+            if not _is_inside(path, folder):
+                raise UserError(f"{folder / NAME} names {_shown(name)}, which is outside of the folder")
             if not path.is_file():
                 raise UserError(f"{folder} is damaged: {name} is missing")
             try:
@@ -62,6 +76,32 @@ class Manifest:
                 raise UserError(f"cannot read {path}: {files.reason(error)}") from error
             if not agrees:
                 raise UserError(f"{folder} is damaged: {name} is not the file that was written")
+
+
+def _is_inside(path: Path, folder: Path) -> bool:
+    """Whether a path, its links followed, ends below a folder; a name with a NUL ends nowhere."""
+    try:
+        return folder.resolve() in path.resolve().parents
+    except (ValueError, OSError, RuntimeError):  # RuntimeError: links in a circle
+        return False
+
+
+def _shown(name: str) -> str:
+    return name if name.isprintable() else repr(name)
+
+
+def _count(value: Any) -> int:
+    """A step, or a size in bytes."""
+    if type(value) is not int or not 0 <= value < 1 << 53:
+        raise ValueError(f"{str(value)!r:.40} is neither a step nor a number of bytes")
+    return value
+
+
+def _refuse_pickles_in(folder: Path) -> None:
+    """Says how to convert what others keep their weights in."""
+    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if path.is_file():
+            files.refuse_objects(path)
 
 
 def _digest(value: dict[str, Any]) -> str:

@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from glassformer import files
@@ -22,7 +20,7 @@ from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import BeamConfig, GenerationConfig, Run
 from glassformer.settings import from_dict, from_union, parse_toml, to_dict, to_toml
 from glassformer.store.manifest import Manifest
-from glassformer.store.shards import held
+from glassformer.store.tensors import fill, require_fit, save_tensors
 from glassformer.tokenization.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -59,39 +57,11 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: x.detach().contiguous() for name, x in (parameters | buffers).items()}
 
 
-def save_tensors(tensors: dict[str, Tensor] | Path, path: Path) -> None:
-    """Writes safetensors, or puts a file of them in place that several processes have written (`store.shards`).
-
-    A full disk is the user's to know.
-    """
-    try:
-        if isinstance(tensors, Path):
-            os.replace(tensors, path)
-            return
-        save_file(tensors, path, metadata={"format": "pt"})
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"cannot write {path}: {error}; nothing of it is kept") from error
-
-
 def load_weights(network: nn.Module, path: Path) -> None:
-    """Fills a network from safetensors; every name and shape must fit, and what does not is listed."""
-    try:
-        stored = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path} cannot be read: {error}") from error
+    """Fills a network from safetensors; every name, shape and dtype must fit, and what does not is listed."""
     wanted = weights_of(network)
-    problems = [f"{name} is missing" for name in wanted if name not in stored]
-    problems += [f"{name} is not part of this model" for name in stored if name not in wanted]
-    problems += [
-        f"{name} has shape {tuple(stored[name].shape)} and not {tuple(x.shape)}"
-        for name, x in wanted.items()
-        if name in stored and stored[name].shape != x.shape
-    ]
-    if problems:
-        raise UserError(f"{path} does not fit {CONFIG}: {'; '.join(problems[:8])}")
-    with torch.no_grad():
-        for name, x in wanted.items():
-            x.copy_(held(stored[name], x))
+    require_fit(wanted, path)
+    fill(wanted, path)
 
 
 def write_model_files(
@@ -165,6 +135,7 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     if not folder.exists():
         raise UserError(f"no such model directory: {folder}")
     if not folder.is_dir():
+        files.refuse_objects(folder)
         raise UserError(f"{folder} is a file, and a model directory is needed")
     manifest = Manifest.read(folder)
     try:
@@ -173,24 +144,21 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
         checkpoints = folder / "checkpoints"
         hint = f"; an intact state may be in {checkpoints}" if checkpoints.is_dir() else ""
         raise UserError(f"{error}{hint}") from error
-    for name in MODEL_FILES:
-        if name not in manifest.entries:
-            raise UserError(f"{folder} is not a whole model directory: its manifest has no {name}")
+    manifest.require(folder, MODEL_FILES)
     config: ModelConfig = from_union(ModelConfig, files.read_json(folder / CONFIG), str(folder / CONFIG))
-    tokenizer, source_tokenizer = read_tokenizers(folder)
+    tokenizer, source_tokenizer = read_tokenizers(folder, manifest)
     for side, n_tokens, n_rows in (
         ("tokenizer", tokenizer.vocab_size, config.vocab_size),
         ("source tokenizer", source_tokenizer.vocab_size if source_tokenizer else 0, config.source_vocab_size),
     ):
         if n_tokens > n_rows:
             raise UserError(f"{folder}: the {side} has {n_tokens} tokens and the model only {n_rows}")
-    run, labels = read_run(folder), read_labels(folder)
+    run, labels = read_run(folder), read_labels(folder, manifest)
     n_labels = getattr(getattr(config, "head", None), "n_labels", len(labels))
     if labels and len(labels) != n_labels:
         raise UserError(f"{folder}: {LABELS} has {len(labels)} names and the model's head {n_labels} labels")
-    network = build_model(config, device)
-    if run.lora is not None:
-        add_lora(network, run.lora.targets, run.lora.rank, run.lora.alpha, run.lora.dropout)
+    require_fit(weights_of(_network(config, run, "meta")), folder / WEIGHTS)  # before any memory is asked for
+    network = _network(config, run, device)
     load_weights(network, folder / WEIGHTS)
     network.eval()
     return StoredModel(
@@ -205,20 +173,29 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     )
 
 
-def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer | None]:
+def _network(config: ModelConfig, run: Run, device: str | torch.device) -> Network:
+    network = build_model(config, device)
+    if run.lora is not None:
+        add_lora(network, run.lora.targets, run.lora.rank, run.lora.alpha, run.lora.dropout)
+    return network
+
+
+def read_tokenizers(folder: Path, manifest: Manifest) -> tuple[Tokenizer, Tokenizer | None]:
     """The tokenizer of a model directory, and that of the source where it has its own."""
-    of_source = folder / SOURCE_TOKENIZER
-    return Tokenizer.load(folder / TOKENIZER), Tokenizer.load(of_source) if of_source.exists() else None
+    tokenizer = Tokenizer.load(folder / TOKENIZER)
+    return tokenizer, Tokenizer.load(folder / SOURCE_TOKENIZER) if SOURCE_TOKENIZER in manifest.entries else None
 
 
-def read_labels(folder: Path) -> tuple[str, ...]:
+def read_labels(folder: Path, manifest: Manifest) -> tuple[str, ...]:
     """Names of classes or tags, by number; empty where the model has none."""
     path = folder / LABELS
-    if not path.exists():
+    if LABELS not in manifest.entries:
         return ()
     names = files.read_json(path)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{path} must be a list of names")
+    if len(set(names)) < len(names):
+        raise UserError(f"{path} has a name twice: each number needs its own")
     return tuple(names)
 
 

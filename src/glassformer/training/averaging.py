@@ -6,14 +6,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from glassformer import files
 from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files, save_tensors
+from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files
 from glassformer.store.shards import held
+from glassformer.store.tensors import read_tensors, save_tensors
 
 _N_UPDATES = "n_updates"
 _PREFIX = "average/"
@@ -70,8 +70,8 @@ class ExponentialAverage:
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `state_tensors`; `UserError` when the tensors are those of another model."""
         self._refuse_while_swapped("load")
-        expected = {name: tensor.shape for name, tensor in self.state_tensors().items()}
-        if expected != {name: tensor.shape for name, tensor in tensors.items()}:
+        expected = {name: (x.shape, x.dtype) for name, x in self.state_tensors().items()}
+        if expected != {name: (x.shape, x.dtype) for name, x in tensors.items()} or tensors[_N_UPDATES] < 0:
             raise UserError(
                 "the moving average in the checkpoint is not of this model: "
                 "resume with the configuration that the checkpoint was made with"
@@ -110,7 +110,7 @@ def average_directories(folders: Sequence[Path], out: Path) -> None:
         for name in alike:
             if manifest.entries.get(name) != manifests[-1].entries[name]:
                 raise UserError(f"{folder} and {last} have another {name}: only checkpoints of one model have a mean")
-    weights = average_state_dicts(load_file(folder / WEIGHTS) for folder in folders)
+    weights = average_state_dicts(read_tensors(folder / WEIGHTS) for folder in folders)
     with files.new_folder(out) as temporary:
         for name in names:
             if name != WEIGHTS:

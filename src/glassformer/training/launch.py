@@ -14,14 +14,15 @@ from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
-from glassformer.models.build import Network, build_model
+from glassformer.models.build import Network, build_model, require_memory
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import DataConfig, LabelData, PairData, Run, TextData
 from glassformer.settings import apply_flags
 from glassformer.store import checkpoint, lock
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
-from glassformer.store.model_directory import read_run, read_tokenizers, write_model_files
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import MODEL_FILES, read_run, read_tokenizers, write_model_files
 from glassformer.training import metrics_log
 from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.fine_tuning import layer_scales
@@ -29,6 +30,7 @@ from glassformer.training.label_task import LabelMaterial
 from glassformer.training.material import Material, Tokenizers
 from glassformer.training.pair_task import PairMaterial
 from glassformer.training.parallel import Ranks, is_first, is_several, own_device, processes, was_restarted
+from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
 from glassformer.training.saving import differing
 from glassformer.training.starting import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
@@ -61,6 +63,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     start = read_start(run)
     if start is not None:
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(Path(str(run.init.path)).absolute())))
+    require_memory(run.model)
     material = material_of(run)
     material.check(run)
     device = own_device(choose_device(run.train.device))
@@ -155,13 +158,16 @@ def replay(folder: Path, reporter: LaunchReporter) -> Replay:
 
 def _rebuilt(of: Path, run: Run, folder: Path, reporter: LaunchReporter, device: torch.device, ranks: Ranks) -> Trainer:
     """The trainer of a run as one of its checkpoints describes it, before its first step."""
+    manifest = Manifest.read(of)
+    manifest.require(of, [*MODEL_FILES, checkpoint.STATE])
+    require_memory(run.model)
     material = material_of(run)
-    if checkpoint.load_numbers(of)["data_digest"] != material.digest:
+    if read_progress(of).data_digest != material.digest:
         raise UserError(
             f"the text of {material.name} is not the one that {folder} was trained on: put the old text back, or "
             "start a new run"
         )
-    tokenizers = Tokenizers(*read_tokenizers(of))
+    tokenizers = Tokenizers(*read_tokenizers(of, manifest))
     with ranks.first_alone():
         prepared = material.prepare(run, tokenizers, reporter)
     network = build_model(run.model)

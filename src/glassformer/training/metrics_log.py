@@ -49,15 +49,18 @@ class MetricsLog:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The whole lines of a metrics file; a last line cut short by a crash is left out."""
+    """The lines of a metrics file up to the first that is none: the last one, where a crash cut it short."""
     if not path.exists():
         return []
     lines = []
     for text in files.read_text(path, max_bytes=1 << 30).splitlines():
         try:
-            lines.append(json.loads(text))
-        except json.JSONDecodeError:
+            line = files.parse_json(text)
+        except ValueError:
             break
+        if not isinstance(line, dict) or type(line.get("step")) is not int:
+            break
+        lines.append(line)
     return lines
 
 

@@ -4,7 +4,7 @@ import math
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,19 +19,16 @@ from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mo
 from glassformer.objectives.objective import Objective
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.store.model_directory import WEIGHTS, has_weights_of, load_weights, publish, save_tensors, weights_of
+from glassformer.store.model_directory import WEIGHTS, has_weights_of, load_weights, publish, weights_of
 from glassformer.store.shards import own
+from glassformer.store.tensors import save_tensors
 from glassformer.train_config import PlateauSchedule, TrainConfig
 from glassformer.training.averaging import ExponentialAverage, average_directories
 from glassformer.training.metrics_log import MetricsLog
-from glassformer.training.optimizers import (
-    build_optimizer,
-    load_state_tensors,
-    set_learning_rates,
-    state_tensors,
-)
+from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.parallel import Ranks
 from glassformer.training.progress import Clock, Progress, made_with
+from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import Reporter
 from glassformer.training.saving import KeepsLast, Saver, Snapshot, WriteModel, publish_step
 from glassformer.training.schedules import Plateau, schedule_factor
@@ -114,7 +111,7 @@ class Trainer:
     def restore(self, folder: Path) -> None:
         """Continues from a verified checkpoint, exactly."""
         state = checkpoint.load_state(folder)
-        self.progress = Progress(**state.numbers | {"made_with": self.progress.made_with})
+        self.progress = replace(read_progress(folder), made_with=self.progress.made_with)
         load_weights(self.network, checkpoint.weights_path(folder))
         assert isinstance(state.optimizer, dict) and not isinstance(state.average, Path)
         load_state_tensors(self.optimizer, state.optimizer)

@@ -1,0 +1,154 @@
+"""Safetensors files: written, and read after their header has been held to what it must be.
+
+A file is eight bytes with the length of the header, the header (JSON: name → dtype, shape, begin and end of its
+bytes), and the bytes of all tensors one after another. The header says all sizes, so that whatever does not fit is
+known, and listed, before any memory is asked for.
+"""
+
+import math
+import os
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from glassformer import files
+from glassformer.errors import UserError
+from glassformer.store.shards import held
+
+DTYPES = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "BOOL": torch.bool,
+}
+"""Those that weights and training states have, by the names of the header."""
+MAX_LISTED = 8
+"""Problems of a file that a message lists; more are counted."""
+
+
+@dataclass(frozen=True)
+class StoredShape:
+    """What a header says of a tensor."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def save_tensors(tensors: dict[str, Tensor] | Path, path: Path) -> None:
+    """Writes safetensors, or puts a file of them in place that several processes have written (`store.shards`).
+
+    A full disk is the user's to know.
+    """
+    try:
+        if isinstance(tensors, Path):
+            os.replace(tensors, path)
+            return
+        save_file(tensors, path, metadata={"format": "pt"})
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"cannot write {path}: {error}; nothing of it is kept") from error
+
+
+def read_shapes(path: Path) -> dict[str, StoredShape]:
+    """The tensors of a file by name, from its header alone; `UserError` for a header that contradicts itself."""
+    files.refuse_objects(path)
+    try:
+        with open(path, "rb") as file:
+            (n_header,) = struct.unpack("<Q", file.read(8))
+            if n_header > files.MAX_JSON_BYTES:
+                raise ValueError(f"its header would have {n_header:,} bytes, more than {files.MAX_JSON_BYTES:,}")
+            header = files.parse_json(file.read(n_header).decode("utf-8"))
+        if not isinstance(header, dict):
+            raise ValueError("its header is no table of tensors")
+        header.pop("__metadata__", None)
+        end_of = {name: _extent(name, entry) for name, entry in header.items()}
+        _require_no_gap(end_of, path.stat().st_size - 8 - n_header)
+    except (ValueError, struct.error, OSError) as error:
+        said = files.reason(error) if isinstance(error, OSError) else error
+        raise UserError(f"{path} cannot be read: {said}") from error
+    return {name: StoredShape(DTYPES[entry["dtype"]], tuple(entry["shape"])) for name, entry in header.items()}
+
+
+def _extent(name: str, entry: Any) -> tuple[int, int]:
+    """Where the bytes of a tensor begin and end; `ValueError` when its dtype and shape are not theirs."""
+    shown = f"{name:.80}"
+    if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
+        raise ValueError(f"{shown} is not told by dtype, shape and data_offsets")
+    if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
+        raise ValueError(f"{shown} is of dtype {str(entry['dtype'])!r:.20}; known are {', '.join(DTYPES)}")
+    for what in ("shape", "data_offsets"):
+        if not isinstance(entry[what], list) or not all(type(n) is int and n >= 0 for n in entry[what]):
+            raise ValueError(f"{shown} has {what} {str(entry[what])!r:.60}, which must be whole numbers")
+    if len(entry["shape"]) > 8 or len(entry["data_offsets"]) != 2:
+        raise ValueError(f"{shown} has {len(entry['shape'])} dimensions and {len(entry['data_offsets'])} offsets")
+    begin, end = entry["data_offsets"]
+    n_bytes = math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
+    if end - begin != n_bytes:
+        raise ValueError(
+            f"{shown} has offsets {begin} to {end}, and its shape {entry['shape']} takes {n_bytes:,} bytes"
+        )
+    return begin, end
+
+
+def _require_no_gap(extents: Mapping[str, tuple[int, int]], n_bytes: int) -> None:
+    at = 0
+    for name, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
+        if begin != at:
+            raise ValueError(f"{name:.80} {'overlaps the tensor before it' if begin < at else 'follows a gap'}")
+        at = end
+    if at != n_bytes:
+        raise ValueError(f"its tensors take {at:,} bytes and it has {n_bytes:,}")
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """All tensors of a file."""
+    read_shapes(path)
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
+
+
+def require_fit(wanted: Mapping[str, Tensor], path: Path) -> None:
+    """`UserError` that lists which tensors of a file are missing, extra, or of another shape or dtype than a model's.
+
+    The model may be on the meta device. A narrower float fits, since it is taken over exactly.
+    """
+    stored = read_shapes(path)
+    problems = [f"{name} is missing" for name in wanted if name not in stored]
+    problems += [f"{name:.80} is not part of this model" for name in stored if name not in wanted]
+    for name, own in wanted.items():
+        other = stored.get(name)
+        if other is None:
+            continue
+        if other.shape != tuple(own.shape):
+            problems.append(f"{name} has shape {other.shape} and not {tuple(own.shape)}")
+        elif not (other.dtype == own.dtype or _is_narrower(other.dtype, own.dtype)):
+            problems.append(f"{name} is of {other.dtype} and not {own.dtype}".replace("torch.", ""))
+    if problems:
+        more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
+        raise UserError(f"{path} does not fit the model: {'; '.join(problems[:MAX_LISTED])}{more}")
+
+
+def _is_narrower(dtype: torch.dtype, other: torch.dtype) -> bool:
+    floats = dtype.is_floating_point and other.is_floating_point
+    return floats and torch.promote_types(dtype, other) == other
+
+
+def fill(wanted: Mapping[str, Tensor], path: Path) -> None:
+    """Copies the tensors of a file, one at a time, into those of a model, which it has been found to fit."""
+    try:
+        with torch.no_grad(), safe_open(path, framework="pt") as stored:
+            for name, x in wanted.items():
+                x.copy_(held(stored.get_tensor(name), x))
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from error
