@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal
 from glassformer.errors import UserError
 from glassformer.settings import require_at_most, setting
 
-MAX_LAYERS = 10_000  # ten times the deepest that was ever trained
+MAX_LAYERS = 1000  # as many as the deepest that was ever trained (Wang 2022)
 MAX_WIDTH = 1 << 20  # sixty times the widest
 MAX_LEN = 1 << 24  # fp32 counts positions exactly up to here
 MAX_VOCAB = 1 << 24  # sixty times the largest vocabulary in use

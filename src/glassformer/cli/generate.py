@@ -137,9 +137,9 @@ def _prompts(source: str) -> Iterator[str]:
             continue
         where = f"line {number} of {'standard input' if source == '-' else source}"
         try:
-            record = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f'{where} is not JSON ({error.msg}); each line must be {{"prompt": "…"}}') from error
+            record = files.parse_json(line)
+        except ValueError as error:
+            raise UserError(f'{where} is not JSON ({error}); each line must be {{"prompt": "…"}}') from error
         if not isinstance(record, dict) or not isinstance(record.get("prompt"), str):
             raise UserError(f'{where} has no text field "prompt"')
         yield record["prompt"]

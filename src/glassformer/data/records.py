@@ -6,7 +6,6 @@ A record knows where it stands, so that every mistake in it is named with its pl
 import csv
 import hashlib
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -163,8 +162,8 @@ def _of_jsonl(path: Path, wanted: Wanted) -> Iterator[Record]:
 
 def _object(line: str, where: str) -> Mapping[str, Any]:
     try:
-        record = json.loads(line)
-    except (ValueError, RecursionError) as error:  # ValueError: no JSON, or a number of thousands of digits
+        record = files.parse_json(line)
+    except ValueError as error:
         raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object a line") from error
     if not isinstance(record, dict):
         raise UserError(f"{where} is not an object with fields")

@@ -190,9 +190,19 @@ def _files_in(folder: Path, counts: Counts) -> list[Path]:
         subfolders[:] = [name for name in subfolders if not name.startswith(".")]
         for path in (Path(where, name) for name in names if not name.startswith(".")):
             (texts if path.suffix.lower() in FOLDER_SUFFIXES else counts.other_files).append(path)
+    for path in texts:
+        _require_inside(path, folder)
     if not texts:
         raise UserError(f"{folder} holds no .txt or .jsonl file; name the files, or another folder")
     return sorted(texts, key=lambda path: path.relative_to(folder).parts)
+
+
+def _require_inside(path: Path, folder: Path) -> None:
+    """A folder may be somebody else's: a link in it must not fetch other files, nor a pipe wait for ever."""
+    if path.is_symlink() and folder.resolve() not in path.resolve().parents:
+        raise UserError(f"{path} is a link out of {folder}: name its target beside the folder, or copy it")
+    if not path.is_file():
+        raise UserError(f"{path} is no ordinary file: take it out of {folder}")
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
@@ -216,6 +226,8 @@ def _text_blocks(path: Path, counts: Counts) -> Iterator[str]:
             text = decoder.decode(block, final=not block)
         except UnicodeDecodeError as error:
             raise _not_utf8(path, error, offset - waiting, line) from error
+        if (place := block.find(b"\0")) >= 0:
+            raise files.nul_error(path, offset + place, line + block.count(b"\n", 0, place))
         if at_start and text:
             text, at_start = text.removeprefix("\ufeff"), False
         offset += len(block)
@@ -232,7 +244,8 @@ def _unix_lines(text: str, counts: Counts) -> str:
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError, offset: int, line: int) -> UserError:
-    """`offset` and `line` are those of the first byte that the decoder was given."""
+    """`offset` and `line` are those of the first byte that the decoder was given; a pickle is called one."""
+    files.refuse_objects(path)
     line += error.object.count(b"\n", 0, error.start)
     return UserError(
         f"{path} is not UTF-8: byte {error.object[error.start]:#04x} at offset {offset + error.start} "
@@ -246,8 +259,8 @@ def _jsonl_records(path: Path, text_field: str, counts: Counts) -> Iterator[str]
         if not line.strip():
             continue
         try:
-            record = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
+            record = files.parse_json(line)
+        except ValueError as error:
             raise UserError(f"{path}:{number} is not JSON: {error}; a jsonl file has one object a line") from error
         if not isinstance(record, dict):
             raise UserError(f'{path}:{number} is not an object; every line must look like {{"{text_field}": "..."}}')

@@ -34,6 +34,7 @@ T = TypeVar("T")
 
 FORMAT_VERSION = 1
 SIDECAR = "tokens.json"
+DTYPES = ("<u2", "<u4")
 BATCH_CHARACTERS = 1 << 20  # encoded at once: enough for every core, little for the memory
 _NAMES: dict[Side, str] = {"train": "the training text", "valid": "the validation text"}
 
@@ -195,7 +196,7 @@ def content_hash(value: Any) -> str:
 
 
 def id_dtype(vocab_size: int) -> str:
-    return "<u2" if vocab_size <= 1 << 16 else "<u4"
+    return DTYPES[vocab_size > 1 << 16]
 
 
 def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], dtype: str) -> dict[str, Any]:
@@ -253,6 +254,9 @@ def await_streams(open_folder: Callable[[], T | None], folder: Path) -> T:
 
 def _open_stream(folder: Path, stem: str, described: dict[str, Any], name: str) -> TokenFile:
     paths = _stream_paths(folder, stem)
+    counts = (described["n_bytes"], described["n_characters"])
+    if described["dtype"] not in DTYPES or any(type(count) is not int for count in counts):
+        raise ValueError(f"{folder / SIDECAR} does not describe {stem}")
     for path in paths:
         written = described["files"][path.name]
         if path.stat().st_size != written["n_bytes"] or files.sha256(path) != written["sha256"]:

@@ -34,7 +34,7 @@ The same character in a text is read as U+FFFD (the replacement character), so t
 of a word.
 """
 
-_WORD_END = r"(?<=\S)(?=\s|\z)"
+WORD_END = r"(?<=\S)(?=\s|\z)"
 
 
 def byte_characters() -> list[str]:
@@ -92,7 +92,7 @@ def pipeline(flavour: Flavour) -> Pipeline:
         return Pipeline(None, pre_tokenizers.Whitespace(), None)
     if flavour == "word":
         mark_word_ends = normalizers.Sequence(
-            [normalizers.Replace(END_OF_WORD, "\ufffd"), normalizers.Replace(Regex(_WORD_END), END_OF_WORD)]
+            [normalizers.Replace(END_OF_WORD, "\ufffd"), normalizers.Replace(Regex(WORD_END), END_OF_WORD)]
         )
         # A space for each mark, except the one at the very end.
         return Pipeline(mark_word_ends, pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder(suffix=END_OF_WORD))

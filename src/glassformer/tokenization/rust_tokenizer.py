@@ -114,7 +114,7 @@ def check_special_tokens(special_tokens: Sequence[str]) -> None:
 def check(
     vocab: Mapping[str, int],
     merges: Iterable[tuple[str, str]],
-    special_tokens: Collection[str],
+    special_tokens: Sequence[str],
     unknown: str | None,
     flavour: Flavour,
     frequencies: Sequence[int] | None,
@@ -124,8 +124,12 @@ def check(
         raise UserError("its ids are not 0, 1, 2 … without a gap, so no embedding can have one row for each")
     if len(vocab) == len(special_tokens):
         raise UserError("its vocabulary has no ordinary token")
+    check_special_tokens(special_tokens)
     if flavour == "byte" and (missing := set(BYTE_TO_CHARACTER) - vocab.keys()):
         raise UserError(f"it lacks {len(missing)} of the 256 bytes, so some text would be lost")
+    ordinary = "".join(vocab.keys() - set(special_tokens))
+    if flavour == "byte" and (others := set(ordinary) - set(BYTE_TO_CHARACTER)):
+        raise UserError(f"it has tokens with {min(others)!r}, which stands for no byte")
     if unknown is not None and unknown not in special_tokens:
         raise UserError(f"its unknown token {unknown} is not one of its special tokens")
     if frequencies is not None and len(frequencies) != len(vocab):

@@ -37,6 +37,7 @@ from glassformer.errors import UserError
 from glassformer.tokenization.bpe import Progress, learn_bpe
 from glassformer.tokenization.decoding import TextStream, readable, token_bytes
 from glassformer.tokenization.explain import Explanation
+from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, check_file
 from glassformer.tokenization.padding import Side, pad
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, END_OF_WORD, Flavour, check_text, count_chunks
 from glassformer.tokenization.reference import ReferenceEncoder
@@ -145,7 +146,7 @@ class Tokenizer:
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
         """Reads a `tokenizer.json`; `UserError` naming the file when it is none, or one of another kind."""
-        text = files.read_text(path)
+        text = files.read_text(path, MAX_TOKENIZER_BYTES)
         try:
             return cls.from_json(text)
         except UserError as error:
@@ -157,14 +158,16 @@ class Tokenizer:
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
-        """The inverse of `to_json`."""
+        """The inverse of `to_json`; `UserError` for a text that is no tokenizer, or one that is not read here."""
         try:
-            frequencies = json.loads(text)["model"].get("frequencies")
-            frequencies = None if frequencies is None else [int(n) for n in frequencies]
+            description = files.parse_json(text)
+            check_file(description)
             rust = tokenizers.Tokenizer.from_str(text)
-        except Exception as error:  # the Rust library raises just that
-            raise UserError(f"it is not a whole tokenizer.json ({error})") from error
-        return cls(rust, frequencies)
+        except (UserError, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # the Rust library raises just `Exception`, and what is none when it panics
+            raise UserError(f"it is not a whole tokenizer.json ({error!s:.200})") from error
+        return cls(rust, description["model"].get("frequencies"))
 
     def to_json(self) -> str:
         """The text of `tokenizer.json`, with `frequencies` beside the vocabulary, which other readers pass over."""
