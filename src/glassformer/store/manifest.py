@@ -68,12 +68,12 @@ class Manifest:
             path = folder / name
             if not _is_inside(path, folder):
                 raise UserError(f"{folder / NAME} names {_shown(name)}, which is outside of the folder")
-            if not path.is_file():
-                raise UserError(f"{folder} is damaged: {name} is missing")
             try:
+                if not path.is_file():
+                    raise UserError(f"{folder} is damaged: {_shown(name)} is missing")
                 agrees = path.stat().st_size == size and files.sha256(path) == digest
             except OSError as error:
-                raise UserError(f"cannot read {path}: {files.reason(error)}") from error
+                raise UserError(f"cannot read {_shown(name)} in {folder}: {files.reason(error)}") from error
             if not agrees:
                 raise UserError(f"{folder} is damaged: {name} is not the file that was written")
 
@@ -87,7 +87,7 @@ def _is_inside(path: Path, folder: Path) -> bool:
 
 
 def _shown(name: str) -> str:
-    return name if name.isprintable() else repr(name)
+    return name if name.isprintable() and len(name) < 256 else f"{name!r:.80}"
 
 
 def _count(value: Any) -> int:

@@ -1,0 +1,239 @@
+"""Data as it comes: whatever its bytes are, it is read rightly, or a sentence names the place (fault 20)."""
+
+import json
+import random
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer import api
+from glassformer.data.corpus import Corpus
+from glassformer.data.label_files import Dropped as DroppedLabels
+from glassformer.data.labels import read_labels
+from glassformer.data.pair_files import Dropped as DroppedPairs
+from glassformer.data.pair_tokens import prepare_pairs
+from glassformer.data.pairs import PairCorpus, read_pairs
+from glassformer.data.sources import read_documents
+from glassformer.data.tokens import prepare
+from glassformer.errors import UserError
+from glassformer.run_config import LabelData, PairData
+from glassformer.store import checkpoint
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.launch import Outcome
+from runs import made_up_text, write_pairs
+
+from .hostile import refused
+from .tally import count, record
+
+LINES = made_up_text(40).splitlines()
+TAGS = LabelData(outputs="tags", text_field="words", label_field="tags")
+
+READERS: dict[str, tuple[Callable[[Path], Any], Callable[[str], str]]] = {
+    ".txt": (lambda path: list(read_documents([path])), lambda line: line),
+    ".jsonl": (lambda path: list(read_documents([path])), lambda line: json.dumps({"text": line}, ensure_ascii=False)),
+    ".tsv": (lambda path: read_pairs(PairData(path=str(path)), DroppedPairs()), lambda line: f"{line}\t{line[::-1]}"),
+    ".csv": (lambda path: read_labels(LabelData(), str(path), DroppedLabels()), lambda line: f'"{line}",{line[:1]}'),
+    ".conll": (
+        lambda path: read_labels(TAGS, str(path), DroppedLabels()),
+        lambda line: line.replace(" ", "\tO\n") + "\tO\n",
+    ),
+}
+"""Each kind of file: how it is read, and a line of it."""
+HEADERS = {".csv": "text,label\n"}
+
+
+def written(suffix: str, lines: list[str] = LINES) -> bytes:
+    line_of = READERS[suffix][1]
+    return (HEADERS.get(suffix, "") + "".join(line_of(line) + "\n" for line in lines)).encode()
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("spoil", ["byte", "nul"])
+def test_fault_20_invalid_utf8_and_nul_are_named_with_their_place(tmp_path: Path, suffix: str, spoil: str) -> None:
+    n, seed = count(5, 50), 20
+    rng = random.Random(seed)
+    whole = written(suffix)
+    ascii_places = [place for place, byte in enumerate(whole) if 32 < byte < 128]
+    path = tmp_path / f"data{suffix}"
+    for _ in range(n):
+        place, data = rng.choice(ascii_places), bytearray(whole)
+        data[place] = 0xFF if spoil == "byte" else 0
+        path.write_bytes(data)
+        line = data.count(b"\n", 0, place) + 1
+        if spoil == "nul" and suffix == ".jsonl":
+            refused(lambda: READERS[suffix][0](path), f"{path.name}:{line} is not JSON")
+        else:
+            what = "is not UTF-8: byte 0xff" if spoil == "byte" else "is no text: it has a NUL"
+            refused(lambda: READERS[suffix][0](path), path.name, what, f"at offset {place}", f"(line {line})")
+    record(20, n, n, str(seed))
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32-be"])
+def test_fault_20_other_encodings_are_never_taken_for_utf8(tmp_path: Path, suffix: str, encoding: str) -> None:
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(written(suffix, ["ab cd", "cd ab"]).decode().encode(encoding))
+    refused(lambda: READERS[suffix][0](path), path.name)
+    record(20, 1, 1, "none")
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("content", [b"", b"\n", b" \r\n\t\n", b"\xef\xbb\xbf"])
+def test_fault_20_an_empty_file_is_named(tmp_path: Path, suffix: str, content: bytes) -> None:
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(content)
+
+    def used() -> None:
+        """What a run does first with it."""
+        if suffix in (".txt", ".jsonl"):
+            _ = Corpus([path]).plan
+        else:
+            READERS[suffix][0](path)
+
+    refused(used, path.name)
+    record(20, 1, 1, "none")
+
+
+@pytest.mark.parametrize("suffix", READERS)
+def test_fault_20_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(written(suffix))
+    plain = READERS[suffix][0](path)
+    path.write_bytes(b"\xef\xbb\xbf" + written(suffix).replace(b"\n", b"\r\n"))
+    assert READERS[suffix][0](path) == plain
+    record(20, 1, 1, "none")
+
+
+@pytest.mark.parametrize("suffix", READERS)
+@pytest.mark.parametrize("words", [True, False])
+def test_fault_20_a_line_of_10_mb_is_read_whole(tmp_path: Path, suffix: str, words: bool) -> None:
+    n = 2_000_000 if suffix == ".conll" and words else 10_000_000  # a line a word, which is slow and no one line
+    line = ("ab cd " * (n // 6)).strip() if words else "ab" * (n // 2)
+    path = tmp_path / f"data{suffix}"
+    path.write_bytes(written(suffix, [line]))
+    begin = time.monotonic()
+    (found,) = READERS[suffix][0](path)
+    assert time.monotonic() - begin < 20
+    if suffix in (".txt", ".jsonl"):
+        assert found == line + ("\n" if suffix == ".txt" else "")
+    elif suffix == ".tsv":
+        assert (found.source, found.target) == (line, line[::-1])
+    else:
+        assert found.text == line if suffix == ".csv" else " ".join(found.words) == line
+    record(20, 1, 1, "none")
+
+
+def test_fault_20_a_line_of_10_mb_becomes_tokens(tmp_path: Path) -> None:
+    path = tmp_path / "data.txt"
+    path.write_text("ab" * 5_000_000)
+    tokenizer = Tokenizer.train(["abab ab"], vocab_size=270, min_frequency=1)
+    begin = time.monotonic()
+    splits = prepare(Corpus([path]), tokenizer, tmp_path / "cache")
+    assert time.monotonic() - begin < 60
+    assert splits.train.n_bytes + splits.valid.n_bytes == 10_000_000
+    assert tokenizer.decode(splits.valid.ids.tolist()) == "ab" * 500_000
+    record(20, 1, 1, "none")
+
+
+@pytest.mark.parametrize("cut", ["source", "target"])
+def test_fault_20_parallel_files_of_unequal_length_are_named_with_both_counts(tmp_path: Path, cut: str) -> None:
+    source, target = write_pairs(tmp_path)
+    shorter = source if cut == "source" else target
+    rng = random.Random(20)
+    lines = shorter.read_text().splitlines(keepends=True)
+    for n in rng.sample(range(1, len(lines)), count(5, 50)):
+        shorter.write_text("".join(lines[:n]))
+        refused(
+            lambda: read_pairs(PairData(source=str(source), target=str(target)), DroppedPairs()),
+            f"{shorter} has {n} lines",
+            "has 80 lines",
+        )
+    record(20, count(5, 50), count(5, 50), "20")
+
+
+@pytest.mark.parametrize("kind", ["text", "pairs"])
+def test_fault_20_a_damaged_shard_of_tokens_is_prepared_anew(tmp_path: Path, kind: str) -> None:
+    n, seed = count(12, 100), 20
+    rng = random.Random(seed)
+    tokenizer = Tokenizer.train(LINES, vocab_size=300)
+    if kind == "text":
+        path = tmp_path / "data.txt"
+        path.write_text("\n".join(LINES), "utf-8")
+
+        def prepared() -> list[Any]:
+            splits = prepare(Corpus([path]), tokenizer, tmp_path / "cache")
+            return [splits.train.ids.copy(), splits.valid.ids.copy(), splits.train.document_starts]
+    else:
+        source, target = write_pairs(tmp_path)
+
+        def prepared() -> list[Any]:
+            corpus = PairCorpus(PairData(source=str(source), target=str(target)))
+            splits = prepare_pairs(corpus, tokenizer, tokenizer, tmp_path / "cache")
+            return [side.ids.copy() for half in (splits.train, splits.valid) for side in (half.source, half.target)]
+
+    whole = prepared()
+    (folder,) = (tmp_path / "cache").iterdir()
+    for _ in range(n):
+        shard = rng.choice([path for path in sorted(folder.iterdir()) if path.stat().st_size])
+        data = bytearray(shard.read_bytes())
+        how = rng.choice(["cut", "flip", "longer", "gone", "other type"])
+        if how == "cut":
+            del data[rng.randrange(len(data)) :]
+        elif how == "flip":
+            data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
+        elif how == "longer":
+            data += b"\0\0"
+        shard.unlink()
+        if how == "other type":
+            shard = folder / "tokens.json"
+            text = shard.read_text() if shard.exists() else "{}"
+            data = bytearray(text.replace('"<u2"', '"|O"').encode())
+        if how != "gone":
+            shard.write_bytes(data)
+        again = prepared()
+        assert all(np.array_equal(x, y) for x, y in zip(whole, again, strict=True)), (shard.name, how)
+    record(20, n, n, str(seed))
+
+
+def test_fault_20_data_that_changed_since_the_checkpoint_stops_a_resume(trained: Outcome, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(trained.folder, tmp_path / "run"))
+    path = Path(str(trained.run.data.path))
+    whole = path.read_bytes()
+    before = (checkpoint.path_of(folder, 20) / checkpoint.STATE).read_bytes()
+    try:
+        for place in (0, len(whole) // 2, len(whole) - 2):
+            data = bytearray(whole)
+            data[place] = ord("z") if data[place] != ord("z") else ord("y")
+            path.write_bytes(bytes(data))
+            with pytest.raises(UserError, match=r"is not the one that|is not UTF-8"):
+                api.resume(folder)
+        path.unlink()
+        refused(lambda: api.resume(folder), "no such file", path.name)
+    finally:
+        path.write_bytes(whole)
+    assert (checkpoint.path_of(folder, 20) / checkpoint.STATE).read_bytes() == before
+    api.resume(folder)
+    record(20, 4, 4, "none")
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("[" * 100_000, "nested deeper than 64"),
+        ('{"text": "a", "text": "b"}', "the key 'text' stands twice"),
+        ('{"text": "a", "n": 1' + "0" * 5000 + "}", "a number of 5001 digits"),
+        ('{"text": "a", "n": NaN}', "NaN is no number"),
+        ('{"text": "\\ud800"}', "half of a surrogate pair"),
+        ('{"text": ["a"]}', "is not a text"),
+    ],
+)
+def test_fault_20_a_record_that_says_two_things_is_named_with_its_line(tmp_path: Path, line: str, words: str) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"text": "a"}\n' + line + "\n")
+    refused(lambda: list(read_documents([path])), f"{path}:2", words)
+    record(20, 1, 1, "none")
