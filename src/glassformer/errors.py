@@ -15,6 +15,15 @@ TIME_IS_UP = 75
 """Exit code of a run whose time was over; the system's own code for `try again later`."""
 
 
+def shown(name: str, most: int = 80) -> str:
+    """A name from a file as a message repeats it: a few characters, all of them printable.
+
+    >>> print(shown("w"), shown("a\\nb"))
+    w 'a\\nb'
+    """
+    return name if name.isprintable() and len(name) <= most else f"{name!r:.{most}}"
+
+
 class Interrupted(Exception):
     """A signal, or the end of its time, asked a run to stop: everything is saved, and the sentence says how to go on.
 

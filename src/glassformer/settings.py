@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, cast
 
-from glassformer.errors import UserError
+from glassformer.errors import UserError, shown
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has some thousands
 MAX_DOTS = 1000  # the reader takes time with the square of the parts of a dotted key
@@ -208,11 +208,6 @@ def type_text(kind: Any) -> str:
     return {int: "integer", float: "number", str: "text", bool: "true | false"}.get(kind, str(kind))
 
 
-def _shown(key: str) -> str:
-    """A key as a message repeats it: a few characters, all of them printable."""
-    return key if key.isprintable() and len(key) <= _SHOWN else f"{key!r:.{_SHOWN}}"
-
-
 @dataclass(frozen=True)
 class _Reader:
     """Converts plain values to typed ones; knows where they stand, for the error messages."""
@@ -233,7 +228,7 @@ class _Reader:
             if key == "kind" and hasattr(cls, "kind"):
                 continue
             if key not in names:
-                raise self.error(f"unknown key {prefix}{_shown(key)}{self.suggestion(prefix + key, prefix, names)}")
+                raise self.error(f"unknown key {prefix}{shown(key)}{self.suggestion(prefix + key, prefix, names)}")
             values[key] = self.value(hints[key], value, prefix + key)
         return cls(**values)
 

@@ -77,7 +77,8 @@ def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Netw
 
 def require_memory(config: ModelConfig) -> None:
     """`UserError` for a model whose weights alone exceed this machine's memory; what is still open counts little."""
-    config = replace(config, vocab_size=config.vocab_size or 1)
+    least = 1 + max(getattr(config, name) or 0 for name in c.SPECIAL_IDS)
+    config = replace(config, vocab_size=config.vocab_size or least)
     if isinstance(config, c.TransformerConfig):
         config = replace(config, head=c.TokenHead())
     n_bytes = 4 * build_model(config, "meta").n_parameters()

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import files
-from glassformer.errors import UserError
+from glassformer.errors import UserError, shown
 
 FORMAT_VERSION = 1
 NAME = "manifest.json"
@@ -67,13 +67,13 @@ class Manifest:
         for name, (size, digest) in self.entries.items():
             path = folder / name
             if not _is_inside(path, folder):
-                raise UserError(f"{folder / NAME} names {_shown(name)}, which is outside of the folder")
+                raise UserError(f"{folder / NAME} names {shown(name)}, which is outside of the folder")
             try:
                 if not path.is_file():
-                    raise UserError(f"{folder} is damaged: {_shown(name)} is missing")
+                    raise UserError(f"{folder} is damaged: {shown(name)} is missing")
                 agrees = path.stat().st_size == size and files.sha256(path) == digest
             except OSError as error:
-                raise UserError(f"cannot read {_shown(name)} in {folder}: {files.reason(error)}") from error
+                raise UserError(f"cannot read {shown(name)} in {folder}: {files.reason(error)}") from error
             if not agrees:
                 raise UserError(f"{folder} is damaged: {name} is not the file that was written")
 
@@ -84,10 +84,6 @@ def _is_inside(path: Path, folder: Path) -> bool:
         return folder.resolve() in path.resolve().parents
     except (ValueError, OSError, RuntimeError):  # RuntimeError: links in a circle
         return False
-
-
-def _shown(name: str) -> str:
-    return name if name.isprintable() and len(name) < 256 else f"{name!r:.80}"
 
 
 def _count(value: Any) -> int:

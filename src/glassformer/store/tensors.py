@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from glassformer import files
-from glassformer.errors import UserError
+from glassformer.errors import UserError, shown
 from glassformer.store.shards import held
 
 DTYPES = {
@@ -80,21 +80,20 @@ def read_shapes(path: Path) -> dict[str, StoredShape]:
 
 def _extent(name: str, entry: Any) -> tuple[int, int]:
     """Where the bytes of a tensor begin and end; `ValueError` when its dtype and shape are not theirs."""
-    shown = f"{name:.80}"
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"{shown} is not told by dtype, shape and data_offsets")
+        raise ValueError(f"{shown(name)} is not told by dtype, shape and data_offsets")
     if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
-        raise ValueError(f"{shown} is of dtype {str(entry['dtype'])!r:.20}; known are {', '.join(DTYPES)}")
+        raise ValueError(f"{shown(name)} is of dtype {str(entry['dtype'])!r:.20}; known are {', '.join(DTYPES)}")
     for what in ("shape", "data_offsets"):
         if not isinstance(entry[what], list) or not all(type(n) is int and n >= 0 for n in entry[what]):
-            raise ValueError(f"{shown} has {what} {str(entry[what])!r:.60}, which must be whole numbers")
+            raise ValueError(f"{shown(name)} has {what} {str(entry[what])!r:.60}, which must be whole numbers")
     if len(entry["shape"]) > 8 or len(entry["data_offsets"]) != 2:
-        raise ValueError(f"{shown} has {len(entry['shape'])} dimensions and {len(entry['data_offsets'])} offsets")
+        raise ValueError(f"{shown(name)} has {len(entry['shape'])} dimensions and {len(entry['data_offsets'])} offsets")
     begin, end = entry["data_offsets"]
     n_bytes = math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
     if end - begin != n_bytes:
         raise ValueError(
-            f"{shown} has offsets {begin} to {end}, and its shape {entry['shape']} takes {n_bytes:,} bytes"
+            f"{shown(name)} has offsets {begin} to {end}, and its shape {entry['shape']} takes {n_bytes:,} bytes"
         )
     return begin, end
 
@@ -103,7 +102,7 @@ def _require_no_gap(extents: Mapping[str, tuple[int, int]], n_bytes: int) -> Non
     at = 0
     for name, (begin, end) in sorted(extents.items(), key=lambda item: item[1]):
         if begin != at:
-            raise ValueError(f"{name:.80} {'overlaps the tensor before it' if begin < at else 'follows a gap'}")
+            raise ValueError(f"{shown(name)} {'overlaps the tensor before it' if begin < at else 'follows a gap'}")
         at = end
     if at != n_bytes:
         raise ValueError(f"its tensors take {at:,} bytes and it has {n_bytes:,}")
@@ -125,7 +124,7 @@ def require_fit(wanted: Mapping[str, Tensor], path: Path) -> None:
     """
     stored = read_shapes(path)
     problems = [f"{name} is missing" for name in wanted if name not in stored]
-    problems += [f"{name:.80} is not part of this model" for name in stored if name not in wanted]
+    problems += [f"{shown(name)} is not part of this model" for name in stored if name not in wanted]
     for name, own in wanted.items():
         other = stored.get(name)
         if other is None:
