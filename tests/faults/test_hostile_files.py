@@ -37,7 +37,7 @@ from glassformer.run_config import LabelData, PairData, Run
 from glassformer.settings import apply_flags, parse_toml, to_dict
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import AVERAGE, OPTIMIZER, STATE, TrainingState
-from glassformer.store.model_directory import publish, read_model, write_model_files
+from glassformer.store.model_directory import publish, read_model, weights_of, write_model_files
 from glassformer.store.tensors import read_tensors
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.launch import Outcome
@@ -54,9 +54,9 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run's folder with a model and one checkpoint."""
     folder = tmp_path_factory.mktemp("hostile") / "run"
     network = random_model("gpt", dtype=torch.float32)
-    run = Run(model=network.config)
+    run, weights = Run(model=network.config), weights_of(network)
     state = TrainingState({"step": 5}, {"a/exp_avg": torch.zeros(2)}, average={"n_updates": torch.tensor(1)})
-    checkpoint.save(folder, 5, lambda to: write_model_files(to, network, TOKENIZER, run, None, ["a", "b"]), state)
+    checkpoint.save(folder, 5, lambda to: write_model_files(to, weights, TOKENIZER, run, None, ["a", "b"]), state)
     publish(checkpoint.path_of(folder, 5), folder, 5)
     return folder
 
