@@ -1,11 +1,14 @@
 """Bytes of a training run by part, on one GPU or divided among many; and of the cache of generation."""
 
+import os
 from dataclasses import dataclass, fields, replace
 
 from glassformer.config import TransformerConfig
 from glassformer.cost.activations import Activations
+from glassformer.cost.hardware import GIB
 from glassformer.cost.parameters import head_matrices, parameter_counts
 from glassformer.cost.widths import attention_widths, recurrent_widths
+from glassformer.errors import UserError
 from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.train_config import MuonConfig, TrainConfig
 
@@ -111,3 +114,14 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
     widths = attention_widths(config, config.decoder)
     n_slots = max_len + 1 + (n_source if config.encoder is not None else 0)
     return config.decoder.n_layers * n_rows * n_slots * (widths.key + widths.value) * number
+
+
+def require_memory(config: ModelConfig) -> None:
+    """`UserError` for a model whose weights alone, in fp32, exceed the memory of this machine."""
+    needed = 4 * parameter_counts(config).total
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else needed
+    if needed > there:
+        raise UserError(
+            f"the model's weights take {needed / GIB:,.0f} GiB in fp32, and this machine has {there / GIB:,.0f} GiB of "
+            "memory: make it smaller"
+        )

@@ -1,9 +1,7 @@
 """The only constructor of models: it reads the configuration and chooses; forwards branch on None only."""
 
 import functools
-import os
 from contextlib import nullcontext
-from dataclasses import replace
 from typing import Any, overload
 
 import torch
@@ -73,21 +71,6 @@ def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Netw
         if not on_meta:
             init_weights(model, config)
         return model
-
-
-def require_memory(config: ModelConfig) -> None:
-    """`UserError` for a model whose weights alone exceed this machine's memory; what is still open counts little."""
-    least = 1 + max(getattr(config, name) or 0 for name in c.SPECIAL_IDS)
-    config = replace(config, vocab_size=config.vocab_size or least)
-    if isinstance(config, c.TransformerConfig):
-        config = replace(config, head=c.TokenHead())
-    n_bytes = 4 * build_model(config, "meta").n_parameters()
-    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else n_bytes
-    if n_bytes > there:
-        raise UserError(
-            f"the model's weights take {n_bytes / 2**30:,.0f} GiB in fp32, and this machine has "
-            f"{there / 2**30:,.0f} GiB of memory: make it smaller"
-        )
 
 
 class _NothingDrawn(TorchFunctionMode):

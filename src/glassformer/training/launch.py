@@ -10,11 +10,12 @@ import torch
 
 from glassformer import files
 from glassformer.config import SequenceHead, TokenHead, TransformerConfig
+from glassformer.cost.memory import require_memory
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
-from glassformer.models.build import Network, build_model, require_memory
+from glassformer.models.build import Network, build_model
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import DataConfig, LabelData, PairData, Run, TextData
 from glassformer.settings import apply_flags
