@@ -69,6 +69,9 @@ def test_a_file_and_the_model_of_it(glassformer: Glassformer, tiny_recipe: Path,
     assert stored["assumptions"] == [] and stored["name"] == trained.run.name
 
 
+WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
+
+
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
@@ -90,7 +93,11 @@ def test_a_file_and_the_model_of_it(glassformer: Glassformer, tiny_recipe: Path,
         (["gpt2", "--gpu", "v100-16gb", "--precision", "bf16"], "multiplies no bf16: plan with --precision fp16"),
         (["gpt2", "--utilization", "0.3"], "did you mean --utilisation?"),
         (["gpt2", "--model.d-modl", "3"], "did you mean"),
-        (["gpt2", "--model.d-model", "12000000000000"], "has more numbers than can be counted"),
+        (["gpt2", "--model.d-model", "12000000000000"], "model.d_model is 12,000,000,000,000 and must be at most"),
+        (
+            ["gpt2", *(f"--model.{name}={1 << 20}" for name in WIDTHS), "--model.fused-qkv"],
+            "has more numbers than can be counted",
+        ),
         (["reverse-luong"], "the text decides the vocabulary of this run: give --model.vocab-size N"),
     ],
 )
