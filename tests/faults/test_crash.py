@@ -240,3 +240,13 @@ def test_8_a_second_trainer_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path
 def refused(work: Callable[[], object], words: str) -> None:
     with pytest.raises(UserError, match=words):
         work()
+
+
+def test_2_what_a_killed_process_left_half_written_is_in_nobody_s_way(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    (folder / "checkpoints" / ".step-2.tmp-7").mkdir(parents=True)
+    for name in (".metrics.jsonl.tmp-7", ".owner.json.tmp-7", ".model.safetensors.tmp"):
+        (folder / name).write_text("{")
+    run = dropout_run(tmp_path)
+    api.train(run, folder)
+    assert not list(folder.rglob("*.tmp*"))

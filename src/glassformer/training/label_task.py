@@ -24,7 +24,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.train_config import TrainConfig
 from glassformer.training.material import Tokenizers, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
-from glassformer.training.trainer import Task
+from glassformer.training.task import Task
 
 ROWS_OF_TRAIN_EVALUATED = 1000
 

@@ -35,8 +35,9 @@ from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
 from glassformer.training.saving import differing
 from glassformer.training.starting import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
+from glassformer.training.task import Task
 from glassformer.training.text_task import TextMaterial
-from glassformer.training.trainer import BAD_BATCH, Task, Trainer
+from glassformer.training.trainer import BAD_BATCH, Trainer
 
 OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.OWNER}
 """What a run that died before its first checkpoint may leave in its folder."""
@@ -94,6 +95,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         with locked(folder) if ranks.is_first else nullcontext():
             if ranks.is_first:
                 _require_new(folder)  # another process may have been faster
+                checkpoint.clean(folder)
             return Outcome(folder, trainer.train(), run)
 
 
@@ -185,7 +187,8 @@ def _require_new(folder: Path) -> None:
             f"{folder} already holds a run: go on with `glassformer resume {folder}`, or name another --out"
         )
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
-    strangers = {name for name in names - OF_A_RUN if not name.startswith(BAD_BATCH)}
+    # A process that is killed may leave half-written files, which the next one deletes.
+    strangers = {name for name in names - OF_A_RUN if not name.startswith(BAD_BATCH) and ".tmp" not in name}
     if strangers:
         raise UserError(f"{folder} is not empty ({min(strangers)} is in it): name another --out")
 

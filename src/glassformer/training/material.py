@@ -12,7 +12,7 @@ from glassformer.models.build import Network
 from glassformer.run_config import DataConfig, Run, TokenizerConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.reporting import LaunchReporter
-from glassformer.training.trainer import Task
+from glassformer.training.task import Task
 
 
 @dataclass(frozen=True)

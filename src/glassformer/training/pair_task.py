@@ -19,7 +19,7 @@ from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, 
 from glassformer.train_config import TrainConfig
 from glassformer.training.material import Tokenizers, cache_folder, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
-from glassformer.training.trainer import Task
+from glassformer.training.task import Task
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
 GREEDY = BeamConfig(beam=1, max_ratio=3.0)

@@ -17,8 +17,8 @@ from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.material import Tokenizers, cache_folder, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
 from glassformer.training.samples import sample
+from glassformer.training.task import Task
 from glassformer.training.text_objectives import check_model, needed_special_tokens, text_objective
-from glassformer.training.trainer import Task
 
 TRAIN_TOKENS_EVALUATED = 32_768
 

@@ -2,9 +2,9 @@
 
 import math
 import shlex
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 from glassformer import files
-from glassformer.data.batching import Batch, Example, Sampler
+from glassformer.data.batching import Batch
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
-from glassformer.objectives.objective import Objective
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import WEIGHTS, has_weights_of, load_weights, publish, weights_of
@@ -34,6 +33,7 @@ from glassformer.training.saving import KeepsLast, Saver, Snapshot, WriteModel, 
 from glassformer.training.schedules import Plateau, schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.step import BadNumbers, LossScale, StepResult, TrainStep
+from glassformer.training.task import Task, require_metric
 
 BAD_BATCH = "bad-batch-"
 """Begins the name of a file with the batch whose loss was no number."""
@@ -42,20 +42,6 @@ MAX_SKIPPED, MAX_ROLLBACKS = 10, 5
 _DROPOUT, _COLLATE = 3, 4
 """Spawn keys that keep these random streams apart from the sampler's."""
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-@dataclass(frozen=True)
-class Task:
-    """What is trained on what; `evaluations` gives fresh batches of each split and the bytes of its text."""
-
-    objective: Objective
-    sampler: Sampler
-    evaluations: dict[str, Callable[[], Iterable[Sequence[Example]]]]
-    n_bytes: dict[str, int | None]
-    sample: Callable[[], str] | None = None
-    """Text that the model writes now, shown at each evaluation."""
-    score: Callable[[], dict[str, float]] | None = None
-    """Scores of the model's outputs now, such as BLEU; taken at each evaluation, so given only when they are wanted."""
 
 
 class Trainer:
@@ -82,7 +68,7 @@ class Trainer:
         self.config, self.network, self.task, self.folder = config, network, task, folder
         self.reporter, self.device, self.ranks = reporter, device, ranks or Ranks()
         if config.early_stopping is not None and task.score is None:
-            _require_metric(config.early_stopping.metric, task)
+            require_metric(config.early_stopping.metric, task)
         self.optimizer = build_optimizer(network, config.optimizer, scales)
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
         self.plateau = None
@@ -387,15 +373,6 @@ class Trainer:
             f"go on with: glassformer resume {shlex.quote(str(self.folder))}",
             stop.signal,
         )
-
-
-def _require_metric(name: str, task: Task) -> None:
-    """`UserError` before the first step, for what the first evaluation could not find."""
-    missing = set() if task.n_bytes["valid"] else {"bits_per_byte"}
-    missing |= set() if task.objective.label_smoothing else {"smoothed_loss"}
-    known = [f.name for f in fields(LossReport) if f.name not in missing]
-    if name not in known:
-        raise UserError(f"train.early_stopping.metric is {name!r}, which is unknown here; there are {', '.join(known)}")
 
 
 def _seed(seed: int, purpose: int, step: int) -> int:
