@@ -61,7 +61,15 @@ def main() -> None:
 
     print()
     print(f"{'':<34} {'tokens/s':>10} {'seconds altogether':>19}")
-    rows = ["--train.batch-size", "16", "--train.accumulation", "2"]
+    rows = [
+        "--train.batch-size",
+        "16",
+        "--train.accumulation",
+        "2",
+        "--train.optimizer.kind",
+        "adamw",
+    ]  # fsdp has no Muon
+    rows += ["--train.optimizer.learning-rate", "0.002"]
     for name, (command, threads, words) in WAYS.items():
         lines, seconds, _ = lines_of(command, threads, [*steps, *rows, *words])
         print(f"{name:<34} {statistics.median(line['tokens_per_s'] for line in lines[1:]):>10,.0f} {seconds:>19.1f}")

@@ -9,6 +9,7 @@ import pytest
 from glassformer import api
 from glassformer.cli.main import run
 from glassformer.store import checkpoint
+from glassformer.store.model_directory import publish
 from glassformer.training.launch import Outcome
 from runs import tiny_run, write_text
 
@@ -56,8 +57,7 @@ def test_prune_keeps_the_newest_and_the_model(copy: Path, capsys: pytest.Capture
 
 
 def test_prune_keeps_the_best(copy: Path) -> None:
-    for name in ("model.safetensors", "manifest.json"):  # as if step 8 were the best
-        shutil.copy(copy / "checkpoints" / "step-8" / name, copy / name)
+    publish(checkpoint.path_of(copy, 8), copy, 8)  # as if step 8 were the best
     assert run(["checkpoint", "prune", str(copy)]) == 0
     assert checkpoint.steps(copy) == [8, 20]
 
@@ -86,3 +86,31 @@ def test_a_replay_that_differs_exits_with_1(
     assert run(["resume", str(copy), "--verify"]) == 1
     assert "give other bits in" in capsys.readouterr().out
     assert run(["resume", str(copy), "--verify", "--train.max-time", "1"]) == 2
+
+
+def test_nothing_is_pruned_of_a_run_whose_model_is_damaged(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / "manifest.json").unlink()
+    assert run(["checkpoint", "verify", str(copy)]) == 1
+    assert f"{copy} is not a model directory" in capsys.readouterr().out
+    assert run(["checkpoint", "prune", str(copy)]) == 2
+    assert len(checkpoint.steps(copy)) == 6
+    assert run(["resume", str(copy)]) == 0
+    assert run(["checkpoint", "prune", str(copy)]) == 0
+
+
+def test_an_unreadable_state_does_not_hide_the_others(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (copy / "checkpoints" / "step-8" / "training_state" / "state.json").write_text('{"valid": []}')
+    assert run(["checkpoint", "list", str(copy)]) == 0
+    out, err = capsys.readouterr()
+    assert len(out.splitlines()) == 7 and "step-8" in err
+
+
+def test_what_cannot_be_deleted_is_told(
+    copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def busy(path: Path) -> None:
+        raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr(shutil, "rmtree", busy)
+    assert run(["checkpoint", "prune", str(copy)]) == 2
+    assert capsys.readouterr().err.startswith(f"glassformer: cannot write {copy}: Directory not empty")

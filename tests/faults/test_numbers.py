@@ -20,9 +20,11 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
 from glassformer.store import checkpoint
-from glassformer.training.step import GROWTH_INTERVAL, BadNumbers, LossScale, TrainStep
-from glassformer.training.trainer import MAX_ROLLBACKS, MAX_SKIPPED, Trainer
-from runs import Recording, metrics, remains, tiny_run, write_text
+from glassformer.training import trainer as trainer_module
+from glassformer.training.bad_numbers import MAX_ROLLBACKS, MAX_SKIPPED, BadNumbers
+from glassformer.training.step import GROWTH_INTERVAL, LossScale, TrainStep
+from glassformer.training.trainer import Trainer
+from runs import Recording, metrics, remains, signal_at, tiny_run, write_text
 
 BAD = {
     "loss is nan": lambda sums: replace(sums, total=sums.total * math.nan, nats=sums.nats * math.nan),
@@ -127,6 +129,71 @@ def test_13_rollback_halves_the_rate_and_takes_the_steps_again(tmp_path: Path, m
     assert all(rates[step] == pytest.approx(plain[step] * (1 if step <= 5 else 0.5)) for step in plain)
     assert all_finite(tmp_path / "run")
     record(13, 1, 1, "-")
+
+
+def test_13_rollback_is_the_same_after_an_interruption_and_in_a_replay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="rollback", checkpoint_every=5)
+    spoil = BAD["gradient is nan"]  # which keeps no batch, so that the two logs say the same
+
+    def at_the_full_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+        real_step, real_loss = Trainer._one_step, CausalObjective.loss
+        now: dict[str, bool] = {}
+
+        def one_step(trainer: Trainer) -> Any:
+            now["bad"] = trainer.progress.step == 17 and trainer.progress.rate_factor == 1
+            return real_step(trainer)
+
+        def loss(self: CausalObjective, model: Any, batch: Batch) -> LossSums:
+            sums = real_loss(self, model, batch)
+            return spoil(sums) if now.get("bad") else sums
+
+        monkeypatch.setattr(Trainer, "_one_step", one_step)
+        monkeypatch.setattr(CausalObjective, "loss", loss)
+
+    at_the_full_rate(monkeypatch)
+    api.train(run, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        signal_at(patch, 16)
+        with pytest.raises(Interrupted):
+            api.train(run, tmp_path / "parts")
+    api.resume(tmp_path / "parts")
+    assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
+    assert sum("event" in line for line in metrics(tmp_path / "parts")) == 1
+    before = sorted(tmp_path.rglob("*"))
+    replay = api.replay(tmp_path / "parts")
+    assert (replay.begin, replay.end, replay.differing) == (15, 20, [])
+    assert sorted(tmp_path.rglob("*")) == before
+    taken = []
+    monkeypatch.setattr(
+        checkpoint, "load_state", lambda path, real=checkpoint.load_state: (taken.append(path), real(path))[1]
+    )
+    api.replay(tmp_path / "parts")
+    assert [path.name for path in taken] == ["step-15", "step-15", "step-20"], "rolled back to where it began"
+    record(13, 2, 2, "-")
+
+
+def test_13_weights_that_are_lost_in_an_evaluation_are_rolled_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, evaluated = trainer_module.evaluate_loss, []
+
+    def once(*args: Any, **options: Any) -> Any:
+        evaluated.append(1)
+        report = real(*args, **options)
+        return replace(report, loss=math.nan) if len(evaluated) == 4 else report
+
+    monkeypatch.setattr(trainer_module, "evaluate_loss", once)
+    run = tiny_run(write_text(tmp_path), on_bad_numbers="rollback")
+    api.train(run, tmp_path / "run")
+    [event] = [line["event"] for line in metrics(tmp_path / "run") if "event" in line]
+    assert event == "an evaluated loss is no number in step 20: back to step 10, the rate is × 0.5 from here on"
+    for policy in ("stop", "skip"):
+        evaluated.clear()
+        with pytest.raises(UserError, match="an evaluated loss is no number in step 20: lower"):
+            api.train(tiny_run(write_text(tmp_path), on_bad_numbers=policy), tmp_path / policy)
+    record(13, 3, 3, "-")
 
 
 def test_13_rollback_before_the_first_checkpoint_and_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -282,7 +282,7 @@ def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(directory: 
 def test_a_publication_that_is_cut_short_is_seen_and_mended(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(directory, 10)
     with monkeypatch.context() as patch:
-        patch.setattr(Manifest, "write", lambda self, folder: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(Manifest, "write", lambda self, folder, name: (_ for _ in ()).throw(KeyboardInterrupt))
         (directory / "model.safetensors").write_bytes(b"older weights")
         with pytest.raises(KeyboardInterrupt):
             publish(checkpoint.path_of(directory, 10), directory, 10)

@@ -168,6 +168,72 @@ def test_13_a_bad_number_in_one_process_is_skipped_by_all(tmp_path: Path, monkey
     record(13, 1, 1, "in one of two processes")
 
 
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_13_several_processes_go_back_together(strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(padded_text(tmp_path), parallel=ParallelConfig(strategy, timeout=60))
+    run = replace(run, train=replace(run.train, on_bad_numbers="rollback"))
+    bad = {3}
+
+    def one_is_bad() -> None:
+        if os.environ["RANK"] == "1":
+            spoiled(monkeypatch, bad, lambda sums: (bad.clear(), BAD["loss is nan"](sums))[1])
+        api.train(run, tmp_path / "run")
+
+    assert ranks_done(2, one_is_bad) == [0, 0]
+    [event] = [line for line in metrics(tmp_path / "run") if "event" in line]
+    assert "back to step 0, the rate is × 0.5" in event["event"]
+    record(13, 1, 1, "in one of two processes")
+
+
+def test_a_signal_to_one_process_stops_all_by_its_name(tmp_path: Path) -> None:
+    run = replace(padded_text(tmp_path), parallel=ParallelConfig(timeout=60))
+    run = replace(run, train=replace(run.train, max_steps=100_000))
+
+    def stopped() -> None:
+        with pytest.raises(Interrupted, match="SIGTERM: saved at step"):
+            api.train(run, tmp_path / "run")
+
+    first, second = start_ranks(2, stopped)
+    while not checkpoint.steps(tmp_path / "run"):
+        time.sleep(0.01)
+    os.kill(second, signal.SIGTERM)
+    assert [wait(first), wait(second)] == [0, 0]
+
+
+def test_processes_that_see_other_checkpoints_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(padded_text(tmp_path), parallel=ParallelConfig(timeout=60))
+    assert done(lambda: api.train(run, tmp_path / "run")) == 0
+
+    def stale() -> None:
+        if os.environ["RANK"] == "1":
+            monkeypatch.setattr(checkpoint, "newest", lambda folder, say: checkpoint.path_of(folder, 10))
+        with pytest.raises(UserError, match=r"finds .*step-10 and the first one step 20|1 of the 2 processes"):
+            api.resume(tmp_path / "run")
+
+    assert ranks_done(2, stale) == [0, 0]
+
+
+def test_a_restart_goes_on_with_its_own_run_alone(tmp_path: Path) -> None:
+    run = padded_text(tmp_path)
+    own = {"TORCHELASTIC_RUN_ID": "mine"}
+    short = replace(run, train=replace(run.train, max_time=1e-9))
+
+    def stopped() -> None:
+        with pytest.raises(Interrupted):
+            api.train(short, tmp_path / "run")
+
+    def refused() -> None:
+        with pytest.raises(UserError, match="already holds a run"):
+            api.train(run, tmp_path / "run")
+
+    assert ranks_done(2, stopped, **own) == [0, 0]
+    again = {"TORCHELASTIC_RESTART_COUNT": "1"}
+    assert ranks_done(2, refused, **again, TORCHELASTIC_RUN_ID="another") == [0, 0]
+    assert ranks_done(2, refused, **own) == [0, 0]
+    assert ranks_done(2, stopped, **own, **again) == [0, 0]
+    assert checkpoint.steps(tmp_path / "run")[-1] == 2
+
+
 def test_16_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
     run = padded_text(tmp_path)
     run = replace(run, parallel=ParallelConfig(timeout=3), train=replace(run.train, max_steps=100_000))

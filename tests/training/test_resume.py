@@ -199,3 +199,39 @@ def test_a_signal_during_the_last_step_lets_the_run_end(tmp_path: Path, monkeypa
     signal_at(monkeypatch, 19, signal.SIGINT)
     outcome = api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
     assert outcome.reports["valid"] == api.load(outcome.folder).evaluate()
+
+
+def test_pitfall_23_a_mean_of_checkpoints_is_the_same_after_an_interruption(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tiny_run(write_text(tmp_path), select="average", keep_checkpoints=3, eval_every=5)
+    api.train(run, tmp_path / "whole")
+    with monkeypatch.context() as patch:
+        signal_at(patch, 17)
+        with pytest.raises(Interrupted):
+            api.train(run, tmp_path / "parts")
+    assert checkpoint.steps(tmp_path / "parts") == [5, 10, 15, 18]
+    api.resume(tmp_path / "parts")
+    assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
+
+
+def test_a_mean_is_not_made_anew_of_what_is_left(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), select="average", keep_checkpoints=3, eval_every=5)
+    api.train(run, tmp_path / "run")
+    before = remains(tmp_path / "run")
+    shutil.rmtree(checkpoint.path_of(tmp_path / "run", 10))
+    api.resume(tmp_path / "run")
+    assert remains(tmp_path / "run") == before
+
+
+def test_a_best_checkpoint_that_is_gone_is_told(tmp_path: Path) -> None:
+    rough = AdamWConfig(learning_rate=0.5)
+    run = tiny_run(write_text(tmp_path), optimizer=rough, eval_every=2, max_steps=30, keep_checkpoints=1)
+    api.train(run, tmp_path / "run")
+    best, last = checkpoint.steps(tmp_path / "run")
+    shutil.rmtree(checkpoint.path_of(tmp_path / "run", best))
+    (tmp_path / "run" / "manifest.json").unlink()
+    reporter = Recording()
+    api.resume(tmp_path / "run", reporter)
+    assert any("search for the best starts anew" in line for line in reporter.said)
+    assert model_directory.read_model(tmp_path / "run").manifest.step == last

@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,8 @@ from glassformer import api
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.training.saving import Saver, Snapshot
+from glassformer.store.model_directory import read_model
+from glassformer.training.saving import Saver, Snapshot, publish_step
 from runs import MODEL, TIMES, Recording, label_run, pair_run, remains, tiny_run, write_text
 
 
@@ -34,7 +36,7 @@ def test_the_loop_goes_on_while_a_checkpoint_is_written_and_cannot_change_it(tmp
         seen.append(weights["w"].clone())
         nothing(folder, weights)
 
-    saver = Saver(tmp_path, slow, keep=1, in_background=True)
+    saver = Saver(tmp_path, slow, in_background=True, say=print)
     taken = snapshot(1)
     saver.save(taken)
     assert checkpoint.steps(tmp_path) == []
@@ -53,7 +55,7 @@ def test_what_goes_wrong_in_the_background_is_raised_once_by_what_comes_next(the
     def fails(folder: Path, weights: Any) -> None:
         raise UserError("the disk is full")
 
-    saver = Saver(tmp_path, fails, keep=1, in_background=True)
+    saver = Saver(tmp_path, fails, in_background=True, say=print)
     saver.save(snapshot(1))
     with pytest.raises(UserError, match="the disk is full"):
         saver.wait() if then == "wait" else saver.save(snapshot(2))
@@ -133,3 +135,62 @@ def test_a_replay_needs_two_checkpoints(tmp_path: Path) -> None:
     api.train(tiny_run(write_text(tmp_path), keep_checkpoints=1, select="last", eval_every=20), tmp_path / "run")
     with pytest.raises(UserError, match="has 1 intact checkpoints, and a replay goes from one to the next"):
         api.replay(tmp_path / "run")
+
+
+def test_a_save_that_failed_ends_the_run_at_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassformer.training.trainer import Trainer
+
+    taken: list[int] = []
+    real = Trainer._one_step
+
+    def slow(self: Trainer) -> Any:
+        time.sleep(0.02)
+        taken.append(self.progress.step)
+        return real(self)
+
+    def full(*args: Any) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Trainer, "_one_step", slow)
+    monkeypatch.setattr(checkpoint, "save", full)
+    with pytest.raises(UserError, match="No space left on device"):
+        api.train(tiny_run(write_text(tmp_path), max_steps=1000, checkpoint_every=5, eval_every=1000), tmp_path / "run")
+    assert max(taken) < 9, "it went on until the next save"
+
+
+def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = checkpoint.shutil.rmtree  # type: ignore[attr-defined]
+
+    def busy(path: Path, *args: Any, **options: Any) -> None:
+        if Path(path).name == "step-4" and not options.get("ignore_errors"):
+            raise OSError(39, "Directory not empty")
+        real(path, *args, **options)
+
+    monkeypatch.setattr(checkpoint.shutil, "rmtree", busy)  # type: ignore[attr-defined]
+    reporter = Recording()
+    api.train(tiny_run(write_text(tmp_path), checkpoint_every=4, eval_every=20), tmp_path / "run", reporter)
+    assert any("cannot be deleted yet: Directory not empty" in line for line in reporter.said)
+    assert checkpoint.steps(tmp_path / "run") == [4, 16, 20]
+
+
+def test_a_model_that_is_being_published_is_read_whole(tmp_path: Path) -> None:
+    folder = api.train(tiny_run(write_text(tmp_path), select="last"), tmp_path / "run").folder
+    (folder / ".owner.json").touch()  # as beside a trainer
+    ends = threading.Event()
+
+    def in_turn() -> None:
+        while not ends.is_set():
+            for step in (10, 20):
+                publish_step(folder, step)
+                time.sleep(0.03)
+
+    thread = threading.Thread(target=in_turn)
+    thread.start()
+    try:
+        found = {read_model(folder).manifest.step for _ in range(60)}
+    finally:
+        ends.set()
+        thread.join()
+    assert found <= {10, 20}

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 
 import pytest
 
@@ -12,9 +13,9 @@ from glassformer.training.signals import stop_on_signals
 def test_a_signal_is_a_request(which: signal.Signals) -> None:
     before = signal.getsignal(which)
     with stop_on_signals() as request:
-        assert not request
+        assert request.code == 0
         signal.raise_signal(which)
-        assert request and request.signal == which
+        assert request.signal == which and request.code == 1 + which
         assert signal.getsignal(which) == before, "a second signal must leave at once"
     assert signal.getsignal(which) == before
 
@@ -41,10 +42,17 @@ def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
 
     def work() -> None:
         with stop_on_signals() as request:
-            found.append((bool(request), signal.getsignal(signal.SIGINT)))
+            found.append((request.code, signal.getsignal(signal.SIGINT)))
 
     before = signal.getsignal(signal.SIGINT)
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [(False, before)]
+    assert found == [(0, before)]
+
+
+def test_the_end_of_the_time_is_a_request() -> None:
+    with stop_on_signals(time.monotonic() + 0.05) as request:
+        assert request.code == 0
+        time.sleep(0.06)
+        assert request.code == 1

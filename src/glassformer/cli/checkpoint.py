@@ -3,15 +3,18 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
+from glassformer import files
 from glassformer.cli.arguments import fail, parse
+from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
+from glassformer.training.progress_file import read_progress
 
 HELP = """usage: glassformer checkpoint list|verify|prune DIR
 
@@ -39,12 +42,15 @@ def list_them(folder: tyro.conf.Positional[Path], /, json_: Annotated[bool, tyro
         folder: the run's folder.
         json_: as JSON.
     """
-    rows = []
+    rows: list[dict[str, Any]] = []
     for step in _steps(folder):
         path = checkpoint.path_of(folder, step)
-        numbers = checkpoint.load_numbers(path)
         size = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
-        loss = numbers.get("valid", {}).get("loss")
+        try:
+            loss = read_progress(path).valid.get("loss")
+        except UserError as error:
+            err(str(error))
+            loss = None
         rows.append({"step": step, "bytes": size, "valid_loss": loss, "is_model": step == _model_step(folder)})
     if json_:
         print(json.dumps(rows))
@@ -66,8 +72,7 @@ def verify(folder: tyro.conf.Positional[Path], /) -> int:
     if not folder.is_dir():
         fail(f"no such run: {folder}")
     steps = checkpoint.steps(folder)
-    places = [folder] if not steps or (folder / "manifest.json").exists() else []
-    places += [checkpoint.path_of(folder, step) for step in steps]
+    places = [folder, *(checkpoint.path_of(folder, step) for step in steps)]
     n_damaged = 0
     for place in places:
         try:
@@ -83,7 +88,7 @@ def verify(folder: tyro.conf.Positional[Path], /) -> int:
 def prune(folder: tyro.conf.Positional[Path], /, keep: int = 1) -> int:
     """Deletes all checkpoints but the newest, and the one whose weights the run's folder holds.
 
-    The newest is verified first, and a run that is being trained is refused.
+    The newest and the run's own model are verified first, and a run that is being trained is refused.
 
     Args:
         folder: the run's folder.
@@ -92,9 +97,12 @@ def prune(folder: tyro.conf.Positional[Path], /, keep: int = 1) -> int:
     if keep < 1:
         fail(f"--keep is {keep} and must be at least 1")
     steps = _steps(folder)
-    with locked(folder):
+    with locked(folder), files.writing(folder):
         checkpoint.clean(folder)
-        checkpoint.prune(folder, steps[-1], keep, {_model_step(folder) or 0})
+        manifest = Manifest.read(folder)
+        manifest.verify(folder)
+        best = read_progress(checkpoint.path_of(folder, steps[-1])).best_step
+        checkpoint.prune(folder, steps[-1], keep, {manifest.step, manifest.step if best is None else best})
     left = checkpoint.steps(folder)
     print(f"deleted {len(steps) - len(left)} checkpoints; left are those of steps {', '.join(map(str, left))}")
     return 0

@@ -128,13 +128,21 @@ def find(run_folder: Path, step: int) -> Path:
 def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
     """Deletes all but the newest `keep` checkpoints up to `latest` and those of `always`; verifies `latest` first.
 
+    Raises `OSError` when one cannot be deleted; the others are.
+
     Later ones are damaged, or the run would have gone on from them; it replaces them when it gets there.
     """
     path = path_of(run_folder, latest)
     Manifest.read(path).verify(path)
+    problem: OSError | None = None
     for step in [step for step in steps(run_folder) if step <= latest][:-keep]:
         if step not in always:
-            shutil.rmtree(path_of(run_folder, step))
+            try:
+                shutil.rmtree(path_of(run_folder, step))
+            except OSError as error:
+                problem = error
+    if problem is not None:
+        raise problem
 
 
 def clean(run_folder: Path) -> None:

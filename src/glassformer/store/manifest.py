@@ -29,10 +29,10 @@ class Manifest:
         entries = {name: ((folder / name).stat().st_size, files.sha256(folder / name)) for name in names}
         return cls(kind, step, entries)
 
-    def write(self, folder: Path) -> None:
+    def write(self, folder: Path, name: str = NAME) -> None:
         entries = {name: {"bytes": size, "sha256": digest} for name, (size, digest) in self.entries.items()}
         value = {"format_version": FORMAT_VERSION, "kind": self.kind, "step": self.step, "files": entries}
-        files.write_json(folder / NAME, {"sha256": _digest(value), **value})
+        files.write_json(folder / name, {"sha256": _digest(value), **value})
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":

@@ -5,6 +5,7 @@ Every verb takes one. A run's folder is one (the chosen weights), and so is each
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from glassformer.models.transforms import add_lora
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import BeamConfig, GenerationConfig, Run
 from glassformer.settings import from_dict, from_union, parse_toml, to_dict, to_toml
+from glassformer.store.lock import OWNER
+from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.manifest import Manifest
 from glassformer.store.tensors import fill, require_fit, save_tensors
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -87,21 +90,31 @@ def write_model_files(
 def publish(checkpoint: Path, folder: Path, step: int) -> None:
     """Makes `folder` a model directory with the files of one of its checkpoints.
 
-    Each file is replaced atomically and the manifest comes last. Should the power fail between two of them, the
-    manifest disagrees, and `read_model` says so and where the checkpoints are. A damaged checkpoint is refused.
+    All are copied first; then each is replaced atomically, and the manifest comes last. Should the power fail between
+    two of them, the manifest disagrees, and `read_model` says so and where the checkpoints are. A damaged checkpoint
+    is refused.
     """
     manifest = Manifest.read(checkpoint)
     manifest.verify(checkpoint)
     names = model_files(manifest)
+
+    def temporary(name: str) -> Path:
+        return folder / f".{name}.tmp"  # one name: what a killed process left is written over
+
     try:
         for name in names:
-            temporary = folder / f".{name}.tmp"  # one name: what a killed process left is written over
-            shutil.copyfile(checkpoint / name, temporary)
-            files.fsync_file(temporary)
-            os.replace(temporary, folder / name)
+            shutil.copyfile(checkpoint / name, temporary(name))
+            files.fsync_file(temporary(name))
+        copied = Manifest.of(folder, "model", step, [temporary(name).name for name in names])
+        entries = {name: copied.entries[temporary(name).name] for name in names}
+        if entries != {name: manifest.entries[name] for name in names}:
+            raise UserError(f"cannot write {folder}: the disk gives back other bytes than it was given")
+        Manifest("model", step, entries).write(folder, temporary(MANIFEST).name)
+        for name in [*names, MANIFEST]:
+            os.replace(temporary(name), folder / name)
+        files.fsync_folder(folder)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {files.reason(error)}") from error
-    Manifest.of(folder, "model", step, names).write(folder)
 
 
 def model_files(manifest: Manifest) -> list[str]:
@@ -137,9 +150,8 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     if not folder.is_dir():
         files.refuse_objects(folder)
         raise UserError(f"{folder} is a file, and a model directory is needed")
-    manifest = Manifest.read(folder)
     try:
-        manifest.verify(folder)
+        manifest = _verified(folder)
     except UserError as error:
         checkpoints = folder / "checkpoints"
         hint = f"; an intact state may be in {checkpoints}" if checkpoints.is_dir() else ""
@@ -171,6 +183,22 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
         manifest,
         labels,
     )
+
+
+def _verified(folder: Path) -> Manifest:
+    """The manifest, which agrees; what a trainer may just be replacing is looked at again."""
+    manifest = Manifest.read(folder)
+    for _ in range(5):
+        try:
+            manifest.verify(folder)
+            return manifest
+        except UserError:
+            time.sleep(0.05)
+            before, manifest = manifest, Manifest.read(folder)
+            if manifest == before and not (folder / OWNER).exists():
+                raise
+    manifest.verify(folder)
+    return manifest
 
 
 def _network(config: ModelConfig, run: Run, device: str | torch.device) -> Network:

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor
+from torch.distributed import barrier, get_rank
 
 from glassformer.errors import UserError
 
@@ -48,6 +49,12 @@ def write_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save as save_together
 
+    if not tensors:  # of an optimizer before its first step; the writer would stumble
+        if get_rank() == 0:
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file({}, folder / "model-00001-of-00001.safetensors")
+        barrier()
+        return
     writer = HuggingFaceStorageWriter(path=str(folder), save_distributed=True, enable_consolidation=True)
     try:
         save_together({name: x.detach().reshape(x.shape or (1,)) for name, x in tensors.items()}, storage_writer=writer)
@@ -58,7 +65,7 @@ def write_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
 def join_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
     """What is left to do for one process: deletes the parts, and gives numbers the shape of numbers."""
     try:
-        shutil.rmtree(folder / "sharded")
+        shutil.rmtree(folder / "sharded", ignore_errors=True)
         _without_dimension(parts_path(folder), {name for name, x in tensors.items() if not x.shape})
     except (OSError, ValueError) as error:
         raise _unwritten(folder, error) from error

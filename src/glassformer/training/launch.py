@@ -1,5 +1,7 @@
 """From a recipe to a running trainer: data, tokenizers, tokens, network; fresh or from a checkpoint."""
 
+import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
@@ -24,7 +26,7 @@ from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, read_run, read_tokenizers, write_model_files
-from glassformer.training import metrics_log
+from glassformer.training import bad_numbers, metrics_log
 from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.fine_tuning import layer_scales
 from glassformer.training.label_task import LabelMaterial
@@ -37,10 +39,12 @@ from glassformer.training.saving import differing
 from glassformer.training.starting import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
 from glassformer.training.task import Task
 from glassformer.training.text_task import TextMaterial
-from glassformer.training.trainer import BAD_BATCH, Trainer
+from glassformer.training.trainer import Trainer
 
-OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.OWNER}
+OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.OWNER, ".torchrun"}
 """What a run that died before its first checkpoint may leave in its folder."""
+OF_TORCHRUN, RUN_ID = ".torchrun", "TORCHELASTIC_RUN_ID"
+"""A file with the name of the `torchrun` that began the run, and where the name stands."""
 PATHS = ("path", "valid_path", "test_path", "source", "target", "valid_source", "valid_target", "cache_dir")
 
 
@@ -58,7 +62,8 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
 
     Where `torchrun` starts it anew after a process was lost, it goes on from the newest checkpoint.
     """
-    if was_restarted() and checkpoint.steps(folder):
+    began = time.monotonic()
+    if was_restarted() and checkpoint.steps(folder) and _is_of_this_torchrun(folder):
         return relaunch(folder, reporter)
     _require_new(folder)
     files.require_writable(folder)
@@ -91,11 +96,13 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
             f"{run.name}: {n_parameters:,} parameters on {_place(device, ranks)}; {prepared.summary}, "
             f"{_vocabulary(run, tokenizers, is_given=start is not None)}"
         )
-        trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks)
+        trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
         with locked(folder) if ranks.is_first else nullcontext():
             if ranks.is_first:
                 _require_new(folder)  # another process may have been faster
                 checkpoint.clean(folder)
+                if (name := os.environ.get(RUN_ID)) is not None:
+                    files.write_text(folder / OF_TORCHRUN, name)
             return Outcome(folder, trainer.train(), run)
 
 
@@ -104,6 +111,7 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
 
     `flags` replace settings that say where it runs, and for how long.
     """
+    began = time.monotonic()
     _require_run(folder)
     with locked(folder) if is_first() else nullcontext():
         if is_first():
@@ -113,7 +121,8 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
         device = own_device(choose_device(run.train.device))
         with processes(run.parallel, run.train, device) as ranks:
             reporter = reporter if ranks.is_first else Silent()
-            trainer = _rebuilt(newest, run, folder, reporter, device, ranks)
+            ranks.all_or_none(lambda: _require_same(newest, ranks))
+            trainer = _rebuilt(newest, run, folder, reporter, device, ranks, began)
             before = trainer.progress.made_with
             trainer.restore(newest)
             trainer.publish()
@@ -140,6 +149,13 @@ class Replay:
 def replay(folder: Path, reporter: LaunchReporter) -> Replay:
     """Takes the steps between the two newest checkpoints again, and compares; nothing is written."""
     _require_run(folder)
+    if is_several():
+        raise UserError("resume --verify compares in one process: start it without torchrun")
+    with locked(folder):
+        return _replay(folder, reporter)
+
+
+def _replay(folder: Path, reporter: LaunchReporter) -> Replay:
     steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.say)]
     if len(steps) < 2:
         raise UserError(
@@ -147,10 +163,8 @@ def replay(folder: Path, reporter: LaunchReporter) -> Replay:
         )
     begin, end = (checkpoint.path_of(folder, step) for step in steps[-2:])
     run = read_run(end)
-    if is_several():
-        raise UserError("resume --verify compares in one process: start it without torchrun")
     device = choose_device(run.train.device)
-    trainer = _rebuilt(end, run, folder, reporter, device, Ranks())
+    trainer = _rebuilt(end, run, folder, reporter, device, Ranks(), time.monotonic())
     made_with = trainer.progress.made_with
     trainer.restore(begin)
     reporter.say(f"taking steps {steps[-2] + 1} to {steps[-1]} again")
@@ -159,7 +173,31 @@ def replay(folder: Path, reporter: LaunchReporter) -> Replay:
     return Replay(steps[-2], steps[-1], differing(found, end, stored), is_same_machine=was_made_with == made_with)
 
 
-def _rebuilt(of: Path, run: Run, folder: Path, reporter: LaunchReporter, device: torch.device, ranks: Ranks) -> Trainer:
+def _require_same(newest: Path, ranks: Ranks) -> None:
+    """`UserError` when this process sees another newest checkpoint than the first one does."""
+    [step] = ranks.of_first(Manifest.read(newest).step)
+    if step != Manifest.read(newest).step:
+        raise UserError(
+            f"process {ranks.rank} finds {newest} and the first one step {step:.0f}: what is on the disk is not "
+            "the same for all; wait a moment, or look at the shared file system"
+        )
+
+
+def _is_of_this_torchrun(folder: Path) -> bool:
+    """Whether the run in a folder was begun by an earlier attempt of the `torchrun` that started this process."""
+    path = folder / OF_TORCHRUN
+    return path.is_file() and files.read_text(path) == os.environ.get(RUN_ID)
+
+
+def _rebuilt(
+    of: Path,
+    run: Run,
+    folder: Path,
+    reporter: LaunchReporter,
+    device: torch.device,
+    ranks: Ranks,
+    began: float,
+) -> Trainer:
     """The trainer of a run as one of its checkpoints describes it, before its first step."""
     manifest = Manifest.read(of)
     manifest.require(of, [*MODEL_FILES, checkpoint.STATE])
@@ -178,7 +216,7 @@ def _rebuilt(of: Path, run: Run, folder: Path, reporter: LaunchReporter, device:
     network = network.to(device)
     ranks.distribute(network, run.train)
     task = prepared.task(network, device)
-    return _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks)
+    return _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
 
 
 def _require_new(folder: Path) -> None:
@@ -188,7 +226,7 @@ def _require_new(folder: Path) -> None:
         )
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     # A process that is killed may leave half-written files, which the next one deletes.
-    strangers = {name for name in names - OF_A_RUN if not name.startswith(BAD_BATCH) and ".tmp" not in name}
+    strangers = {name for name in names - OF_A_RUN if not name.startswith(bad_numbers.PREFIX) and ".tmp" not in name}
     if strangers:
         raise UserError(f"{folder} is not empty ({min(strangers)} is in it): name another --out")
 
@@ -298,6 +336,7 @@ def _trainer(
     device: torch.device,
     material: Material,
     ranks: Ranks,
+    began: float,
 ) -> Trainer:
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, material.labels)
@@ -305,7 +344,9 @@ def _trainer(
     if device.type == "cpu":
         keep_freed_memory()
     scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
-    return Trainer(run.train, network, task, folder, write_model, reporter, device, material.digest, scales, ranks)
+    return Trainer(
+        run.train, network, task, folder, write_model, reporter, device, material.digest, scales, ranks, began
+    )
 
 
 def _vocabulary(run: Run, tokenizers: Tokenizers, is_given: bool) -> str:

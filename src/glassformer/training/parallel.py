@@ -53,9 +53,13 @@ class Ranks:
         """The first process's numbers."""
         return list(numbers)
 
+    def largest(self, *numbers: int) -> list[int]:
+        """Each number, the largest of all processes."""
+        return list(numbers)
+
     def any(self, flag: bool) -> bool:
         """Whether it holds in one of the processes."""
-        return bool(self.sum(float(flag))[0])
+        return bool(self.largest(flag)[0])
 
     def all_or_none(self, work: Callable[[], T]) -> T:
         """The result of some work that may be a `UserError` in one process, which then is one in all."""
@@ -104,6 +108,11 @@ class ProcessGroup(Ranks):
         dist.all_reduce(values)
         return [float(value) for value in values]
 
+    def largest(self, *numbers: int) -> list[int]:
+        values = torch.tensor(numbers, dtype=torch.int64)
+        dist.all_reduce(values, dist.ReduceOp.MAX)
+        return [int(value) for value in values]
+
     def of_first(self, *numbers: float) -> list[float]:
         values = torch.tensor(numbers, dtype=torch.float64)
         dist.broadcast(values, src=0)
@@ -124,11 +133,13 @@ class ProcessGroup(Ranks):
 
     @contextmanager
     def first_alone(self) -> Iterator[None]:
+        # Preparing a large text takes its time: this wait has no part in parallel.timeout.
+        patient = dist.new_group(backend="gloo", timeout=timedelta(days=7))
         if not self.is_first:
-            dist.barrier()
+            dist.barrier(patient)
         yield
         if self.is_first:
-            dist.barrier()
+            dist.barrier(patient)
 
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
         if not self.holds_parts:
@@ -230,7 +241,7 @@ def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) 
             raise
         raise UserError(
             f"process {os.environ['RANK']} of {n} lost another one, which ended or did not answer within "
-            f"{config.timeout:g} s (parallel.timeout): {lost}; go on with the same command, or with resume"
+            f"{config.timeout:g} s (parallel.timeout): {lost}; go on with glassformer resume"
         ) from error
     dist.destroy_process_group()
 

@@ -32,6 +32,8 @@ class Progress:
     rate_factor: float = 1.0
     """Of the learning rate: halved by each rollback."""
     n_rollbacks: int = 0
+    scheduled: list[int] = field(default_factory=list)
+    """Steps of the newest checkpoints that the recipe asks for; a signal's is none of them."""
     n_skipped: int = 0
     """Steps in a row, up to now, whose loss or gradient was no number."""
     made_with: dict[str, Any] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from glassformer.evaluation.loss import LossReport
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training.progress import Progress
+from glassformer.training.step import LossScale
 
 
 def read_progress(folder: Path) -> Progress:
@@ -44,6 +45,16 @@ def _or_none(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: value is None or fits(value)
 
 
+def _is_steps(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_count, value))
+
+
+def _is_scale(value: Any) -> bool:
+    if not isinstance(value, dict) or value.keys() != {f.name for f in fields(LossScale)}:
+        return False
+    return _is_number(value["factor"]) and _is_count(value["n_good_steps"])
+
+
 def _is_plateau(value: Any) -> bool:
     if not isinstance(value, dict) or value.keys() != {"factor", "best", "n_worse"}:
         return False
@@ -75,11 +86,12 @@ _RULES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "finished": (lambda value: isinstance(value, bool), "true or false"),
     "valid": (_is_report, "a report of a loss"),
     "data_digest": (lambda value: isinstance(value, str), "a text"),
-    "scaler": (_or_none(_is_table), "the state of a scale"),
+    "scaler": (_or_none(_is_scale), "the state of a scale"),
     "rate_factor": (_is_number, "a number"),
     "n_rollbacks": (_is_count, "a number of rollbacks"),
+    "scheduled": (_is_steps, "a list of steps"),
     "n_skipped": (_is_count, "a number of steps"),
     "made_with": (_is_table, "a table"),
 }
-_LATER = ("scaler", "rate_factor", "n_rollbacks", "n_skipped", "made_with")
+_LATER = ("scaler", "scheduled", "rate_factor", "n_rollbacks", "n_skipped", "made_with")
 """What older checkpoints do not have yet."""

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from glassformer import files
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors, TrainingState
 from glassformer.store.model_directory import WEIGHTS, is_published, publish
@@ -39,13 +40,21 @@ class Saver:
     """Writes one snapshot after another, in the order in which they come, in a thread of its own or at once.
 
     What goes wrong in the thread is raised by the next `save` or `wait`. Killed at any moment, it leaves checkpoints
-    that are whole (`store.checkpoint`).
+    that are whole (`store.checkpoint`). An old checkpoint that cannot be deleted is told of, and tried again.
     """
 
+    writes = True
+
     def __init__(
-        self, folder: Path, write_model: WriteModel, keep: int, *, in_background: bool, ranks: Ranks | None = None
+        self,
+        folder: Path,
+        write_model: WriteModel,
+        *,
+        in_background: bool,
+        say: Callable[[str], None],
+        ranks: Ranks | None = None,
     ) -> None:
-        self.folder, self.write_model, self.keep = folder, write_model, keep
+        self.folder, self.write_model, self.say = folder, write_model, say
         self.in_background, self.ranks = in_background, ranks or Ranks()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -55,14 +64,19 @@ class Saver:
         self.wait()
         if self.ranks.holds_parts:
             snapshot = self._together(snapshot)
-        if not self.ranks.is_first:
-            return
-        if not self.in_background:
-            self._write(snapshot)
-            return
-        copied = snapshot if self.ranks.holds_parts else _copy(snapshot)
-        self._thread = threading.Thread(target=self._try, args=(copied,), daemon=True, name="saving")
-        self._thread.start()
+        if self.ranks.is_first and self.in_background:
+            copied = snapshot if self.ranks.holds_parts else _copy(snapshot)
+            self._thread = threading.Thread(target=self._try, args=(copied,), daemon=True, name="saving")
+            self._thread.start()
+        elif not self.in_background:
+            if self.ranks.is_first:
+                self._try(snapshot)
+            self.wait()
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether there is something for `wait` to raise."""
+        return self._error is not None
 
     def wait(self) -> None:
         """Until all is written, in all processes; raises what went wrong."""
@@ -88,10 +102,16 @@ class Saver:
             self._error = error
 
     def _write(self, snapshot: Snapshot) -> None:
-        checkpoint.save(self.folder, snapshot.step, lambda to: self.write_model(to, snapshot.weights), snapshot.state)
-        publish_step(self.folder, snapshot.chosen_step)
-        checkpoint.prune(self.folder, snapshot.step, self.keep, set(snapshot.kept))
-        checkpoint.clean(self.folder)
+        with files.writing(self.folder):
+            checkpoint.save(
+                self.folder, snapshot.step, lambda to: self.write_model(to, snapshot.weights), snapshot.state
+            )
+            publish_step(self.folder, snapshot.chosen_step)
+        try:
+            checkpoint.prune(self.folder, snapshot.step, 1, set(snapshot.kept))
+            checkpoint.clean(self.folder)
+        except OSError as error:
+            self.say(f"an old checkpoint in {self.folder} cannot be deleted yet: {files.reason(error)}")
 
     def _together(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with files that all processes have written in place of its tensors."""
@@ -112,8 +132,10 @@ class Saver:
 class KeepsLast(Saver):
     """Keeps the last snapshot in memory and writes nothing."""
 
+    writes = False
+
     def __init__(self) -> None:
-        super().__init__(Path(), lambda folder, weights: None, 1, in_background=False)
+        super().__init__(Path(), lambda folder, weights: None, in_background=False, say=lambda text: None)
         self.snapshot: Snapshot | None = None
 
     def save(self, snapshot: Snapshot) -> None:
@@ -148,10 +170,9 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 
 def publish_step(folder: Path, step: int) -> None:
-    """The run's own folder holds the weights of one of its checkpoints, whole; where that is gone, what it held."""
-    path = checkpoint.path_of(folder, step)
-    if path.is_dir() and not is_published(folder, step):
-        publish(path, folder, step)
+    """The run's own folder holds the weights of one of its checkpoints, whole; `UserError` when there is neither."""
+    if not is_published(folder, step):
+        publish(checkpoint.path_of(folder, step), folder, step)
 
 
 def _copy(snapshot: Snapshot) -> Snapshot:

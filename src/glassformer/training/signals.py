@@ -13,25 +13,23 @@ from typing import Any
 class StopRequest:
     """Set by a signal or by the time, read by the loop."""
 
-    def __init__(self, max_time: float = 0.0) -> None:
+    def __init__(self, deadline: float = float("inf")) -> None:
         self.signal: signal.Signals | None = None
-        self.deadline = time.monotonic() + max_time if max_time else float("inf")
-
-    def __bool__(self) -> bool:
-        return self.signal is not None or time.monotonic() >= self.deadline
+        self.deadline = deadline
 
     @property
-    def reason(self) -> str:
-        return "train.max_time" if self.signal is None else self.signal.name
+    def code(self) -> int:
+        """0 = go on, 1 = the time is over, else 1 + the signal's number."""
+        return 1 + self.signal if self.signal is not None else int(time.monotonic() >= self.deadline)
 
 
 @contextmanager
-def stop_on_signals(max_time: float = 0.0) -> Iterator[StopRequest]:
+def stop_on_signals(deadline: float = float("inf")) -> Iterator[StopRequest]:
     """Handles SIGINT and SIGTERM inside the block; outside of the main thread, signals are left alone.
 
-    The request is also made `max_time` seconds from now, unless that is 0.
+    The request is also made when the clock (`time.monotonic`) reaches the deadline.
     """
-    request = StopRequest(max_time)
+    request = StopRequest(deadline)
     if threading.current_thread() is not threading.main_thread():
         yield request
         return

@@ -12,6 +12,7 @@ from glassformer.data.batching import Batch
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.objective import Objective
 from glassformer.store.shards import whole
+from glassformer.training.bad_numbers import BadNumbers
 from glassformer.training.parallel import Ranks
 
 GROWTH_INTERVAL = 2000
@@ -29,15 +30,6 @@ class StepResult:
     """2-norm over all parameters, before clipping; of the step before where a scaled fp16 gradient ran over."""
     is_taken: bool = True
     """False where a scaled fp16 gradient ran over: the scale is halved, the weights are as they were."""
-
-
-class BadNumbers(Exception):
-    """A loss or gradient that is no number, seen before the weights were touched."""
-
-    def __init__(self, what: str, micro_batch: int | None) -> None:
-        super().__init__(what)
-        self.micro_batch = micro_batch
-        """That of this process whose loss it is, from 0; None when the gradient alone is no number, or another's."""
 
 
 @dataclass
@@ -130,7 +122,7 @@ class TrainStep:
             if not is_finite and self.scale.factor >= SMALLEST_SCALE:
                 return StepResult(nats, n_targets, self.norm, is_taken=False)
         if not is_finite:
-            raise BadNumbers(f"the gradient is {norm}", None)
+            raise BadNumbers(f"the gradient is {norm}")
         self.norm = norm
         self.optimizer.step()
         return StepResult(nats, n_targets, norm)

@@ -2,6 +2,8 @@
 
 import math
 import shlex
+import signal
+import time
 from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -18,11 +20,11 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.store.model_directory import WEIGHTS, has_weights_of, load_weights, publish, weights_of
+from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
 from glassformer.store.shards import own
-from glassformer.store.tensors import save_tensors
 from glassformer.train_config import PlateauSchedule, TrainConfig
 from glassformer.training.averaging import ExponentialAverage, average_directories
+from glassformer.training.bad_numbers import MAX_ROLLBACKS, MAX_SKIPPED, BadNumbers, keep_batch
 from glassformer.training.metrics_log import MetricsLog
 from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.parallel import Ranks
@@ -32,13 +34,9 @@ from glassformer.training.reporting import Reporter
 from glassformer.training.saving import KeepsLast, Saver, Snapshot, WriteModel, publish_step
 from glassformer.training.schedules import Plateau, schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
-from glassformer.training.step import BadNumbers, LossScale, StepResult, TrainStep
+from glassformer.training.step import LossScale, StepResult, TrainStep
 from glassformer.training.task import Task, require_metric
 
-BAD_BATCH = "bad-batch-"
-"""Begins the name of a file with the batch whose loss was no number."""
-MAX_SKIPPED, MAX_ROLLBACKS = 10, 5
-"""Bad steps in a row, and returns to a checkpoint, after which a run is given up."""
 _DROPOUT, _COLLATE = 3, 4
 """Spawn keys that keep these random streams apart from the sampler's."""
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -64,7 +62,9 @@ class Trainer:
         data_digest: str = "",
         scales: Mapping[str, float] | None = None,
         ranks: Ranks | None = None,
+        began: float | None = None,
     ) -> None:
+        self.began = time.monotonic() if began is None else began
         self.config, self.network, self.task, self.folder = config, network, task, folder
         self.reporter, self.device, self.ranks = reporter, device, ranks or Ranks()
         if config.early_stopping is not None and task.score is None:
@@ -90,7 +90,7 @@ class Trainer:
             ranks=self.ranks,
         )
         self.saver: Saver = Saver(
-            folder, write_model, config.keep_checkpoints, in_background=config.background_saving, ranks=self.ranks
+            folder, write_model, in_background=config.background_saving, say=reporter.say, ranks=self.ranks
         )
         self.progress = Progress(data_digest=data_digest, made_with=made_with(device, self.ranks.n))
 
@@ -120,6 +120,7 @@ class Trainer:
         except UserError as error:
             self.reporter.say(f"{error}; its weights were the best so far, and the search for the best starts anew")
             self.progress.best = self.progress.best_step = None
+            self.ranks.all_or_none(put_right)
 
     def train(self) -> dict[str, LossReport]:
         """Runs to the end, and returns the reports of the last evaluation.
@@ -128,23 +129,25 @@ class Trainer:
         """
         config = self.config
         reports: dict[str, LossReport] = {}
-        tensorboard = config.tensorboard
+        tensorboard, deadline = config.tensorboard, self.began + (config.max_time or math.inf)
         log = MetricsLog(self.folder, self.progress.step, tensorboard) if self.ranks.is_first else None
-        with files.writing(self.folder), log or nullcontext(), stop_on_signals(config.max_time) as stop:
+        with files.writing(self.folder), log or nullcontext(), stop_on_signals(deadline) as stop:
+            was_done = self.progress.finished or self.progress.step >= config.max_steps
             try:
                 reports = self._loop(log, stop)
                 if config.select == "average":
-                    reports = self._publish_average(log)
+                    reports = self._publish_average(log, was_done)
             except Exception:  # a second signal is none: it leaves at once
                 self.saver.drain()
                 raise
         return reports
 
     def replay(self, until: int) -> Snapshot:
-        """The run as it is after step `until`, when it goes on from here; nothing is written."""
+        """The run as it is after step `until`, going on from here; nothing is written."""
         self.saver = kept = KeepsLast()
         self._loop(None, StopRequest(), until)
-        self._save()
+        if kept.snapshot is None or kept.snapshot.step != self.progress.step:  # a signal's, which no recipe asks for
+            self._save(is_scheduled=False)
         assert kept.snapshot is not None
         return kept.snapshot
 
@@ -152,43 +155,60 @@ class Trainer:
         config, clock = self.config, Clock(self.progress)
         end = config.max_steps if until is None else until
         reports: dict[str, LossReport] = {}
-        if config.on_bad_numbers == "rollback" and not checkpoint.steps(self.folder):
-            self._save()  # something to go back to
+        if config.on_bad_numbers == "rollback" and self.progress.step == 0 and self.saver.writes:
+            self._save(is_scheduled=True)  # something to go back to
+        skips = False
         while self.progress.step < end and not self.progress.finished:
             try:
-                result = self._one_step()
+                reports = self._advance(log, clock, stop, skips) or reports
+                skips = False
             except BadNumbers as bad:
-                if self._rolls_back(bad, log):
+                skips = not self._rolls_back(bad, log)
+                if not skips:
                     clock = Clock(self.progress)
-                    continue
-                result = None
-            progress = self.progress
-            progress.step += 1
-            if result is not None:
-                progress.n_targets += result.n_targets
-                clock.count(result)
-            last = progress.step == config.max_steps
-            if (progress.step % config.log_every == 0 or last) and progress.unlogged:
-                self._log_step(log, clock)
-            if progress.step % config.eval_every == 0 or last:
-                with clock.paused():
-                    reports = self._evaluate(log)
-            stops = self.ranks.any(bool(stop))  # asked once: a signal that comes later stops after the next step
-            ends = last or progress.finished
-            is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
-            if ends or stops or is_due or progress.best_step == progress.step:
-                with clock.paused(is_saving=True):
-                    self._save()
-            if ends or stops:
-                self.saver.wait()
-            if stops and not ends:
-                raise self._interrupted(stop)
         return reports
 
-    def _publish_average(self, log: MetricsLog | None) -> dict[str, LossReport]:
-        """The run's own folder, and the network, hold the mean of the newest checkpoints; what the mean is worth."""
-        newest = checkpoint.steps(self.folder)[-self.config.keep_checkpoints :]
+    def _advance(
+        self, log: MetricsLog | None, clock: Clock, stop: StopRequest, skips: bool
+    ) -> dict[str, LossReport] | None:
+        """One step, left out or taken, and what is due after it; the reports of an evaluation, where one was due."""
+        config, progress, reports = self.config, self.progress, None
+        if not skips:
+            result = self._one_step()
+            progress.n_skipped = 0
+            progress.n_targets += result.n_targets
+            clock.count(result)
+        progress.step += 1
+        last = progress.step == config.max_steps
+        if (progress.step % config.log_every == 0 or last) and progress.unlogged:
+            self._log_step(log, clock)
+        if progress.step % config.eval_every == 0 or last:
+            with clock.paused():
+                reports = self._evaluate(log)
+        # Asked once: a signal that comes later stops after the next step.
+        stops, has_failed = self.ranks.largest(stop.code, int(self.saver.has_failed))
+        ends = last or progress.finished
+        is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
+        is_scheduled = ends or is_due or progress.best_step == progress.step
+        if is_scheduled or stops:
+            with clock.paused(is_saving=True):
+                self._save(is_scheduled=is_scheduled)
+        if ends or stops or has_failed:
+            self.saver.wait()
+        if stops and not ends:
+            raise self._interrupted(stops)
+        return reports
+
+    def _publish_average(self, log: MetricsLog | None, was_done: bool) -> dict[str, LossReport]:
+        """The run's own folder, and the network, hold the mean of the newest checkpoints; what the mean is worth.
+
+        Of a run that was done and whose checkpoints are not all there any more, the mean stays as it is.
+        """
+        newest = self.progress.scheduled or checkpoint.steps(self.folder)[-self.config.keep_checkpoints :]
         folder = checkpoint.path_of(self.folder, self.progress.step).parent / "average"
+        is_there = all(checkpoint.path_of(self.folder, step).is_dir() for step in newest)
+        if was_done and not is_there and is_published(self.folder, self.progress.step):
+            return {}
 
         def averaged() -> None:
             if self.ranks.is_first:
@@ -212,7 +232,6 @@ class Trainer:
         numbers = [step * config.accumulation + i for i in self.ranks.share(config.accumulation)]
         self._micro_batches = [self._micro_batch(number) for number in numbers]
         result = self.step(self._micro_batches, [_seed(config.seed, _DROPOUT, number) for number in numbers])
-        self.progress.n_skipped = 0
         if self.average is not None and result.is_taken:
             self.average.update()
         return result
@@ -222,20 +241,22 @@ class Trainer:
         return self.task.objective.collate(self.task.sampler.batch(number), rng)
 
     def _rolls_back(self, bad: BadNumbers, log: MetricsLog | None) -> bool:
-        """After a loss or gradient that is no number: whether the run is back at a checkpoint, or the step is skipped.
+        """After numbers that are none: whether the run is back at a checkpoint; else the step is to be skipped.
 
-        `UserError` when it is to stop, or when neither has helped.
+        Back at the last one that the recipe asks for, so that an interruption changes nothing. `UserError` when the
+        run is to stop, or when neither has helped.
         """
         progress, config = self.progress, self.config
-        what = f"{bad} in step {progress.step + 1}{self._kept_batch(bad)}"
-        if config.on_bad_numbers == "skip" and progress.n_skipped < MAX_SKIPPED:
+        what = f"{bad} in step {progress.step + bad.is_of_step}"
+        if bad.micro_batch is not None and self.saver.writes:
+            what += keep_batch(self._micro_batches[bad.micro_batch], self.folder, progress.step + 1)
+        if config.on_bad_numbers == "skip" and bad.is_of_step and progress.n_skipped < MAX_SKIPPED:
             progress.n_skipped += 1
             self._tell(log, progress.step + 1, f"{what}: skipped, the weights are as they were")
             return False
         if config.on_bad_numbers == "rollback" and progress.n_rollbacks < MAX_ROLLBACKS:
             self.saver.wait()
-            newest = checkpoint.newest(self.folder, self.reporter.say)
-            self.restore(newest)
+            self.restore(self._last_scheduled())
             self.progress.rate_factor = progress.rate_factor / 2
             self.progress.n_rollbacks = progress.n_rollbacks + 1
             if log is not None:
@@ -246,15 +267,14 @@ class Trainer:
         self.saver.wait()
         raise self._diverged(what)
 
-    def _kept_batch(self, bad: BadNumbers) -> str:
-        """Keeps the batch whose loss is no number, and says where."""
-        if bad.micro_batch is None:
-            return ""
-        name = f"{BAD_BATCH}step-{self.progress.step + 1}.safetensors"
-        batch = self._micro_batches[bad.micro_batch]
-        tensors = {"labels": batch.labels} | batch.model_inputs()
-        save_tensors({key: x.contiguous() for key, x in tensors.items()}, self.folder / name)
-        return f" (its batch is kept in {self.folder / name})"
+    def _last_scheduled(self) -> Path:
+        for step in reversed(self.progress.scheduled):
+            path = checkpoint.path_of(self.folder, step)
+            if path.is_dir() and checkpoint.is_intact(self.folder, step, self.reporter.say):
+                return path
+        if not self.saver.writes:
+            raise UserError(f"the run went back to a checkpoint that {self.folder} does not have any more")
+        return checkpoint.newest(self.folder, self.reporter.say)
 
     def _tell(self, log: MetricsLog | None, step: int, event: str) -> None:
         self.reporter.say(event)
@@ -270,7 +290,7 @@ class Trainer:
 
     def _refuse_bad_weights(self) -> None:
         if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
-            raise self._diverged(f"weights are no numbers at step {self.progress.step}")
+            raise BadNumbers("weights are no numbers", is_of_step=False)
 
     def _diverged(self, what: str) -> UserError:
         return UserError(
@@ -308,8 +328,8 @@ class Trainer:
             if name != "n_tokens"
         }
         values |= {f"{of}valid/{name}": value for name, value in scores.items()}
-        if not all(math.isfinite(report.loss) for report in reports.values()):
-            raise self._diverged(f"an evaluated loss is no number at step {self.progress.step}")
+        if self.ranks.any(not all(math.isfinite(report.loss) for report in reports.values())):
+            raise BadNumbers("an evaluated loss is no number", is_of_step=False)
         if log is not None:
             log.write(self.progress.step, **values, sample=sample)
         self.reporter.evaluation(self.progress.step, reports, sample)
@@ -351,10 +371,12 @@ class Trainer:
         progress = self.progress
         return progress.best_step or progress.step if self.config.select == "best" else progress.step
 
-    def _save(self) -> None:
+    def _save(self, *, is_scheduled: bool) -> None:
         """A checkpoint; and the run's own folder holds its weights when they are the ones to choose."""
         progress = self.progress
         self._refuse_bad_weights()
+        if is_scheduled:
+            progress.scheduled = [*progress.scheduled, progress.step][-self.config.keep_checkpoints :]
         progress.scaler = None if self.step.scale is None else self.step.scale.state()
         weights = weights_of(self.network)
         state = TrainingState(
@@ -364,15 +386,14 @@ class Trainer:
             weights=None if self.average is None else weights,
         )
         chosen = weights if self.average is None else weights | self.average.weights
-        kept = frozenset() if progress.best_step is None else frozenset({progress.best_step})
-        self.saver.save(Snapshot(progress.step, chosen, state, self._chosen_step, kept))
+        kept = {*progress.scheduled} | (set() if progress.best_step is None else {progress.best_step})
+        self.saver.save(Snapshot(progress.step, chosen, state, self._chosen_step, frozenset(kept)))
 
-    def _interrupted(self, stop: StopRequest) -> Interrupted:
-        return Interrupted(
-            f"{stop.reason}: saved at step {self.progress.step} of {self.config.max_steps}; "
-            f"go on with: glassformer resume {shlex.quote(str(self.folder))}",
-            stop.signal,
-        )
+    def _interrupted(self, code: int) -> Interrupted:
+        cause = None if code == 1 else signal.Signals(code - 1)
+        name = "train.max_time" if cause is None else cause.name
+        saved = f"saved at step {self.progress.step} of {self.config.max_steps}"
+        return Interrupted(f"{name}: {saved}; go on with: glassformer resume {shlex.quote(str(self.folder))}", cause)
 
 
 def _seed(seed: int, purpose: int, step: int) -> int:

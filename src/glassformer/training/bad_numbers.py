@@ -1,0 +1,35 @@
+"""Losses, gradients and weights that are no numbers: what is raised, and what is kept for looking at."""
+
+import os
+from pathlib import Path
+
+from glassformer.data.batching import Batch
+from glassformer.store.tensors import save_tensors
+
+PREFIX = "bad-batch-"
+"""Begins the name of a file with the batch whose loss was no number."""
+MAX_SKIPPED, MAX_ROLLBACKS, MAX_KEPT = 10, 5, 10
+"""Bad steps in a row, and returns to a checkpoint, after which a run is given up; batches that are kept."""
+
+
+class BadNumbers(Exception):
+    """A loss or gradient that is no number, seen before the weights were touched; or weights that are none."""
+
+    def __init__(self, what: str, micro_batch: int | None = None, *, is_of_step: bool = True) -> None:
+        super().__init__(what)
+        self.is_of_step = is_of_step
+        """Whether a step can be left out; else the weights themselves are lost."""
+        self.micro_batch = micro_batch
+        """That of this process whose loss it is, from 0; None when the gradient alone is no number, or another's."""
+
+
+def keep_batch(batch: Batch, folder: Path, step: int) -> str:
+    """Keeps a batch in a run's folder, one of the first `MAX_KEPT`, and says where in brackets."""
+    if len(list(folder.glob(f"{PREFIX}*"))) >= MAX_KEPT:
+        return ""
+    path = folder / f"{PREFIX}step-{step}.safetensors"
+    temporary = path.with_name(f".{path.name}.tmp")
+    tensors = {"labels": batch.labels} | batch.model_inputs()
+    save_tensors({name: x.contiguous() for name, x in tensors.items()}, temporary)
+    os.replace(temporary, path)
+    return f" (its batch is kept in {path})"
