@@ -35,7 +35,7 @@ from glassformer.objectives.loss import token_cross_entropy
 from glassformer.presets import PRESETS, preset
 from glassformer.recurrent_config import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.run_config import LoraConfig, MaskedConfig, PairData, Run, TokenizerConfig
-from glassformer.train_config import AdamConfig, AdamWConfig, MuonConfig, TrainConfig
+from glassformer.train_config import AdamConfig, AdamWConfig, MuonConfig, ParallelConfig, TrainConfig
 from glassformer.training.optimizers import build_optimizer, hidden_matrices, state_tensors
 
 EVERY: dict[str, ModelConfig] = {**CONFIGS, **RECURRENT}
@@ -447,9 +447,9 @@ def card(n_bytes: float) -> Gpu:
 
 
 def test_time_and_cost_are_flops_over_rate() -> None:
-    plan = plan_run(tiny(accumulation=3), find_gpu("h200"), 2, utilisation=0.25, price=3.5)
+    plan = plan_run(tiny(accumulation=4), find_gpu("h200"), 2, utilisation=0.25, price=3.5)
     per_token = training_flops(CONFIGS["gpt"], Shape(4, 24)) / (4 * 24)
-    assert plan.n_tokens == 10 * 3 * 4 * 24 and plan.total_flops == per_token * plan.n_tokens
+    assert plan.n_tokens == 10 * 4 * 4 * 24 and plan.total_flops == per_token * plan.n_tokens
     assert plan.seconds == pytest.approx(plan.total_flops / (2 * 67e12 * 0.25))
     assert plan.n_parameters == plan.parameters.total == build_model(CONFIGS["gpt"]).n_parameters()
     assert plan.cost == pytest.approx(3.5 * 2 * plan.seconds / 3600)
@@ -467,9 +467,44 @@ def test_the_simplest_layout_that_fits_is_chosen() -> None:
         if all(other > n_bytes for other in simpler):
             assert (plan.layout.strategy, plan.layout.checkpointing) == (strategy, checkpointing)
         assert not plan_run(tiny(), card(min(sizes.values()) - 1), 16).layout.fits
-    assert plan_run(tiny(), card(1e9), 1).layout.flags == ""
-    flags = plan_run(tiny(activation_checkpointing=True), card(1e9), 16).layout.flags
+    assert plan_run(tiny(), card(1e9), 1).flags == ""
+    flags = plan_run(tiny(activation_checkpointing=True, accumulation=16), card(1e9), 16).flags
     assert flags == "--parallel.strategy ddp --train.activation-checkpointing"
+
+
+def test_gpus_share_the_micro_batches_of_a_step() -> None:
+    """`train` refuses an accumulation that is no multiple of the processes: the next one is planned, and counted."""
+    one, eight = (plan_run(tiny(accumulation=3), find_gpu("h200"), n_gpus) for n_gpus in (1, 8))
+    assert (one.accumulation, one.notes, one.n_tokens) == (3, (), 10 * 3 * 4 * 24)
+    assert (eight.accumulation, eight.n_tokens) == (8, 10 * 8 * 4 * 24)
+    assert eight.notes == (
+        "8 GPUs share the micro-batches of a step, so train.accumulation 3 becomes 8: a step reads 768 tokens, not 288",
+    )
+    assert eight.flags == "--train.accumulation 8 --parallel.strategy ddp"
+    assert eight.seconds == pytest.approx(one.seconds / 8 * 8 / 3)
+    same = plan_run(tiny(accumulation=8), find_gpu("h200"), 8)
+    assert (same.notes, same.flags, same.seconds) == ((), "--parallel.strategy ddp", eight.seconds)
+    few = plan_run(tiny(), find_gpu("h200"), 8, n_tokens=1000)
+    assert few.n_tokens == 1000 and few.accumulation == 8
+    pairs = replace(tiny(), model=CONFIGS["two_vocabularies"], data=PairData(batch_tokens=100))
+    assert "a step reads 200 tokens, not 100" in plan_run(pairs, find_gpu("h200"), 2).notes[0]
+
+
+def test_muon_is_never_divided() -> None:
+    muon = tiny(optimizer=MuonConfig(adamw=AdamWConfig()), accumulation=16)
+    plan = plan_run(muon, card(1e9), 16)
+    assert [layout.strategy for layout in plan.layouts] == ["ddp", "ddp"]
+    assert len(plan.notes) == 1 and plan.notes[0].startswith("muon steps whole matrices")
+    assert plan_run(muon, card(1e9), 1).notes == ()
+    for n_gpus in (1, 16):
+        short = plan_run(muon, card(min(layout.memory.total for layout in plan.layouts) - 1), n_gpus)
+        assert not short.layout.fits and short.least_gpus is None and short.notes == plan.notes
+
+
+def test_flags_repeat_those_that_were_given() -> None:
+    given_flags = {"train.batch_size": "4", "train.accumulation": "3", "parallel.strategy": "fsdp", "name": "a b"}
+    plan = plan_run(tiny(accumulation=3), card(1e9), 2, given=given_flags)
+    assert plan.flags == "--train.batch-size 4 --train.accumulation 4 --name 'a b' --parallel.strategy ddp"
 
 
 def test_a_state_is_divided_within_a_node_where_there_are_several() -> None:
@@ -482,6 +517,9 @@ def test_a_state_is_divided_within_a_node_where_there_are_several() -> None:
     assert state(8) == {"ddp": whole, "fsdp": whole / 8}
     assert list(state(12)) == ["ddp", "fsdp"]
     assert state(16) == {"ddp": whole, "hybrid": whole / 8, "fsdp": whole / 16}
+    fours = replace(tiny(activation_checkpointing=True), parallel=ParallelConfig(shard_size=4))
+    sizes = {layout.strategy: layout.n_parts for layout in plan_run(fours, card(1e9), 8).layouts}
+    assert sizes == {"ddp": 1, "hybrid": 4, "fsdp": 8}
 
 
 def test_recomputing_is_part_of_the_time() -> None:

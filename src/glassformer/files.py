@@ -12,10 +12,13 @@ import hashlib
 import json
 import math
 import os
+import re
 import shutil
+import socket
+import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +29,7 @@ MAX_JSON_BYTES = 16 * 1024 * 1024  # a thousand times a real configuration, mani
 MAX_JSON_DEPTH = 64
 MAX_DIGITS = 40  # of a whole number: more than 128 bits
 _BLOCK = 1 << 20
+_DAY = 86400.0  # seconds
 
 
 def reason(error: OSError) -> str:
@@ -272,7 +276,7 @@ def new_folder(final: Path) -> Iterator[Path]:
 
     Every file in it is flushed to the disk before the rename. An existing `final` is replaced.
     """
-    temporary = final.with_name(f".{final.name}.tmp-{os.getpid()}")
+    temporary = final.with_name(f".{final.name}.tmp-{os.getpid()}-{_host()}")
     try:
         shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir(parents=True)
@@ -289,6 +293,48 @@ def new_folder(final: Path) -> Iterator[Path]:
         raise UserError(f"cannot write {final}: {reason(error)}; choose a place that can be written") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
+
+
+def clean_unfinished(parent: Path, name: str) -> None:
+    """Deletes the temporary folders that `new_folder` has left in `parent` because its process was killed.
+
+    `name` is a regular expression for the whole names that they were to get. A folder of a living process is never
+    touched; where that cannot be known (another host's, as on a shared disk) it must lie untouched for a day.
+    """
+    pattern = re.compile(rf"\.(?:{name})\.tmp-(\d{{1,9}})(?:-([0-9a-f]{{8}}))?")
+    with suppress(OSError):  # there is no such place yet, or another process cleans it too
+        for path in list(parent.iterdir()):
+            made_by = pattern.fullmatch(path.name)
+            if made_by is None or path.is_symlink() or not path.is_dir():
+                continue
+            is_of_here = made_by[2] in (None, _host())
+            is_alive = _is_alive(int(made_by[1])) if is_of_here else None
+            if is_alive is False or (is_alive is None and _last_touch(path) < time.time() - _DAY):
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def _host() -> str:
+    """Eight hexadecimal digits that tell this host's process numbers from those of another host or container."""
+    place = socket.gethostname()
+    with suppress(OSError):
+        place += os.readlink("/proc/self/ns/pid")
+    return hashlib.sha256(place.encode()).hexdigest()[:8]
+
+
+def _is_alive(process: int) -> bool | None:
+    """Whether a process of this host runs; None where the system cannot be asked."""
+    if os.name != "posix":
+        return None  # there, signal 0 is Ctrl-C
+    try:
+        with suppress(PermissionError):  # somebody else's is there too
+            os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def _last_touch(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in (folder, *folder.rglob("*")))
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:

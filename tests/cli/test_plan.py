@@ -23,20 +23,35 @@ def test_a_preset(glassformer: Glassformer) -> None:
         "memory of a GPU      micro-batch 4 × 1,024 tokens, fp32, one GPU",
         "weights                474.7 MiB",
         "optimizer              949.4 MiB",
-        "flags                none are needed",
+        "flags                --train.batch-size 4\n",
         "training             1.0 G tokens, 8.54e+17 FLOPs",
         "on 1 × t4 at 40 % of 8.1 TFLOP/s",
         "cost                 36.63 at 0.5 a GPU hour",
     ):
         assert line in shown.out, line
-    assert "cost" not in glassformer("plan", "gpt2").out
+    plain = glassformer("plan", "gpt2").out
+    assert "cost" not in plain and "note: " not in plain and "flags                none are needed" in plain
+
+
+def test_flags_that_train_takes_are_told_with_what_they_change(glassformer: Glassformer) -> None:
+    shown = glassformer("plan", "gpt2", "--gpus", 8, "--batch-size", 4, "--train.max_steps=10").out
+    for line in (
+        "note: 8 GPUs share the micro-batches of a step, so train.accumulation 1 becomes 8: a step reads 32,768 "
+        "tokens, not 4,096",
+        "flags                --train.batch-size 4 --train.max-steps 10 --train.accumulation 8 --parallel.strategy ddp",
+        "training             327.7 k tokens",
+    ):
+        assert line in shown, line
+    muon = glassformer("plan", "gpt3-175b", "--gpus", 8, "--train.optimizer.kind", "muon").out
+    assert "note: muon steps whole matrices" in muon and "fsdp  " not in muon and "are needed" not in muon
+    assert len(json.loads(glassformer("plan", "gpt2", "--gpus", 8, "--json").out)["notes"]) == 1
 
 
 def test_the_largest_preset_takes_seconds_and_says_what_fits(glassformer: Glassformer) -> None:
     words = ("--gpus", 64, "--gpu", "h200", "--precision", "bf16", "--batch-size", 1, "--tokens", "300e9")
     shown = glassformer("plan", "gpt3-175b", *words)
     assert "parameters           174,604,259,328" in shown.out
-    assert "flags                --parallel.strategy fsdp --train.activation-checkpointing" in shown.out
+    assert " --train.accumulation 64 --parallel.strategy fsdp --train.activation-checkpointing\n" in shown.out
     plan = json.loads(glassformer("plan", "gpt3-175b", *words, "--json").out)
     assert plan["parameters"]["total"] == 174_604_259_328
     assert plan["memory_bytes"]["total"] == sum(n for part, n in plan["memory_bytes"].items() if part != "total")

@@ -1,8 +1,10 @@
 """Prepared tokens: the ids are those of the text, found again by content, whole or not at all."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glassformer import files
 from glassformer.data import builtin, sources, tokens
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import encode_text, prepare
@@ -245,8 +248,59 @@ def test_a_preparation_that_is_killed_leaves_nothing_that_is_accepted(write: Wri
     path = write("a.txt", "text\n" * 1_000_000)
     killed = subprocess.run([sys.executable, "-c", KILLED, path, cache], capture_output=True, check=False)
     assert killed.returncode == -9, killed.stderr
-    assert any(cache.iterdir()), "it was killed while it wrote"
-    assert set(prepare(Corpus([path]), utf8, cache).train.ids[:5]) == {byte + 1 for byte in b"text\n"}
+    [left] = cache.iterdir()  # it was killed while it wrote
+    assert ".tmp-" in left.name
+    prepared = prepare(Corpus([path]), utf8, cache)
+    assert set(prepared.train.ids[:5]) == {byte + 1 for byte in b"text\n"}
+    assert list(cache.iterdir()) == [prepared.folder], "the next preparation cleans"
+
+
+def test_only_what_a_dead_process_left_is_cleaned(write: Write, utf8: Any, cache: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    key, dead, day = "0123456789abcdef" * 2, ended.pid, 86400
+
+    def left(name: str, age: float = 0.0) -> str:
+        (cache / name).mkdir(parents=True)
+        (cache / name / "train.bin").write_bytes(b"x")
+        for path in (cache / name / "train.bin", cache / name):
+            os.utime(path, (time.time() - age,) * 2)
+        return name
+
+    host = files._host()
+    other = "00000000" if host != "00000000" else "11111111"
+    gone = [
+        left(f".{key}.tmp-{dead}"),  # as they were called before they named the host
+        left(f".{key}.tmp-{dead}-{host}"),
+        left(f".{key}.tmp-{dead}-{other}", 1.1 * day),
+    ]
+    kept = [
+        left(f".{key}.tmp-{os.getpid()}", 9 * day),
+        left(f".{key}.tmp-{os.getppid()}-{host}", 9 * day),
+        left(f".{key}.tmp-{dead}-{other}".replace("0123", "3210"), 0.9 * day),  # who knows whether it lives there?
+        left(f".{key}.tmp-{os.getpid()}-{other}"),
+        left(f".notes.tmp-{dead}", 9 * day),  # not ours
+        left(key, 9 * day),
+    ]
+    (cache / f".{key}.tmp-{dead}1-{other}").symlink_to(write("a.txt", "text\n" * 100).parent)
+    prepared = prepare(Corpus([write("b.txt", "text\n" * 100)]), utf8, cache)
+    names = {path.name for path in cache.iterdir()}
+    assert not names & set(gone)
+    assert names == {*kept, f".{key}.tmp-{dead}1-{other}", prepared.folder.name}
+
+
+def test_a_folder_of_another_host_that_is_still_written_is_kept(cache: Path) -> None:
+    folder = cache / f".{'a' * 32}.tmp-7-{'0' * 8}"
+    folder.mkdir(parents=True)
+    os.utime(folder, (time.time() - 1e6,) * 2)
+    (folder / "train.bin").write_bytes(b"new")
+    os.utime(folder, (time.time() - 1e6,) * 2)
+    files.clean_unfinished(cache, tokens.KEY)
+    assert folder.exists()
+    os.utime(folder / "train.bin", (time.time() - 1e6,) * 2)
+    files.clean_unfinished(cache, tokens.KEY)
+    assert not folder.exists()
+    files.clean_unfinished(cache / "nowhere", tokens.KEY)
 
 
 def test_a_cache_that_cannot_be_written_is_named(write: Write, utf8: Any) -> None:

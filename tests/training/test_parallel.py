@@ -1,7 +1,9 @@
 """Several processes do what one does: the same losses and weights, whatever is trained and however it is split."""
 
+import itertools
 import json
 import os
+import shlex
 import signal
 import time
 from collections.abc import Callable
@@ -17,13 +19,19 @@ from faults.children import done, ranks_done, start_ranks, wait
 from faults.tally import record
 from faults.test_numbers import BAD, spoiled
 from glassformer import api
+from glassformer.cli.arguments import read_words
+from glassformer.cli.train import run_for
+from glassformer.cost.hardware import GIB, Gpu, find_gpu
+from glassformer.cost.plan import plan_run
 from glassformer.errors import Interrupted, UserError
+from glassformer.models.build import build_model
 from glassformer.recurrent_config import AttendBefore, RecurrentConfig
 from glassformer.run_config import ExampleRows, MaskedConfig, Run
+from glassformer.settings import apply_flags, to_dict, to_toml
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.train_config import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
-from glassformer.training import saving
+from glassformer.training import parallel, saving
 from runs import MODEL, Recording, label_run, metrics, pair_run, text_run_of, tiny_run, write_documents, write_text
 
 STRATEGIES = ["ddp", "fsdp", "hybrid"]
@@ -148,6 +156,53 @@ def test_what_several_processes_cannot_do_is_refused(
 
     assert ranks_done(2, refused) == [0, 0]
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 8, 12, 16])
+def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every layout that is offered for n GPUs, through the refusals of n processes; PyTorch's engine is left out."""
+    monkeypatch.setenv("WORLD_SIZE", str(n))
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", str(n))
+    for name in ("init_process_group", "destroy_process_group"):
+        monkeypatch.setattr(parallel.dist, name, lambda *args, **options: None)
+    monkeypatch.setattr(parallel.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(parallel.dist, "get_world_size", lambda: n)
+    monkeypatch.setattr(parallel, "fully_shard", lambda *args, **options: None)
+    monkeypatch.setattr(parallel, "init_device_mesh", lambda *args, **options: None)
+    network, path, offered = build_model(replace(MODEL, vocab_size=290)), tmp_path / "run.toml", set()
+    for accumulation, optimizer, shard_size in itertools.product(
+        (1, 3, 40), (AdamWConfig(), MuonConfig(adamw=AdamWConfig())), (0, 3, 4)
+    ):
+        run = tiny_run(write_text(tmp_path), accumulation=accumulation, optimizer=optimizer)
+        run = replace(run, parallel=ParallelConfig(shard_size=shard_size))
+        path.write_text(to_toml(to_dict(run)))
+        for layout in plan_run(run, find_gpu("h200"), n).layouts:
+            gpu = Gpu("card", layout.memory.total / 0.9 / GIB * (1 + 1e-9), 1e12, 1e12)  # type: ignore[arg-type]
+            plan = plan_run(run, gpu, n)
+            assert plan.layout.fits
+            offered.add(plan.layout.strategy)
+            planned = run_for(read_words([str(path), *shlex.split(plan.flags)], []))
+            assert planned.train.accumulation == plan.accumulation
+            with parallel.processes(planned.parallel, planned.train, torch.device("cpu")) as ranks:
+                assert ranks.n == n
+                ranks.distribute(network, planned.train)
+    assert offered == {"none"} if n == 1 else {"ddp", "fsdp"} <= offered
+    assert ("hybrid" in offered) == (n in (8, 12, 16))
+
+
+@pytest.mark.parametrize(("optimizer", "strategy"), [("muon", "ddp"), ("adamw", "fsdp")])
+def test_a_plan_is_trained(optimizer: str, strategy: str, tmp_path: Path) -> None:
+    path, given = tmp_path / "run.toml", {"train.optimizer.kind": optimizer}
+    written = tiny_run(write_text(tmp_path), max_steps=2, eval_every=2)
+    path.write_text(to_toml(to_dict(written)))
+    run = apply_flags(written, given)
+    least = min(layout.memory.total for layout in plan_run(run, find_gpu("h200"), 2, given=given).layouts)
+    gpu = Gpu("card", least / 0.9 / GIB * (1 + 1e-9), 1e12, 1e12)  # type: ignore[arg-type]
+    plan = plan_run(run, gpu, 2, given=given)
+    assert plan.layout.strategy == strategy and plan.accumulation == 2
+    words = [str(path), *shlex.split(plan.flags)]
+    assert ranks_done(2, lambda: api.train(run_for(read_words(words, [])), tmp_path / "run")) == [0, 0]
+    assert checkpoint.steps(tmp_path / "run") == [2]
 
 
 def test_13_a_bad_number_in_one_process_is_skipped_by_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """Snapshots: taken in a moment, written in the background, and replayed."""
 
+import io
 import json
+import platform
 import threading
 import time
 from dataclasses import replace
@@ -10,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer import api
+from glassformer import __version__, api
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
@@ -129,6 +131,48 @@ def test_a_replay_sees_what_is_otherwise(tmp_path: Path, monkeypatch: pytest.Mon
     replay = api.replay(tmp_path / "run", Recording())
     assert real is trainer._seed
     assert any(name.endswith("exp_avg") for name in replay.differing) and "seconds" not in replay.differing
+
+
+def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint that is older than a key says nothing about it; a CPU without bfloat16 is another one."""
+    from glassformer.training import progress, trainer
+
+    real = trainer.made_with
+    old = {"torch", "device", "threads", "processes"}
+    monkeypatch.setattr(trainer, "made_with", lambda *a: {k: v for k, v in real(*a).items() if k in old})
+    api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "run")
+    monkeypatch.setattr(trainer, "made_with", real)
+    api.resume(tmp_path / "run", reporter := Recording())
+    assert api.replay(tmp_path / "run").is_same_machine
+    assert not [line for line in reporter.said if "was made with" in line]
+
+    api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "new")
+    monkeypatch.setattr(progress, "_cpu", lambda: "x86_64 Another AVX2")
+    monkeypatch.setattr(progress.np, "__version__", "1.0")
+    now = real(torch.device("cpu"), 1)
+    assert not api.replay(tmp_path / "new").is_same_machine
+    api.resume(tmp_path / "new", reporter := Recording())
+    [told] = [line for line in reporter.said if "was made with" in line]
+    assert "; cpu " in told and told.count(", now ") == 2
+    assert ", now x86_64 Another AVX2: it goes on equal to rounding, not to the bit" in told
+    assert now["glassformer"] == __version__ and now["python"] == platform.python_version()
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_cpu_is_named_as_far_as_the_system_tells(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassformer.training import progress
+
+    def opened(path: str, **options: Any) -> Any:
+        if not is_told:
+            raise FileNotFoundError(path)
+        return io.StringIO("processor\t: 0\nmodel name\t: Some  CPU @ 2.00GHz\nflags\t: fpu\n")
+
+    monkeypatch.setattr("builtins.open", opened)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "amx_bf16": False})
+    found = progress._cpu()
+    capability = torch.backends.cpu.get_cpu_capability()
+    model = " Some CPU @ 2.00GHz" if is_told else ""
+    assert found == f"{platform.machine()}{model} {capability} avx512_bf16"
 
 
 def test_a_replay_needs_two_checkpoints(tmp_path: Path) -> None:

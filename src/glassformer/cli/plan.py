@@ -59,15 +59,16 @@ def plan_of(words: Words) -> Plan:
         fail("plan needs one preset, recipe, TOML file or model directory; see `glassformer presets` and `recipes`")
     given = words.options
     same = {"batch-size": "train.batch_size", "precision": "train.precision"}
-    flags = {key: given[name] for name, key in same.items() if name in given}
+    flags = {key: given[name] for name, key in same.items() if name in given} | words.flags
     return plan_run(
-        with_flags(run_of(words.places[0]), flags | words.flags),
+        with_flags(run_of(words.places[0]), flags),
         find_gpu(given.get("gpu", "h200")),
         _number(given, "gpus", _whole) or 1,
         n_tokens=_number(given, "tokens", _whole),
         utilisation=_number(given, "utilisation", float) or UTILISATION,
         price=_number(given, "price", float),
         context=_number(given, "context", _whole),
+        given=flags,
     )
 
 
@@ -120,6 +121,7 @@ def report(plan: Plan) -> str:
     lines = [
         f"{plan.name}: {describe_model(plan.config)}, vocabulary {plan.config.vocab_size:,}",
         *(f"assumed: {sentence}" for sentence in plan.assumptions),
+        *(f"note: {sentence}" for sentence in plan.notes),
         "",
         f"parameters           {plan.n_parameters:,}",
         f"  embeddings {count(parts.embeddings)}, layers {count(parts.layers)}, head {count(parts.head)}",
@@ -165,7 +167,7 @@ def _layouts(plan: Plan) -> list[str]:
         fits = "fits" if layout.fits else "does not fit"
         lines.append(f"  {_named(layout):<34}{_bytes(layout.memory.total)}  {fits}{chosen}")
     if plan.layout.fits:
-        lines.append(f"flags                {plan.layout.flags or 'none are needed'}")
+        lines.append(f"flags                {plan.flags or 'none are needed'}")
     elif plan.least_gpus is None:
         lines.append(
             "no number of GPUs is enough: what each has for itself is too large; lower --batch-size or --context"

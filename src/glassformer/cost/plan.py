@@ -1,7 +1,8 @@
 """What a run will cost on given GPUs: parameters, FLOPs, memory, time, price, and the layout that fits."""
 
 import math
-from collections.abc import Iterator
+import shlex
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -15,7 +16,7 @@ from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.recurrent_config import ModelConfig, RecurrentConfig
 from glassformer.run_config import MaskedConfig, Run, TextData
-from glassformer.train_config import TrainConfig
+from glassformer.train_config import MuonConfig, TrainConfig
 
 NODE = 8
 """GPUs of one machine, between which a gathered layer travels fast."""
@@ -29,16 +30,19 @@ class Layout:
     """One way to spread a run over GPUs, and the memory of each of them."""
 
     strategy: str
-    """As [parallel] names it: none, ddp, fsdp, or hybrid (divided within a node, repeated across nodes)."""
+    """As [parallel] names it: none, ddp, fsdp, or hybrid (divided within a group, repeated across groups)."""
+    n_parts: int
+    """GPUs that hold one copy together."""
     checkpointing: bool
     memory: Memory
     fits: bool
 
     @property
-    def flags(self) -> str:
-        """What `train` is told."""
-        words = [] if self.strategy == "none" else [f"--parallel.strategy {self.strategy}"]
-        return " ".join(words + ["--train.activation-checkpointing"] * self.checkpointing)
+    def flags(self) -> dict[str, str]:
+        """What `train` is told, by key; a switch has no value."""
+        flags = {} if self.strategy == "none" else {"parallel.strategy": self.strategy}
+        flags |= {"parallel.shard-size": str(self.n_parts)} if self.strategy == "hybrid" else {}
+        return flags | ({"train.activation-checkpointing": ""} if self.checkpointing else {})
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,8 @@ class Plan:
     """As few GPUs as can hold it in some layout; None when no number can."""
     cache_bytes: int
     """Keys and values, or states, of one row that is generated to the full context."""
+    accumulation: int
+    """Micro-batches of a step, over all GPUs: a multiple of their number, as `train` asks."""
     n_tokens: int
     """That the run reads."""
     utilisation: float
@@ -71,6 +77,17 @@ class Plan:
     """Of a GPU for an hour, in whatever currency."""
     assumptions: tuple[str, ...]
     """What the configuration leaves open, and how it was counted."""
+    notes: tuple[str, ...]
+    """What `train` would refuse, and what is planned in its place."""
+    settings: Mapping[str, str]
+    """Flags by key: those that were given, and the accumulation where it is raised."""
+
+    @property
+    def flags(self) -> str:
+        """With them, and as many processes as GPUs, `train` takes the configuration as it is planned."""
+        of_layout = self.layout.flags
+        flags = {key: shlex.quote(value) for key, value in self.settings.items() if key not in of_layout} | of_layout
+        return " ".join(f"--{key} {value}".rstrip() for key, value in flags.items())
 
     @property
     def layout(self) -> Layout:
@@ -127,11 +144,12 @@ class Plan:
                 for layout in self.layouts
             ],
             "fits": self.layout.fits,
-            "flags": self.layout.flags if self.layout.fits else None,
+            "flags": self.flags if self.layout.fits else None,
             "least_gpus": self.least_gpus,
             "gpu": self.gpu.name,
             "n_gpus": self.n_gpus,
             "usable_bytes": self.gpu.usable_bytes,
+            "accumulation": self.accumulation,
             "n_tokens": self.n_tokens,
             "training_flops": self.total_flops,
             "utilisation": self.utilisation,
@@ -139,6 +157,7 @@ class Plan:
             "gpu_hours": self.gpu_hours,
             "cost": self.cost,
             "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
         }
 
 
@@ -151,11 +170,14 @@ def plan_run(
     utilisation: float = UTILISATION,
     price: float | None = None,
     context: int | None = None,
+    given: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan of a run, each GPU with micro-batches of `train.batch_size` rows (or `data.batch_tokens` tokens).
 
+    The GPUs share the micro-batches of a step, so `train.accumulation` is raised to the next multiple of their number.
     `n_tokens` are those of the whole run, by default those of its steps; `context` is the length of a row, on both
-    sides of an encoder-decoder. Raises `UserError` for numbers that cannot be, and for what the run leaves open.
+    sides of an encoder-decoder; `given` are the flags that made the run what it is, by key (`train.batch-size`).
+    Raises `UserError` for numbers that cannot be, and for what the run leaves open.
 
     >>> from glassformer.cost.hardware import find_gpu
     >>> from glassformer.presets import preset
@@ -172,7 +194,11 @@ def plan_run(
     kept = {True: recomputed} if train.activation_checkpointing else {False: plain, True: recomputed}
     if isinstance(config, RecurrentConfig):
         kept = {False: plain}  # it has no blocks to recompute
-    steps = train.max_steps * train.accumulation
+    accumulation = n_gpus * -(-train.accumulation // n_gpus)
+    settings = {key.replace("_", "-"): value for key, value in (given or {}).items()}
+    if accumulation != train.accumulation:
+        settings["train.accumulation"] = str(accumulation)
+    least_gpus = _least_gpus(config, train, kept, gpu)
     of_batch = shape.n_rows * shape.n_tokens if isinstance(run.data, TextData) else run.data.batch_tokens
     return Plan(
         name=run.name,
@@ -182,15 +208,18 @@ def plan_run(
         n_parameters=_n_built(config),
         parameters=parameter_counts(config),
         forward=forward_flops(config, shape),
-        layouts=tuple(_layouts(config, train, kept, gpu, n_gpus)),
-        least_gpus=_least_gpus(config, train, kept, gpu),
+        layouts=tuple(_layouts(config, run, kept, gpu, n_gpus)),
+        least_gpus=least_gpus,
         cache_bytes=cache_bytes(config, 1, shape.n_tokens, shape.n_source),
-        n_tokens=steps * of_batch if n_tokens is None else n_tokens,
+        accumulation=accumulation,
+        n_tokens=train.max_steps * accumulation * of_batch if n_tokens is None else n_tokens,
         utilisation=utilisation,
         gpu=gpu,
         n_gpus=n_gpus,
         price=price,
         assumptions=assumptions,
+        notes=tuple(_notes(train, accumulation, of_batch, n_gpus, least_gpus)),
+        settings=settings,
     )
 
 
@@ -202,22 +231,39 @@ def _n_built(config: ModelConfig) -> int:
         raise UserError("a tensor of this model has more numbers than can be counted: make it smaller") from error
 
 
-def _layouts(
-    config: ModelConfig, train: TrainConfig, kept: dict[bool, Activations], gpu: Gpu, n_gpus: int
-) -> Iterator[Layout]:
-    """Whole copies first; then divided, within a node where there are several, because less travels between them.
+def _notes(train: TrainConfig, accumulation: int, of_batch: int, n_gpus: int, least_gpus: int | None) -> Iterator[str]:
+    if accumulation != train.accumulation:
+        yield (
+            f"{n_gpus:,} GPUs share the micro-batches of a step, so train.accumulation {train.accumulation:,} becomes "
+            f"{accumulation:,}: a step reads {accumulation * of_batch:,} tokens, not {train.accumulation * of_batch:,}"
+        )
+    if not _divides(train) and (n_gpus > 1 or least_gpus is None):
+        yield (
+            "muon steps whole matrices, so every GPU holds all of them and only ddp is planned; --train.optimizer.kind "
+            "adamw can be divided"
+        )
+
+
+def _divides(train: TrainConfig) -> bool:
+    """Whether `train` takes this optimizer where a process holds parts of the weights."""
+    return not isinstance(train.optimizer, MuonConfig)
+
+
+def _layouts(config: ModelConfig, run: Run, kept: dict[bool, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:
+    """Whole copies first; then divided, within a group where there are several, because less travels between them.
 
     Blocks are recomputed where nothing else helps, for it costs a third of the time.
     """
+    train, of_group = run.train, run.parallel.shard_size or NODE
     for checkpointing, of_batch in kept.items():
         whole = training_memory(config, train, of_batch)
-        layouts = [("none" if n_gpus == 1 else "ddp", whole)]
-        if n_gpus > NODE and n_gpus % NODE == 0:
-            layouts.append(("hybrid", sharded(whole, config, train, NODE)))
-        if n_gpus > 1:
-            layouts.append(("fsdp", sharded(whole, config, train, n_gpus)))
-        for strategy, memory in layouts:
-            yield Layout(strategy, checkpointing, memory, memory.total <= gpu.usable_bytes)
+        layouts = [("none" if n_gpus == 1 else "ddp", 1, whole)]
+        if _divides(train) and 1 < of_group < n_gpus and n_gpus % of_group == 0:
+            layouts.append(("hybrid", of_group, sharded(whole, config, train, of_group)))
+        if _divides(train) and n_gpus > 1:
+            layouts.append(("fsdp", n_gpus, sharded(whole, config, train, n_gpus)))
+        for strategy, n_parts, memory in layouts:
+            yield Layout(strategy, n_parts, checkpointing, memory, memory.total <= gpu.usable_bytes)
 
 
 def _least_gpus(config: ModelConfig, train: TrainConfig, kept: dict[bool, Activations], gpu: Gpu) -> int | None:
@@ -225,6 +271,8 @@ def _least_gpus(config: ModelConfig, train: TrainConfig, kept: dict[bool, Activa
     whole = training_memory(config, train, list(kept.values())[-1])  # recomputed, where it may be
     if min(training_memory(config, train, of_batch).total for of_batch in kept.values()) <= gpu.usable_bytes:
         return 1
+    if not _divides(train):
+        return None
     fixed = sharded(whole, config, train, 1)
     room = gpu.usable_bytes - (fixed.total - fixed.state)
     return max(2, math.ceil(whole.state / room)) if room > 0 else None

@@ -19,6 +19,7 @@ from glassformer.data.pairs import PairCorpus
 from glassformer.data.sources import Piece
 from glassformer.data.tokens import (
     FORMAT_VERSION,
+    KEY,
     SIDECAR,
     EncodedPart,
     TokenFile,
@@ -100,6 +101,7 @@ def prepare_pairs(
         return found
     sides = dict(zip(NAMES, corpus.split, strict=True))
     n_sides, done = 2 * sum(map(len, sides.values())), 0
+    files.clean_unfinished(cache_dir, KEY)
     with files.new_folder(folder) as temporary:
         sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "pairs": corpus.name}
         for side, pairs in sides.items():

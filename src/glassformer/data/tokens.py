@@ -35,6 +35,7 @@ T = TypeVar("T")
 FORMAT_VERSION = 1
 SIDECAR = "tokens.json"
 DTYPES = ("<u2", "<u4")
+KEY = "[0-9a-f]{32}"  # what folders of the cache are called
 BATCH_CHARACTERS = 1 << 20  # encoded at once: enough for every core, little for the memory
 _NAMES: dict[Side, str] = {"train": "the training text", "valid": "the validation text"}
 
@@ -105,6 +106,7 @@ def prepare(
         return part
 
     end_id = tokenizer.eos_id if corpus.plan.end_tokens else None
+    files.clean_unfinished(cache_dir, KEY)
     with files.new_folder(folder) as temporary:
         sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "text": corpus.name, "end_id": end_id}
         for side in _NAMES:

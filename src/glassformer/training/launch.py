@@ -143,7 +143,8 @@ class Replay:
     differing: list[str]
     """Names of tensors and numbers that are not equal to the bit."""
     is_same_machine: bool
-    """Of the same kind, with the same versions and number of threads: only then are bits promised."""
+    """Of the same kind, with the same versions and number of threads, as far as the checkpoint tells: only then are
+    bits promised."""
 
 
 def replay(folder: Path, reporter: LaunchReporter) -> Replay:
@@ -169,8 +170,8 @@ def _replay(folder: Path, reporter: LaunchReporter) -> Replay:
     trainer.restore(begin)
     reporter.say(f"taking steps {steps[-2] + 1} to {steps[-1]} again")
     found, stored = trainer.replay(steps[-1]), checkpoint.load_state(end)
-    was_made_with = stored.numbers["made_with"]
-    return Replay(steps[-2], steps[-1], differing(found, end, stored), is_same_machine=was_made_with == made_with)
+    was_made_with = stored.numbers.get("made_with", {})
+    return Replay(steps[-2], steps[-1], differing(found, end, stored), not _changed(was_made_with, made_with))
 
 
 def _require_same(newest: Path, ranks: Ranks) -> None:
@@ -239,9 +240,13 @@ def _require_run(folder: Path) -> None:
 
 
 def _tell_of_another_machine(before: dict[str, Any], now: dict[str, Any], reporter: LaunchReporter) -> None:
-    other = [f"{name} {before.get(name)}, now {now[name]}" for name in now if before.get(name) != now[name]]
-    if other:
+    if other := _changed(before, now):
         reporter.say(f"the run was made with {'; '.join(other)}: it goes on equal to rounding, not to the bit")
+
+
+def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:
+    """What is otherwise now, of what is known of before: older checkpoints say less."""
+    return [f"{name} {before[name]}, now {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
 
 
 def _place(device: torch.device, ranks: Ranks) -> str:
