@@ -1,5 +1,6 @@
 """Work in a process of its own that dies as a machine would let it die: between two touches of the disk."""
 
+import builtins
 import contextlib
 import os
 import random
@@ -7,51 +8,124 @@ import shutil
 import signal
 import socket
 import sys
+import threading
 import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
-TOUCHES = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
-"""Calls of the operating system that change what will be found on the disk."""
-DIED = 77
+import pytest
+from safetensors import SafetensorError
+
+from glassformer.store import checkpoint, tensors
+
+CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
+"""Of `os`, those that change what will be found on the disk; beside them, files are opened and written."""
+DIED, DIED_DELETING = 77, 78
 SECONDS = 120.0
+_where = threading.local()
+
+
+@dataclass
+class Touches:
+    """Of the disk, by all threads: how many there have been, and which of them deleted old checkpoints."""
+
+    n: int = 0
+    deleting: list[int] = field(default_factory=list)
 
 
 @contextlib.contextmanager
-def at_touch(k: int, act: Callable[[], None], names: tuple[str, ...] = TOUCHES) -> Iterator[Callable[[], int]]:
-    """Inside the block, `act` is called in place of the k-th of the calls `names` of `os`, and before all later ones.
+def at_touch(k: int, act: Callable[[], None], *, once: bool = False) -> Iterator[Touches]:
+    """Inside the block, `act` is called at the k-th touch of the disk, and at all later ones unless `once`.
 
-    Yields how many there have been.
+    A touch is the moment before one of the `CALLS`, before a file is opened to be written, and before, in the middle
+    of, and after each write to it; of a file of tensors, before, in the middle of, and after it is written.
     """
-    n = 0
-    real = {name: getattr(os, name) for name in names}
+    touches, one_at_a_time = Touches(), threading.Lock()
 
-    def counted(name: str) -> Callable[..., Any]:
+    def touch() -> None:
+        with one_at_a_time:
+            touches.n += 1
+            n = touches.n
+            if is_deleting():
+                touches.deleting.append(n)
+        if n == k or (n > k and not once):
+            act()
+
+    def before(real: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            nonlocal n
-            n += 1
-            if n >= k:
-                act()
-            return real[name](*args, **options)
+            touch()
+            return real(*args, **options)
 
         return call
 
-    for name in names:
-        setattr(os, name, counted(name))
-    # rmtree compares functions by identity to see what the system can do.
-    safe, shutil._use_fd_functions = shutil._use_fd_functions, False  # type: ignore[attr-defined]
-    try:
-        yield lambda: n
-    finally:
-        shutil._use_fd_functions = safe  # type: ignore[attr-defined]
-        for name, function in real.items():
-            setattr(os, name, function)
+    real_open, real_os_open, save_file, prune = open, os.open, tensors.save_file, checkpoint.prune
+
+    def opened(path: Any, mode: str = "r", *args: Any, **options: Any) -> Any:
+        if not set(mode) & set("wax+"):
+            return real_open(path, mode, *args, **options)
+        touch()
+        file = real_open(path, mode, *args, **options)
+        write = file.write
+
+        def in_halves(data: Any) -> int:
+            for half in (data[: len(data) // 2], data[len(data) // 2 :]):
+                touch()
+                write(half)
+                file.flush()
+            touch()
+            return len(data)
+
+        file.write = in_halves
+        return file
+
+    def os_opened(path: Any, flags: int, *args: Any, **options: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            touch()
+        return real_os_open(path, flags, *args, **options)
+
+    def saved(values: Any, path: Path, **options: Any) -> None:
+        try:
+            touch()
+            save_file(values, path, **options)
+            whole = path.read_bytes()
+            os.truncate(path, len(whole) // 2)
+            touch()
+            path.write_bytes(whole)
+            touch()
+        except OSError as error:  # as safetensors tells of it
+            raise SafetensorError(f"I/O error: {error.strerror} (os error {error.errno})") from error
+
+    def pruned(*args: Any) -> None:
+        _where.deleting = True
+        try:
+            prune(*args)
+        finally:
+            _where.deleting = False
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in CALLS:
+            patch.setattr(os, name, before(getattr(os, name)))
+        patch.setattr(os, "open", os_opened)
+        patch.setattr(builtins, "open", opened)
+        patch.setattr(tensors, "save_file", saved)
+        patch.setattr(checkpoint, "prune", pruned)
+        # rmtree compares functions by identity to see what the system can do, and copies are to be written as files.
+        patch.setattr(shutil, "_use_fd_functions", False)
+        patch.setattr(shutil, "_USE_CP_SENDFILE", False)
+        yield touches
+
+
+def is_deleting() -> bool:
+    """Whether this thread is among the deletions of old checkpoints."""
+    return getattr(_where, "deleting", False)
 
 
 def die() -> None:
-    os._exit(DIED)
+    os._exit(DIED_DELETING if is_deleting() else DIED)
 
 
 def fork(work: Callable[[], object]) -> int:

@@ -13,8 +13,8 @@ from pathlib import Path
 
 FAULTS = {
     1: "SIGKILL while a checkpoint is written",
-    2: "SIGKILL at random steps; the final weights equal to the bit",
-    3: "the process ends at any fsync, rename or other touch of the disk",
+    2: "SIGKILL at random steps, three times in a run; the final weights equal to the bit",
+    3: "the process ends before, within or after any write, fsync, rename or other touch of the disk",
     4: "the same among the deletions of old checkpoints",
     5: "SIGTERM, SIGINT, the end of its time: saved, coded, gone on with to the bit",
     6: "resumed after every step of an epoch and at its end",

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from faults.children import DIED, at_touch, die, done, fork, killed, wait
-from faults.tally import count, record
+from faults.children import DIED, DIED_DELETING, at_touch, die, done, fork, killed, wait
+from faults.tally import count, injected
 from glassformer import api
 from glassformer.cli import checkpoint as checkpoints
 from glassformer.errors import Interrupted, UserError
@@ -51,12 +51,12 @@ def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     return run, remains(folder / "whole")
 
 
-def go_on(run: Run, folder: Path) -> None:
+def go_on(run: Run, folder: Path, reporter: Silent | None = None) -> None:
     """What a person would do: resume, or begin again where there is nothing yet."""
     if checkpoint.steps(folder):
-        api.resume(folder)
+        api.resume(folder, reporter)
     else:
-        api.train(run, folder)
+        api.train(run, folder, reporter)
 
 
 def end(run: Run, folder: Path) -> dict[str, Any]:
@@ -74,99 +74,159 @@ def cases(kind: str, n: int) -> Iterator[random.Random]:
     yield from (random.Random(f"{kind}{seed}") for seed in range(n))
 
 
+class Counting(Silent):
+    """A reporter of a child: every step adds a byte to a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
+        with self.path.open("ab") as file:
+            file.write(b".")
+
+    def has_seen(self, n: int) -> bool:
+        return self.path.exists() and self.path.stat().st_size >= n
+
+
 @pytest.mark.parametrize("background", [True, False])
 def test_1_and_19_sigkill_while_saving(whole: tuple[Run, dict[str, Any]], background: bool, tmp_path: Path) -> None:
+    """Only what a save has left half-written proves that the signal came within it; others are not counted."""
     run, expected = whole
     run = replace(run, train=replace(run.train, background_saving=background))
-    n, survived, kills = count(2, 17), 0, 0
-    for number, rng in enumerate(cases("save", n)):
-        folder = tmp_path / str(number)
-        after = rng.randrange(1, 6)
+    n = count(2, 17)
+    with injected(19 if background else 1, "save0 and on") as tally:
+        for number, rng in enumerate(cases("save", 5 * n)):
+            folder = tmp_path / str(number)
+            half_written = f".step-{2 * rng.randrange(1, 6)}.tmp-*"
 
-        def is_saving(folder: Path = folder, after: int = after) -> bool:
-            there = list((folder / "checkpoints").glob(".step-*"))
-            return bool(there) and len(checkpoint.steps(folder)) >= min(after, 2)
+            def is_saving(folder: Path = folder, half_written: str = half_written) -> bool:
+                return any((folder / "checkpoints").glob(half_written))
 
-        code = killed(lambda folder=folder: api.train(run, folder), is_saving, rng, 0.01)
-        assert code in (-signal.SIGKILL, 0)
-        kills += code != 0
-        survived += same(end(run, folder), expected)
-        shutil.rmtree(folder)
-    record(19 if background else 1, n, survived, f"save0 to save{n - 1}")
-    assert survived == n and kills
+            code = killed(lambda folder=folder: api.train(run, folder), is_saving, rng, 0.002)
+            assert code in (-signal.SIGKILL, 0)
+            hit = is_saving()
+            tally.injected += hit
+            survives = same(end(run, folder), expected)
+            tally.survived += hit and survives
+            assert survives
+            shutil.rmtree(folder)
+            if tally.injected == n:
+                break
+    assert tally.survived == n
 
 
 def test_2_sigkill_at_random_steps_several_times(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
+    """Three times in one run, each after steps and a checkpoint of the killed process itself."""
     run, expected = whole
-    n, survived, kills = count(2, 7), 0, 0
-    for number, rng in enumerate(cases("step", n)):
-        folder = tmp_path / str(number)
-        for _ in range(3):
-            began = folder / "metrics.jsonl"
-            kills += killed(lambda folder=folder: go_on(run, folder), began.exists, rng, 0.15) == -signal.SIGKILL
-        survived += same(end(run, folder), expected)
-    record(2, n, survived, f"step0 to step{n - 1}, 3 kills each")
-    assert survived == n and kills > 0
+    n, times, n_runs = count(1, 7), 3, 0
+    with injected(2, f"step0 and on, {times} kills in each run") as tally:
+        for number, rng in enumerate(cases("step", 10 * n)):
+            folder = tmp_path / str(number)
+            begins = []
+            for kill in range(times):
+                begins.append(max(checkpoint.steps(folder), default=0))
+                counting, n_steps = Counting(tmp_path / f"{number}.{kill}"), rng.randrange(1, 4)
+
+                def is_further(
+                    folder: Path = folder,
+                    counting: Counting = counting,
+                    n_steps: int = n_steps,
+                    begin: int = begins[-1],
+                ) -> bool:
+                    return counting.has_seen(n_steps) and max(checkpoint.steps(folder), default=0) > begin
+
+                code = killed(
+                    lambda folder=folder, counting=counting: go_on(run, folder, counting),
+                    is_further,
+                    rng,
+                    0.005,
+                )
+                if code == 0:  # too late: at its end already
+                    break
+                assert code == -signal.SIGKILL and is_further()
+                tally.injected += 1
+            n_kills = len(begins) - (code == 0)
+            survives = same(end(run, folder), expected)
+            tally.survived += survives * n_kills
+            assert survives
+            n_runs += n_kills == times
+            if n_runs == n:
+                break
+    assert n_runs == n, "too few runs were killed three times before their end"
 
 
+@pytest.mark.parametrize("background", [True, False])
 def test_3_and_4_the_process_ends_between_any_two_touches_of_the_disk(
-    whole: tuple[Run, dict[str, Any]], tmp_path: Path
+    whole: tuple[Run, dict[str, Any]], background: bool, tmp_path: Path
 ) -> None:
-    """Writing, publishing and deleting: every fsync, rename, replace, mkdir, unlink and rmdir of the run in turn."""
+    """Before, within and after each write; before each fsync, rename, replace, mkdir, unlink and rmdir of the run."""
     run, expected = whole
-    run = replace(run, train=replace(run.train, background_saving=False))
+    run = replace(run, train=replace(run.train, background_saving=background))
     api.train(run, tmp_path / "cached")  # so that the touches are those of the run, not of the preparation
-    with at_touch(10**9, die) as n_touches:
+    with at_touch(10**9, die) as touches:
         api.train(run, tmp_path / "counted")
-        total = n_touches()
-    places = range(1, total + 1, count(29, 1))
-    survived = 0
-    for k in places:
-        folder = tmp_path / str(k)
+    every, every_deletion = count(199, 6), count(24, 2)
+    kind = ["tiny", "pairs", "labels"].index(run.name)
+    first = 1 + (2 * kind + background) * every // 6  # each in other places, together in all
+    places = sorted({*range(first, touches.n + 1, every), *touches.deleting[kind::every_deletion]})
+    of = f"{touches.n} touches" + (" or so" if background else "")
+    with injected(3, f"every {every}. of {of}") as tally, injected(4, f"every {every_deletion}. there") as deletions:
+        for k in places:
+            folder = tmp_path / str(k)
 
-        def work(folder: Path = folder, k: int = k) -> None:
-            with at_touch(k, die):
-                api.train(run, folder)
+            def work(folder: Path = folder, k: int = k) -> None:
+                with at_touch(k, die):
+                    api.train(run, folder)
 
-        assert done(work) == DIED
-        survived += same(end(run, folder), expected)
-        shutil.rmtree(folder)
-    record(3, len(places), survived, f"every {places.step}. of {total} touches")
-    record(4, len(places), survived, "among those of 3")
-    assert survived == len(places)
+            code = done(work)
+            assert code in (DIED, DIED_DELETING)
+            counted = tally if code == DIED else deletions
+            counted.injected += 1
+            survives = same(end(run, folder), expected)
+            counted.survived += survives
+            assert survives, f"touch {k}"
+            shutil.rmtree(folder)
+    assert tally.survived and (deletions.survived or background)  # which touches it shifts a little
 
 
 def test_5_signals_save_and_say_so_with_their_code(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
     run, expected = whole
-    n, survived, stopped = count(2, 7), 0, 0
-    for number, rng in enumerate(cases("signal", n)):
-        folder, which = tmp_path / str(number), (signal.SIGTERM, signal.SIGINT)[number % 2]
+    n = count(2, 7)
+    with injected(5, "signal0 and on") as tally:
+        for number, rng in enumerate(cases("signal", 3 * n)):
+            folder, which = tmp_path / str(number), (signal.SIGTERM, signal.SIGINT)[number % 2]
+            counting, n_steps = Counting(tmp_path / f"{number}.steps"), rng.randrange(1, 9)
 
-        def work(folder: Path = folder) -> None:
-            try:
-                api.train(run, folder)
-            except Interrupted as stop:
-                os._exit(stop.exit_code)
+            def work(folder: Path = folder, counting: Counting = counting) -> None:
+                try:
+                    api.train(run, folder, counting)
+                except Interrupted as stop:
+                    os._exit(stop.exit_code)
 
-        code = killed(work, (folder / "metrics.jsonl").exists, rng, 0.1, which)
-        assert code in (128 + which, 0)
-        assert code == 0 or checkpoint.steps(folder)
-        stopped += code != 0
-        survived += same(end(run, folder), expected)
-    record(5, n, survived, f"signal0 to signal{n - 1}")
-    assert survived == n and stopped
+            code = killed(work, lambda counting=counting, n_steps=n_steps: counting.has_seen(n_steps), rng, 0.01, which)
+            stopped = code != 0
+            tally.injected += stopped
+            assert code in (128 + which, 0) and checkpoint.steps(folder)
+            survives = same(end(run, folder), expected)
+            tally.survived += stopped and survives
+            assert survives
+            if tally.injected == n:
+                break
+    assert tally.survived == n
 
 
 def test_5_the_end_of_its_time_is_a_stop_like_a_signal(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
     run, expected = whole
     short = replace(run, train=replace(run.train, max_time=1e-9))
-    with pytest.raises(Interrupted, match=r"train\.max_time: saved at step 1 of 12; go on with") as caught:
-        api.train(short, tmp_path / "run")
-    assert caught.value.exit_code == 75
-    with pytest.raises(Interrupted, match="step 2 of 12"):
-        api.resume(tmp_path / "run")
-    assert done(lambda: api.resume(tmp_path / "run", flags={"train.max-time": "0"})) == 0
-    assert same(remains(tmp_path / "run"), expected)
+    with injected(5, "-", n=2) as tally:
+        with pytest.raises(Interrupted, match=r"train\.max_time: saved at step 1 of 12; go on with") as caught:
+            api.train(short, tmp_path / "run")
+        assert caught.value.exit_code == 75
+        with pytest.raises(Interrupted, match="step 2 of 12"):
+            api.resume(tmp_path / "run")
+        assert done(lambda: api.resume(tmp_path / "run", flags={"train.max-time": "0"})) == 0
+        assert same(remains(tmp_path / "run"), expected)
+        tally.survived = 2
 
 
 def test_6_resumed_after_every_step_of_an_epoch_and_at_its_end(
@@ -183,34 +243,37 @@ def test_6_resumed_after_every_step_of_an_epoch_and_at_its_end(
                 api.resume(tmp_path / "run")
         api.resume(tmp_path / "run")
 
-    assert done(one_step_a_time) == 0
-    survived = same(remains(tmp_path / "run"), expected)
-    record(6, run.train.max_steps - 1, survived * (run.train.max_steps - 1), "after every step")
-    assert survived
+    with injected(6, "after every step", n=run.train.max_steps - 1) as tally:
+        assert done(one_step_a_time) == 0
+        assert same(remains(tmp_path / "run"), expected)
+        tally.survived = tally.injected
 
 
 def test_7_a_preparation_that_dies_leaves_nothing_that_is_taken_for_whole(
     whole: tuple[Run, dict[str, Any]], tmp_path: Path
 ) -> None:
     run, expected = whole
-    n, survived = 0, 0
-    for k in range(1, 100):
-        cache = tmp_path / f"cache{k}"
-        fresh = replace(run, data=replace(run.data, cache_dir=str(cache))) if hasattr(run.data, "cache_dir") else run
+    every, code = count(13, 1), DIED
+    with injected(7, f"every {every}. touch of the disk") as tally:
+        for k in range(1, 1000, every):
+            cache = tmp_path / f"cache{k}"
+            has_cache = hasattr(run.data, "cache_dir")
+            fresh = replace(run, data=replace(run.data, cache_dir=str(cache))) if has_cache else run
 
-        def work(fresh: Run = fresh, k: int = k) -> None:
-            with at_touch(k, die):
-                material = launch.material_of(fresh)
-                tokenizers = material.tokenizers(fresh, Silent())
-                material.prepare(fresh, tokenizers, Silent())
+            def work(fresh: Run = fresh, k: int = k) -> None:
+                with at_touch(k, die):
+                    material = launch.material_of(fresh)
+                    tokenizers = material.tokenizers(fresh, Silent())
+                    material.prepare(fresh, tokenizers, Silent())
 
-        if done(work) == 0:
-            break
-        if k % count(4, 1) == 0:
-            n += 1
-            survived += same(end(fresh, tmp_path / str(k)), expected)
-    record(7, n, survived, "between any two touches of the disk")
-    assert survived == n
+            if (code := done(work)) == 0:  # there are no more
+                break
+            assert code == DIED
+            tally.injected += 1
+            survives = same(end(fresh, tmp_path / str(k)), expected)
+            tally.survived += survives
+            assert survives, f"touch {k}"
+    assert code == 0
 
 
 def test_8_a_second_trainer_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
@@ -227,14 +290,16 @@ def test_8_a_second_trainer_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path
     child = fork(owner)
     while not ready.exists():
         time.sleep(0.01)
-    for verb in (lambda: api.resume(tmp_path / "run"), lambda: checkpoints.prune(tmp_path / "run")):
-        refused(verb, f"is being trained by process {child} on")
-    os.kill(child, signal.SIGKILL)
-    wait(child)
-    assert (tmp_path / "run" / ".owner.json").exists()
-    api.resume(tmp_path / "run")
-    assert same(remains(tmp_path / "run"), before)
-    record(8, 2, 2, "-")
+    with injected(8, "-", n=3) as tally:
+        for verb in (lambda: api.resume(tmp_path / "run"), lambda: checkpoints.prune(tmp_path / "run")):
+            refused(verb, f"is being trained by process {child} on")
+            tally.survived += 1
+        os.kill(child, signal.SIGKILL)
+        wait(child)
+        assert (tmp_path / "run" / ".owner.json").exists()
+        api.resume(tmp_path / "run")
+        assert same(remains(tmp_path / "run"), before)
+        tally.survived += 1
 
 
 def refused(work: Callable[[], object], words: str) -> None:

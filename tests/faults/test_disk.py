@@ -7,14 +7,13 @@ import resource
 import shutil
 import signal
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from faults.children import at_touch, done
-from faults.tally import count, record
+from faults.tally import count, injected
 from glassformer import api
 from glassformer.errors import UserError
 from glassformer.run_config import Run
@@ -87,9 +86,9 @@ def flipped(rng: random.Random) -> Callable[[bytes], bytes]:
 @pytest.mark.parametrize("file", FILES)
 def test_9_every_flipped_bit_is_seen(run_folder: Path, file: str) -> None:
     rng, n = random.Random(file), count(60, 300)
-    seen = damaged_in_turn(checkpoint.path_of(run_folder, 8), file, [flipped(rng)] * n)
-    record(9, n, seen, "the file's name")
-    assert seen == n
+    with injected(9, "the file's name", n) as tally:
+        tally.survived = damaged_in_turn(checkpoint.path_of(run_folder, 8), file, [flipped(rng)] * n)
+    assert tally.survived == n
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -97,20 +96,22 @@ def test_10_truncated_empty_and_longer_files_are_seen(run_folder: Path, file: st
     rng, n = random.Random(file), count(20, 100)
     damages: list[Callable[[bytes], bytes]] = [lambda data: data[: rng.randrange(len(data))]] * n
     damages += [lambda data: b"", lambda data: data + b"\0"]
-    seen = damaged_in_turn(checkpoint.path_of(run_folder, 8), file, damages)
-    record(10, len(damages), seen, "the file's name")
-    assert seen == len(damages)
+    with injected(10, "the file's name", len(damages)) as tally:
+        tally.survived = damaged_in_turn(checkpoint.path_of(run_folder, 8), file, damages)
+    assert tally.survived == len(damages)
 
 
 @pytest.mark.parametrize("file", FILES)
 def test_10_a_missing_file_is_seen_and_one_too_many_is_not_read(run_folder: Path, file: str) -> None:
     folder = checkpoint.path_of(run_folder, 8)
-    (folder / f"{file}.bak").write_bytes(b"\x80\x04 not ours")
-    assert not is_seen(folder)
-    assert read_model(folder).manifest.step == 8
-    (folder / file).unlink()
-    assert is_seen(folder)
-    record(10, 2, 2, "-")
+    with injected(10, "-", n=2) as tally:
+        (folder / f"{file}.bak").write_bytes(b"\x80\x04 not ours")
+        assert not is_seen(folder)
+        assert read_model(folder).manifest.step == 8
+        tally.survived += 1
+        (folder / file).unlink()
+        assert is_seen(folder)
+        tally.survived += 1
 
 
 @pytest.mark.parametrize("file", FILES)
@@ -119,61 +120,73 @@ def test_11_the_newest_that_is_whole_is_gone_on_from(run_folder: Path, finished:
     path = checkpoint.path_of(run_folder, 8) / file
     path.write_bytes(flipped(random.Random(file))(path.read_bytes()))
     reporter = Recording()
-    api.resume(run_folder, reporter)
-    assert any("step-8" in line and "trying the checkpoint before it" in line for line in reporter.said)
-    assert remains(run_folder) == before
-    record(11, 1, 1, "the file's name")
+    with injected(11, "the file's name", n=1) as tally:
+        api.resume(run_folder, reporter)
+        assert any("step-8" in line and "trying the checkpoint before it" in line for line in reporter.said)
+        assert remains(run_folder) == before
+        tally.survived = 1
 
 
 def test_11_when_all_are_damaged_nothing_begins_anew(run_folder: Path) -> None:
     for step in checkpoint.steps(run_folder):
         (checkpoint.path_of(run_folder, step) / NAME).write_text("{}")
     before = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
-    for verb in (lambda: api.resume(run_folder), lambda: api.train(small_run(run_folder.parent), run_folder)):
-        with pytest.raises(UserError, match=r"no intact checkpoint|already holds a run"):
-            verb()
-    after = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
-    assert after == before
-    record(11, 2, 2, "-")
+    with injected(11, "-", n=2) as tally:
+        for verb in (lambda: api.resume(run_folder), lambda: api.train(small_run(run_folder.parent), run_folder)):
+            with pytest.raises(UserError, match=r"no intact checkpoint|already holds a run"):
+                verb()
+            after = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
+            assert after == before
+            tally.survived += 1
 
 
-CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
+REFUSALS = {
+    "ENOSPC": (errno.ENOSPC, False),
+    "EACCES": (errno.EACCES, False),
+    "EROFS": (errno.EROFS, False),
+    "EIO": (errno.EIO, False),
+    "EIO once": (errno.EIO, True),
+}
 
 
-@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO], ids=errno.errorcode.get)
-def test_3_and_12_a_disk_that_refuses_from_any_touch_on_costs_no_state(
-    code: int, finished: Path, tmp_path: Path
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("refusal", REFUSALS)
+def test_12_a_disk_that_refuses_at_any_touch_costs_no_state(
+    refusal: str, background: bool, finished: Path, tmp_path: Path
 ) -> None:
-    """One sentence, the old state good, and the run goes on to the same end when the disk is well again."""
+    """One sentence, or none where it goes on; the old state good, and the same end when the disk is well again."""
+    code, once = REFUSALS[refusal]
     expected = remains(finished)
-    run = small_run(finished.parent, background_saving=False)
+    run = small_run(finished.parent, background_saving=background)
 
     def refuse() -> None:
         raise OSError(code, os.strerror(code))
 
-    with at_touch(10**9, refuse, CALLS) as n_touches:
+    with at_touch(10**9, refuse) as touches:
         api.train(run, tmp_path / "counted")
-        total = n_touches()
-    places = range(1, total + 1, count(19, 1))
-    survived = 0
-    for k in places:
-        folder = tmp_path / str(k)
-        with at_touch(k, refuse, CALLS):
-            try:
+    every = count(169, 5)
+    first = 1 + list(REFUSALS).index(refusal) * every // len(REFUSALS)  # each in other places, together in all
+    with injected(12, f"every {every}. of {touches.n} touches") as tally:
+        for k in range(first, touches.n + 1, every):
+            folder = tmp_path / str(k) / "run"
+            folder.parent.mkdir()
+            tally.injected += 1
+            with at_touch(k, refuse, once=once) as touched:
+                try:
+                    api.train(run, folder)
+                except UserError as error:
+                    assert os.strerror(code) in str(error) and "\n" not in str(error), f"touch {k}"
+            assert touched.n >= k
+            if checkpoint.steps(folder):
+                checkpoint.newest(folder, lambda text: None)
+                api.resume(folder)
+            else:
                 api.train(run, folder)
-            except UserError as error:
-                assert os.strerror(code) in str(error) and "\n" not in str(error)
-        if checkpoint.steps(folder):
-            checkpoint.newest(folder, lambda text: None)
-            api.resume(folder)
-        else:
-            api.train(run, folder)
-        found = remains(folder)
-        survived += all(found[name] == expected[name] for name in expected if name != "manifest")
-        assert not list(folder.rglob("*.tmp*"))
-        shutil.rmtree(folder)
-    record(12, len(places), survived, f"every {places.step}. of {total} touches")
-    assert survived == len(places)
+            found = remains(folder)
+            assert all(found[name] == expected[name] for name in expected if name != "manifest"), f"touch {k}"
+            assert not list(folder.rglob("*.tmp*")), f"touch {k}"
+            tally.survived += 1
+            shutil.rmtree(folder.parent)
 
 
 @pytest.mark.parametrize("limit", [3_000, 20_000, 60_000])
@@ -188,11 +201,12 @@ def test_12_files_that_cannot_grow(limit: int, finished: Path, tmp_path: Path) -
         with pytest.raises(UserError, match="cannot write"):
             api.train(run, folder)
 
-    assert done(work) == 0
-    assert checkpoint.steps(folder) == [] and not list(folder.rglob("*.tmp*"))
-    assert done(lambda: api.train(run, folder)) == 0
-    assert remains(folder)["tensors"] == remains(finished)["tensors"]
-    record(12, 1, 1, "-")
+    with injected(12, "-", n=1) as tally:
+        assert done(work) == 0
+        assert checkpoint.steps(folder) == [] and not list(folder.rglob("*.tmp*"))
+        assert done(lambda: api.train(run, folder)) == 0
+        assert remains(folder)["tensors"] == remains(finished)["tensors"]
+        tally.survived = 1
 
 
 def test_12_a_folder_that_vanishes(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +220,7 @@ def test_12_a_folder_that_vanishes(finished: Path, tmp_path: Path, monkeypatch: 
         return saved(folder, step, *args)
 
     monkeypatch.setattr(checkpoint, "save", gone)
-    with pytest.raises(UserError, match="cannot write"):
-        api.train(replace(run), tmp_path / "run")
-    record(12, 1, 1, "-")
+    with injected(12, "-", n=1) as tally:
+        with pytest.raises(UserError, match="cannot write"):
+            api.train(run, tmp_path / "run")
+        tally.survived = 1
