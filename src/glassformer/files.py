@@ -15,6 +15,7 @@ import os
 import re
 import shutil
 import socket
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -59,8 +60,8 @@ def write_bytes(path: Path, data: bytes) -> None:
     except OSError as error:
         raise UserError(f"cannot write {path}: {reason(error)}; choose a place that can be written") from error
     finally:
-        if temporary.exists():
-            temporary.unlink()
+        with suppress(OSError):  # of a disk that stays bad: the first error tells
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -255,10 +256,8 @@ def require_writable(folder: Path) -> None:
         place = place.parent
     if not place.is_dir():
         raise UserError(f"cannot write {folder}: {place} is a file; choose another folder")
-    probe = place / f".glassformer-{os.getpid()}"
     try:
-        probe.mkdir()
-        probe.rmdir()
+        os.rmdir(tempfile.mkdtemp(prefix=".glassformer-", dir=place))
     except OSError as error:
         raise UserError(f"cannot write {folder}: {reason(error)}; choose a place that can be written") from error
 

@@ -71,15 +71,17 @@ def join_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
         raise _unwritten(folder, error) from error
 
 
-def check_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Every process reads its parts again; `UserError` unless they are what it wrote."""
+def check_parts(tensors: Mapping[str, Tensor], folder: Path) -> Path:
+    """Every process reads its parts again; the one file, or `UserError` unless they are what it wrote."""
     try:
-        stored = load_file(parts_path(folder))
+        path = parts_path(folder)
+        stored = load_file(path)
     except (SafetensorError, OSError, ValueError) as error:
         raise _unwritten(folder, error) from error
     wrong = [name for name, x in tensors.items() if name not in stored or not _is_part_of(x, stored[name])]
     if wrong or len(stored) != len(tensors):
         raise UserError(f"{folder} does not hold what was written ({', '.join(wrong[:3])}): the disk is at fault")
+    return path
 
 
 def parts_path(folder: Path) -> Path:

@@ -15,7 +15,7 @@ from glassformer import files
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors, TrainingState
 from glassformer.store.model_directory import WEIGHTS, is_published, publish
-from glassformer.store.shards import check_parts, clones, join_parts, parts_path, write_parts
+from glassformer.store.shards import check_parts, clones, join_parts, write_parts
 from glassformer.training.parallel import Ranks
 
 WriteModel = Callable[[Path, Tensors], None]
@@ -123,8 +123,7 @@ class Saver:
             # After each of them all know whether all have done it: nobody waits for one that has failed.
             self.ranks.all_or_none(lambda: write_parts(tensors, shards / name))
             self.ranks.all_or_none(lambda: join_parts(tensors, shards / name) if self.ranks.is_first else None)
-            self.ranks.all_or_none(lambda: check_parts(tensors, shards / name))
-            return parts_path(shards / name)
+            return self.ranks.all_or_none(lambda: check_parts(tensors, shards / name))
 
         return _with(snapshot, written)
 

@@ -5,7 +5,7 @@ import shlex
 import signal
 import time
 from collections.abc import Mapping
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,11 +127,11 @@ class Trainer:
 
         Raises `Interrupted` after saving, when a signal or the time asked to stop.
         """
-        config = self.config
-        reports: dict[str, LossReport] = {}
-        tensorboard, deadline = config.tensorboard, self.began + (config.max_time or math.inf)
-        log = MetricsLog(self.folder, self.progress.step, tensorboard) if self.ranks.is_first else None
-        with files.writing(self.folder), log or nullcontext(), stop_on_signals(deadline) as stop:
+        config, log = self.config, None
+        with files.writing(self.folder), ExitStack() as stack:
+            if self.ranks.is_first:
+                log = stack.enter_context(MetricsLog(self.folder, self.progress.step, config.tensorboard))
+            stop = stack.enter_context(stop_on_signals(self.began + (config.max_time or math.inf)))
             was_done = self.progress.finished or self.progress.step >= config.max_steps
             try:
                 reports = self._loop(log, stop)
