@@ -76,7 +76,8 @@ def run(argv: list[str]) -> int:
         print(f"glassformer: {error}", file=sys.stderr)
         return 2
     except Interrupted as stop:
-        print(f"glassformer: {stop}", file=sys.stderr)
+        if os.environ.get("RANK", "0") == "0":  # of several processes, all of which have stopped, one says so
+            print(f"glassformer: {stop}", file=sys.stderr)
         return stop.exit_code
     except KeyboardInterrupt:
         print("glassformer: interrupted", file=sys.stderr)
