@@ -11,12 +11,15 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from glassformer import __version__, api
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
+from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_model
+from glassformer.train_config import PlateauSchedule
 from glassformer.training.saving import Saver, Snapshot, publish_step
 from runs import MODEL, TIMES, Recording, label_run, pair_run, remains, tiny_run, write_text
 
@@ -238,3 +241,21 @@ def test_a_model_that_is_being_published_is_read_whole(tmp_path: Path) -> None:
         ends.set()
         thread.join()
     assert found <= {10, 20}
+
+
+def test_a_replay_looks_at_the_weights_behind_an_average_too(tmp_path: Path) -> None:
+    folder = api.train(tiny_run(write_text(tmp_path), ema_decay=0.9), tmp_path / "run").folder
+    path = checkpoint.path_of(folder, 20)
+    weights = load_file(path / checkpoint.UNAVERAGED)
+    name = next(iter(weights))
+    save_file(weights | {name: weights[name] + 1}, path / checkpoint.UNAVERAGED)
+    names = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and p.name != "manifest.json")
+    Manifest.of(path, "checkpoint", 20, names).write(path)
+    assert api.replay(folder).differing == [name]
+
+
+def test_a_checkpoint_from_before_any_evaluation_keeps_the_plateau(tmp_path: Path) -> None:
+    """Else a run that is rolled back to it would go on with a rate that had dropped later."""
+    run = tiny_run(write_text(tmp_path), schedule=PlateauSchedule(), on_bad_numbers="rollback", keep_checkpoints=9)
+    api.train(run, tmp_path / "run")
+    assert checkpoint.load_numbers(checkpoint.path_of(tmp_path / "run", 0))["plateau"]["factor"] == 1.0

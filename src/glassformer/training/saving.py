@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from glassformer import files
@@ -16,6 +15,7 @@ from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors, TrainingState
 from glassformer.store.model_directory import WEIGHTS, is_published, publish
 from glassformer.store.shards import check_parts, clones, join_parts, write_parts
+from glassformer.store.tensors import read_tensors
 from glassformer.training.parallel import Ranks
 
 WriteModel = Callable[[Path, Tensors], None]
@@ -146,13 +146,16 @@ def differing(found: Snapshot, folder: Path, stored: TrainingState) -> list[str]
     now, before = found.state.numbers, stored.numbers
     names = [name for name in now if name not in ("seconds", "made_with") and not _equal(now[name], before.get(name))]
     for tensors, on_disk in (
-        (found.weights, load_file(folder / WEIGHTS)),
+        (found.weights, read_tensors(folder / WEIGHTS)),
+        (found.state.weights or found.weights, read_tensors(checkpoint.weights_path(folder))),
         (found.state.optimizer, stored.optimizer),
-        (found.state.average, stored.average),
+        (found.state.average or {}, stored.average or {}),
     ):
-        if isinstance(tensors, dict) and isinstance(on_disk, dict):
-            names += [name for name, x in tensors.items() if name not in on_disk or not _same_bits(x, on_disk[name])]
-    return names
+        assert isinstance(tensors, dict) and isinstance(on_disk, dict)
+        both = tensors.keys() & on_disk.keys()
+        names += sorted(tensors.keys() ^ on_disk.keys())
+        names += sorted(name for name in both if not _same_bits(tensors[name], on_disk[name]))
+    return list(dict.fromkeys(names))
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -27,7 +27,7 @@ class StepResult:
     """Plain cross-entropy summed over the step's targets."""
     n_targets: int
     gradient_norm: float
-    """2-norm over all parameters, before clipping; of the step before where a scaled fp16 gradient ran over."""
+    """2-norm over all parameters, before clipping; 0 where a scaled fp16 gradient ran over."""
     is_taken: bool = True
     """False where a scaled fp16 gradient ran over: the scale is halved, the weights are as they were."""
 
@@ -78,7 +78,6 @@ class TrainStep:
         self.ranks = ranks or Ranks()
         self.scale = LossScale() if autocast is torch.float16 else None
         self.parameters = [p for p in network.parameters() if p.requires_grad]
-        self.norm = 0.0
         wrapped = self.ranks.wrapped(network)
 
         def loss(batch: Batch) -> LossSums:
@@ -120,9 +119,8 @@ class TrainStep:
         if self.scale is not None:
             self.scale.update(is_finite)
             if not is_finite and self.scale.factor >= SMALLEST_SCALE:
-                return StepResult(nats, n_targets, self.norm, is_taken=False)
+                return StepResult(nats, n_targets, 0.0, is_taken=False)
         if not is_finite:
             raise BadNumbers(f"the gradient is {norm}")
-        self.norm = norm
         self.optimizer.step()
         return StepResult(nats, n_targets, norm)

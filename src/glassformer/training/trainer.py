@@ -359,7 +359,6 @@ class Trainer:
             )
         if self.plateau is not None:
             self.plateau.observe(valid_loss)
-            progress.plateau = self.plateau.state()
         return reports
 
     def _chosen_weights(self) -> Any:
@@ -378,6 +377,7 @@ class Trainer:
         if is_scheduled:
             progress.scheduled = [*progress.scheduled, progress.step][-self.config.keep_checkpoints :]
         progress.scaler = None if self.step.scale is None else self.step.scale.state()
+        progress.plateau = None if self.plateau is None else self.plateau.state()
         weights = weights_of(self.network)
         state = TrainingState(
             numbers=vars(progress) | {"unlogged": list(progress.unlogged), "valid": dict(progress.valid)},
