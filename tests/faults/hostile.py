@@ -1,5 +1,6 @@
 """A model directory whose author is hostile: its manifest agrees with whatever stands in it."""
 
+import functools
 import json
 import struct
 import time
@@ -11,7 +12,11 @@ import pytest
 
 from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import read_model
+from glassformer.tokenization.tokenizer import Tokenizer
 
+TEXT = "to be or not to be"
+TOKENIZER = Tokenizer.train([TEXT], vocab_size=0, flavour="char")
 WITHIN_S = 5.0
 """Seconds in which any file is read or refused."""
 
@@ -62,3 +67,7 @@ def safetensors(header: bytes | dict[str, Any], data: bytes = b"\0" * 16) -> byt
 def entry(dtype: str = "F32", shape: Any = (4,), offsets: Any = (0, 16)) -> dict[str, Any]:
     """What a header says of one tensor."""
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+def read_spoiled(directory: Path) -> Callable[[], object]:
+    return functools.partial(read_model, directory)

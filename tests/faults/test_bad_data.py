@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from faults.hostile import refused
+from faults.tally import count, record
 from glassformer import api
 from glassformer.data.corpus import Corpus
 from glassformer.data.label_files import Dropped as DroppedLabels
@@ -26,9 +28,6 @@ from glassformer.store import checkpoint
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.launch import Outcome
 from runs import made_up_text, write_pairs
-
-from .hostile import refused
-from .tally import count, record
 
 LINES = made_up_text(40).splitlines()
 TAGS = LabelData(outputs="tags", text_field="words", label_field="tags")

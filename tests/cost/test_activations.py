@@ -1,0 +1,141 @@
+"""Activations are what autograd saves."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from configs import CONFIGS, RECURRENT, random_ids, random_inputs
+from glassformer.config import (
+    RotaryPositions,
+    SequenceHead,
+    TokenHead,
+    TransformerConfig,
+)
+from glassformer.cost.activations import Kernels, activations
+from glassformer.cost.flops import Shape
+from glassformer.models.build import build_model
+from glassformer.objectives.loss import token_cross_entropy
+from glassformer.recurrent_config import ModelConfig
+
+SHAPE = Shape(n_rows=3, n_tokens=21, n_source=17)
+
+
+def saved_bytes(config: ModelConfig, dtype: torch.dtype, autocast: bool = False, checkpointing: bool = False) -> int:
+    """Distinct storages that autograd saves in a forward and its loss, weights and half copies of them excepted."""
+    network = build_model(config).to(dtype).train()
+    for module in network.modules():
+        if checkpointing and hasattr(module, "activation_checkpointing"):
+            module.activation_checkpointing = True  # type: ignore[assignment]
+    inputs = random_inputs(network, SHAPE.n_rows, SHAPE.n_tokens, SHAPE.n_source)
+    head = getattr(config, "head", TokenHead())
+    n_outputs = config.vocab_size if isinstance(head, TokenHead) else head.n_labels
+    places = (SHAPE.n_rows,) if isinstance(head, SequenceHead) else (SHAPE.n_rows, SHAPE.n_tokens)
+    weights = list(network.parameters())
+    own = {x.untyped_storage()._cdata for x in [*weights, *network.buffers()]}
+    shapes = {shape for w in weights for shape in (w.shape, w.shape[::-1])}
+    found: dict[int, torch.UntypedStorage] = {}
+
+    def keep(x: torch.Tensor) -> torch.Tensor:
+        is_copy = x.dtype == torch.bfloat16 and x.shape in shapes
+        if x.untyped_storage()._cdata not in own and not is_copy:
+            found[x.untyped_storage()._cdata] = x.untyped_storage()  # held, so that no other takes its place
+        return x
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
+    with hooks, torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+        logits = network(inputs.token_ids, **inputs.others)
+        token_cross_entropy(logits, random_ids(n_outputs, *places), 1)
+    return sum(storage.nbytes() for storage in found.values())
+
+
+def predicted(config: ModelConfig, kernels: Kernels, checkpointing: bool = False) -> int:
+    kept = activations(config, SHAPE, kernels, checkpointing)
+    return kept.layers + kept.logits // 2 + 4  # log-probabilities without their gradient, and their divisor
+
+
+DROPOUTS = {"embedding_dropout": 0.1, "residual_dropout": 0.1, "ff_dropout": 0.1, "token_dropout": 0.1}
+NEARLY = {"rotary_partial_qk_norm", *(name for name, c in CONFIGS.items() if isinstance(c.head, SequenceHead))}
+
+
+@pytest.mark.parametrize("dropouts", [{}, DROPOUTS, {"attention_dropout": 0.1}], ids=["none", "all", "attention"])
+@pytest.mark.parametrize("name", CONFIGS)
+def test_activations_are_what_autograd_saves(name: str, dropouts: dict[str, Any]) -> None:
+    """To the byte; pooling, and a layout that turning a part of a head changes, within a tenth."""
+    config = replace(CONFIGS[name], **dropouts)
+    measured, expected = saved_bytes(config, torch.float32), predicted(config, Kernels(on_cpu=True))
+    assert expected == (pytest.approx(measured, rel=0.1) if name in NEARLY else measured)
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu", "gelu_tanh", "silu", "relu2"])
+@pytest.mark.parametrize("gated", [False, True])
+def test_activations_of_every_feed_forward(activation: Any, gated: bool) -> None:
+    for dropout in (0.0, 0.1):
+        config = replace(CONFIGS["gpt"], activation=activation, gated_ff=gated, ff_dropout=dropout)
+        assert predicted(config, Kernels(on_cpu=True)) == saved_bytes(config, torch.float32)
+
+
+@pytest.mark.parametrize("name", ["gpt", "llama", "bert", "paper", "fused_qkv", "two_vocabularies"])
+def test_activations_in_half_precision(name: str) -> None:
+    """Within 3 %: some small tensors are cast twice."""
+    config = replace(CONFIGS[name], vocab_size=101, source_vocab_size=0, positions=RotaryPositions())
+    for dropouts in ({}, {"embedding_dropout": 0.1, "residual_dropout": 0.1, "ff_dropout": 0.1}):
+        config = replace(config, **dropouts)  # type: ignore[arg-type]
+        measured = saved_bytes(config, torch.float32, autocast=True)
+        assert predicted(config, Kernels(half=True, on_cpu=True)) == pytest.approx(measured, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        ("gpt", 0),
+        ("sandwich", 0),
+        ("bert", 0),
+        ("llama", 2 * SHAPE.n_tokens * 6 * 4),  # cosines and sines
+        ("paper", SHAPE.n_rows * SHAPE.n_source * 16 * 4),  # the encoder's output
+    ],
+)
+def test_activations_with_recomputed_blocks(name: str, held: int) -> None:
+    """What stays is the blocks' inputs; hooks see neither the recomputed block nor what is `held` for all of them."""
+    config = CONFIGS[name]
+    measured = saved_bytes(config, torch.float32, checkpointing=True)
+    assert predicted(config, Kernels(on_cpu=True), checkpointing=True) - max(_blocks(config)) == measured + held
+
+
+def _blocks(config: TransformerConfig) -> list[int]:
+    """Bytes of a block of each stack: what one more of it adds."""
+    found = []
+    for side in ("encoder", "decoder"):
+        stack = getattr(config, side)
+        if stack is not None:
+            more = replace(config, **{side: replace(stack, n_layers=stack.n_layers + 1)})
+            found.append(predicted(more, Kernels(on_cpu=True)) - predicted(config, Kernels(on_cpu=True)))
+    return found
+
+
+def test_activations_on_a_gpu() -> None:
+    """Masks of dropout are bytes, the attention with dropout is fused, and RMSNorm keeps its input alone."""
+    plain, gpu, cpu = CONFIGS["gpt"], Kernels(), Kernels(on_cpu=True)
+    n_masked = SHAPE.n_rows * SHAPE.n_tokens * plain.d_model * 4  # two blocks of two sublayers
+    dropped = replace(plain, residual_dropout=0.1)
+    assert predicted(dropped, gpu) - predicted(plain, gpu) == n_masked
+    assert predicted(dropped, cpu) - predicted(plain, cpu) == 4 * n_masked
+    assert predicted(plain, gpu) == predicted(plain, cpu) == predicted(replace(plain, attention_dropout=0.1), gpu)
+    n_normed = SHAPE.n_rows * SHAPE.n_tokens * 16 * 5 * 4
+    assert predicted(CONFIGS["llama"], cpu) - predicted(CONFIGS["llama"], gpu) == n_normed
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_activations_of_recurrent_models_are_estimated(name: str) -> None:
+    """Within a fifth of what its equations keep, written out: in double precision, where the CPU has no other way."""
+    config = RECURRENT[name]
+    config = replace(
+        config,
+        d_embedding=4 * config.d_embedding,
+        d_encoder=4 * config.d_encoder,
+        d_decoder=4 * config.d_decoder,
+        vocab_size=100,
+    )
+    measured = saved_bytes(config, torch.float64) / 2
+    assert predicted(config, Kernels(on_cpu=True)) == pytest.approx(measured, rel=0.2)

@@ -1,0 +1,73 @@
+"""FLOPs are those that PyTorch counts."""
+
+from typing import Any
+
+import pytest
+from torch.utils.flop_counter import FlopCounterMode
+
+from configs import CONFIGS, RECURRENT, Recorder, random_ids, random_inputs
+from glassformer.config import (
+    TransformerConfig,
+)
+from glassformer.cost.flops import Shape, forward_flops, training_flops
+from glassformer.models.build import build_model
+from glassformer.recurrent_config import ModelConfig
+
+SHAPE = Shape(n_rows=3, n_tokens=21, n_source=17)
+
+
+def counted(config: ModelConfig, shape: Shape) -> tuple[int, int]:
+    """PyTorch's count of a forward, and of forward and backward, of the reference attention.
+
+    Double precision and a tap, because the counter knows neither the CPU's fused attention nor its LSTM.
+    """
+    network = build_model(config).double().train()
+    inputs = random_inputs(network, shape.n_rows, shape.n_tokens, shape.n_source)
+    others: dict[str, Any] = dict(inputs.others)
+    if isinstance(config, TransformerConfig):
+        others["tap"] = Recorder()
+    with FlopCounterMode(display=False) as counter:
+        logits = network(inputs.token_ids, **others)
+        forward = counter.get_total_flops()
+        logits.sum().backward()
+    return forward, counter.get_total_flops()
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_flops_of_a_transformer_are_those_that_pytorch_counts(name: str) -> None:
+    forward, both = counted(CONFIGS[name], SHAPE)
+    assert forward_flops(CONFIGS[name], SHAPE).total == forward
+    assert training_flops(CONFIGS[name], SHAPE) == both
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_flops_of_a_recurrent_model_are_those_that_pytorch_counts(name: str) -> None:
+    """But for vᵀtanh(…), a product with a vector, which the counter leaves out.
+
+    The backward is less than twice the forward by what a first state of zeros, which learns nothing, saves.
+    """
+    config = RECURRENT[name]
+    forward, both = counted(config, SHAPE)
+    vectors = 0
+    if getattr(config.attention, "score", None) == "additive":
+        d_attention = getattr(config.attention, "d_attention", 0) or config.d_decoder
+        vectors = 2 * SHAPE.n_rows * SHAPE.n_tokens * SHAPE.n_source * d_attention
+    expected = forward_flops(config, SHAPE).total - vectors
+    assert expected == forward
+    assert 0.98 * 3 * expected < both <= 3 * expected
+
+
+def test_recomputed_blocks_are_at_most_one_more_forward() -> None:
+    """PyTorch stops recomputing where nothing more is kept, short of a pre-norm block's last product."""
+    config = CONFIGS["post_norm"]
+    network = build_model(config).double().train()
+    network.decoder.activation_checkpointing = True  # type: ignore[union-attr]
+    with FlopCounterMode(display=False) as counter:
+        network(random_ids(19, 3, 21), tap=Recorder()).sum().backward()
+    assert training_flops(config, SHAPE, recomputed=True) == counter.get_total_flops()
+
+
+def test_only_scored_tokens_meet_the_head() -> None:
+    some, every = (forward_flops(CONFIGS["bert"], Shape(2, 20, n_scored=n)) for n in (3, 0))
+    assert some.head * 20 == every.head * 3
+    assert (some.layers, some.attention) == (every.layers, every.attention)

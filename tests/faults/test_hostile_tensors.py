@@ -1,0 +1,90 @@
+"""Fault 26: tensors that are not those of the model. Every manifest is correct, since anybody can compute one."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from faults.hostile import edit_json, entry, plant, read_spoiled, refused, safetensors, sign
+from faults.tally import record
+from glassformer import files
+from glassformer.store.model_directory import read_model
+from glassformer.store.tensors import read_tensors
+
+# 26: tensors that are not those of the model
+
+
+def test_fault_26_what_does_not_fit_is_listed_by_name_and_counted(directory: Path) -> None:
+    tensors = load_file(directory / "model.safetensors")
+    names = list(tensors)
+    tensors[names[0]] = torch.zeros(3, 5)
+    tensors[names[1]] = tensors[names[1]].double()
+    tensors[names[2]] = torch.zeros(tensors[names[2]].shape, dtype=torch.int64)
+    del tensors[names[3]]
+    tensors["head.evil"] = torch.zeros(1)
+    save_file(tensors, directory / "model.safetensors")
+    sign(directory)
+    message = refused(read_spoiled(directory), "model.safetensors does not fit the model", "head.evil is not part of")
+    assert f"{names[0]} has shape (3, 5) and not" in message and f"{names[3]} is missing" in message
+    assert f"{names[1]} is of float64 and not float32" in message
+    assert f"{names[2]} is of int64 and not float32" in message
+    save_file({f"x{i}": torch.zeros(1) for i in range(20)}, directory / "model.safetensors")
+    sign(directory)
+    message = refused(read_spoiled(directory))
+    assert message.count(";") == 7 and message.endswith(f"and {len(names) + 12} more")
+    record(26, 6, 6, "none")
+
+
+def test_fault_26_narrower_weights_are_taken_over_exactly(directory: Path) -> None:
+    halves = {name: x.to(torch.bfloat16) for name, x in load_file(directory / "model.safetensors").items()}
+    save_file(halves, directory / "model.safetensors")
+    sign(directory)
+    network = read_model(directory).network
+    for name, x in network.state_dict().items():
+        if name in halves:
+            assert x.dtype == torch.float32 and torch.equal(x, halves[name].float())
+
+
+def test_fault_26_weights_are_compared_before_the_network_takes_any_memory(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from glassformer.store import model_directory
+
+    devices: list[Any] = []
+    build = model_directory.build_model
+    monkeypatch.setattr(
+        model_directory, "build_model", lambda config, device: devices.append(device) or build(config, device)
+    )
+    read_model(directory)
+    assert devices == ["meta", "cpu"]
+    devices.clear()
+    edit_json(directory, "config.json", lambda config: config.update(d_model=config["d_model"] * 2))
+    refused(read_spoiled(directory), "does not fit the model")
+    assert devices == ["meta"]
+
+
+@pytest.mark.parametrize("names", [["a", "a"], ["a", 1], {"a": 1}, "ab", ["a"] * 3])
+def test_fault_26_names_of_labels_that_are_none(directory: Path, names: Any) -> None:
+    plant(directory, "labels.json", json.dumps(names))
+    refused(read_spoiled(directory), "labels.json")
+    record(26, 1, 1, "none")
+
+
+def test_fault_26_an_average_of_models_reads_as_carefully(directory: Path, tmp_path: Path) -> None:
+    from glassformer.training.averaging import average_directories
+
+    plant(directory, "model.safetensors", safetensors({"v": entry(), "w": entry()}))
+    refused(lambda: average_directories([directory], tmp_path / "mean"), "w overlaps")
+    assert not (tmp_path / "mean").exists()
+
+
+def test_a_whole_model_is_still_read(directory: Path) -> None:
+    """The bounds refuse nothing that this package writes."""
+    stored = read_model(directory)
+    assert stored.labels == ("a", "b") and replace(stored.config) == stored.config
+    assert read_tensors(directory / "model.safetensors").keys() == load_file(directory / "model.safetensors").keys()
+    assert files.parse_json("[" * 64 + "]" * 64)
