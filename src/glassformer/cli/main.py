@@ -25,6 +25,8 @@ VERBS = {
     "evaluate": "the loss of a model, and the scores of what it writes",
     "average": "the mean of the weights of several checkpoints",
     "merge": "an adapted model as a plain one",
+    "import": "a checkpoint of transformers as a model directory",
+    "export": "a model for transformers, ONNX, llama.cpp or CTranslate2",
     "compare": "several models in one table and one plot",
     "plot": "pictures: alignment, attention, positions, schedule, curves, confusion",
     "tokenizer": "train, encode, decode, explain",

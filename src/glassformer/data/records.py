@@ -236,7 +236,7 @@ def _hub_address(address: str) -> tuple[list[str], str | None]:
 
 def _datasets() -> Any:
     try:
-        import datasets  # type: ignore[import-not-found]
+        import datasets
     except ImportError as error:
         raise UserError("a Hugging Face dataset needs the extra: pip install 'glassformer[data]'") from error
     return datasets

@@ -22,7 +22,7 @@ import json
 import random
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Literal
@@ -168,6 +168,10 @@ class Tokenizer:
         except BaseException as error:  # the Rust library raises just `Exception`, and what is none when it panics
             raise UserError(f"it is not a whole tokenizer.json ({error!s:.200})") from error
         return cls(rust, description["model"].get("frequencies"))
+
+    @classmethod
+    def imported(cls, text: str, roles: Mapping[str, str]) -> "Tokenizer":
+        return cls.from_json(text)
 
     def to_json(self) -> str:
         """The text of `tokenizer.json`, with `frequencies` beside the vocabulary, which other readers pass over."""

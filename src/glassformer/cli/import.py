@@ -1,0 +1,28 @@
+"""glassformer import HF_DIR OUT"""
+
+from pathlib import Path
+
+import tyro
+
+from glassformer.cli.arguments import parse
+from glassformer.cli.progress import err
+from glassformer.interop.importing import import_model
+
+
+def main(argv: list[str]) -> int:
+    return int(parse(import_checkpoint, argv, "import") or 0)
+
+
+def import_checkpoint(
+    source: tyro.conf.Positional[str], out: tyro.conf.Positional[Path], leave_out: tuple[str, ...] = ()
+) -> int:
+    """A checkpoint of transformers as a model directory, its weights as they are.
+
+    Args:
+        source: A folder with config.json, safetensors and tokenizer.json; or hub:OWNER/NAME.
+        out: The new model directory.
+        leave_out: Tensors that have no place here, by name or pattern, such as "cls.seq_relationship.*".
+    """
+    imported = import_model(source, out, leave_out, say=err)
+    print(f"{out} holds {imported.family} ({imported.architecture}), {imported.n_parameters:,} parameters")
+    return 0

@@ -1,0 +1,168 @@
+"""A folder as transformers writes it: `config.json`, weights in one safetensors file or in shards, tokenizer files.
+
+Nothing in it is run: a pickle, a class of its own (`auto_map`) and a name that leads out of the folder are refused.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from glassformer import files
+from glassformer.errors import UserError, shown
+from glassformer.store.tensors import StoredShape, read_shapes, save_tensors
+
+CONFIG, GENERATION = "config.json", "generation_config.json"
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+MAX_SHARD_BYTES = 5_000_000_000  # transformers' own limit
+MAX_SHARDS = 1000
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A tensor of a folder: its file, its name there, its dtype and shape."""
+
+    file: Path
+    name: str
+    shape: StoredShape
+
+
+@dataclass(frozen=True)
+class HFFolder:
+    """A folder that has been looked at: its configuration, and where each tensor is."""
+
+    path: Path
+    config: dict[str, Any]
+    tensors: Mapping[str, Stored]
+
+    @classmethod
+    def open(cls, path: Path) -> "HFFolder":
+        """Reads the headers of all weights; `UserError` for what is missing, damaged, or would run code."""
+        if not path.is_dir():
+            if path.is_file():
+                files.refuse_objects(path)
+            raise UserError(f"no such folder: {path}; give the folder that holds config.json, or hub:OWNER/NAME")
+        config = _table(path / CONFIG, f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
+        if config.get("auto_map"):
+            raise UserError(f"{path / CONFIG} asks for code of its own to be run (auto_map), and none is ever run here")
+        found = {name: stored for file in weight_files(path) for name, stored in _tensors(file)}
+        return cls(path, config, found)
+
+    def table(self, name: str) -> dict[str, Any]:
+        """A JSON file beside the configuration; empty where there is none."""
+        return _table(self.path / name, None)
+
+    @contextmanager
+    def reading(self) -> Iterator["Reader"]:
+        """Inside the block, tensors can be taken one at a time."""
+        reader = Reader(self)
+        try:
+            yield reader
+        except (SafetensorError, OSError) as error:
+            raise UserError(f"{self.path} cannot be read: {error}") from error
+        finally:
+            reader.close()
+
+
+class Reader:
+    """Takes tensors out of the files of a folder; one file is open at a time."""
+
+    def __init__(self, folder: HFFolder) -> None:
+        self._folder = folder
+        self._file: Path | None = None
+        self._open: Any = None
+
+    def take(self, name: str) -> Tensor:
+        stored = self._folder.tensors[name]
+        if stored.file != self._file:
+            self.close()
+            self._open, self._file = safe_open(stored.file, framework="pt").__enter__(), stored.file
+        x: Tensor = self._open.get_tensor(stored.name)
+        return x
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+        self._open = self._file = None
+
+
+def weight_files(path: Path) -> list[Path]:
+    """The files that hold a folder's weights: one, or the shards that an index names."""
+    if (path / INDEX).exists():
+        index = _table(path / INDEX, None)
+        names = index.get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise UserError(f"{path / INDEX} has no weight_map that says in which file each tensor is")
+        shards = sorted(set(names.values()))
+        if len(shards) > MAX_SHARDS:
+            raise UserError(f"{path / INDEX} names {len(shards):,} files, and at most {MAX_SHARDS:,} are read")
+        for shard in shards:
+            if shard in (".", "..") or Path(shard).name != shard or "\\" in shard or "\0" in shard:
+                raise UserError(f"{path / INDEX} names {shown(shard)}, which is not a file of this folder")
+            if not (path / shard).is_file():
+                raise UserError(f"{path} is not whole: {shown(shard)}, which {INDEX} names, is missing")
+        _require_index_true(path, names)
+        return [path / shard for shard in shards]
+    if not (path / WEIGHTS).is_file():
+        for other in sorted(path.iterdir()):
+            if other.is_file() and other.suffix in (".bin", ".pt", ".pth", ".ckpt"):
+                files.refuse_objects(other)
+        raise UserError(f"{path} has no {WEIGHTS}: its weights must be stored as safetensors")
+    return [path / WEIGHTS]
+
+
+def _require_index_true(path: Path, names: Mapping[str, str]) -> None:
+    held = {name: shard for shard in set(names.values()) for name in read_shapes(path / shard)}
+    wrong = [name for name in names if held.get(name) != names[name]] + [name for name in held if name not in names]
+    if wrong:
+        raise UserError(
+            f"{path / INDEX} does not tell the truth about {shown(wrong[0])}"
+            + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
+            + ": its files hold other tensors than it says"
+        )
+
+
+def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:
+    for name, shape in read_shapes(file).items():
+        yield name, Stored(file, name, shape)
+
+
+def _table(path: Path, missing: str | None) -> dict[str, Any]:
+    if not path.is_file():
+        if missing is None:
+            return {}
+        raise UserError(missing)
+    value = files.read_json(path)
+    if not isinstance(value, dict):
+        raise UserError(f"{path} must hold a table")
+    return value
+
+
+def write_weights(tensors: Iterable[tuple[str, Tensor]], folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> int:
+    """Writes weights into a folder, as one file, or as shards of at most so many bytes and their index; the bytes.
+
+    A tensor is never cut: one that is larger than a shard has a shard of its own.
+    """
+    shards: list[dict[str, Tensor]] = [{}]
+    n_bytes = size = 0
+    for name, x in tensors:
+        if shards[-1] and size + x.nbytes > max_shard_bytes:
+            shards.append({})
+            size = 0
+        shards[-1][name] = x
+        size += x.nbytes
+        n_bytes += x.nbytes
+    if len(shards) == 1:
+        save_tensors(shards[0], folder / WEIGHTS)
+        return n_bytes
+    weight_map: dict[str, str] = {}
+    for i, shard in enumerate(shards, 1):
+        file = f"model-{i:05}-of-{len(shards):05}.safetensors"
+        save_tensors(shard, folder / file)
+        weight_map |= dict.fromkeys(shard, file)
+    files.write_json(folder / INDEX, {"metadata": {"total_size": n_bytes}, "weight_map": weight_map})
+    return n_bytes

@@ -1,0 +1,102 @@
+"""GPT-2 (Radford 2019): a pre-norm decoder with learned positions; its matrices are stored (in, out)."""
+
+from typing import Any
+
+from glassformer.config import LearnedPositions, NormalInit, Stack, TokenHead, TransformerConfig
+from glassformer.interop.family import Family
+from glassformer.interop.fit import Fit
+from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
+from glassformer.interop.keymap import Line, line
+
+ARCHITECTURE = "GPT2LMHeadModel"
+
+
+def read(given: Given, architecture: str) -> TransformerConfig:
+    d_model, max_len = given.take("n_embd", int), given.take("n_positions", int)
+    given.only("scale_attn_by_inverse_layer_idx", False)
+    given.only("n_ctx", max_len)
+    # Summaries of a head that is not read, and fp32 scores of half-precision ones: no other forward.
+    given.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
+    given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn")
+    return TransformerConfig(
+        decoder=Stack(
+            given.take("n_layer", int), given.take("n_head", int), d_ff=given.take("n_inner", int, 4 * d_model)
+        ),
+        d_model=d_model,
+        vocab_size=given.take("vocab_size", int),
+        max_len=max_len,
+        tie_output=given.take("tie_word_embeddings", bool, True),
+        positions=LearnedPositions(),
+        norm_eps=given.take("layer_norm_epsilon", float, 1e-5),
+        activation=given.choose("activation_function", ACTIVATIONS, "gelu_new"),
+        fused_qkv=True,
+        attention_scale=None if given.take("scale_attn_weights", bool, True) else 1.0,
+        embedding_dropout=given.take("embd_pdrop", float, 0.1),
+        residual_dropout=given.take("resid_pdrop", float, 0.1),
+        attention_dropout=given.take("attn_pdrop", float, 0.1),
+        init=NormalInit(0.02, residual="scaled"),
+    )
+
+
+def fit(config: TransformerConfig) -> list[str]:
+    fit = Fit(config)
+    fit.stack("encoder", present=False)
+    fit.stack("decoder", present=True)
+    fit.need("positions", LearnedPositions())
+    fit.need("head", TokenHead())
+    fit.need("attention_scale", None, 1.0)
+    fit.holds("d_model", "tie_output", "norm_eps", "activation", "fused_qkv")
+    return fit.done()
+
+
+def write(config: TransformerConfig) -> dict[str, Any]:
+    stack = config.head_stack
+    return {
+        "vocab_size": config.vocab_size,
+        "n_positions": config.max_len,
+        "n_ctx": config.max_len,
+        "n_embd": config.d_model,
+        "n_layer": stack.n_layers,
+        "n_head": stack.n_heads,
+        "n_inner": stack.d_ff,
+        "activation_function": ACTIVATION_NAMES[config.activation],
+        "layer_norm_epsilon": config.norm_eps,
+        "scale_attn_weights": config.attention_scale is None,
+        "embd_pdrop": config.embedding_dropout,
+        "resid_pdrop": config.residual_dropout,
+        "attn_pdrop": config.attention_dropout,
+        "tie_word_embeddings": config.tie_output,
+    }
+
+
+def table(config: TransformerConfig) -> list[Line]:
+    ours, theirs = "decoder.blocks.{i}.", "transformer.h.{i}."
+    attn = f"{ours}self_attn."
+    inputs = f"{attn}qkv_proj" if config.fused_qkv else tuple(f"{attn}{name}_proj" for name in "qkv")
+    return [
+        line("decoder.embeddings.tokens", "transformer.wte"),
+        line("decoder.embeddings.positions.table", "transformer.wpe"),
+        line(f"{ours}self_attn_norm", f"{theirs}ln_1"),
+        line(inputs, f"{theirs}attn.c_attn", transposed=True),
+        line(f"{attn}out_proj", f"{theirs}attn.c_proj", transposed=True),
+        line(f"{ours}ff_norm", f"{theirs}ln_2"),
+        line(f"{ours}ff.up_proj", f"{theirs}mlp.c_fc", transposed=True),
+        line(f"{ours}ff.down_proj", f"{theirs}mlp.c_proj", transposed=True),
+        line("decoder.final_norm", "transformer.ln_f"),
+        line("output.proj", "lm_head"),
+    ]
+
+
+GPT2 = Family(
+    name="GPT-2",
+    model_type="gpt2",
+    architectures=(ARCHITECTURE,),
+    read=read,
+    fit=fit,
+    architecture=lambda config: ARCHITECTURE,
+    write=write,
+    table=table,
+    prefix="transformer.",
+    repeats={"lm_head.weight": "transformer.wte.weight"},
+    derived=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
+)

@@ -1,0 +1,81 @@
+"""What a family of models is to us: its words for a configuration, and its names for the tensors."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from glassformer.config import Stack, TransformerConfig
+from glassformer.interop.given import Given
+from glassformer.interop.keymap import Key, Line, keys, line
+from glassformer.models.build import build_model
+from glassformer.store.model_directory import weights_of
+
+
+@dataclass(frozen=True)
+class Family:
+    """One `model_type` of transformers."""
+
+    name: str
+    """As people say it: GPT-2."""
+    model_type: str
+    architectures: tuple[str, ...]
+    """The classes of transformers whose checkpoints are read."""
+    read: Callable[[Given, str], TransformerConfig]
+    """Their configuration, and the architecture → ours; what does not fit is told to `Given`."""
+    fit: Callable[[TransformerConfig], list[str]]
+    """Why the family cannot hold a configuration of ours exactly, sentence by sentence; empty where it can."""
+    architecture: Callable[[TransformerConfig], str]
+    """The class of transformers that has this head."""
+    write: Callable[[TransformerConfig], dict[str, Any]]
+    """Ours, which fits → their configuration, without the keys that all families share."""
+    table: Callable[[TransformerConfig], list[Line]]
+    """Our names and theirs."""
+    prefix: str = ""
+    """What stands before the names of the network without its head; the files of a bare network may lack it."""
+    bare: frozenset[str] = frozenset()
+    """Architectures without a head, whose files are written without the prefix."""
+    repeats: Mapping[str, str] = field(default_factory=dict)
+    """Names under which a file may hold another of its tensors once more, where it is tied."""
+    derived: tuple[str, ...] = ()
+    """Patterns of tensors that are worked out from the configuration, which old files hold: left out."""
+    old_names: Mapping[str, str] = field(default_factory=dict)
+    """Endings of names in old files → those of today."""
+
+    def keys(self, config: TransformerConfig) -> list[Key]:
+        """The table, filled in for a configuration."""
+        return keys(
+            self.table(config),
+            n_layers=lambda name: _stack(config, name).n_layers,
+            rows=lambda name: _rows(config, name),
+            shapes=self.shapes(config),
+        )
+
+    def shapes(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:
+        """The shape of every tensor of ours."""
+        return {name: tuple(x.shape) for name, x in weights_of(build_model(config, "meta")).items()}
+
+
+def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str, out: str) -> list[Line]:
+    """The projections of an attention that theirs keeps apart, and ours apart or in one matrix."""
+    fused = config.fused_qkv and ours.endswith("self_attn")
+    inputs = (
+        [line(f"{ours}.qkv_proj", (q, k, v))]
+        if fused
+        else [line(f"{ours}.q_proj", q), line(f"{ours}.k_proj", k), line(f"{ours}.v_proj", v)]
+    )
+    return [*inputs, line(f"{ours}.out_proj", out)]
+
+
+def _stack(config: TransformerConfig, name: str) -> Stack:
+    """The stack that a tensor is part of."""
+    stack = config.encoder if name.startswith("encoder.") else config.decoder
+    assert stack is not None  # a table names the stacks of a configuration that fits
+    return stack
+
+
+def _rows(config: TransformerConfig, name: str) -> list[int]:
+    """Rows of queries, keys and values in a matrix that holds all three."""
+    stack = _stack(config, name)
+    d_head = stack.d_head or config.d_model // stack.n_heads
+    n_kv_heads = stack.n_kv_heads or stack.n_heads
+    return [stack.n_heads * d_head, n_kv_heads * d_head, n_kv_heads * (stack.d_value or d_head)]

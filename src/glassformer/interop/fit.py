@@ -1,0 +1,76 @@
+"""Whether a family of theirs can hold a configuration of ours exactly, and if not, why."""
+
+import dataclasses
+from typing import Any
+
+from glassformer.config import Stack, TransformerConfig
+
+_CHANGES_NO_FORWARD = """
+init token_dropout embedding_dropout residual_dropout attention_dropout ff_dropout
+vocab_size max_len pad_id bos_id eos_id unk_id mask_id decoder_start_id
+"""
+CHANGES_NO_FORWARD = frozenset(_CHANGES_NO_FORWARD.split())
+"""Fields that every family can hold, or that only training knows."""
+
+
+class Fit:
+    """Looks at a configuration field by field. A field that nobody looked at must have its default.
+
+    So a family that forgets one refuses too much rather than writing another model than it was given.
+    """
+
+    def __init__(self, config: TransformerConfig) -> None:
+        self.config = config
+        self.misfits: list[str] = []
+        self._seen: set[str] = set(CHANGES_NO_FORWARD)
+
+    def need(self, name: str, *allowed: Any) -> None:
+        """A field of the model that must be one of these values."""
+        value = getattr(self.config, name)
+        fine = value in allowed
+        must = " or ".join(_said(one) for one in allowed)
+        self.check(name, fine, f"model.{name} is {_said(value)}, and it must be {must}")
+
+    def check(self, name: str, fine: bool, misfit: str) -> None:
+        """A field that has been looked at, and the sentence for when it does not fit."""
+        self._seen.add(name)
+        if not fine:
+            self.misfits.append(misfit)
+
+    def holds(self, *names: str) -> None:
+        """Fields that the family holds whatever their value."""
+        self._seen.update(names)
+
+    def stack(self, name: str, present: bool, *holds: str) -> None:
+        """A stack that must be there or not; fields of it beside layers, heads and d_ff, that the family `holds`."""
+        stack: Stack | None = getattr(self.config, name)
+        if stack is None or not present:
+            article = "an" if name == "encoder" else "a"
+            self.check(name, (stack is not None) == present, f"it has {'no' if present else article} {name}")
+            return
+        self._seen.add(name)
+        if not stack.d_ff:
+            self.misfits.append(f"model.{name}.d_ff is 0: it has no feed-forward")
+        if "n_kv_heads" not in holds and stack.n_kv_heads not in (0, stack.n_heads):
+            self.misfits.append(f"model.{name}.n_kv_heads is {stack.n_kv_heads}, and it must be 0")
+        d_head = self.config.d_model // stack.n_heads
+        if "d_head" not in holds and (stack.d_head not in (0, d_head) or self.config.d_model % stack.n_heads):
+            self.misfits.append(f"model.{name}.d_head is {stack.d_head}, and it must be d_model / n_heads")
+        if stack.d_value not in (0, stack.d_head or d_head):
+            self.misfits.append(f"model.{name}.d_value is {stack.d_value}, and it must be 0")
+        if "window_pattern" not in holds and any(stack.window_pattern):
+            self.misfits.append(f"model.{name}.window_pattern is {list(stack.window_pattern)}, and it must be empty")
+
+    def done(self) -> list[str]:
+        """All misfits, those of fields that were not looked at included."""
+        for field in dataclasses.fields(self.config):
+            if field.name not in self._seen:
+                self.need(field.name, field.default)
+        return self.misfits
+
+
+def _said(value: Any) -> str:
+    kind = getattr(value, "kind", None)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return str(kind if kind is not None else value)

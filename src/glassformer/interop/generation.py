@@ -1,0 +1,90 @@
+"""Defaults of generation: theirs (`generation_config.json`) in our words, and ours in theirs."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from glassformer.config import TransformerConfig
+from glassformer.errors import shown
+from glassformer.run_config import BeamConfig, GenerationConfig
+from glassformer.settings import from_dict
+
+SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+"""Keys that have the same name and meaning on both sides, where text is drawn."""
+BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "max_length": (20,),
+    "min_length": (0,),
+    "num_beams": (1,),
+    "num_beam_groups": (1,),
+    "diversity_penalty": (0.0,),
+    "temperature": (1.0,),
+    "top_k": (0, 50),
+    "top_p": (1.0,),
+    "min_p": (0.0,),
+    "typical_p": (1.0,),
+    "repetition_penalty": (1.0,),
+    "length_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "early_stopping": (False, True, "never"),
+    "bad_words_ids": (),
+    "exponential_decay_length_penalty": (),
+    "suppress_tokens": (),
+    "begin_suppress_tokens": (),
+}
+"""What changes a generated text, and the values under which it does not (or only ends a search earlier)."""
+
+
+def read_generation(
+    said: Mapping[str, Any], config: TransformerConfig, where: str, say: Callable[[str], None]
+) -> GenerationConfig | BeamConfig:
+    """Their defaults in our words; what has none is told to `say`.
+
+    Where they draw no sample and search no beam, ours are what this package has by default: theirs would be greedy.
+    """
+    said = {key: value for key, value in said.items() if value is not None}
+    found: dict[str, Any] = {}
+    if config.encoder is not None and config.decoder is not None:
+        found = {ours: said[theirs] for theirs, ours in BEAM.items() if theirs in said}
+        found = {"max_new_tokens": min(256, config.max_len)} | found
+        left = NEUTRAL.keys() - BEAM.keys()
+    else:
+        if said.get("do_sample") is True:
+            found = {key: said[key] for key in SAMPLING if key in said}
+        left = NEUTRAL.keys() - (found.keys() if found else ())
+    for key in sorted(left & said.keys()):
+        if said[key] not in NEUTRAL[key]:
+            say(f"not taken over from the defaults of generation: {key} = {shown(str(said[key]))}")
+    if config.encoder is not None and config.decoder is not None:
+        return from_dict(BeamConfig, {"beam": 1, "normalisation": "average"} | _numbers(found), where)
+    return from_dict(GenerationConfig, _numbers(found), where)
+
+
+def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Whole numbers where ours are floats."""
+    floats = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
+    return {key: float(value) if key in floats and type(value) is int else value for key, value in found.items()}
+
+
+def write_generation(config: TransformerConfig, generation: GenerationConfig | BeamConfig) -> dict[str, Any]:
+    """Ours as `generation_config.json`.
+
+    Their beam search ends as ours does with `early_stopping` "never", and divides by length^penalty; a beam of ours
+    with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
+    """
+    ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in _IDS}
+    found: dict[str, Any] = {key: value for key, value in ids.items() if value is not None}
+    if isinstance(generation, BeamConfig):
+        penalty = generation.length_penalty if generation.normalisation == "average" else 1.0
+        found |= {"num_beams": generation.beam, "max_new_tokens": generation.max_new_tokens}
+        if generation.beam > 1:  # without a beam, transformers warns of the two
+            found |= {"length_penalty": penalty, "early_stopping": "never"}
+        return found
+    found["max_new_tokens"] = generation.max_new_tokens
+    if generation.temperature == 0:
+        return found | {"do_sample": False}
+    shape = {key: getattr(generation, key) for key in SAMPLING[1:]}
+    return found | {"do_sample": True} | shape
+
+
+_IDS = ("pad_id", "bos_id", "eos_id", "decoder_start_id")

@@ -1,0 +1,115 @@
+"""What somebody else's `config.json` says: every key is taken, or known to change nothing; the rest is an error."""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from glassformer.errors import UserError, shown
+
+T = TypeVar("T")
+MAX_LISTED = 8
+
+_SAYS_NOTHING = """
+architectures model_type _name_or_path name_or_path torch_dtype dtype transformers_version
+use_cache output_attentions output_hidden_states output_past return_dict return_dict_in_generate output_scores
+torchscript use_bfloat16 tf_legacy_loss gradient_checkpointing chunk_size_feed_forward initializer_range init_std
+initializer_factor task_specific_params finetuning_task problem_type id2label label2id num_labels
+tokenizer_class prefix is_encoder_decoder pretraining_tp classifier_dropout
+max_length max_new_tokens min_length do_sample early_stopping num_beams num_beam_groups diversity_penalty
+temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ngram_size
+encoder_no_repeat_ngram_size bad_words_ids num_return_sequences forced_bos_token_id forced_eos_token_id
+remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
+pad_token_id bos_token_id eos_token_id sep_token_id unk_token_id mask_token_id decoder_start_token_id
+"""
+SAYS_NOTHING = frozenset(_SAYS_NOTHING.split())
+"""Keys that do not change what a forward computes: of training, of generation, of versions, of the special tokens,
+which are read elsewhere."""
+ONLY: dict[str, tuple[Any, ...]] = {
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "cross_attention_hidden_size": (),
+    "pruned_heads": ({},),
+    "tie_encoder_decoder": (False,),
+    "quantization_config": (),
+}
+"""Keys of every family that have one meaning here; they may also be null."""
+
+ACTIVATIONS: dict[str, Any] = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "silu": "silu",
+    "swish": "silu",
+    "relu2": "relu2",
+}
+"""Their names of functions → ours. (`gelu_fast` and `quick_gelu` are other approximations.)"""
+ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu", "relu2": "relu2"}
+
+
+class Given:
+    """A `config.json`, read key by key; `done` raises one `UserError` that lists all that does not fit."""
+
+    def __init__(self, table: Mapping[str, Any], where: str) -> None:
+        self.table, self.where = table, where
+        self._seen: set[str] = set()
+        self._problems: list[str] = []
+
+    def __contains__(self, key: str) -> bool:
+        return self.table.get(key) is not None
+
+    def take(self, key: str, kind: type[T], default: T | None = None) -> T:
+        """The value of a key, of that type; without a default it must be there. Null is the default, too."""
+        self._seen.add(key)
+        value = self.table.get(key)
+        if value is None:
+            if default is None:
+                raise UserError(f"{self.where} has no {key}, which a model of this kind needs")
+            return default
+        if kind is float and type(value) is int:
+            value = float(value)
+        if type(value) is not kind:
+            raise UserError(f"{self.where}: {key} is {shown(str(value))}, and {kind.__name__} is needed")
+        return value
+
+    def maybe(self, key: str, kind: type[T]) -> T | None:
+        """The value of a key that may be missing or null."""
+        self._seen.add(key)
+        return None if self.table.get(key) is None else self.take(key, kind)
+
+    def choose(self, key: str, meanings: Mapping[Any, T], default: Any) -> T:
+        """What a value means; one that means nothing here is a problem, and the first meaning stands for it."""
+        self._seen.add(key)
+        value = self.table.get(key)
+        value = default if value is None else value
+        if isinstance(value, (list, dict)) or value not in meanings:
+            self.problem(f"{key} {shown(str(value))} is not supported (known: {', '.join(map(str, meanings))})")
+            return next(iter(meanings.values()))
+        return meanings[value]
+
+    def only(self, key: str, *allowed: Any) -> None:
+        """A key that has one meaning here; it may also be missing or null."""
+        self._seen.add(key)
+        value = self.table.get(key)
+        if value is not None and value not in allowed:
+            known = f" (known: {', '.join(map(str, allowed))})" if allowed else ""
+            self.problem(f"{key} {shown(str(value))} is not supported{known}")
+
+    def pass_over(self, *keys: str) -> None:
+        """Keys that change nothing for this family."""
+        self._seen.update(keys)
+
+    def problem(self, text: str) -> None:
+        """Something that cannot be held; `done` says all of them."""
+        self._problems.append(text)
+
+    def done(self) -> None:
+        """`UserError` when a key was not understood, or a value is not supported."""
+        for key, allowed in ONLY.items():
+            if key not in self._seen:
+                self.only(key, *allowed)
+        unknown = [key for key, value in self.table.items() if value is not None]
+        unknown = [key for key in unknown if key not in self._seen | SAYS_NOTHING]
+        problems = self._problems + [f"{shown(key)} is not a known key" for key in unknown]
+        if problems:
+            more = f" … and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
+            raise UserError(f"{self.where} cannot be taken over exactly: {'; '.join(problems[:MAX_LISTED])}{more}")

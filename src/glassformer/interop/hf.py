@@ -1,0 +1,167 @@
+"""A model of ours as a folder that transformers loads: of the first family that can hold it exactly."""
+
+import copy
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer import files
+from glassformer.config import PositionHead, SequenceHead, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.interop import tokenizer_files
+from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
+from glassformer.interop.families import FAMILIES
+from glassformer.interop.family import Family
+from glassformer.interop.generation import write_generation
+from glassformer.interop.importing import find_family, read_config, read_weights
+from glassformer.models.transformer import Transformer
+from glassformer.store.model_directory import StoredModel, weights_of
+
+TOLERANCE = 1e-5
+"""Of logits, × max(1, the largest of them): what two orders of summation differ by in fp32."""
+WRITTEN_FOR = "5.23.0"
+"""The version of transformers whose files these are."""
+
+
+def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
+    """Writes configuration, weights and tokenizer, reads them back, and compares; what was found, line by line."""
+    config, network = stored.config, stored.network
+    if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
+        raise UserError("transformers has no recurrent encoder-decoder: this model stays in our own format")
+    family = choose_family(config)
+    architecture = family.architecture(config)
+    weights = to_theirs(family, config, weights_of(network))
+    files.write_json(folder / CONFIG, their_config(family, config, stored.labels))
+    if config.head.kind == "tokens":
+        generation = {"transformers_version": WRITTEN_FOR} | write_generation(config, stored.generation)
+        files.write_json(folder / GENERATION, generation)
+    n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
+    tokenizer_files.write_tokenizers(stored, folder)
+    said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
+    compare_weights(folder, family, config, network)
+    said.append("read back: every tensor is the one that was written")
+    difference = compare_with_transformers(folder, architecture, network)
+    if difference is None:
+        return [*said, "transformers is not installed, so the folder was not loaded with it"]
+    return [*said, f"loaded with transformers: logits differ by {difference:.1e} at most"]
+
+
+def choose_family(config: TransformerConfig) -> Family:
+    """The first family that can hold a configuration; `UserError` with the nearest change where there is none."""
+    misfits = [(family.fit(config), family) for family in FAMILIES]
+    for reasons, family in misfits:
+        if not reasons:
+            return family
+    reasons, nearest = min(misfits, key=lambda pair: len(pair[0]))
+    raise UserError(
+        f"no family of transformers can hold this model exactly; the nearest is {nearest.name}, which would need "
+        f"another configuration: {'; '.join(reasons)}"
+    )
+
+
+def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Their tensors, from all of ours."""
+    found: dict[str, Tensor] = {}
+    for key in family.keys(config):
+        found |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
+    bare = family.architecture(config) in family.bare
+    return {name.removeprefix(family.prefix) if bare else name: x for name, x in found.items()}
+
+
+def their_config(family: Family, config: TransformerConfig, labels: tuple[str, ...]) -> dict[str, Any]:
+    """`config.json`: what the family says, and what all families share."""
+    common: dict[str, Any] = {
+        "architectures": [family.architecture(config)],
+        "model_type": family.model_type,
+        "dtype": "float32",
+        "torch_dtype": "float32",  # for readers older than transformers 4.56
+        "transformers_version": WRITTEN_FOR,
+        "is_encoder_decoder": config.encoder is not None and config.decoder is not None,
+    }
+    for name in ("pad_id", "bos_id", "eos_id", "decoder_start_id"):
+        if (value := getattr(config, name)) is not None:
+            common[f"{name.removesuffix('_id')}_token_id"] = value
+    if isinstance(config.head, (SequenceHead, PositionHead)):
+        names = labels or tuple(f"LABEL_{i}" for i in range(config.head.n_labels))
+        common |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
+    return common | family.write(config)
+
+
+def compare_weights(folder: Path, family: Family, config: TransformerConfig, network: Transformer) -> None:
+    """`UserError` unless the folder, read as an import reads it, gives the same configuration and every tensor back."""
+    written = HFFolder.open(folder)
+    again, architecture = find_family(written)
+    back, _ = read_config(written, again, architecture)
+    read = read_weights(written, again, back)
+    # A matrix of queries, keys and values may come back whole or in parts: compare as theirs.
+    ours, theirs = to_theirs(family, config, weights_of(network)), to_theirs(again, back, read)
+    if ours.keys() != theirs.keys() or not all(torch.equal(x, theirs[name]) for name, x in ours.items()):
+        raise UserError("what was written is not what was read back: nothing is kept; the disk may be damaged")
+
+
+def compare_with_transformers(folder: Path, architecture: str, network: Transformer) -> float | None:
+    """The largest difference of logits to transformers; None where it is not installed.
+
+    `UserError` when it is larger than `TOLERANCE`, or when transformers misses or does not know a tensor.
+    """
+    try:
+        import transformers
+    except ImportError:
+        return None
+    with _quiet(transformers), torch.inference_mode():
+        theirs, info = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
+        if wrong := [name for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in info[kind]]:
+            raise UserError(
+                f"transformers does not find or know {', '.join(sorted(map(str, wrong))[:8])}: nothing is kept"
+            )
+        ours = copy.deepcopy(network).cpu().eval()
+        mine, other = example_inputs(ours.config)
+        logits, expected = ours(**mine).float(), theirs.eval()(**other).logits.float()
+    difference = float((logits - expected).abs().max())
+    if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
+        raise UserError(f"the logits of transformers differ by {difference:.2e}: nothing is kept")
+    return difference
+
+
+def example_inputs(
+    config: TransformerConfig, n_rows: int = 3, n_tokens: int = 17
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Ids of a fixed seed, the same as our arguments and as theirs."""
+    draw = torch.Generator().manual_seed(1)
+    n_tokens = min(n_tokens, config.max_len)
+    ids = torch.randint(config.vocab_size, (n_rows, n_tokens), generator=draw)
+    if config.encoder is None or config.decoder is None:
+        mask = torch.ones_like(ids, dtype=torch.bool)
+        return {"token_ids": ids, "attention_mask": mask}, {"input_ids": ids, "attention_mask": mask.long()}
+    n_source = min(n_tokens, config.source_max_len or config.max_len)
+    source = torch.randint(config.source_vocab_size or config.vocab_size, (n_rows, n_source), generator=draw)
+    mask = torch.ones_like(source, dtype=torch.bool)
+    return (
+        {"token_ids": ids, "source_ids": source, "source_attention_mask": mask},
+        {"input_ids": source, "attention_mask": mask.long(), "decoder_input_ids": ids},
+    )
+
+
+class _quiet:
+    """Inside, transformers shows no bars and no notes of its own."""
+
+    def __init__(self, transformers: Any) -> None:
+        self._logging = transformers.utils.logging
+
+    def __enter__(self) -> None:
+        self._level = self._logging.get_verbosity()
+        self._bars = self._logging.is_progress_bar_enabled()
+        self._logging.set_verbosity_error()
+        self._logging.disable_progress_bar()
+        self._warnings = warnings.catch_warnings()
+        self._warnings.__enter__()
+        warnings.simplefilter("ignore")
+
+    def __exit__(self, *error: object) -> None:
+        self._warnings.__exit__(None, None, None)
+        self._logging.set_verbosity(self._level)
+        if self._bars:
+            self._logging.enable_progress_bar()

@@ -1,0 +1,222 @@
+"""`glassformer import`: a checkpoint of transformers as a model directory, its weights as they are."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer import files
+from glassformer.config import SPECIAL_IDS, PositionHead, SequenceHead, TokenHead, TransformerConfig
+from glassformer.errors import UserError, shown
+from glassformer.interop import tokenizer_files
+from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
+from glassformer.interop.families import FAMILIES
+from glassformer.interop.family import Family
+from glassformer.interop.generation import read_generation
+from glassformer.interop.given import Given
+from glassformer.interop.hub import local
+from glassformer.interop.keymap import Key, matches, renamed
+from glassformer.run_config import (
+    BeamConfig,
+    ClassificationConfig,
+    GenerationConfig,
+    LabelData,
+    MaskedConfig,
+    PairData,
+    Run,
+    Seq2SeqConfig,
+    TaggingConfig,
+)
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import MODEL_FILES, SOME_FILES, write_model_files
+from glassformer.tokenization.tokenizer import Tokenizer
+
+Say = Callable[[str], None]
+MAX_LISTED = 8
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What was taken over."""
+
+    family: str
+    architecture: str
+    run: Run
+    n_parameters: int
+
+
+def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] = (), say: Say = print) -> Imported:
+    """Writes a checkpoint of transformers, a folder or `hub:OWNER/NAME`, as a model directory into `out`.
+
+    `leave_out` names tensors (patterns such as `cls.seq_relationship.*`) that ours has no place for. `say` is told what
+    of the generation's defaults has no counterpart. `UserError`, and nothing written, when anything is not understood.
+    """
+    out = Path(out)
+    if out.exists():
+        raise UserError(f"{out} exists already: name another folder")
+    files.require_writable(out)
+    folder = HFFolder.open(local(source))
+    family, architecture = find_family(folder)
+    config, labels = read_config(folder, family, architecture)
+    tokenizer = tokenizer_files.read_tokenizer(folder)
+    config = _with_special_ids(config, folder, tokenizer)
+    if tokenizer.vocab_size > config.vocab_size:
+        raise UserError(
+            f"{folder.path}: its tokenizer has {tokenizer.vocab_size:,} tokens and its model {config.vocab_size:,}"
+        )
+    weights = read_weights(folder, family, config, leave_out)
+    said = folder.config | folder.table(GENERATION)
+    generation = read_generation(said, config, str(folder.path / GENERATION), say)
+    run = _run(out.resolve().name, family, config, generation, labels)
+    with files.new_folder(out) as new:
+        write_model_files(new, weights, tokenizer, run, None, labels)
+        Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
+    return Imported(family.name, architecture, run, sum(x.numel() for x in weights.values()))
+
+
+def find_family(folder: HFFolder) -> tuple[Family, str]:
+    """The family of a folder, and the architecture that its configuration names."""
+    model_type, architectures = folder.config.get("model_type"), folder.config.get("architectures")
+    for family in FAMILIES:
+        if family.model_type == model_type:
+            break
+    else:
+        known = ", ".join(family.model_type for family in FAMILIES)
+        raise UserError(
+            f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not read here (known: {known})"
+        )
+    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in family.architectures:
+        said = ", ".join(map(str, architectures)) if isinstance(architectures, list) else "none"
+        raise UserError(
+            f"{folder.path / CONFIG}: architectures is {shown(said)}, and of {family.name} "
+            f"{', '.join(family.architectures)} are read here"
+        )
+    return family, architectures[0]
+
+
+def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[TransformerConfig, tuple[str, ...]]:
+    """Our configuration and the names of labels; `UserError` that lists all that does not fit."""
+    given = Given(folder.config, str(folder.path / CONFIG))
+    try:
+        config = family.read(given, architecture)
+    except UserError:
+        given.done()  # what was not understood before that comes first
+        raise
+    given.done()
+    if isinstance(config.head, TokenHead):
+        return config, ()
+    labels = _labels(folder)
+    return replace(config, head=replace(config.head, n_labels=len(labels))), labels
+
+
+def _labels(folder: HFFolder) -> tuple[str, ...]:
+    table = folder.config.get("id2label")
+    if table is None:
+        table = {str(i): f"LABEL_{i}" for i in range(folder.config.get("num_labels", 2))}
+    if not isinstance(table, dict) or sorted(table) != sorted(map(str, range(len(table)))):
+        raise UserError(f"{folder.path / CONFIG}: id2label must name the labels 0, 1, 2 …")
+    return tuple(str(table[str(i)]) for i in range(len(table)))
+
+
+def read_weights(
+    folder: HFFolder, family: Family, config: TransformerConfig, leave_out: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """Every tensor of ours from a folder; `UserError` that lists what is missing, unknown, or of another shape."""
+    all_keys = family.keys(config)
+    used = {name for key in all_keys for name in key.theirs}
+    names = _names_in_files(folder, family, used | family.repeats.keys())
+    _require_fit(folder, family, config, all_keys, names, leave_out)
+    weights: dict[str, Tensor] = {}
+    with folder.reading() as reader:
+        for key in all_keys:
+            ours = key.to_ours([reader.take(names[name]) for name in key.theirs])
+            weights |= zip(key.ours, ours, strict=True)
+        for copy, first in family.repeats.items():
+            if copy not in names or copy in used or matches(copy, leave_out):
+                continue
+            if not torch.equal(reader.take(names[copy]), reader.take(names[first])):
+                raise UserError(
+                    f"{folder.path}: {copy} must be {first} once more, since {CONFIG} ties them, and it holds other "
+                    f"numbers: say tie_word_embeddings false if the model has both, or --leave-out {copy}"
+                )
+    return weights
+
+
+def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) -> dict[str, str]:
+    """Today's name of each tensor → its name in the files, which may be old, or lack the prefix of the network."""
+    names = {}
+    for name in folder.tensors:
+        today = renamed(name, family.old_names)
+        whole = family.prefix + today
+        is_bare = today not in known and (whole in known or matches(whole, family.derived))
+        names[whole if is_bare else today] = name
+    return names
+
+
+def _require_fit(
+    folder: HFFolder,
+    family: Family,
+    config: TransformerConfig,
+    all_keys: Sequence[Key],
+    names: Mapping[str, str],
+    leave_out: Sequence[str],
+) -> None:
+    shapes = family.shapes(config)
+    problems = []
+    used = set(family.repeats)
+    for key in all_keys:
+        for name, shape in zip(key.theirs, key.shapes_of_theirs(shapes), strict=True):
+            used.add(name)
+            if name not in names:
+                problems.append(f"{name} is missing")
+                continue
+            stored = folder.tensors[names[name]].shape
+            if stored.shape != shape:
+                problems.append(f"{name} has shape {list(stored.shape)} and not {list(shape)}")
+            elif not stored.dtype.is_floating_point:
+                problems.append(f"{name} is of {stored.dtype}, and floats are needed".replace("torch.", ""))
+    unknown = [name for name in names if name not in used and not matches(name, [*family.derived, *leave_out])]
+    problems += [f"{shown(name)} has no place in this model" for name in unknown]
+    if problems:
+        more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
+        hint = f"; --leave-out {shown(unknown[0])} leaves a tensor out, if it is not needed" if unknown else ""
+        raise UserError(f"{folder.path} does not fit its own {CONFIG}: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
+
+
+def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer) -> TransformerConfig:
+    """The ids of special tokens, as `config.json` gives them, or as the tokenizer does."""
+    found: dict[str, Any] = {}
+    for name in SPECIAL_IDS:
+        key = name.removesuffix("_id") + "_token_id"
+        said = folder.config.get(key)
+        said = folder.table(GENERATION).get(key) if said is None else said
+        own = getattr(tokenizer, name, None)
+        if isinstance(said, list):  # several ends: the tokenizer's own, or the first
+            said = own if own in said else next(iter(said), None)
+        value = own if said is None else said
+        if value is not None and (type(value) is not int or not 0 <= value < config.vocab_size):
+            raise UserError(f"{folder.path / CONFIG}: {key} is {shown(str(value))}, which is no id of its vocabulary")
+        found[name] = value
+    return replace(config, **found)
+
+
+def _run(
+    name: str,
+    family: Family,
+    config: TransformerConfig,
+    generation: GenerationConfig | BeamConfig,
+    labels: Sequence[str],
+) -> Run:
+    """What the model is for, as a run: so `generate`, `fill`, `translate`, `classify` and `train --init` know it."""
+    run = Run(name=name, description=f"{family.name}, taken over", model=config, generation=generation)
+    if config.encoder is not None and config.decoder is not None:
+        return replace(run, data=PairData(), objective=Seq2SeqConfig())
+    if isinstance(config.head, SequenceHead):
+        outputs: Any = "classes" if len(labels) > 1 else "numbers"
+        return replace(run, data=LabelData(outputs=outputs), objective=ClassificationConfig())
+    if isinstance(config.head, PositionHead):
+        return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())
+    return run if config.encoder is None else replace(run, objective=MaskedConfig())

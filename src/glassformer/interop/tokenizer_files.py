@@ -1,0 +1,113 @@
+"""Tokenizer files of transformers' folders: taken over, and written so that `AutoTokenizer` reads what we mean."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from glassformer import files
+from glassformer.errors import UserError
+from glassformer.interop.directory import HFFolder
+from glassformer.recurrent_config import ModelConfig
+from glassformer.run_config import Seq2SeqConfig
+from glassformer.store.model_directory import StoredModel
+from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES
+from glassformer.tokenization.tokenizer import Tokenizer
+
+TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
+TARGET = "target"
+ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
+"""What a special token can be for; their files say `pad_token`."""
+
+
+def read_tokenizer(folder: HFFolder) -> Tokenizer:
+    """The tokenizer of a folder, with what its special tokens are for; `UserError` where it cannot be read."""
+    path = folder.path / TOKENIZER
+    if not path.is_file():
+        raise UserError(f"{folder.path} has no {TOKENIZER}{_why_not(folder.path)}")
+    text = files.read_text(path, MAX_TOKENIZER_BYTES)
+    try:
+        return Tokenizer.imported(text, roles(folder))
+    except UserError as error:
+        raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
+
+
+def roles(folder: HFFolder) -> dict[str, str]:
+    """Role → token, as `tokenizer_config.json` says, or `special_tokens_map.json`, or the ids in `config.json`."""
+    said: dict[str, Any] = folder.table(SPECIAL) | folder.table(TOKENIZER_CONFIG)
+    found = {}
+    for role in ROLES:
+        token = said.get(f"{role}_token")
+        token = token.get("content") if isinstance(token, dict) else token
+        if isinstance(token, str):
+            found[role] = token
+    return found
+
+
+def _why_not(folder: Path) -> str:
+    """What a folder has in its place, and what to do."""
+    pieces = sorted(path.name for path in folder.iterdir() if path.suffix in (".spm", ".model"))
+    if pieces:
+        return (
+            f", only SentencePiece's own {' and '.join(pieces)}: load it with transformers once and call "
+            "save_pretrained on the fast tokenizer, which writes one"
+        )
+    return ": its tokenizer must be stored as one file, as save_pretrained of a fast tokenizer writes it"
+
+
+def write_tokenizers(stored: StoredModel, folder: Path) -> None:
+    """Writes the tokenizer; that of a target with a vocabulary of its own goes into the subfolder `target`."""
+    seq2seq = stored.config.kind == "transformer" and isinstance(stored.run.objective, Seq2SeqConfig)
+    if stored.source_tokenizer is None:
+        write_tokenizer(stored.tokenizer, folder, stored.config, is_source=seq2seq)
+        return
+    write_tokenizer(stored.source_tokenizer, folder, stored.config, is_source=True)
+    (folder / TARGET).mkdir()
+    write_tokenizer(stored.tokenizer, folder / TARGET, stored.config, is_source=False)
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, config: ModelConfig, *, is_source: bool) -> None:
+    """Writes `tokenizer.json`, and what says the roles of its special tokens and what a model reads around a text."""
+    description = json.loads(tokenizer.to_json())
+    if description.get("post_processor") is None:
+        description["post_processor"] = _around(tokenizer, config, is_source)
+    files.write_text(folder / TOKENIZER, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
+    special = {}
+    for role in ROLES:
+        token_id = getattr(tokenizer, f"{role}_id")
+        if token_id is not None:
+            special[f"{role}_token"] = tokenizer.id_to_token(token_id)
+    files.write_json(folder / SPECIAL, special)
+    has_types = getattr(config, "n_token_types", 0) > 1
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "model_max_length": config.max_len,
+        "model_input_names": ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"],
+        "clean_up_tokenization_spaces": False,
+    }
+    files.write_json(folder / TOKENIZER_CONFIG, settings | special)
+
+
+def _around(tokenizer: Tokenizer, config: ModelConfig, is_source: bool) -> dict[str, Any] | None:
+    """A `TemplateProcessing` with the tokens that stand around a text of this model; None where there are none."""
+    if is_source:
+        before, behind = None, tokenizer.eos_id
+    elif getattr(config, "encoder", None) is not None and getattr(config, "decoder", None) is None:
+        before, behind = tokenizer.cls_id, tokenizer.sep_id
+    else:
+        return None
+
+    def special(token_id: int | None, type_id: int) -> list[dict[str, Any]]:
+        token = None if token_id is None else {"id": tokenizer.id_to_token(token_id), "type_id": type_id}
+        return [] if token is None else [{"SpecialToken": token}]
+
+    first, second = ([{"Sequence": {"id": name, "type_id": i}}] for i, name in enumerate("AB"))
+    single = [*special(before, 0), *first, *special(behind, 0)]
+    if len(single) == 1:
+        return None
+    used = [tokenizer.id_to_token(i) for i in (before, behind) if i is not None]
+    return {
+        "type": "TemplateProcessing",
+        "single": single,
+        "pair": [*single, *second, *special(behind, 1)],
+        "special_tokens": {name: {"id": name, "ids": [tokenizer.vocab[name]], "tokens": [name]} for name in used},
+    }

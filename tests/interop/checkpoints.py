@@ -1,0 +1,135 @@
+"""Checkpoints of transformers, tiny and random, beside ours: what every family's tests ask for."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import glassformer
+from glassformer.interop.directory import HFFolder
+from glassformer.interop.export import export
+from glassformer.interop.importing import import_model
+from glassformer.model import Model
+from glassformer.models.transformer import Transformer
+from glassformer.tokenization.tokenizer import Tokenizer
+
+TEXT = "to be, or not to be: that is the question. Ist es edler im Gemüt? 1601 "
+VOCAB = 290
+"""Rows of the tables of tiny models: more than the tokens of `tiny_tokenizer`, as real ones are padded."""
+
+
+def tiny_tokenizer() -> Tokenizer:
+    return Tokenizer.train([TEXT * 4], vocab_size=280)
+
+
+def randomise(network: nn.Module, seed: int = 1) -> None:
+    """Every parameter and buffer of floats away from its start: norms that are not 1, biases that are not 0."""
+    draw = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, x in [*network.named_parameters(), *network.named_buffers()]:
+            if x.is_floating_point() and "inv_freq" not in name:
+                x.add_(torch.randn(x.shape, generator=draw) * 0.2)
+
+
+def save(theirs: Any, folder: Path, tokenizer: Tokenizer | None = None, **shards: Any) -> Path:
+    """A folder as transformers writes it, with a tokenizer of ours; `shards`: `max_shard_size="4KB"`."""
+    theirs.save_pretrained(folder, **shards)
+    tokenizer = tokenizer or tiny_tokenizer()
+    tokenizer.save(folder / "tokenizer.json")
+    roles = {f"{role}_token": f"[{role.upper()}]" for role in ("pad", "unk", "bos", "eos", "cls", "sep", "mask")}
+    (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast", **roles}))
+    return folder
+
+
+def tensors(folder: Path) -> dict[str, Tensor]:
+    """Every tensor of a folder, by its name in the files."""
+    opened = HFFolder.open(folder)
+    with opened.reading() as reader:
+        return {name: reader.take(name) for name in opened.tensors}
+
+
+def config_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return found
+
+
+@dataclass(frozen=True)
+class Both:
+    """A checkpoint of theirs, imported."""
+
+    theirs: Any
+    ours: Model
+    hf: Path
+    folder: Path
+
+    @property
+    def network(self) -> Transformer:
+        assert isinstance(self.ours.network, Transformer)
+        return self.ours.network
+
+    def assert_same(self, mask: bool = False, seed: int = 0) -> None:
+        """Logits and last hidden states within 1e-5 × max(1, largest), with padding and without."""
+        config = self.network.config
+        draw = torch.Generator().manual_seed(seed)
+        n_rows, n_tokens, n_source = 3, 11, 8
+
+        def drawn(n: int, vocab_size: int) -> Tensor:
+            return torch.randint(vocab_size, (n_rows, n), generator=draw)
+
+        def real(n: int) -> Tensor:
+            return torch.arange(n) < torch.linspace(n // 2, n, n_rows).long()[:, None]
+
+        ids = drawn(n_tokens, config.vocab_size)
+        keep = real(n_tokens) if mask else torch.ones(n_rows, n_tokens, dtype=torch.bool)
+        mine: dict[str, Any] = {"token_ids": ids, "attention_mask": keep if mask else None}
+        if config.encoder is not None and config.decoder is not None:
+            source = drawn(n_source, config.source_vocab_size or config.vocab_size)
+            source_mask = real(n_source) if mask else None
+            mine |= {"source_ids": source, "source_attention_mask": source_mask}
+            other: dict[str, Any] = {"input_ids": source, "decoder_input_ids": ids}
+            other["attention_mask"] = None if source_mask is None else source_mask.long()
+            other["decoder_attention_mask"] = keep.long() if mask else None
+        else:
+            other = {"input_ids": ids, "attention_mask": keep.long() if mask else None}
+            if config.n_token_types:
+                mine["token_types"] = other["token_type_ids"] = drawn(n_tokens, config.n_token_types)
+        with torch.inference_mode():
+            expected = self.theirs(**other, output_hidden_states=True)
+            logits, hidden = self.network(**mine), self.network.hidden(**mine)
+        states = expected.get("decoder_hidden_states") or expected.get("hidden_states")
+        if "logits" in expected:
+            self._close(*(x[keep] if x.shape[:2] == keep.shape else x for x in (logits, expected["logits"])))
+        if states is not None:
+            self._close(hidden[keep], states[-1][keep])
+
+    @staticmethod
+    def _close(x: Tensor, expected: Tensor) -> None:
+        assert x.shape == expected.shape
+        bound = 1e-5 * max(1.0, float(expected.abs().max()))
+        assert float((x - expected).abs().max()) <= bound
+
+    def assert_comes_back(self, out: Path) -> None:
+        """Exported again: every tensor to the bit, every key of the configuration that ours wrote as theirs has it."""
+        export(self.folder, out)
+        before, after = tensors(self.hf), tensors(out)
+        assert before.keys() == after.keys()
+        for name, x in before.items():
+            assert torch.equal(x.float(), after[name]), name
+        was, now = config_of(self.hf), config_of(out)
+        assert now["architectures"] == was["architectures"] and now["model_type"] == was["model_type"]
+        said_now = type(self.theirs.config)(**now).to_dict()
+        for key, value in type(self.theirs.config)(**was).to_dict().items():
+            if key not in ("transformers_version", "dtype", "torch_dtype", "initializer_range", "init_std"):
+                assert said_now[key] == value, key
+
+
+def imported(theirs: Any, place: Path, tokenizer: Tokenizer | None = None, **shards: Any) -> Both:
+    """A random model of theirs, saved and taken over."""
+    theirs = theirs.eval()
+    randomise(theirs)
+    hf, folder = save(theirs, place / "hf", tokenizer, **shards), place / "ours"
+    import_model(hf, folder, say=lambda text: None)
+    return Both(theirs, glassformer.load(folder, device="cpu"), hf, folder)
