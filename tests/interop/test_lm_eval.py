@@ -138,6 +138,7 @@ def test_mistakes_are_one_sentence(ours: Any, twins: Twins, trained: Outcome, tm
     refused("give --model_args path=DIR")
     refused("unknown model argument 'stepp': did you mean step?", path=str(twins.folder), stepp=3)
     refused("batch_size is 'many'", path=str(twins.folder), batch_size="many")
+    refused("prefix_token_id is 330: the vocabulary has the ids 0 to 329", path=str(twins.folder), prefix_token_id=330)
     refused("no such model directory", path=str(tmp_path / "none"))
     refused("no checkpoint of step 7", path=str(trained.folder), step=7)
     assert GlassformerLM(str(trained.folder), step=10, device="cpu").model.folder == trained.folder

@@ -71,6 +71,9 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
                 f"{path} was not trained to go on with a text ({self.model.run.objective.kind}): the harness's tasks "
                 "need a decoder alone that was (objective causal)"
             )
+        vocab_size = self.model.tokenizer.vocab_size
+        if prefix_token_id is not None and not 0 <= prefix_token_id < vocab_size:
+            raise UserError(f"prefix_token_id is {prefix_token_id}: the vocabulary has the ids 0 to {vocab_size - 1}")
         self.batch_size = int(max_batch_size if self.is_auto else batch_size)
         self.max_len = self.model.network.config.max_len
         self.start_id = self.model.tokenizer.eos_id if prefix_token_id is None else prefix_token_id
@@ -114,10 +117,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         return split_pair(self.model.tokenizer, context, continuation)
 
     def _loglikelihood_tokens(
-        self,
-        requests: Sequence[tuple[tuple[str, str], list[int], list[int]]],
-        disable_tqdm: bool = False,
-        **others: Any,
+        self, requests: Sequence[Pair], disable_tqdm: bool = False, **others: Any
     ) -> list[tuple[float, bool]]:
         """(log p, whether greedy decoding writes it) of each continuation; a context loses its beginning to fit."""
         pairs = [fit(context or [self.prefix_token_id], target, self.max_len) for _, context, target in requests]
