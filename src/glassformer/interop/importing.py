@@ -99,7 +99,7 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
 
 def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[TransformerConfig, tuple[str, ...]]:
     """Our configuration and the names of labels; `UserError` that lists all that does not fit."""
-    given = Given(folder.config, str(folder.path / CONFIG))
+    given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys())
     config = family.read(given, architecture)
     given.done()
     if isinstance(config.head, TokenHead):
