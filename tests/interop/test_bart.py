@@ -1,16 +1,17 @@
 """BART in and out: odd shapes, tied and untied, against transformers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 transformers = pytest.importorskip("transformers")
 
-from glassformer.errors import UserError  # noqa: E402
-from glassformer.interop.importing import import_model  # noqa: E402
-from interop.checkpoints import VOCAB, imported, randomise, save, tensors  # noqa: E402
+from glassformer import api  # noqa: E402
+from glassformer.run_config import InitConfig, TokenizerConfig  # noqa: E402
+from interop.checkpoints import VOCAB, imported, tensors  # noqa: E402
+from runs import pair_run  # noqa: E402
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -41,3 +42,13 @@ def test_same_and_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None
         stored["model.shared.weight"] = stored["model.encoder.embed_tokens.weight"].clone()
         both.theirs.save_pretrained(both.hf, state_dict=stored)
     both.assert_comes_back(tmp_path / "back")
+
+
+def test_training_goes_on_from_its_own_start(tmp_path: Path) -> None:
+    both = imported(bart(max_position_embeddings=40), tmp_path)
+    run = pair_run(tmp_path, model=both.network.config, max_steps=2, eval_every=2)
+    run = replace(run, tokenizer=TokenizerConfig(), init=InitConfig(path=str(both.folder)))
+    outcome = api.train(run, tmp_path / "run")
+    after = api.load(outcome.folder)
+    assert after.network.config.decoder_start_id == both.network.config.decoder_start_id == 3
+    assert after.tokenizer.bos_id == 2, "a new model would start from it"
