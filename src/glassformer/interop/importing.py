@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from glassformer import files
-from glassformer.config import SPECIAL_IDS, PositionHead, SequenceHead, TokenHead, TransformerConfig
+from glassformer.config import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
 from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
@@ -25,6 +25,7 @@ from glassformer.run_config import (
     GenerationConfig,
     LabelData,
     MaskedConfig,
+    NothingConfig,
     PairData,
     Run,
     Seq2SeqConfig,
@@ -106,7 +107,7 @@ def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[Tr
         given.done()  # what was not understood before that comes first
         raise
     given.done()
-    if isinstance(config.head, TokenHead):
+    if not isinstance(config.head, (PositionHead, SequenceHead)):
         return config, ()
     labels = _labels(folder)
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
@@ -219,4 +220,6 @@ def _run(
         return replace(run, data=LabelData(outputs=outputs), objective=ClassificationConfig())
     if isinstance(config.head, PositionHead):
         return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())
+    if isinstance(config.head, VectorHead):
+        return replace(run, objective=NothingConfig())
     return run if config.encoder is None else replace(run, objective=MaskedConfig())
