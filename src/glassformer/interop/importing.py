@@ -101,11 +101,7 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
 def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[TransformerConfig, tuple[str, ...]]:
     """Our configuration and the names of labels; `UserError` that lists all that does not fit."""
     given = Given(folder.config, str(folder.path / CONFIG))
-    try:
-        config = family.read(given, architecture)
-    except UserError:
-        given.done()  # what was not understood before that comes first
-        raise
+    config = family.read(given, architecture)
     given.done()
     if not isinstance(config.head, (PositionHead, SequenceHead)):
         return config, ()
