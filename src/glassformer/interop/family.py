@@ -36,6 +36,8 @@ class Family:
     """Architectures without a head, whose files are written without the prefix."""
     repeats: Mapping[str, str] = field(default_factory=dict)
     """Names under which a file may hold another of its tensors once more, where it is tied."""
+    wanted: tuple[str, ...] = ()
+    """Of these, the names that are written too, for a reader misses them."""
     derived: tuple[str, ...] = ()
     """Patterns of tensors that are worked out from the configuration, which old files hold: left out."""
     old_names: Mapping[str, str] = field(default_factory=dict)

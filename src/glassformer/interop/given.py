@@ -1,6 +1,6 @@
 """What somebody else's `config.json` says: every key is taken, or known to change nothing; the rest is an error."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from glassformer.errors import UserError, shown
@@ -49,13 +49,17 @@ ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "si
 class Given:
     """A `config.json`, read key by key; `done` raises one `UserError` that lists all that does not fit."""
 
-    def __init__(self, table: Mapping[str, Any], where: str) -> None:
-        self.table, self.where = table, where
+    def __init__(self, table: Mapping[str, Any], where: str, tensors: Collection[str] = ()) -> None:
+        self.table, self.where, self._tensors = table, where, tensors
         self._seen: set[str] = set()
         self._problems: list[str] = []
 
     def __contains__(self, key: str) -> bool:
         return self.table.get(key) is not None
+
+    def holds(self, ending: str) -> bool:
+        """Whether the weights beside it have a tensor whose name ends so: what no key says."""
+        return any(f".{name}".endswith(f".{ending}") for name in self._tensors)
 
     def take(self, key: str, kind: type[T], default: T | None = None) -> T:
         """The value of a key, of that type; without a default it must be there. Null is the default, too."""

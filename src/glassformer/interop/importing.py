@@ -100,7 +100,7 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
 
 def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[TransformerConfig, tuple[str, ...]]:
     """Our configuration and the names of labels; `UserError` that lists all that does not fit."""
-    given = Given(folder.config, str(folder.path / CONFIG))
+    given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys())
     config = family.read(given, architecture)
     given.done()
     if not isinstance(config.head, (PositionHead, SequenceHead)):
@@ -135,9 +135,10 @@ def read_weights(
             if copy not in names or copy in used or matches(copy, leave_out):
                 continue
             if not torch.equal(reader.take(names[copy]), reader.take(names[first])):
+                untie = "say tie_word_embeddings false if the model has both, or " if config.tie_output else ""
                 raise UserError(
-                    f"{folder.path}: {copy} must be {first} once more, since {CONFIG} ties them, and it holds other "
-                    f"numbers: say tie_word_embeddings false if the model has both, or --leave-out {copy}"
+                    f"{folder.path}: {copy} must be {first} once more, as {CONFIG} has it, and it holds other numbers: "
+                    f"{untie}leave it out with --leave-out {copy}"
                 )
     return weights
 
@@ -150,6 +151,9 @@ def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) ->
         whole = family.prefix + today
         is_bare = today not in known and (whole in known or matches(whole, family.derived))
         names[whole if is_bare else today] = name
+    for copy, first in family.repeats.items():
+        if first not in names and copy in names:  # of tensors that are one, a file may hold either
+            names[first] = names[copy]
     return names
 
 
