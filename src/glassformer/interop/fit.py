@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from glassformer.config import Stack, TransformerConfig
+from glassformer.config import Head, Stack, TransformerConfig
 
 _CHANGES_NO_FORWARD = """
 init token_dropout embedding_dropout residual_dropout attention_dropout ff_dropout
@@ -60,6 +60,19 @@ class Fit:
             self.misfits.append(f"model.{name}.d_value is {stack.d_value}, and it must be 0")
         if "window_pattern" not in holds and any(stack.window_pattern):
             self.misfits.append(f"model.{name}.window_pattern is {list(stack.window_pattern)}, and it must be empty")
+
+    def head(self, *allowed: Head) -> None:
+        """The head must be one of these, with any number of labels."""
+        self._seen.add("head")
+        head = self.config.head
+        same_kind = [one for one in allowed if one.kind == head.kind]
+        if not same_kind:
+            kinds = " or ".join(one.kind for one in allowed)
+            self.misfits.append(f"model.head.kind is {head.kind}, and it must be {kinds}")
+        for field in dataclasses.fields(same_kind[0]) if same_kind else ():
+            value, must = getattr(head, field.name), getattr(same_kind[0], field.name)
+            if field.name != "n_labels" and value != must:
+                self.misfits.append(f"model.head.{field.name} is {_said(value)}, and it must be {_said(must)}")
 
     def done(self) -> list[str]:
         """All misfits, those of fields that were not looked at included."""

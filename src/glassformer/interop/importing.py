@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from glassformer import files
-from glassformer.config import SPECIAL_IDS, PositionHead, SequenceHead, TokenHead, TransformerConfig
+from glassformer.config import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
 from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
@@ -25,6 +25,7 @@ from glassformer.run_config import (
     GenerationConfig,
     LabelData,
     MaskedConfig,
+    NothingConfig,
     PairData,
     Run,
     Seq2SeqConfig,
@@ -102,7 +103,7 @@ def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[Tr
     given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys())
     config = family.read(given, architecture)
     given.done()
-    if isinstance(config.head, TokenHead):
+    if not isinstance(config.head, (PositionHead, SequenceHead)):
         return config, ()
     labels = _labels(folder)
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
@@ -124,7 +125,7 @@ def read_weights(
     all_keys = family.keys(config)
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
-    names = _names_in_files(folder, family, used | family.repeats.keys() | fixed.keys())
+    names = _names_in_files(folder, family, used | family.repeats.keys() | family.unread(config).keys() | fixed.keys())
     _require_fit(folder, family, config, all_keys, names, leave_out)
     weights: dict[str, Tensor] = {}
     with folder.reading() as reader:
@@ -140,9 +141,10 @@ def read_weights(
             while first not in used:
                 first = family.repeats[first]
             if not torch.equal(reader.take(names[copy]), reader.take(names[first])):
+                untie = "say tie_word_embeddings false if the model has both, or " if config.tie_output else ""
                 raise UserError(
-                    f"{folder.path}: {copy} must be {first} once more, since {CONFIG} ties them, and it holds other "
-                    f"numbers: say tie_word_embeddings false if the model has both, or --leave-out {copy}"
+                    f"{folder.path}: {copy} must be {first} once more, as {CONFIG} has it, and it holds other numbers: "
+                    f"{untie}leave it out with --leave-out {copy}"
                 )
     return weights
 
@@ -160,6 +162,9 @@ def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) ->
         whole = family.prefix + today
         is_bare = today not in known and (whole in known or matches(whole, family.derived))
         names[whole if is_bare else today] = name
+    for copy, first in family.repeats.items():
+        if first not in names and copy in names:  # of tensors that are one, a file may hold either
+            names[first] = names[copy]
     return names
 
 
@@ -226,4 +231,6 @@ def _run(
         return replace(run, data=LabelData(outputs=outputs), objective=ClassificationConfig())
     if isinstance(config.head, PositionHead):
         return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())
+    if isinstance(config.head, VectorHead):
+        return replace(run, objective=NothingConfig())
     return run if config.encoder is None else replace(run, objective=MaskedConfig())
