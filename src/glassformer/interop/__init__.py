@@ -1,0 +1,1 @@
+"""Other people's formats: checkpoints of the ecosystem in, ours out, proven equal."""
