@@ -41,7 +41,7 @@ Inputs = dict[str, Tensor]
 def write(stored: StoredModel, folder: Path) -> list[str]:
     """Writes `model.onnx`, tokenizers and names of labels into an empty folder; says what, and how equal it is.
 
-    Weights of 2 GB and more go into a file of their own beside the graph, `model.onnx.data`. The graph is run in
+    Weights above 1.5 GB go into a file of their own beside the graph, `model.onnx.data`. The graph is run in
     onnxruntime on three shapes other than the traced one. `UserError` for logits that differ, for a model that cannot
     be written, and where a package is missing.
     """
