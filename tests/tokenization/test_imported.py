@@ -1,5 +1,6 @@
 """Tokenizers of other people's models, held equal to `transformers` on the same file."""
 
+import json
 import random
 from importlib import util
 from pathlib import Path
@@ -7,6 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Rust
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from faults.tally import count
@@ -181,6 +184,54 @@ def test_a_stream_gives_the_text_of_the_whole(pair: tuple[Tokenizer, Any], mixed
         assert "".join(shown) + stream.flush() == whole
         if "\ufffd" not in whole:
             assert "\ufffd" not in "".join(shown)
+
+
+FLAGS = [
+    AddedToken("<right>", rstrip=True, special=True),
+    AddedToken("<both>", lstrip=True, rstrip=True, special=True),
+    AddedToken("<word>", single_word=True, special=True),
+    AddedToken("<Loud>", normalized=True, special=True),
+    AddedToken("plain words", normalized=False),
+    AddedToken("Plain Loud", normalized=True, lstrip=True),
+]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama-2", "llama-2-legacy", "t5"])
+def test_how_an_added_token_is_found_is_as_in_transformers(
+    name: str, found: dict[str, Any], mixed_lines: list[str], tmp_path: Path
+) -> None:
+    """Space that it takes with it, whole words only, and whether it is looked for in the normalised text."""
+    rust, roles = Rust.from_str(found[name][0].to_str()), found[name][1]
+    rust.add_special_tokens([token for token in FLAGS if token.special])
+    rust.add_tokens([token for token in FLAGS if not token.special])
+    named = {f"{role}_token": token for role, token in roles.items()}
+    ours, theirs = both(PreTrainedTokenizerFast(tokenizer_object=rust, **named), roles, tmp_path)
+    contents = [token.content for token in FLAGS]
+    assert ours.flavour is None and not {"plain words", "Plain Loud"}.intersection(ours.special_tokens)
+    texts = with_special(mixed_lines[: count(1500, 10_000)], [*contents, *map(str.lower, contents)])
+    ids = ours.encode_batch(texts, allow_special=ours.special_tokens)
+    assert ids == theirs(texts, add_special_tokens=False)["input_ids"]
+    decoded = theirs.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert list(map(ours.decode, ids)) == decoded
+    ordinary = plain(texts, [*ours.special_tokens, "<loud>"])
+    assert ours.encode_batch(ordinary) == theirs(ordinary, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "llama-2"])
+def test_a_role_makes_a_token_special_that_the_file_does_not_call_so(
+    name: str, found: dict[str, Any], mixed_lines: list[str], tmp_path: Path
+) -> None:
+    description, roles = json.loads(found[name][0].to_str()), found[name][1]
+    description["added_tokens"] = []
+    named = {f"{role}_token": token for role, token in roles.items()}
+    rust = Rust.from_str(json.dumps(description))
+    theirs = PreTrainedTokenizerFast(tokenizer_object=rust, **named)
+    ours = Tokenizer.imported(json.dumps(description), roles)
+    assert set(ours.special_tokens) == set(roles.values()) and ours.vocab == theirs.get_vocab()
+    texts = with_special(mixed_lines[:500], list(ours.special_tokens))
+    ids = ours.encode_batch(texts, allow_special=ours.special_tokens)
+    assert ids == theirs(texts, add_special_tokens=False)["input_ids"]
+    assert Tokenizer.from_json(ours.to_json()).encode_batch(texts) == ours.encode_batch(texts)
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "gpt2"])
