@@ -16,6 +16,7 @@ from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
+from glassformer.interop.fit import distance
 from glassformer.interop.generation import write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights
 from glassformer.models.transformer import Transformer
@@ -59,7 +60,7 @@ def choose_family(config: TransformerConfig) -> Family:
     for reasons, family in misfits:
         if not reasons:
             return family
-    reasons, nearest = min(misfits, key=lambda pair: len(pair[0]))
+    reasons, nearest = min(misfits, key=lambda pair: distance(pair[0]))
     raise UserError(
         f"no family of transformers can hold this model exactly; the nearest is {nearest.name}, which would need "
         f"another configuration: {'; '.join(reasons)}"
