@@ -1,6 +1,7 @@
 """Whether a family of theirs can hold a configuration of ours exactly, and if not, why."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from glassformer.config import Head, Stack, TransformerConfig
@@ -11,6 +12,19 @@ vocab_size max_len pad_id bos_id eos_id unk_id mask_id decoder_start_id
 """
 CHANGES_NO_FORWARD = frozenset(_CHANGES_NO_FORWARD.split())
 """Fields that every family can hold, or that only training knows."""
+
+HAS = {"encoder": "it has an encoder", "decoder": "it has a decoder"}
+NEEDS = {"encoder": "it has no encoder", "decoder": "it has no decoder"}
+
+
+def distance(misfits: Sequence[str]) -> int:
+    """How far a model is from a family: misfits, of which a stack too many or too few counts as many others.
+
+    >>> distance(["it has an encoder", "model.head is sequence, and it must be tokens"])
+    101
+    """
+    stacks = {*HAS.values(), *NEEDS.values()}
+    return sum(100 if misfit in stacks else 1 for misfit in misfits)
 
 
 class Fit:
@@ -46,8 +60,7 @@ class Fit:
         """A stack that must be there or not; fields of it beside layers, heads and d_ff, that the family `holds`."""
         stack: Stack | None = getattr(self.config, name)
         if stack is None or not present:
-            article = "an" if name == "encoder" else "a"
-            self.check(name, (stack is not None) == present, f"it has {'no' if present else article} {name}")
+            self.check(name, (stack is not None) == present, NEEDS[name] if present else HAS[name])
             return
         self._seen.add(name)
         if not stack.d_ff:

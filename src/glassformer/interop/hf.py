@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
+from glassformer.interop.fit import distance
 from glassformer.interop.generation import write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights
 from glassformer.models.transformer import Transformer
@@ -32,8 +34,9 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
         raise UserError("transformers has no recurrent encoder-decoder: this model stays in our own format")
     family = choose_family(config)
+    config, own = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
-    weights = to_theirs(family, config, weights_of(network))
+    weights = to_theirs(family, config, own)
     files.write_json(folder / CONFIG, their_config(family, config, stored.labels))
     if isinstance(config.head, TokenHead) and config.decoder is not None:
         generation = {"transformers_version": WRITTEN_FOR} | write_generation(config, stored.generation)
@@ -41,7 +44,9 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)
     said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
-    compare_weights(folder, family, config, network)
+    if config != stored.config:
+        said.append("as an equal model that the family can hold, of another configuration")
+    compare_weights(folder, weights)
     said.append("read back: every tensor is the one that was written")
     difference = compare_with_transformers(folder, architecture, network)
     if difference is None:
@@ -55,7 +60,7 @@ def choose_family(config: TransformerConfig) -> Family:
     for reasons, family in misfits:
         if not reasons:
             return family
-    reasons, nearest = min(misfits, key=lambda pair: len(pair[0]))
+    reasons, nearest = min(misfits, key=lambda pair: distance(pair[0]))
     raise UserError(
         f"no family of transformers can hold this model exactly; the nearest is {nearest.name}, which would need "
         f"another configuration: {'; '.join(reasons)}"
@@ -67,9 +72,7 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
     found: dict[str, Tensor] = {}
     for key in family.keys(config):
         found |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
-    for name in family.wanted:
-        if name not in found and family.repeats[name] in found:
-            found[name] = found[family.repeats[name]].clone()
+    found |= {name: found[copied].clone() for name, copied in family.unread(config).items()}
     bare = family.architecture(config) in family.bare
     return {name.removeprefix(family.prefix) if bare else name: x for name, x in found.items()}
 
@@ -93,14 +96,13 @@ def their_config(family: Family, config: TransformerConfig, labels: tuple[str, .
     return common | family.write(config)
 
 
-def compare_weights(folder: Path, family: Family, config: TransformerConfig, network: Transformer) -> None:
-    """`UserError` unless the folder, read as an import reads it, gives the same configuration and every tensor back."""
+def compare_weights(folder: Path, ours: Mapping[str, Tensor]) -> None:
+    """`UserError` unless the folder, read as an import reads it, gives every tensor of theirs back."""
     written = HFFolder.open(folder)
-    again, architecture = find_family(written)
-    back, _ = read_config(written, again, architecture)
-    read = read_weights(written, again, back)
+    family, architecture = find_family(written)
+    config, _ = read_config(written, family, architecture)
     # A matrix of queries, keys and values may come back whole or in parts: compare as theirs.
-    ours, theirs = to_theirs(family, config, weights_of(network)), to_theirs(again, back, read)
+    theirs = to_theirs(family, config, read_weights(written, family, config))
     if ours.keys() != theirs.keys() or not all(torch.equal(x, theirs[name]) for name, x in ours.items()):
         raise UserError("what was written is not what was read back: nothing is kept; the disk may be damaged")
 

@@ -201,9 +201,8 @@ BERT = Family(
     repeats={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
-        "cls.predictions.bias": "cls.predictions.decoder.bias",
     },
-    wanted=("cls.predictions.bias",),
+    unread=lambda config: {} if config.tie_output else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
     derived=("bert.embeddings.position_ids",),
     old_names=OLD_NAMES,
 )
@@ -221,9 +220,8 @@ ROBERTA = Family(
     repeats={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
-        "lm_head.bias": "lm_head.decoder.bias",
     },
-    wanted=("lm_head.bias",),
+    unread=lambda config: {} if config.tie_output else {"lm_head.bias": "lm_head.decoder.bias"},
     derived=("roberta.embeddings.position_ids",),
     old_names=OLD_NAMES,
 )
