@@ -293,8 +293,8 @@ def require_objective(run: "Run") -> None:
     """`UserError` for a run in which nothing is learned."""
     if isinstance(run.objective, NothingConfig):
         raise UserError(
-            f"objective.kind of {run.name!r} is nothing, so it has nothing to learn: to train its model on, name it as "
-            "--init.path in a run that says what is learned"
+            f"the objective of {run.name!r} is nothing, so it has nothing to learn: to train its model on, start a run "
+            "that learns something from it, with --init"
         )
 
 

@@ -1,5 +1,6 @@
 """BERT, RoBERTa and DistilBERT in and out: odd shapes, every head, tied and untied, against transformers."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -7,7 +8,19 @@ import pytest
 
 transformers = pytest.importorskip("transformers")
 
-from interop.checkpoints import VOCAB, imported  # noqa: E402
+from configs import CONFIGS  # noqa: E402
+from glassformer.config import (  # noqa: E402
+    LearnedPositions,
+    PositionHead,
+    SequenceHead,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.hf import choose_family  # noqa: E402
+from interop.checkpoints import VOCAB, imported, model_directory  # noqa: E402
 
 BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
 DISTIL = {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24}
@@ -59,9 +72,68 @@ def one_bias(theirs: Any) -> None:
         head.bias.copy_(head.decoder.bias)
 
 
-@pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_same_and_back(tmp_path: Path, case: str, mask: bool) -> None:
+def test_same_and_back(tmp_path: Path, case: str) -> None:
     both = imported(theirs(*CASES[case]), tmp_path, after=one_bias)
-    both.assert_same(mask)
+    for seed in range(3):
+        both.assert_same(mask=False, seed=seed)
+        both.assert_same(mask=True, seed=seed)
     both.assert_comes_back(tmp_path / "back")
+
+
+def test_shards(tmp_path: Path) -> None:
+    both = imported(theirs("BertForMaskedLM", {}), tmp_path, max_shard_size="4KB")
+    assert len(list(both.hf.glob("model-*.safetensors"))) > 2
+    both.assert_same()
+
+
+OURS = replace(CONFIGS["bert"], embedding_dropout=0.1)
+RELU = SequenceHead(3, "first", "relu")
+GOES_OUT = {
+    "BertForMaskedLM": OURS,
+    "BertForSequenceClassification": replace(OURS, head=SequenceHead(3, "first", "tanh"), fused_qkv=True),
+    "BertForTokenClassification": replace(OURS, head=PositionHead(5)),
+    "BertModel": replace(OURS, head=VectorHead("first", "tanh"), fused_qkv=True),
+    "RobertaForMaskedLM": replace(OURS, positions=LearnedPositions(offset=1), n_token_types=1),
+    "DistilBertForMaskedLM": replace(OURS, n_token_types=0, norm_eps=1e-12, fused_qkv=True),
+    "DistilBertForSequenceClassification": replace(OURS, n_token_types=0, norm_eps=1e-12, head=RELU),
+    "DistilBertModel": replace(OURS, n_token_types=0, norm_eps=1e-12, head=VectorHead()),
+}
+
+
+@pytest.mark.parametrize("architecture", GOES_OUT)
+def test_models_of_ours_go_out(tmp_path: Path, architecture: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """`export` compares with transformers, and finds every tensor there; the automatic classes load it in silence."""
+    folder = model_directory(GOES_OUT[architecture], tmp_path / "ours")
+    said = export(folder, tmp_path / "hf").said
+    assert architecture in said[0] and " differ by " in said[-1]
+    capfd.readouterr()
+    transformers.utils.logging.disable_progress_bar()
+    auto = getattr(transformers, "AutoModel" + architecture.partition("For")[1] + architecture.partition("For")[2])
+    assert type(auto.from_pretrained(tmp_path / "hf")).__name__ == architecture
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("to be")["input_ids"]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            replace(OURS, head=TokenHead()),
+            "BERT.*head.transform is false, and it must be true; model.head.bias is none",
+        ),
+        (replace(OURS, head=RELU), "BERT.*model.head.pooler is relu, and it must be tanh"),
+        (replace(OURS, head=SequenceHead(3, "mean", "tanh")), "BERT.*model.head.pooling is mean, and it must be first"),
+        (replace(OURS, head=SequenceHead(1, "first", "tanh", 2.5, 1.5)), r"mean is 2\.5, .*spread is 1\.5"),
+        (replace(OURS, head=VectorHead("first")), "BERT.*model.head.pooler is none, and it must be tanh"),
+        (replace(OURS, n_token_types=0), "BERT.*model.n_token_types is 0, and it must be at least 1"),
+        (
+            replace(OURS, positions=LearnedPositions(2)),
+            r"positions is learned \(offset 2\), and it must be learned \(offset 0\)",
+        ),
+        (replace(OURS, n_token_types=0, norm_eps=1e-12, head=VectorHead("first")), "DistilBERT.*must be mean"),
+    ],
+)
+def test_the_nearest_change_is_named(config: TransformerConfig, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        choose_family(replace(config, pad_id=0))

@@ -42,8 +42,9 @@ class Fit:
         """A field of the model that must be one of these values."""
         value = getattr(self.config, name)
         fine = value in allowed
-        must = " or ".join(_said(one) for one in allowed)
-        self.check(name, fine, f"model.{name} is {_said(value)}, and it must be {must}")
+        whole = any(type(one) is type(value) for one in allowed)  # of one kind with other numbers
+        must = " or ".join(_said(one, whole) for one in allowed)
+        self.check(name, fine, f"model.{name} is {_said(value, whole)}, and it must be {must}")
 
     def check(self, name: str, fine: bool, misfit: str) -> None:
         """A field that has been looked at, and the sentence for when it does not fit."""
@@ -95,8 +96,12 @@ class Fit:
         return self.misfits
 
 
-def _said(value: Any) -> str:
+def _said(value: Any, whole: bool = False) -> str:
+    """A value of a field; of a table its kind, and all that it says where it is told `whole`."""
     kind = getattr(value, "kind", None)
     if isinstance(value, bool):
         return str(value).lower()
-    return str(kind if kind is not None else value)
+    if kind is None:
+        return str(value)
+    fields = [f"{field.name} {_said(getattr(value, field.name))}" for field in dataclasses.fields(value) if whole]
+    return f"{kind} ({', '.join(fields)})" if fields else str(kind)
