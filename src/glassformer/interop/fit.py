@@ -97,6 +97,6 @@ class Fit:
 
 def _said(value: Any) -> str:
     kind = getattr(value, "kind", None)
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value).lower()
     return str(kind if kind is not None else value)
