@@ -99,7 +99,7 @@ class Fit:
 def _said(value: Any, whole: bool = False) -> str:
     """A value of a field; of a table its kind, and all that it says where it is told `whole`."""
     kind = getattr(value, "kind", None)
-    if isinstance(value, bool):
+    if value is None or isinstance(value, bool):
         return str(value).lower()
     if kind is None:
         return str(value)

@@ -63,7 +63,7 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     family, architecture = find_family(folder)
     config, labels = read_config(folder, family, architecture)
     tokenizer = tokenizer_files.read_tokenizer(folder)
-    config = _with_special_ids(config, folder, tokenizer)
+    config = _with_special_ids(config, folder, tokenizer, say)
     if tokenizer.vocab_size > config.vocab_size:
         raise UserError(
             f"{folder.path}: its tokenizer has {tokenizer.vocab_size:,} tokens and its model {config.vocab_size:,}"
@@ -198,19 +198,26 @@ def _require_fit(
         raise UserError(f"{folder.path} does not fit its own {CONFIG}: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
 
 
-def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer) -> TransformerConfig:
-    """The ids of special tokens, as `config.json` gives them, or as the tokenizer does."""
+def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, say: Say) -> TransformerConfig:
+    """The ids of special tokens, as `config.json` gives them, or as the tokenizer does.
+
+    Where several tokens end a text, the tokenizer's own is kept, and `say` is told.
+    """
     found: dict[str, Any] = {}
     for name in SPECIAL_IDS:
         key = name.removesuffix("_id") + "_token_id"
-        said = folder.config.get(key)
-        said = folder.table(GENERATION).get(key) if said is None else said
+        both = (folder.config.get(key), folder.table(GENERATION).get(key))
+        said = both[1] if both[0] is None else both[0]
         own = getattr(tokenizer, name, None)
         if isinstance(said, list):  # several ends: the tokenizer's own, or the first
             said = own if own in said else next(iter(said), None)
         value = own if said is None else said
         if value is not None and (type(value) is not int or not 0 <= value < config.vocab_size):
             raise UserError(f"{folder.path / CONFIG}: {key} is {shown(str(value))}, which is no id of its vocabulary")
+        for ends in both:
+            if isinstance(ends, list) and any(end != value for end in ends):
+                say(f"of the tokens {ends} that end a text ({key}) only {value} does so here")
+                break
         found[name] = value
     return replace(config, **found)
 
