@@ -186,6 +186,9 @@ class BeamConfig:
     normalisation: Literal["gnmt", "average"] = setting(
         "gnmt", "the sum is divided by ((5 + length) / 6)^penalty (Wu 2016, equation 14), or by length^penalty"
     )
+    finished: Literal["stay", "leave"] = setting(
+        "stay", "a finished one keeps its place in the beam, or leaves it to another that lives (transformers)"
+    )
     max_new_tokens: int = setting(256, "tokens of an output at most, its end included")
     max_ratio: float = setting(0.0, "at most this × the source's tokens + 10; 0 = no such limit")
 

@@ -8,6 +8,10 @@ continuations the better parent's comes first, then the smaller id. A sentence i
 `n_best` hypotheses are finished and no live one can win any more, or at its limit, where the live ones count as
 unfinished and rank last.
 
+Where finished ones leave (`finished = "leave"`, as in transformers), `beam` hypotheses live at every step: those of
+the best `beam` that end are finished, the best `beam` that do not live on; and at the limit all rank by score. A beam
+of 1 is greedy all the same.
+
 `beam_reference` says the same for one sentence without a cache; here many go together.
 """
 
@@ -50,6 +54,20 @@ def length_penalty(length: int, config: BeamConfig) -> float:
     """
     base = (5 + length) / 6 if config.normalisation == "gnmt" else length
     return float(base**config.length_penalty)
+
+
+def finished_leave(config: BeamConfig) -> bool:
+    """Whether a finished hypothesis gives its place to another one."""
+    return config.finished == "leave" and config.beam > 1
+
+
+def n_continuations(config: BeamConfig) -> int:
+    """Continuations of a sentence that are looked at: where finished ones leave, as many may end as may live.
+
+    >>> n_continuations(BeamConfig(4)), n_continuations(BeamConfig(4, finished="leave"))
+    (4, 8)
+    """
+    return (2 if finished_leave(config) else 1) * config.beam
 
 
 def output_limit(config: BeamConfig, source_length: int, max_len: int) -> int:
@@ -106,7 +124,7 @@ def beam_search(
     banned = tensor(never)
     going = searches
     while True:
-        rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), config.beam))
+        rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_continuations(config)))
         going = [search for search in going if not search.is_done]
         if not going:
             return [search.result() for search in searches]
@@ -138,26 +156,34 @@ class _Search:
         """Chooses from (-log p, parent, id)."""
         if self.is_done:  # from the start: the prefix is as long as an output may be
             return
-        best = sorted(continuations)[: self.config.beam - len(self.finished)]
+        beam = self.config.beam
+        n_held = 0 if finished_leave(self.config) else len(self.finished)
+        best = sorted(continuations)[: n_continuations(self.config) - n_held]
         if not best:
             self.stuck = True
             return
         former, self.live, self.parents = self.live, [], []
-        for cost, parent, token in best:
+        for rank, (cost, parent, token) in enumerate(best):
             ids = [*former[parent][0], token]
-            if token == self.end_id:
-                self.finished.append(self.hypothesis(ids, -cost, ended=True))
-            else:
+            if token != self.end_id:
                 self.live.append((ids, -cost))
                 self.parents.append(parent)
+            elif rank < beam:
+                self.finished.append(self.hypothesis(ids, -cost, ended=True))
+        del self.live[beam:], self.parents[beam:]
 
     def hypothesis(self, ids: list[int], log_prob: float, ended: bool) -> Hypothesis:
         return Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids), self.config), ended)
 
     @property
+    def is_at_end(self) -> bool:
+        """Nothing lives, or may go on."""
+        return not self.live or self.stuck or len(self.live[0][0]) >= self.limit
+
+    @property
     def is_done(self) -> bool:
         """Nothing lives, or may go on, or can win any more."""
-        if not self.live or self.stuck or len(self.live[0][0]) >= self.limit:
+        if self.is_at_end:
             return True
         if len(self.finished) < self.n_best:
             return False
@@ -169,6 +195,9 @@ class _Search:
 
     def result(self) -> list[Hypothesis]:
         unfinished = [self.hypothesis(ids, log_prob, ended=False) for ids, log_prob in self.live]
+        if finished_leave(self.config):
+            may_win = unfinished if self.is_at_end else []
+            return sorted([*self.finished, *may_win], key=lambda h: -h.score)[: self.n_best]
         ranked = [sorted(group, key=lambda h: -h.score) for group in (self.finished, unfinished)]
         return [*ranked[0], *ranked[1]][: self.n_best]
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from glassformer.inference.beam import Hypothesis, length_penalty
+from glassformer.inference.beam import Hypothesis, finished_leave, length_penalty, n_continuations
 from glassformer.run_config import BeamConfig
 
 
@@ -40,6 +40,7 @@ def beam_search_reference(
         limit = min(limit, int(config.max_ratio * len(source_ids)) + 10)
     live = [(list(prefix), sum(float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)))]
     finished: list[Hypothesis] = []
+    beaten = False
     while live and len(live[0][0]) < limit:
         continuations = [
             (log_prob + more, parent, token)
@@ -51,17 +52,21 @@ def beam_search_reference(
             break
         continuations.sort(key=lambda c: (-c[0], c[1], c[2]))
         former, live = live, []
-        for log_prob, parent, token in continuations[: config.beam - len(finished)]:
+        n_chosen = n_continuations(config) - (0 if finished_leave(config) else len(finished))
+        for rank, (log_prob, parent, token) in enumerate(continuations[:n_chosen]):
             ids = [*former[parent][0], token]
-            if token == end_id:
+            if token == end_id and rank < config.beam:
                 finished.append(hypothesis(ids, log_prob, ended=True))
-            else:
+            elif token != end_id and len(live) < config.beam:
                 live.append((ids, log_prob))
         finished.sort(key=lambda h: -h.score)
         if live and len(finished) >= n_best:
             ids, log_prob = live[0]
             could_reach = max(log_prob / length_penalty(n, config) for n in range(len(ids) + 1, limit + 1) or [limit])
             if could_reach <= finished[n_best - 1].score:
+                beaten = True
                 break
     unfinished = [hypothesis(ids, log_prob, ended=False) for ids, log_prob in live]
+    if finished_leave(config):
+        return sorted([*finished, *([] if beaten else unfinished)], key=lambda h: -h.score)[:n_best]
     return [*finished, *sorted(unfinished, key=lambda h: -h.score)][:n_best]
