@@ -273,5 +273,5 @@ def test_fault_25_an_expression_that_backtracks_for_ever_is_never_compiled(tmp_p
         for value in values:
             description = json.loads(TOKENIZER.to_json()) | {name: value}
             (tmp_path / "t.json").write_text(json.dumps(description))
-            refused(lambda: Tokenizer.load(tmp_path / "t.json"), "expression", "none of ours")
+            refused(lambda: Tokenizer.load(tmp_path / "t.json"), "expression", "none of the known ones")
     record(25, 5, 5, "none")
