@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 transformers = pytest.importorskip("transformers")
 
-from interop.checkpoints import VOCAB, imported, save, tensors  # noqa: E402
+from interop.checkpoints import VOCAB, imported  # noqa: E402
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},

@@ -9,15 +9,9 @@ from torch import Tensor
 from glassformer.config import Stack, TransformerConfig
 from glassformer.interop.given import Given
 from glassformer.interop.keymap import Key, Line, keys, line
+from glassformer.interop.recast import Recast, Weights, as_it_is
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
-
-Weights = dict[str, Tensor]
-
-
-def as_it_is(config: TransformerConfig, weights: Weights) -> tuple[TransformerConfig, Weights]:
-    """A model that needs no other form."""
-    return config, weights
 
 
 def nothing(config: TransformerConfig) -> dict[str, Any]:
@@ -48,8 +42,8 @@ class Family:
     """What stands before the names of the network without its head; the files of a bare network may lack it."""
     bare: frozenset[str] = frozenset()
     """Architectures without a head, whose files are written without the prefix."""
-    recast: Callable[[TransformerConfig, Weights], tuple[TransformerConfig, Weights]] = as_it_is
-    """A model of ours that fits → the one of the table, which computes the same: permuted, or with a bias of zeros."""
+    recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
+    """A model of ours that fits → an equal one of the table."""
     repeats: Mapping[str, str] = field(default_factory=dict)
     """Names under which a file may hold another tensor once more, where it is tied; the other may be a repeat too."""
     unread: Callable[[TransformerConfig], Mapping[str, str]] = nothing

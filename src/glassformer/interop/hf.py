@@ -44,7 +44,7 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     tokenizer_files.write_tokenizers(stored, folder)
     said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
     if config != stored.config:
-        said.append("recast as the equal model that the family holds: channels permuted, or a constant bias added")
+        said.append("as an equal model that the family can hold, of another configuration")
     compare_weights(folder, weights)
     said.append("read back: every tensor is the one that was written")
     difference = compare_with_transformers(folder, architecture, network)

@@ -83,13 +83,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
         run = replace(
             run,
-            model=complete(
-                run.model,
-                tokenizers,
-                material.n_outputs,
-                material.mean_and_spread,
-                keep_start=start is not None and run.init.model == "same",
-            ),
+            model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread),
             data=_with_whole_paths(run.data),
         )
         with ranks.first_alone():
@@ -278,10 +272,9 @@ def complete(
     tokenizers: Tokenizers,
     n_outputs: int = 0,
     mean_and_spread: tuple[float, float] | None = None,
-    keep_start: bool = False,
 ) -> ModelConfig:
     """The configuration with the tokenizers' special ids, and what it leaves open: vocabularies, labels, the scale of
-    numbers. A model that was trained before may start its targets from another id, which it keeps (`keep_start`)."""
+    numbers."""
     tokenizer = tokenizers.target
     vocab_size = _vocab_size("vocab_size", model.vocab_size, tokenizer.vocab_size)
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
@@ -297,11 +290,8 @@ def complete(
     if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
         return model
     source = None if model.share_embeddings else tokenizers.separate_source
-    size = 0
-    if source is not None and not model.share_embeddings:  # an imported model may cut its sides apart over one table
-        size = _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
+    size = 0 if source is None else _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
     start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
-    start = model.decoder_start_id if keep_start and model.decoder_start_id is not None else start
     if tokenizer.roles is not None and model.decoder_start_id is not None:
         start = model.decoder_start_id  # a tokenizer of another family says nothing of what a decoder starts from
     return replace(model, source_vocab_size=size, decoder_start_id=start)

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config import LearnedPositions, Stack, TokenHead, TransformerConfig
-from glassformer.interop.family import Family, Weights, attention_lines
+from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.fit import Fit
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
+from glassformer.interop.recast import Recast, Weights
 
 ARCHITECTURE, BARE = "BartForConditionalGeneration", "BartModel"
 SHARED = "model.shared.weight"
@@ -154,7 +155,7 @@ def table_common(config: TransformerConfig) -> list[Line]:
     return lines
 
 
-def with_constant_bias(config: TransformerConfig, weights: Weights) -> tuple[TransformerConfig, Weights]:
+def with_constant_bias(config: TransformerConfig, weights: Weights) -> Recast:
     """The same model with a bias of the logits, of zeros where it has none: theirs always has one."""
     bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
     return replace(config, head=TokenHead(bias="constant")), weights | {"output.bias": bias}

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from glassformer.config import SinusoidalPositions, TokenHead, TransformerConfig
 from glassformer.interop.families import bart
-from glassformer.interop.family import Family, Weights
+from glassformer.interop.family import Family
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
+from glassformer.interop.recast import Recast, Weights
 from glassformer.interop.residual import with_halves
 from glassformer.nn.positions import sinusoid
 
@@ -66,7 +67,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def recast(config: TransformerConfig, weights: Weights) -> tuple[TransformerConfig, Weights]:
+def recast(config: TransformerConfig, weights: Weights) -> Recast:
     return bart.with_constant_bias(*with_halves(config, weights))
 
 
