@@ -38,8 +38,9 @@ def lines(n: int, seed: int) -> list[str]:
 
 def learn(folder: Path, side: str, texts: list[str], **options: Any) -> None:
     (folder / "text").write_text("\n".join(texts))
-    given = {"vocab_size": 300, "hard_vocab_limit": False, "character_coverage": 1.0, "minloglevel": 2, "num_threads": 1} | options
-    sentencepiece.SentencePieceTrainer.train(input=str(folder / "text"), model_prefix=str(folder / side), **given)
+    given = {"vocab_size": 300, "hard_vocab_limit": False, "character_coverage": 1.0, "num_threads": 1} | options
+    given |= {"input": str(folder / "text"), "model_prefix": str(folder / side), "minloglevel": 2}
+    sentencepiece.SentencePieceTrainer.train(**given)
     (folder / f"{side}.model").rename(folder / f"{side}.spm")
 
 

@@ -38,7 +38,9 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     weights = to_theirs(family, config, own)
     files.write_json(folder / CONFIG, their_config(family, config, stored.labels))
     if config.head.kind == "tokens":
-        generation = {"transformers_version": WRITTEN_FOR} | write_generation(config, stored.generation)
+        generation = {"transformers_version": WRITTEN_FOR} | write_generation(
+            config, stored.generation, stored.tokenizer
+        )
         files.write_json(folder / GENERATION, generation)
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)

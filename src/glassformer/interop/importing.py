@@ -69,7 +69,7 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
             raise UserError(f"{folder.path}: its tokenizer has {one.vocab_size:,} tokens and its model {n_rows:,}")
     weights = read_weights(folder, family, config, leave_out)
     said = folder.config | folder.table(GENERATION)
-    generation = read_generation(said, config, str(folder.path / GENERATION), say)
+    generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
     run = _run(out.resolve().name, family, config, generation, labels)
     with files.new_folder(out) as new:
         write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
