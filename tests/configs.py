@@ -21,6 +21,7 @@ from glassformer.config import (
     Stack,
     TokenHead,
     TransformerConfig,
+    VectorHead,
     XavierInit,
     YarnScaling,
 )
@@ -110,6 +111,8 @@ CONFIGS: dict[str, TransformerConfig] = {
     "classifier_first": replace(BERT, head=SequenceHead(3, "first", "tanh")),
     "classifier_mean": replace(BERT, head=SequenceHead(3, "mean")),
     "classifier_max": replace(BERT, head=SequenceHead(1, "max")),
+    "vectors_first": replace(BERT, head=VectorHead("first", "tanh")),
+    "vectors_mean": replace(BERT, head=VectorHead("mean")),
     # Both, with cross-attention.
     "paper": PAPER,
     "two_vocabularies": replace(PAPER, share_embeddings=False, source_vocab_size=13, source_max_len=30),
@@ -180,7 +183,7 @@ RECURRENT: dict[str, RecurrentConfig] = {
 CAUSAL = [name for name, config in CONFIGS.items() if config.decoder]
 ENCODERS = [name for name, config in CONFIGS.items() if not config.decoder]
 CROSS = [name for name, config in CONFIGS.items() if config.decoder and config.encoder]
-BY_TOKEN = [name for name, config in CONFIGS.items() if not isinstance(config.head, SequenceHead)]
+BY_TOKEN = [name for name, config in CONFIGS.items() if not config.reads_whole_sequence]
 GENERATORS = [name for name in CAUSAL if name in BY_TOKEN]
 
 

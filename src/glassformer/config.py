@@ -170,6 +170,18 @@ class SequenceHead:
 
 
 @dataclass(frozen=True)
+class VectorHead:
+    """A vector for the whole sequence, and no logits: a model that predicts nothing (sentence encoders)."""
+
+    kind: ClassVar[str] = "vectors"
+    pooling: Literal["first", "last", "mean", "max"] = setting("mean", "which hidden states are read")
+    pooler: Literal["none", "tanh", "relu"] = setting("none", "dense layer and activation after pooling")
+
+
+Head = TokenHead | PositionHead | SequenceHead | VectorHead
+
+
+@dataclass(frozen=True)
 class NormalInit:
     """Every weight from N(0, std²), biases zero (GPT-2, BERT)."""
 
@@ -241,7 +253,7 @@ class TransformerConfig:
     residual_dropout: float = setting(0.0, "dropout of what each sublayer adds")
     attention_dropout: float = setting(0.0, "dropout of the attention weights")
     ff_dropout: float = setting(0.0, "dropout inside the feed-forward")
-    head: TokenHead | PositionHead | SequenceHead = setting(TokenHead(), "what is read off the hidden states")
+    head: Head = setting(TokenHead(), "what is read off the hidden states")
     init: Init = setting(NormalInit(), "how weights start")
     pad_id: int | None = setting(None, "id of the padding token")
     bos_id: int | None = setting(None, "id of the token that begins a sequence")
@@ -280,7 +292,7 @@ class TransformerConfig:
 
         if not self.norm_eps > 0:
             raise UserError(f"model.norm_eps is {self.norm_eps} and must be positive")
-        if not isinstance(self.head, TokenHead) and self.head.n_labels > MAX_VOCAB:
+        if isinstance(self.head, (PositionHead, SequenceHead)) and self.head.n_labels > MAX_VOCAB:
             raise UserError(f"model.head.n_labels is {self.head.n_labels:,} and must be at most {MAX_VOCAB:,}")
         self._check_positions()
 
@@ -337,6 +349,18 @@ class TransformerConfig:
         stack = self.decoder or self.encoder
         assert stack is not None  # checked in __post_init__
         return stack
+
+    @property
+    def n_outputs(self) -> int:
+        """Numbers that the head gives for what it reads: logits, or the width of a vector."""
+        if isinstance(self.head, (PositionHead, SequenceHead)):
+            return self.head.n_labels
+        return self.vocab_size if isinstance(self.head, TokenHead) else self.d_model
+
+    @property
+    def reads_whole_sequence(self) -> bool:
+        """Whether the head gives one answer a sequence, and not one a position."""
+        return isinstance(self.head, (SequenceHead, VectorHead))
 
 
 def _bad_scaling(scaling: Scaling) -> str | None:

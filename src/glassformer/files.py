@@ -202,7 +202,8 @@ def holds_objects(head: bytes) -> bool:
     >>> holds_objects((640).to_bytes(8, "little") + b'{"a":')
     False
     """
-    is_safetensors = head[4:9] == b"\0\0\0\0{"  # its header may have 640 bytes, which begins as a pickle does
+    # A safetensors file begins with the length of its header in eight bytes, which may look like a pickle's first two.
+    is_safetensors = head[4:9] == b"\0\0\0\0{"
     is_pickle = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05") and not is_safetensors
     is_zip = head.startswith(b"PK\x03\x04")  # no zip is text or safetensors, and nearly all that come here are torch's
     return is_pickle or is_zip or (head.startswith(b"\x93NUMPY") and b"O'" in head[:_HEAD])

@@ -36,6 +36,7 @@ from glassformer.run_config import (
     InfillingConfig,
     LabelData,
     MaskedConfig,
+    NothingConfig,
     PairData,
     Run,
     SpansConfig,
@@ -315,7 +316,9 @@ class Model:
         return self.measurer(say).pairs(path, source, target)[0]
 
     def measurer(self, say: Say = _warn) -> Measurer:
-        """What finds and reads the data that the model is measured on."""
+        """What finds and reads the data that the model is measured on; `UserError` when it predicts nothing."""
+        if isinstance(self.run.objective, NothingConfig):
+            raise self._is_for_other("evaluate")
         separate = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
         tokenizers = Tokenizers(self.tokenizer, separate)
         return Measurer(self.run, self.network.config, tokenizers, self.labels, self.data_digest, say)
@@ -394,5 +397,6 @@ _LEARNED = {
     "spans": ("fill masks", "fill"),
     "classification": ("say a label for a text", "classify"),
     "tagging": ("tag words", "tag"),
+    "nothing": ("make vectors of texts", "embed"),
 }
 """What a model of each objective does, and the verb for it."""

@@ -273,9 +273,33 @@ class TaggingConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@dataclass(frozen=True)
+class NothingConfig:
+    """Predict nothing: of a model that gives vectors, and was taken over. No run can learn it."""
+
+    kind: ClassVar[str] = "nothing"
+    label_smoothing: ClassVar[float] = 0.0
+
+
 ObjectiveConfig = (
-    CausalConfig | Seq2SeqConfig | MaskedConfig | InfillingConfig | SpansConfig | ClassificationConfig | TaggingConfig
+    CausalConfig
+    | Seq2SeqConfig
+    | MaskedConfig
+    | InfillingConfig
+    | SpansConfig
+    | ClassificationConfig
+    | TaggingConfig
+    | NothingConfig
 )
+
+
+def require_objective(run: "Run") -> None:
+    """`UserError` for a run in which nothing is learned."""
+    if isinstance(run.objective, NothingConfig):
+        raise UserError(
+            f"the objective of {run.name!r} is nothing, so it has nothing to learn: to train its model on, start a run "
+            "that learns something from it, with --init"
+        )
 
 
 def _require_smoothing(share: float) -> None:

@@ -9,8 +9,6 @@ import torch
 from configs import CONFIGS, RECURRENT, random_ids, random_inputs
 from glassformer.config import (
     RotaryPositions,
-    SequenceHead,
-    TokenHead,
     TransformerConfig,
 )
 from glassformer.cost.activations import Kernels, activations
@@ -29,9 +27,8 @@ def saved_bytes(config: ModelConfig, dtype: torch.dtype, autocast: bool = False,
         if checkpointing and hasattr(module, "activation_checkpointing"):
             module.activation_checkpointing = True  # type: ignore[assignment]
     inputs = random_inputs(network, SHAPE.n_rows, SHAPE.n_tokens, SHAPE.n_source)
-    head = getattr(config, "head", TokenHead())
-    n_outputs = config.vocab_size if isinstance(head, TokenHead) else head.n_labels
-    places = (SHAPE.n_rows,) if isinstance(head, SequenceHead) else (SHAPE.n_rows, SHAPE.n_tokens)
+    n_outputs = getattr(config, "n_outputs", config.vocab_size)
+    places = (SHAPE.n_rows,) if getattr(config, "reads_whole_sequence", False) else (SHAPE.n_rows, SHAPE.n_tokens)
     weights = list(network.parameters())
     own = {x.untyped_storage()._cdata for x in [*weights, *network.buffers()]}
     shapes = {shape for w in weights for shape in (w.shape, w.shape[::-1])}
@@ -56,7 +53,7 @@ def predicted(config: ModelConfig, kernels: Kernels, checkpointing: bool = False
 
 
 DROPOUTS = {"embedding_dropout": 0.1, "residual_dropout": 0.1, "ff_dropout": 0.1, "token_dropout": 0.1}
-NEARLY = {"rotary_partial_qk_norm", *(name for name, c in CONFIGS.items() if isinstance(c.head, SequenceHead))}
+NEARLY = {"rotary_partial_qk_norm", *(name for name, c in CONFIGS.items() if c.reads_whole_sequence)}
 
 
 @pytest.mark.parametrize("dropouts", [{}, DROPOUTS, {"attention_dropout": 0.1}], ids=["none", "all", "attention"])

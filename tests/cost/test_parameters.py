@@ -19,6 +19,7 @@ from glassformer.config import (
     Stack,
     TokenHead,
     TransformerConfig,
+    VectorHead,
 )
 from glassformer.cost.parameters import parameter_counts
 from glassformer.models.build import build_model
@@ -79,6 +80,7 @@ def transformers(draw: st.DrawFn) -> TransformerConfig:
         TokenHead(draw(flags), draw(st.sampled_from(("none", "learned", "constant")))),
         PositionHead(draw(st.integers(1, 5))),
         SequenceHead(draw(st.integers(1, 5)), pooler=draw(st.sampled_from(("none", "tanh")))),
+        VectorHead(pooler=draw(st.sampled_from(("none", "relu")))),
     )
     return TransformerConfig(
         encoder=encoder,

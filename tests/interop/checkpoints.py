@@ -1,6 +1,7 @@
 """Checkpoints of transformers, tiny and random, beside ours: what every family's tests ask for."""
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,8 @@ class Both:
             return torch.arange(n) < torch.linspace(n // 2, n, n_rows).long()[:, None]
 
         ids = drawn(n_tokens, config.vocab_size)
+        if config.pad_id is not None:  # some of theirs take it for padding wherever it stands
+            ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
         keep = real(n_tokens) if mask else torch.ones(n_rows, n_tokens, dtype=torch.bool)
         mine: dict[str, Any] = {"token_ids": ids, "attention_mask": keep if mask else None}
         if config.encoder is not None and config.decoder is not None:
@@ -110,6 +113,8 @@ class Both:
             expected = self.theirs(**other, output_hidden_states=True)
             logits, hidden = self.network(**mine), self.network.hidden(**mine)
         states = expected.get("decoder_hidden_states") or expected.get("hidden_states")
+        if "pooler_output" in expected and expected["pooler_output"] is not None:
+            self._close(logits, expected["pooler_output"])
         if "logits" in expected:
             self._close(*(x[keep] if x.shape[:2] == keep.shape else x for x in (logits, expected["logits"])))
         if states is not None:
@@ -136,10 +141,18 @@ class Both:
                 assert said_now[key] == value, key
 
 
-def imported(theirs: Any, place: Path, tokenizer: Tokenizer | None = None, **shards: Any) -> Both:
-    """A random model of theirs, saved and taken over."""
+def imported(
+    theirs: Any,
+    place: Path,
+    tokenizer: Tokenizer | None = None,
+    after: Callable[[Any], None] = lambda theirs: None,
+    **shards: Any,
+) -> Both:
+    """A random model of theirs, saved and taken over; `after` may change it once it is random."""
     theirs = theirs.eval()
     randomise(theirs)
+    with torch.no_grad():
+        after(theirs)
     hf, folder = save(theirs, place / "hf", tokenizer, **shards), place / "ours"
     import_model(hf, folder, say=lambda text: None)
     return Both(theirs, glassformer.load(folder, device="cpu"), hf, folder)

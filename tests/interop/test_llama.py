@@ -1,13 +1,36 @@
 """Llama, Mistral, Qwen2 and Qwen3 in and out: odd shapes, windows, biases and rotary scalings, against transformers."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 transformers = pytest.importorskip("transformers")
 
-from interop.checkpoints import VOCAB, imported  # noqa: E402
+import glassformer  # noqa: E402
+from configs import LLAMA  # noqa: E402
+from glassformer.config import RotaryPositions, TransformerConfig  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.hf import choose_family  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from interop.checkpoints import (  # noqa: E402
+    VOCAB,
+    Both,
+    config_of,
+    imported,
+    model_directory,
+    randomise,
+    save,
+    tensors,
+)
+from interop.decoding import assert_same_greedy  # noqa: E402
+
+LLAMA_STACK = LLAMA.head_stack
 
 MAX_LEN = 64
 LINEAR = {"rope_type": "linear", "factor": 4.0}
@@ -53,3 +76,130 @@ def test_same_and_back(tmp_path: Path, case: str, mask: bool) -> None:
     both.assert_same(mask)
     both.assert_same(mask, seed=1)
     both.assert_comes_back(tmp_path / "back")
+
+
+def test_shards_and_prompts(tmp_path: Path) -> None:
+    both = imported(llama(), tmp_path, max_shard_size="4KB")
+    assert len(list(both.hf.glob("model-*.safetensors"))) > 2
+    both.assert_same()
+
+
+@pytest.mark.parametrize("case", ["llama_odd", "llama_yarn", "mistral", "qwen2_half", "qwen3_turns"])
+def test_greedy_ids(tmp_path: Path, case: str) -> None:
+    kind, changes = CASES[case]
+    assert_same_greedy(imported(llama(kind, **changes), tmp_path))
+
+
+def test_several_ends(tmp_path: Path) -> None:
+    """The tokenizer's own end is kept, and the person is told."""
+    hf = save(llama(eos_token_id=[5, 3]), tmp_path / "hf")
+    said: list[str] = []
+    import_model(hf, tmp_path / "ours", say=said.append)
+    assert glassformer.load(tmp_path / "ours", device="cpu").network.config.eos_id == 3
+    assert said == ["of the tokens [5, 3] that end a text (eos_token_id) only 3 does so here"]
+
+
+def test_older_files(tmp_path: Path) -> None:
+    """As transformers 4 wrote them: two keys for the positions, frequencies in the weights, a head that repeats."""
+    theirs = llama(tie_word_embeddings=True, rope_parameters=LINEAR).eval()
+    randomise(theirs)
+    hf = save(theirs, tmp_path / "hf")
+    config = config_of(hf)
+    del config["rope_parameters"]
+    old = {"rope_theta": 50.0, "rope_scaling": {"type": "linear", "factor": 4.0}, "pretraining_tp": 1}
+    (hf / "config.json").write_text(json.dumps(config | old))
+    held = tensors(hf)
+    assert "lm_head.weight" not in held
+    held |= {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(2) for i in range(2)}
+    held["lm_head.weight"] = held["model.embed_tokens.weight"].clone()
+    save_file(held, hf / "model.safetensors", metadata={"format": "pt"})
+    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    Both(theirs, glassformer.load(tmp_path / "ours", device="cpu"), hf, tmp_path / "ours").assert_same()
+
+
+REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
+    "key": ("Llama", {"rope_interleaved": True}, "rope_interleaved is not a known key"),
+    "activation": ("Llama", {"hidden_act": "quick_gelu"}, "hidden_act quick_gelu is not supported (known: relu, gelu,"),
+    "window": ("Mistral", {"sliding_window": 0}, "sliding_window is 0, and must be at least 1"),
+    "layers": ("Qwen2", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types must name 2 layers"),
+    "few": ("Qwen3", {"layer_types": ["full_attention"]}, "layer_types must name 2 layers, each full_attention or"),
+    "unused": ("Qwen2", {"layer_types": ["sliding_attention"] * 2}, "there is no sliding_window in use"),
+    "longrope": ("Llama", {"rope_parameters": {"rope_type": "longrope"}}, "changes the frequencies with the length"),
+    "size": ("Llama", {"hidden_size": None}, "has no hidden_size, which a model of this kind needs"),
+    "shape": ("Llama", {"num_key_value_heads": 4}, "k_proj.weight has shape [8, 16] and not [16, 16]"),
+    "bias": ("Llama", {"attention_bias": True}, "model.layers.0.self_attn.q_proj.bias is missing"),
+    "norm": (
+        "Qwen3",
+        {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]},
+        "attention_bias is not a known key",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(tmp_path: Path, name: str) -> None:
+    kind, changes, words = REFUSED[name]
+    hf = save(llama(kind), tmp_path / "hf")
+    (hf / "config.json").write_text(json.dumps(config_of(hf) | changes))
+    with pytest.raises(UserError) as error:
+        import_model(hf, tmp_path / "ours", say=lambda text: None)
+    assert words in str(error.value)
+    assert not (tmp_path / "ours").exists()
+
+
+MODERN = replace(LLAMA, norm_weight=False, qk_norm=True, activation="relu2", gated_ff=False, tie_output=True)
+WINDOWS = replace(LLAMA, decoder=replace(LLAMA_STACK, window_pattern=(5,)))
+OURS: dict[str, tuple[TransformerConfig, str]] = {
+    "llama": (LLAMA, "Llama"),
+    "all_biases": (replace(LLAMA, qkv_bias=True, attn_out_bias=True, ff_bias=True), "Llama"),
+    "without_gate": (replace(LLAMA, gated_ff=False, norm_weight=False), "Llama"),
+    "d_model_not_by_heads": (replace(LLAMA, d_model=18), "Mistral"),
+    "windows": (WINDOWS, "Mistral"),
+    "qkv_bias": (replace(LLAMA, qkv_bias=True), "Qwen2"),
+    "windows_in_turns": (
+        replace(LLAMA, qkv_bias=True, decoder=replace(LLAMA_STACK, n_layers=3, window_pattern=(5, 0))),
+        "Qwen2",
+    ),
+    "qk_norm": (replace(LLAMA, qk_norm=True), "Qwen3"),
+    "modern": (MODERN, "Qwen3"),
+    "modern_windows": (replace(MODERN, decoder=replace(LLAMA_STACK, window_pattern=(0, 3))), "Qwen3"),
+}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("name", OURS)
+def test_models_of_ours(tmp_path: Path, name: str, fused: bool) -> None:
+    """They go out as the family that holds them, equal to transformers, and come back as a model that goes out so."""
+    config, kind = OURS[name]
+    export(model_directory(replace(config, fused_qkv=fused, max_len=64), tmp_path / "ours"), tmp_path / "hf")
+    assert config_of(tmp_path / "hf")["architectures"] == [f"{kind}ForCausalLM"]
+    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
+    both = Both(theirs, glassformer.load(tmp_path / "again", device="cpu"), tmp_path / "hf", tmp_path / "again")
+    both.assert_same(mask=True)
+    both.assert_comes_back(tmp_path / "back")
+
+
+MISFITS: dict[str, tuple[dict[str, Any], str]] = {
+    "scale": ({"attention_scale": 0.5}, "nearest is Llama.*: model.attention_scale is 0.5, and it must be none"),
+    "fraction": (
+        {"positions": RotaryPositions(fraction=0.5), "decoder": replace(LLAMA_STACK, d_head=8)},
+        "model.positions.fraction is 0.5, and it must be 1",
+    ),
+    "gate": (
+        {"gated_ff": False, "d_model": 18, "decoder": WINDOWS.head_stack},
+        "model.gated_ff is false, and it must be true, or the activation",
+    ),
+    "windows": (
+        {"decoder": replace(LLAMA_STACK, window_pattern=(3, 4))},
+        r"window_pattern (has \[3, 4\], and all must be the same|is \[3, 4\])",
+    ),
+    "biases": ({"attn_out_bias": True}, "model.qkv_bias and attn_out_bias differ, and they must be the same"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_what_cannot_go(name: str) -> None:
+    changes, words = MISFITS[name]
+    with pytest.raises(UserError, match=words):
+        choose_family(replace(LLAMA, **changes))

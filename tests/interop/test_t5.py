@@ -1,14 +1,34 @@
 """T5 1.0 and 1.1 in and out: odd shapes, every way of tying and scaling, against transformers."""
 
+import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 from torch import nn
 
 transformers = pytest.importorskip("transformers")
 
-from interop.checkpoints import VOCAB, imported  # noqa: E402
+import glassformer  # noqa: E402
+from glassformer.config import RelativePositions, RotaryPositions, Stack, TransformerConfig  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.hf import choose_family  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from interop.checkpoints import (  # noqa: E402
+    VOCAB,
+    Both,
+    config_of,
+    imported,
+    model_directory,
+    randomise,
+    save,
+    tensors,
+)
+from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
 
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 CASES: dict[str, dict[str, Any]] = {
@@ -45,3 +65,122 @@ def test_a_head_that_is_not_tied(tmp_path: Path, scaled: bool) -> None:
     assert both.network.config.scale_logits is scaled and not both.network.config.tie_output
     both.assert_same(mask=True)
     both.assert_comes_back(tmp_path / "back")
+
+
+def change_config(hf: Path, **changes: Any) -> None:
+    """Keys that are None are taken out."""
+    config = {key: value for key, value in (config_of(hf) | changes).items() if value is not None}
+    (hf / "config.json").write_text(json.dumps(config))
+
+
+def change_tensors(hf: Path, **changes: torch.Tensor) -> None:
+    save_file(tensors(hf) | changes, hf / "model.safetensors", metadata={"format": "pt"})
+
+
+@pytest.mark.parametrize("case", ["v1.0", "v1.1"])
+def test_older_files(tmp_path: Path, case: str) -> None:
+    """`tie_word_embeddings` says it all, tables repeat, and cross-attention has a bias that nothing reads."""
+    theirs = t5(untied=case == "v1.1", **({} if case == "v1.0" else GATED)).eval()
+    randomise(theirs)
+    hf = save(theirs, tmp_path / "hf")
+    new = {"scale_decoder_outputs": None, "is_gated_act": None, "dense_act_fn": None}
+    change_config(hf, tie_word_embeddings=None if case == "v1.0" else False, output_past=True, **new)
+    shared = tensors(hf)["shared.weight"]
+    repeats = {name: shared.clone() for name in ("encoder.embed_tokens.weight", "decoder.embed_tokens.weight")}
+    if case == "v1.0":
+        repeats["lm_head.weight"] = shared.clone()
+    unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
+    change_tensors(hf, **repeats, **{unread: torch.ones(8, 4)})
+    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    both = Both(theirs, glassformer.load(tmp_path / "ours", device="cpu"), hf, tmp_path / "ours")
+    assert both.network.config.tie_output is both.network.config.scale_logits is (case == "v1.0")
+    both.assert_same(mask=True)
+
+
+def test_a_head_that_should_be_tied(tmp_path: Path) -> None:
+    hf = save(t5(), tmp_path / "hf")
+    change_config(hf, scale_decoder_outputs=None)
+    change_tensors(hf, **{"lm_head.weight": tensors(hf)["shared.weight"] + 1})
+    with pytest.raises(UserError, match=r"lm_head\.weight must be shared\.weight once more.*say tie_word_embeddings f"):
+        import_model(hf, tmp_path / "ours")
+
+
+@pytest.mark.parametrize("case", ["v1.0", "v1.1"])
+def test_greedy_and_beam_ids(tmp_path: Path, case: str) -> None:
+    """(A decoder deeper than its encoder cannot `generate` in transformers 5.23: its cache has the encoder's depth.)"""
+    both = imported(t5(untied=case == "v1.1", **({"num_decoder_layers": 1} if case == "v1.0" else GATED)), tmp_path)
+    assert_same_greedy(both)
+    assert_same_beams(both)
+
+
+REFUSED: dict[str, tuple[dict[str, Any], str]] = {
+    "activation": ({"feed_forward_proj": "gated-quick_gelu"}, "feed_forward_proj gated-quick_gelu is not supported"),
+    "gate": ({"is_gated_act": True}, "is_gated_act True is not supported (known: False)"),
+    "dense": ({"dense_act_fn": "silu"}, "dense_act_fn silu is not supported (known: relu)"),
+    "key": ({"layerdrop": 0.1}, "layerdrop is not a known key"),
+    "heads": ({"num_heads": 3}, "encoder.block.0.layer.0.SelfAttention.q.weight has shape [24, 16] and not [18, 16]"),
+    "layers": ({"num_decoder_layers": 3}, "decoder.block.2.layer.0.SelfAttention.k.weight is missing"),
+    "architecture": ({"architectures": ["T5EncoderModel"]}, "architectures is T5EncoderModel, and of T5 T5ForCond"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refused(tmp_path: Path, name: str) -> None:
+    changes, words = REFUSED[name]
+    hf = save(t5(), tmp_path / "hf")
+    change_config(hf, **changes)
+    with pytest.raises(UserError) as error:
+        import_model(hf, tmp_path / "ours", say=lambda text: None)
+    assert words in str(error.value)
+    assert not (tmp_path / "ours").exists()
+
+
+STACK = Stack(2, 4, d_head=6, d_ff=20)
+T5 = TransformerConfig(
+    encoder=STACK,
+    decoder=replace(STACK, n_layers=1),
+    d_model=16,
+    max_len=48,
+    share_embeddings=True,
+    positions=RelativePositions(n_buckets=8, max_distance=12),
+    norm="rmsnorm",
+    qkv_bias=False,
+    attn_out_bias=False,
+    ff_bias=False,
+    attention_scale=1.0,
+    decoder_start_id=0,
+)
+OURS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "untied": {"tie_output": False, "gated_ff": True, "activation": "silu"},
+    "untied_scaled": {"tie_output": False, "scale_logits": True},
+    "fused": {"fused_qkv": True, "scale_logits": True, "activation": "gelu_tanh", "gated_ff": True},
+    "norms": {"norm_weight": False, "activation": "relu2"},
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_models_of_ours(tmp_path: Path, name: str) -> None:
+    """They go out equal to transformers, and come back as a model that goes out so."""
+    export(model_directory(replace(T5, **OURS[name]), tmp_path / "ours"), tmp_path / "hf")
+    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()
+    both = Both(theirs, glassformer.load(tmp_path / "again", device="cpu"), tmp_path / "hf", tmp_path / "again")
+    both.assert_same(mask=True)
+    both.assert_comes_back(tmp_path / "back")
+
+
+MISFITS: dict[str, tuple[dict[str, Any], str]] = {
+    "scale": ({"attention_scale": None}, "model.attention_scale is none, and it must be 1.0"),
+    "exact_gelu": ({"gated_ff": True}, "model.activation is gelu with a gate, and it must be gelu_tanh"),
+    "tables": ({"share_embeddings": False}, "model.share_embeddings is false, and it must be true"),
+    "heads": ({"decoder": replace(STACK, n_heads=2)}, "encoder and decoder must have the same n_heads, d_head and d_f"),
+    "positions": ({"positions": RotaryPositions()}, "model.positions is rotary, and it must be relative"),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_what_cannot_go(name: str) -> None:
+    changes, words = MISFITS[name]
+    with pytest.raises(UserError, match=f"the nearest is T5.*{words}"):
+        choose_family(replace(T5, **changes))

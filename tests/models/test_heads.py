@@ -33,6 +33,17 @@ def test_a_pooler_stands_between() -> None:
     torch.testing.assert_close(model(token_ids), head.proj(torch.tanh(head.pooler(first))))
 
 
+def test_a_vector_is_what_the_pooler_gives() -> None:
+    model = random_model("vectors_first")
+    token_ids = random_ids(19, 2, 5)
+    expected = torch.tanh(model.output.pooler(model.hidden(token_ids)[:, 0]))
+    torch.testing.assert_close(model(token_ids), expected)
+    assert [name for name in model.state_dict() if name.startswith("output.")] == [
+        "output.pooler.weight",
+        "output.pooler.bias",
+    ]
+
+
 def test_token_head_by_hand() -> None:
     """BERT's: dense, activation, norm, the table, a bias of its own."""
     model = random_model(BERT)
@@ -61,6 +72,9 @@ def test_narrow_tables_and_scaled_logits() -> None:
     torch.testing.assert_close(model.head(hidden), expected)
 
 
-@pytest.mark.parametrize(("name", "shape"), [("tagger", (2, 5, 5)), ("classifier_max", (2, 1)), ("gpt", (2, 5, 19))])
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [("tagger", (2, 5, 5)), ("classifier_max", (2, 1)), ("gpt", (2, 5, 19)), ("vectors_mean", (2, 16))],
+)
 def test_shapes(name: str, shape: tuple[int, ...]) -> None:
     assert random_model(CONFIGS[name])(random_ids(19, 2, 5)).shape == shape

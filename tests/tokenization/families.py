@@ -1,10 +1,12 @@
 """Tiny tokenizers of the kinds that other people's models have, trained here, and the roles of their special tokens."""
 
 import base64
+import json
 from collections.abc import Sequence
 from importlib import resources, util
 from typing import Any
 
+import transformers
 from tokenizers import (
     AddedToken,
     Regex,
@@ -16,6 +18,9 @@ from tokenizers import (
     processors,
     trainers,
 )
+from transformers import PreTrainedTokenizerFast
+
+from glassformer.tokenization.file_check import ROLES
 
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
@@ -113,21 +118,15 @@ def qwen(texts: Sequence[str]) -> Family:
 def llama_2(texts: Sequence[str], *, legacy: bool) -> Family:
     """SentencePiece's BPE, bytes where characters are unknown; `legacy` puts the first space by a normalizer."""
     learned = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    if legacy:
-        learned.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    else:
-        learned.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
+    learned.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")  # a space only begins a piece
     bytes_ = [f"<0x{i:02X}>" for i in range(256)]
-    short = [text[:400] for text in texts]  # no splitting: a text is one chunk
-    train(learned, trainers.BpeTrainer, short, ["<unk>", "<s>", "</s>", *bytes_], size=1500, limit_alphabet=150)
-    special = [token for token in learned.get_added_tokens_decoder().values() if token.content not in bytes_]
-    model = learned.model
-    rust = Tokenizer(model)
-    rust.add_special_tokens(special)
+    train(learned, trainers.BpeTrainer, texts, ["<unk>", "<s>", "</s>", *bytes_], size=1500, limit_alphabet=150)
+    rust = Tokenizer(learned.model)
+    rust.add_special_tokens(["<unk>", "<s>", "</s>"])
     if legacy:
-        rust.normalizer = learned.normalizer
+        rust.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     else:
-        rust.pre_tokenizer = learned.pre_tokenizer
+        rust.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first", split=False)
     rust.decoder = decoders.Sequence(
         [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
     )
@@ -159,6 +158,34 @@ def precompiled() -> bytes | None:
         return None
     path = resources.files("sentencepiece") / "package_data" / "nmt_nfkc.bin"
     return path.read_bytes() if path.is_file() else None
+
+
+def own_classes(found: dict[str, Family]) -> dict[str, PreTrainedTokenizerFast]:
+    """The same vocabularies in the classes that `transformers` has for the families."""
+
+    def parts(name: str) -> dict[str, Any]:
+        model = json.loads(found[name][0].to_str())["model"]
+        vocab = model["vocab"]
+        if isinstance(vocab, list):
+            return {"vocab": [(piece, score) for piece, score in vocab]}
+        return {"vocab": vocab} | ({"merges": list(map(tuple, model["merges"]))} if "merges" in model else {})
+
+    return {
+        "bert": transformers.BertTokenizer(**parts("bert")),
+        "distilbert": transformers.DistilBertTokenizer(**parts("bert")),
+        "gpt2": transformers.GPT2Tokenizer(**parts("gpt2")),
+        "roberta": transformers.RobertaTokenizer(**parts("roberta")),
+        "bart": transformers.BartTokenizer(**parts("roberta")),
+        "llama": transformers.LlamaTokenizer(**parts("llama-2")),
+        "qwen": transformers.Qwen2Tokenizer(**parts("qwen")),
+        "t5": transformers.T5Tokenizer(**parts("t5"), extra_ids=5, _spm_precompiled_charsmap=precompiled()),
+    }
+
+
+def roles_of(theirs: PreTrainedTokenizerFast) -> dict[str, str]:
+    """What the special tokens of a tokenizer of `transformers` are for."""
+    named = {role: getattr(theirs, f"{role}_token") for role in ROLES}
+    return {role: token for role, token in named.items() if token is not None}
 
 
 def train(

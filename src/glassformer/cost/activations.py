@@ -13,7 +13,6 @@ from glassformer.config import (
     LearnedPositions,
     RelativePositions,
     RotaryPositions,
-    SequenceHead,
     TokenHead,
     TransformerConfig,
 )
@@ -85,9 +84,8 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
         layers = shape.n_rows * _recurrent(config, shape, kernels)
     else:
         layers = _transformer(config, shape, kernels, checkpointing)
-        if not isinstance(config.head, TokenHead):
-            vocabulary = config.head.n_labels
-        if isinstance(config.head, SequenceHead):
+        vocabulary = config.n_outputs
+        if config.reads_whole_sequence:
             n_scored = shape.n_rows
     return Activations(layers, 2 * n_scored * vocabulary * _FP32)
 
@@ -240,8 +238,8 @@ def _norm(config: TransformerConfig, width: int, kernels: Kernels) -> int:
 def _head(config: TransformerConfig, shape: Shape, kernels: Kernels) -> int:
     """What the head keeps of the tokens that it reads; labels too."""
     d, e, head = config.d_model, config.d_embedding or config.d_model, config.head
-    labels = _INT64 * shape.n_rows * (1 if isinstance(head, SequenceHead) else shape.n_tokens)
-    if isinstance(head, SequenceHead):
+    labels = _INT64 * shape.n_rows * (1 if config.reads_whole_sequence else shape.n_tokens)
+    if config.reads_whole_sequence:
         return labels + shape.n_rows * kernels.read(d)
     a_token = kernels.read(d)
     if isinstance(head, TokenHead) and head.transform:

@@ -10,7 +10,7 @@ TFLOP/s, whatever of it the model used: 6 × parameters × tokens is less than a
 
 from dataclasses import dataclass
 
-from glassformer.config import SequenceHead, TransformerConfig
+from glassformer.config import TransformerConfig
 from glassformer.cost.parameters import attention_matrices, ff_matrices, head_matrices, single_head_matrices
 from glassformer.cost.widths import GATES, attention_widths, cell_widths, recurrent_widths, sides
 from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
@@ -82,7 +82,7 @@ def _transformer(config: TransformerConfig, shape: Shape) -> Flops:
         layers += stack.n_layers * (self_attn + cross_attn + n_own * ff_matrices(config, stack))
         layers += n_own * e * d if e != d else 0
         attention += stack.n_layers * n_own * n_keys * w.n_heads * (w.d_head + w.d_value)
-    n_read = 1 if isinstance(config.head, SequenceHead) else shape.n_read
+    n_read = 1 if config.reads_whole_sequence else shape.n_read
     return _doubled(shape.n_rows, layers, attention, n_read * head_matrices(config))
 
 

@@ -9,6 +9,7 @@ from glassformer.config import (
     SequenceHead,
     Stack,
     TransformerConfig,
+    VectorHead,
 )
 from glassformer.cost.widths import GATES, Side, attention_widths, cell_widths, recurrent_widths, sides
 from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
@@ -62,12 +63,14 @@ def ff_matrices(config: TransformerConfig, stack: Stack) -> int:
 
 
 def head_matrices(config: TransformerConfig) -> int:
-    """Weights that a hidden state meets on its way to the logits, a tied table included."""
+    """Weights that a hidden state meets on its way through the head, a tied table included."""
     d, e, head = config.d_model, config.d_embedding or config.d_model, config.head
     if isinstance(head, PositionHead):
         return d * head.n_labels
     if isinstance(head, SequenceHead):
         return d * head.n_labels + (d * d if head.pooler != "none" else 0)
+    if isinstance(head, VectorHead):
+        return d * d if head.pooler != "none" else 0
     return e * config.vocab_size + (d * e if head.transform or e != d else 0)
 
 
@@ -122,6 +125,8 @@ def _head(config: TransformerConfig) -> int:
         return n + head.n_labels
     if isinstance(head, SequenceHead):
         return n + head.n_labels + (d if head.pooler != "none" else 0)
+    if isinstance(head, VectorHead):
+        return n + (d if head.pooler != "none" else 0)
     n -= config.tie_output * e * config.vocab_size
     n += e + _norm(config, e) if head.transform else 0
     return n + (config.vocab_size if head.bias == "learned" else 0)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import Gpu
@@ -15,7 +15,7 @@ from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.recurrent_config import ModelConfig, RecurrentConfig
-from glassformer.run_config import MaskedConfig, Run, TextData
+from glassformer.run_config import MaskedConfig, Run, TextData, require_objective
 from glassformer.train_config import MuonConfig, TrainConfig
 
 NODE = 8
@@ -288,6 +288,7 @@ def _check(run: Run, n_gpus: int, n_tokens: int | None, utilisation: float, pric
         raise UserError(f"--price is {price} and must be a number that is not negative")
     if run.lora is not None or run.init.freeze:
         raise UserError("plan counts runs in which every weight learns: leave out [lora] and init.freeze")
+    require_objective(run)
 
 
 def _complete(run: Run) -> tuple[ModelConfig, tuple[str, ...]]:
@@ -302,7 +303,8 @@ def _complete(run: Run) -> tuple[ModelConfig, tuple[str, ...]]:
         size = _asked("source_vocab_size", run.source_tokenizer.vocab_size)
         config = replace(config, source_vocab_size=size)
         said.append(f"source vocabulary {size:,}, as [source_tokenizer] asks")
-    if isinstance(config, TransformerConfig) and not isinstance(config.head, TokenHead) and not config.head.n_labels:
+    has_labels = (PositionHead, SequenceHead)
+    if isinstance(config, TransformerConfig) and isinstance(config.head, has_labels) and not config.head.n_labels:
         config = replace(config, head=replace(config.head, n_labels=_N_LABELS))
         said.append(f"{_N_LABELS} labels; the data says how many there are")
     return config, tuple(said)

@@ -59,6 +59,10 @@ class Given:
     def __contains__(self, key: str) -> bool:
         return self.table.get(key) is not None
 
+    def holds(self, ending: str) -> bool:
+        """Whether the weights beside it have a tensor whose name ends so: what no key says."""
+        return any(f".{name}".endswith(f".{ending}") for name in self.tensors)
+
     def take(self, key: str, kind: type[T], default: T | None = None) -> T:
         """The value of a key, of that type; without a default it must be there. Null is the default, too."""
         self._seen.add(key)

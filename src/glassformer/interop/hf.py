@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from glassformer import files
-from glassformer.config import PositionHead, SequenceHead, TransformerConfig
+from glassformer.config import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError
 from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
+from glassformer.interop.fit import distance
 from glassformer.interop.generation import write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights
 from glassformer.models.transformer import Transformer
@@ -37,10 +38,9 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     architecture = family.architecture(config)
     weights = to_theirs(family, config, own)
     files.write_json(folder / CONFIG, their_config(family, config, stored.labels))
-    if config.head.kind == "tokens":
-        generation = {"transformers_version": WRITTEN_FOR} | write_generation(
-            config, stored.generation, stored.tokenizer
-        )
+    if isinstance(config.head, TokenHead) and config.decoder is not None:
+        generation = write_generation(config, stored.generation, stored.tokenizer)
+        generation = {"transformers_version": WRITTEN_FOR} | generation
         files.write_json(folder / GENERATION, generation)
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)
@@ -52,7 +52,7 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     difference = compare_with_transformers(folder, architecture, network)
     if difference is None:
         return [*said, "transformers is not installed, so the folder was not loaded with it"]
-    return [*said, f"loaded with transformers: logits differ by {difference:.1e} at most"]
+    return [*said, f"loaded with transformers: {_outputs(config)} differ by {difference:.1e} at most"]
 
 
 def choose_family(config: TransformerConfig) -> Family:
@@ -61,7 +61,7 @@ def choose_family(config: TransformerConfig) -> Family:
     for reasons, family in misfits:
         if not reasons:
             return family
-    reasons, nearest = min(misfits, key=lambda pair: len(pair[0]))
+    reasons, nearest = min(misfits, key=lambda pair: distance(pair[0]))
     raise UserError(
         f"no family of transformers can hold this model exactly; the nearest is {nearest.name}, which would need "
         f"another configuration: {'; '.join(reasons)}"
@@ -125,11 +125,20 @@ def compare_with_transformers(folder: Path, architecture: str, network: Transfor
             )
         ours = copy.deepcopy(network).cpu().eval()
         mine, other = example_inputs(ours.config)
-        logits, expected = ours(**mine).float(), theirs.eval()(**other).logits.float()
-    difference = float((logits - expected).abs().max())
-    if not difference <= TOLERANCE * max(1.0, float(expected.abs().max())):
-        raise UserError(f"the logits of transformers differ by {difference:.2e}: nothing is kept")
+        expected = theirs.eval()(**other)
+        pairs = [(ours(**mine), expected.get("logits", expected.get("pooler_output")))]
+        if "logits" not in expected:
+            pairs.append((ours.hidden(**mine), expected["last_hidden_state"]))
+        found = [(x.float(), y.float()) for x, y in pairs if y is not None]
+    difference = max(float((x - y).abs().max()) for x, y in found)
+    if not all(float((x - y).abs().max()) <= TOLERANCE * max(1.0, float(y.abs().max())) for x, y in found):
+        raise UserError(f"the {_outputs(ours.config)} of transformers differ by {difference:.2e}: nothing is kept")
     return difference
+
+
+def _outputs(config: TransformerConfig) -> str:
+    """What a head gives, in words."""
+    return "vectors" if isinstance(config.head, VectorHead) else "logits"
 
 
 def example_inputs(
@@ -139,9 +148,15 @@ def example_inputs(
     draw = torch.Generator().manual_seed(1)
     n_tokens = min(n_tokens, config.max_len)
     ids = torch.randint(config.vocab_size, (n_rows, n_tokens), generator=draw)
+    if config.pad_id is not None:  # theirs may take it for padding wherever it stands
+        ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
     if config.encoder is None or config.decoder is None:
         mask = torch.ones_like(ids, dtype=torch.bool)
-        return {"token_ids": ids, "attention_mask": mask}, {"input_ids": ids, "attention_mask": mask.long()}
+        mine, other = {"token_ids": ids, "attention_mask": mask}, {"input_ids": ids, "attention_mask": mask.long()}
+        if config.n_token_types:
+            types = torch.randint(config.n_token_types, ids.shape, generator=draw)
+            mine["token_types"] = other["token_type_ids"] = types
+        return mine, other
     n_source = min(n_tokens, config.source_max_len or config.max_len)
     source = torch.randint(config.source_vocab_size or config.vocab_size, (n_rows, n_source), generator=draw)
     mask = torch.ones_like(source, dtype=torch.bool)

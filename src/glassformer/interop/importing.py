@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from glassformer import files
-from glassformer.config import SPECIAL_IDS, PositionHead, SequenceHead, TokenHead, TransformerConfig
+from glassformer.config import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
 from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
@@ -25,6 +25,7 @@ from glassformer.run_config import (
     GenerationConfig,
     LabelData,
     MaskedConfig,
+    NothingConfig,
     PairData,
     Run,
     Seq2SeqConfig,
@@ -62,7 +63,7 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     family, architecture = find_family(folder)
     config, labels = read_config(folder, family, architecture)
     tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(folder, say)
-    config = _with_special_ids(config, folder, tokenizer)
+    config = _with_special_ids(config, folder, tokenizer, say)
     n_source_rows = config.source_vocab_size or config.vocab_size
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
         if one.vocab_size > n_rows:
@@ -102,7 +103,7 @@ def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[Tr
     given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys())
     config = family.read(given, architecture)
     given.done()
-    if isinstance(config.head, TokenHead):
+    if not isinstance(config.head, (PositionHead, SequenceHead)):
         return config, ()
     labels = _labels(folder)
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
@@ -124,7 +125,7 @@ def read_weights(
     all_keys = family.keys(config)
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
-    names = _names_in_files(folder, family, used | family.repeats.keys() | fixed.keys())
+    names = _names_in_files(folder, family, used | family.repeats.keys() | family.unread(config).keys() | fixed.keys())
     _require_fit(folder, family, config, all_keys, names, leave_out)
     weights: dict[str, Tensor] = {}
     with folder.reading() as reader:
@@ -140,9 +141,10 @@ def read_weights(
             while first not in used:
                 first = family.repeats[first]
             if not torch.equal(reader.take(names[copy]), reader.take(names[first])):
+                untie = "say tie_word_embeddings false if the model has both, or " if config.tie_output else ""
                 raise UserError(
-                    f"{folder.path}: {copy} must be {first} once more, since {CONFIG} ties them, and it holds other "
-                    f"numbers: say tie_word_embeddings false if the model has both, or --leave-out {copy}"
+                    f"{folder.path}: {copy} must be {first} once more, as {CONFIG} has it, and it holds other numbers: "
+                    f"{untie}leave it out with --leave-out {copy}"
                 )
     return weights
 
@@ -160,6 +162,9 @@ def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) ->
         whole = family.prefix + today
         is_bare = today not in known and (whole in known or matches(whole, family.derived))
         names[whole if is_bare else today] = name
+    for copy, first in family.repeats.items():
+        if first not in names and copy in names:  # of tensors that are one, a file may hold either
+            names[first] = names[copy]
     return names
 
 
@@ -193,19 +198,26 @@ def _require_fit(
         raise UserError(f"{folder.path} does not fit its own {CONFIG}: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
 
 
-def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer) -> TransformerConfig:
-    """The ids of special tokens, as `config.json` gives them, or as the tokenizer does."""
+def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, say: Say) -> TransformerConfig:
+    """The ids of special tokens, as `config.json` gives them, or as the tokenizer does.
+
+    Where several tokens end a text, the tokenizer's own is kept, and `say` is told.
+    """
     found: dict[str, Any] = {}
     for name in SPECIAL_IDS:
         key = name.removesuffix("_id") + "_token_id"
-        said = folder.config.get(key)
-        said = folder.table(GENERATION).get(key) if said is None else said
+        both = (folder.config.get(key), folder.table(GENERATION).get(key))
+        said = both[1] if both[0] is None else both[0]
         own = getattr(tokenizer, name, None)
         if isinstance(said, list):  # several ends: the tokenizer's own, or the first
             said = own if own in said else next(iter(said), None)
         value = own if said is None else said
         if value is not None and (type(value) is not int or not 0 <= value < config.vocab_size):
             raise UserError(f"{folder.path / CONFIG}: {key} is {shown(str(value))}, which is no id of its vocabulary")
+        for ends in both:
+            if isinstance(ends, list) and any(end != value for end in ends):
+                say(f"of the tokens {ends} that end a text ({key}) only {value} does so here")
+                break
         found[name] = value
     return replace(config, **found)
 
@@ -226,4 +238,6 @@ def _run(
         return replace(run, data=LabelData(outputs=outputs), objective=ClassificationConfig())
     if isinstance(config.head, PositionHead):
         return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())
+    if isinstance(config.head, VectorHead):
+        return replace(run, objective=NothingConfig())
     return run if config.encoder is None else replace(run, objective=MaskedConfig())

@@ -11,7 +11,7 @@ from torch.overrides import TorchFunctionMode
 from glassformer import config as c
 from glassformer.errors import UserError
 from glassformer.models.blocks import Block, post_norm, pre_norm
-from glassformer.models.heads import PositionLogits, SequenceLogits, TokenLogits, TokenTransform
+from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform
 from glassformer.models.init import init_recurrent_weights, init_weights
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.recurrent_decoder import (
@@ -28,7 +28,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.embeddings import Embeddings
-from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
+from glassformer.nn.feedforward import ACTIVATIONS, Activation, FeedForward
 from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
 from glassformer.nn.recurrence import CellStep, gru_step, lstm_step, rnn_step
 from glassformer.nn.single_head_attention import SingleHeadAttention
@@ -43,6 +43,7 @@ CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
     "lstm": (nn.LSTM, lstm_step),
 }
 """A recurrent module, and one step of it in the open."""
+POOLERS: dict[str, Activation | None] = {"none": None, "tanh": torch.tanh, "relu": torch.relu}
 
 
 @overload
@@ -226,15 +227,15 @@ def _score_bias(positions: c.Positions, n_heads: int, causal: bool) -> nn.Module
 
 def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     head = config.head
-    if not isinstance(head, c.TokenHead) and head.n_labels < 1:
+    if isinstance(head, (c.PositionHead, c.SequenceHead)) and head.n_labels < 1:
         raise UserError(f"model.head.n_labels is {head.n_labels}: say how many labels there are, or give labelled data")
     if isinstance(head, c.PositionHead):
         return PositionLogits(config.d_model, head.n_labels)
+    if isinstance(head, c.VectorHead):
+        return SequenceVector(config.d_model, head.pooling, POOLERS[head.pooler])
     if isinstance(head, c.SequenceHead):
-        poolers = {"none": None, "tanh": torch.tanh, "relu": torch.relu}
-        return SequenceLogits(
-            config.d_model, head.n_labels, head.pooling, poolers[head.pooler], head.mean, head.spread or 1.0
-        )
+        pooler = POOLERS[head.pooler]
+        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, head.spread or 1.0)
     d_embedding = config.d_embedding or config.d_model
     transform = None
     if head.transform:

@@ -1,4 +1,4 @@
-"""What is read off the hidden states: logits over tokens, over labels a position, over labels a sequence."""
+"""What is read off the hidden states: logits over tokens or labels, a position or a sequence; or a vector."""
 
 import torch
 from torch import Tensor, nn
@@ -94,8 +94,25 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
     return (hidden * real).sum(dim=1) / real.sum(dim=1).clamp(min=1)
 
 
-class SequenceLogits(nn.Module):
-    """Hidden states of a sequence → pooled → dense and activation, when there is a pooler → logits over labels.
+class SequenceVector(nn.Module):
+    """Hidden states of a sequence → pooled → dense and activation, when there is a pooler."""
+
+    def __init__(self, d_model: int, pooling: str, pooler_activation: Activation | None) -> None:
+        super().__init__()
+        self.pooling = pooling
+        self.pooler_activation = pooler_activation
+        self.pooler = None if pooler_activation is None else nn.Linear(d_model, d_model)
+
+    def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        """(B, T, D) and (B, T) True = real → (B, D)."""
+        x = pool(hidden, attention_mask, self.pooling)
+        if self.pooler is not None and self.pooler_activation is not None:
+            x = self.pooler_activation(self.pooler(x))
+        return x
+
+
+class SequenceLogits(SequenceVector):
+    """Hidden states of a sequence → its vector → logits over labels.
 
     A number is mean + spread × output, so that the network works in standard deviations whatever the unit.
     """
@@ -109,17 +126,11 @@ class SequenceLogits(nn.Module):
         mean: float = 0.0,
         spread: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(d_model, pooling, pooler_activation)
         self.mean, self.spread = mean, spread
-        self.pooling = pooling
-        self.pooler_activation = pooler_activation
-        self.pooler = None if pooler_activation is None else nn.Linear(d_model, d_model)
         self.proj = nn.Linear(d_model, n_labels)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(B, T, D) and (B, T) True = real → (B, n_labels)."""
-        x = pool(hidden, attention_mask, self.pooling)
-        if self.pooler is not None and self.pooler_activation is not None:
-            x = self.pooler_activation(self.pooler(x))
-        outputs = self.proj(x)
+        outputs = self.proj(super().forward(hidden, attention_mask))
         return outputs if (self.mean, self.spread) == (0.0, 1.0) else self.mean + self.spread * outputs.float()

@@ -63,7 +63,7 @@ class RecurrentModel(nn.Module):
     ) -> Tensor:
         """What the head reads, (B, T, d_readout): the decoder's state, Luong's h̃ or the maxout layer."""
         encoding = self.encode(source_ids, source_attention_mask, tap=tap)
-        state = self._begin(encoding, source_attention_mask)
+        state = self.first_state(encoding, source_attention_mask)
         return self.decoder(token_ids, state, attention_mask, scoped(tap, "decoder"))[0]
 
     def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -88,7 +88,7 @@ class RecurrentModel(nn.Module):
             raise ValueError("a model with an encoder and a decoder needs source_ids")
         if len(source_ids) != n_rows:
             raise ValueError(f"{n_rows} rows, and sources of {len(source_ids)}")
-        return self._begin(self.encode(source_ids, source_attention_mask), source_attention_mask)
+        return self.first_state(self.encode(source_ids, source_attention_mask), source_attention_mask)
 
     def step(
         self,
@@ -101,10 +101,11 @@ class RecurrentModel(nn.Module):
         hidden, state = self.decoder(token_ids, state, attention_mask, scoped(tap, "decoder"))
         return self.head(hidden, attention_mask), state
 
+    def first_state(self, encoding: Encoding, mask: Tensor | None) -> RecurrentState:
+        """The decoder's state before the first token, of a source and its `mask` (B, S)."""
+        first = encoding.last if self.bridge is None else self.bridge(encoding.last)
+        return self.decoder.start(encoding, first, mask)
+
     def n_parameters(self) -> int:
         """Trained numbers; a tied table counts once."""
         return sum(p.numel() for p in self.parameters())
-
-    def _begin(self, encoding: Encoding, mask: Tensor | None) -> RecurrentState:
-        first = encoding.last if self.bridge is None else self.bridge(encoding.last)
-        return self.decoder.start(encoding, first, mask)

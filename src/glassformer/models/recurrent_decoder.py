@@ -134,7 +134,7 @@ class RecurrentDecoder(nn.Module, ABC):
         # Under autocast the bridge ends in half precision; the state is kept in that of the parameters.
         dtype = self.tokens.weight.dtype
         return RecurrentState(
-            lengths=torch.zeros(len(encoding.memory), dtype=torch.long, device=encoding.memory.device),
+            lengths=torch.zeros(encoding.memory.shape[0], dtype=torch.long, device=encoding.memory.device),
             layers=tuple(tuple(part.to(dtype) for part in layer) for layer in first),
             attentional=None,
             source=Source(encoding.summary.to(dtype), mask=mask),
@@ -164,17 +164,31 @@ class RecurrentDecoder(nn.Module, ABC):
         step = Stepper(self.cells, self.cell_step, x.shape[2])
         reads, contexts = [], []
         for t, projected in enumerate(step.project(x)):
-            fed = self.fed(state, tap)
-            layers = step(projected, fed, state.layers)
-            if tap is not None:
-                hidden, *cell = layers[-1]
-                layers = (*layers[:-1], (tap("hidden", hidden[:, None])[:, 0], *cell))
-            read, context = self.read(layers[-1][0][:, None], fed, state.source, tap)
+            read, context, state = self.advance(step, projected, state, None if real is None else real[:, t], tap)
             reads.append(read)
             contexts.append(context)
-            after = replace(state, layers=layers, attentional=None if state.attentional is None else read[:, 0])
-            state = after if real is None else after.or_else(state, real[:, t])
         return torch.cat(reads, dim=1), torch.cat(contexts, dim=1), state
+
+    def advance(
+        self,
+        step: Stepper,
+        projected: Tensor,
+        state: RecurrentState,
+        real: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> tuple[Tensor, Tensor, RecurrentState]:
+        """One step: what is read, (B, 1, ·), the context, (B, 1, C), and the state after it.
+
+        `projected` (B, G·D) is the token's share of the step's input; rows where `real` (B,) is False keep their state.
+        """
+        fed = self.fed(state, tap)
+        layers = step(projected, fed, state.layers)
+        if tap is not None:
+            hidden, *cell = layers[-1]
+            layers = (*layers[:-1], (tap("hidden", hidden[:, None])[:, 0], *cell))
+        read, context = self.read(layers[-1][0][:, None], fed, state.source, tap)
+        after = replace(state, layers=layers, attentional=None if state.attentional is None else read[:, 0])
+        return read, context, after if real is None else after.or_else(state, real)
 
     def _at_once(self, x: Tensor, state: RecurrentState, real: Tensor | None) -> tuple[Tensor, Tensor, RecurrentState]:
         fed = self.fed(state)

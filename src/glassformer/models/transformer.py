@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.config import TransformerConfig
-from glassformer.models.heads import SequenceLogits
+from glassformer.models.heads import SequenceVector
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.nn.attention import Tap, new_layer_cache, scoped
 from glassformer.nn.kv_cache import TransformerState
@@ -43,7 +43,7 @@ class Transformer(nn.Module):
         scored: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """Logits: (B, T, V) over tokens, (B, T, n_labels) a position, or (B, n_labels) a sequence.
+        """Logits: (B, T, V) over tokens, (B, T, n_labels) a position, (B, n_labels) a sequence; or its vector, (B, D).
 
         `token_ids` (B, T), `source_ids` (B, S), masks bool with True = a real token, `document_ids` (B, T) for
         packed rows: no token sees another document. With `scored` (N,), places b · T + t, the logits of these
@@ -98,7 +98,7 @@ class Transformer(nn.Module):
 
     def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Hidden states → logits; only pooling over a sequence needs the mask."""
-        if isinstance(self.output, SequenceLogits):
+        if isinstance(self.output, SequenceVector):
             return self.output(hidden, attention_mask)
         return self.output(hidden)
 

@@ -13,9 +13,9 @@ from typing import Any
 import tokenizers
 
 from glassformer.errors import UserError
-from glassformer.tokenization.decoding import readable
+from glassformer.tokenization.decoding import readable, token_bytes
 from glassformer.tokenization.file_check import tables
-from glassformer.tokenization.pretokenize import CHARACTER_TO_BYTE, check_text
+from glassformer.tokenization.pretokenize import check_text
 from glassformer.tokenization.rust_tokenizer import no_panic, without_forged
 
 HIDDEN = "\uffff"
@@ -27,9 +27,9 @@ SPACE = "▁"
 class ImportedCodec:
     """Texts to ids and back as the Rust library does it for one `tokenizer.json`."""
 
-    def __init__(self, rust: tokenizers.Tokenizer, vocab: Mapping[str, int]) -> None:
+    def __init__(self, rust: tokenizers.Tokenizer, description: Mapping[str, Any], vocab: Mapping[str, int]) -> None:
+        """`description` is the parsed file of `rust`."""
         self._rust, self._vocab = rust, vocab
-        description = json.loads(rust.to_str())
         self._decoders = [part for part in tables(description["decoder"]) if "type" in part]
         self._added = {token["content"]: token for token in description["added_tokens"]}
         self._special = frozenset(token for token, flags in self._added.items() if flags["special"])
@@ -54,7 +54,10 @@ class ImportedCodec:
         return rows
 
     def _make_encoder(self, allowed: frozenset[str]) -> tokenizers.Tokenizer:
-        """A copy that reads the allowed special tokens in a text, and no others."""
+        """A copy that reads the allowed special tokens in a text, and no others; itself where none need be hidden."""
+        if not allowed and self._special.isdisjoint(self._rust.get_vocab(with_added_tokens=False)):
+            self._rust.encode_special_tokens = True
+            return self._rust
         text = hide(json.loads(self._rust.to_str()), self._special - allowed, allowed)
         rust = tokenizers.Tokenizer.from_str(json.dumps(text))
         rust.encode_special_tokens = True
@@ -192,5 +195,8 @@ def _within(ids: Iterable[int], n_ids: int) -> list[int]:
 
 
 def _level_bytes(token: str) -> bytes:
-    """The bytes that the characters of a byte-level token stand for; of others their own."""
-    return b"".join(bytes([CHARACTER_TO_BYTE[c]]) if c in CHARACTER_TO_BYTE else c.encode("utf-8") for c in token)
+    """The bytes that the characters of a byte-level token stand for; its own where it has others."""
+    try:
+        return token_bytes(token, "byte")
+    except KeyError:
+        return token.encode("utf-8")

@@ -33,9 +33,9 @@ KNOWN_EXPRESSIONS = frozenset(
         rf"\p{{N}}{{1,3}}|{_REST_WITH_SLASH}",
         # Mistral's Tekken
         rf"{_BEFORE_WORD}{_CAPITALS}*{_SMALL}+|{_BEFORE_WORD}{_CAPITALS}+{_SMALL}*|\p{{N}}|{_REST_WITH_SLASH}",
-        # numbers by themselves: DeepSeek, Qwen with numbers apart
+        # numbers by themselves, in threes: Falcon, DeepSeek
+        r"[0-9][0-9][0-9]",
         r"\p{N}{1,3}",
-        r"\p{N}",
         # SentencePiece: several spaces become one (T5, ALBERT, XLM-R)
         r" {2,}",
         r" +",

@@ -118,7 +118,7 @@ class Tokenizer:
         check(self.vocab, self.merges, self.special_tokens, unknown, self.flavour, self.frequencies)
         self._codec: FlavouredCodec | ImportedCodec
         if self.flavour is None:
-            self._codec = ImportedCodec(rust, self.vocab)
+            self._codec = ImportedCodec(rust, description, self.vocab)
         else:
             self._codec = FlavouredCodec(
                 rust, self.flavour, self.vocab, self.merges, self.special_tokens, unknown, self.frequencies

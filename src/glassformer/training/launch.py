@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from glassformer import files
-from glassformer.config import SequenceHead, TokenHead, TransformerConfig
+from glassformer.config import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.memory import require_memory
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
@@ -19,7 +19,7 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
 from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import DataConfig, LabelData, PairData, Run, TextData
+from glassformer.run_config import DataConfig, LabelData, PairData, Run, TextData, require_objective
 from glassformer.settings import apply_flags
 from glassformer.store import checkpoint, lock
 from glassformer.store.checkpoint import Tensors
@@ -254,7 +254,8 @@ def _place(device: torch.device, ranks: Ranks) -> str:
 
 
 def material_of(run: Run) -> Material:
-    """The data of a run, by its kind."""
+    """The data of a run, by its kind; `UserError` where nothing is learned from it."""
+    require_objective(run)
     for name in PATHS:
         if not (getattr(run.data, name, None) or "").isprintable():
             path = getattr(run.data, name)
@@ -280,7 +281,7 @@ def complete(
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
     known = {name: value for name, value in ids.items() if value is not None}
     model = replace(model, vocab_size=vocab_size, **known)
-    if isinstance(model, TransformerConfig) and not isinstance(model.head, TokenHead):
+    if isinstance(model, TransformerConfig) and isinstance(model.head, (PositionHead, SequenceHead)):
         if model.head.n_labels not in (0, n_outputs):
             raise UserError(f"model.head.n_labels is {model.head.n_labels} and the data has {n_outputs}: leave it at 0")
         head = replace(model.head, n_labels=n_outputs)

@@ -1,0 +1,227 @@
+"""BERT (Devlin 2019) and RoBERTa (Liu 2019): post-norm encoders with learned positions; they differ in two ways.
+
+RoBERTa's positions start behind the id of the padding token, and its heads have other names.
+"""
+
+from typing import Any
+
+from glassformer.config import (
+    Head,
+    LearnedPositions,
+    NormalInit,
+    PositionHead,
+    SequenceHead,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
+from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.fit import Fit
+from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
+from glassformer.interop.keymap import Line, line
+
+HEADS: dict[str, Head] = {
+    "ForMaskedLM": TokenHead(transform=True, bias="learned"),
+    "ForSequenceClassification": SequenceHead(pooling="first", pooler="tanh"),
+    "ForTokenClassification": PositionHead(),
+    "Model": VectorHead(pooling="first", pooler="tanh"),
+}
+"""What stands behind `Bert` in the name of a class → our head."""
+
+
+def read_bert(given: Given, architecture: str) -> TransformerConfig:
+    # Of the first implementation, for other heads; the pooler is the same.
+    given.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
+    given.pass_over("pooler_size_per_head", "pooler_type")
+    return _read(given, architecture.removeprefix("Bert"), offset=0)
+
+
+def read_roberta(given: Given, architecture: str) -> TransformerConfig:
+    kind = architecture.removeprefix("Roberta")
+    if kind == "ForMaskedLM":  # its transform has GELU, whatever the layers have
+        given.only("hidden_act", "gelu")
+    return _read(given, kind, offset=given.take("pad_token_id", int, 1) + 1)
+
+
+def _read(given: Given, kind: str, offset: int) -> TransformerConfig:
+    given.only("position_embedding_type", "absolute")
+    if kind == "ForSequenceClassification":
+        given.only("problem_type", "single_label_classification", "regression")
+    has_pooler = kind != "Model" or given.holds("pooler.dense.weight")
+    dropout = given.take("hidden_dropout_prob", float, 0.1)
+    return TransformerConfig(
+        encoder=Stack(
+            given.take("num_hidden_layers", int),
+            given.take("num_attention_heads", int),
+            d_ff=given.take("intermediate_size", int),
+        ),
+        d_model=given.take("hidden_size", int),
+        vocab_size=given.take("vocab_size", int),
+        n_token_types=given.take("type_vocab_size", int, 2),
+        max_len=given.take("max_position_embeddings", int) - offset,
+        tie_output=given.take("tie_word_embeddings", bool, True),
+        positions=LearnedPositions(offset),
+        norm_eps=given.take("layer_norm_eps", float, 1e-12),
+        norm_order="post",
+        final_norm=False,
+        embedding_norm=True,
+        activation=given.choose("hidden_act", ACTIVATIONS, "gelu"),
+        embedding_dropout=dropout,
+        residual_dropout=dropout,
+        attention_dropout=given.take("attention_probs_dropout_prob", float, 0.1),
+        head=HEADS[kind] if has_pooler else VectorHead(pooling="mean"),
+        init=NormalInit(0.02),
+    )
+
+
+def fit_bert(config: TransformerConfig) -> list[str]:
+    fit = fit_encoder(config)
+    fit.need("positions", LearnedPositions())
+    return _fit(fit)
+
+
+def fit_roberta(config: TransformerConfig) -> list[str]:
+    fit = fit_encoder(config)
+    offset = (config.pad_id or 0) + 1
+    fits = config.positions == LearnedPositions(offset) and config.pad_id is not None
+    fit.check("positions", fits, "model.positions must be learned with an offset of 1 + model.pad_id")
+    if isinstance(config.head, TokenHead):
+        fit.need("activation", "gelu")
+    return _fit(fit)
+
+
+def fit_encoder(config: TransformerConfig) -> Fit:
+    """What BERT and its kin have in common."""
+    fit = Fit(config)
+    fit.stack("encoder", present=True)
+    fit.stack("decoder", present=False)
+    fit.need("norm_order", "post")
+    fit.need("final_norm", False)
+    fit.need("embedding_norm", True)
+    fit.holds("d_model", "tie_output", "activation", "fused_qkv")
+    return fit
+
+
+def _fit(fit: Fit) -> list[str]:
+    n_types = fit.config.n_token_types
+    fit.check("n_token_types", n_types > 0, f"model.n_token_types is {n_types}, and it must be at least 1")
+    fit.head(*HEADS.values())
+    fit.holds("norm_eps")
+    return fit.done()
+
+
+def architecture_of(config: TransformerConfig, name: str) -> str:
+    """The class of a head: BertForMaskedLM."""
+    return name + next(kind for kind, head in HEADS.items() if head.kind == config.head.kind)
+
+
+def write(config: TransformerConfig) -> dict[str, Any]:
+    stack, offset = config.head_stack, getattr(config.positions, "offset", 0)
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "num_hidden_layers": stack.n_layers,
+        "num_attention_heads": stack.n_heads,
+        "intermediate_size": stack.d_ff,
+        "hidden_act": ACTIVATION_NAMES[config.activation],
+        "max_position_embeddings": config.max_len + offset,
+        "type_vocab_size": config.n_token_types,
+        "layer_norm_eps": config.norm_eps,
+        "hidden_dropout_prob": config.residual_dropout,
+        "attention_probs_dropout_prob": config.attention_dropout,
+        "position_embedding_type": "absolute",
+        "tie_word_embeddings": config.tie_output,
+    }
+
+
+def table_bert(config: TransformerConfig) -> list[Line]:
+    # Without a tied table the bias that is added is the projection's own; the other is stored all the same.
+    bias = "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"
+    pooler = line("output.pooler", "bert.pooler.dense")
+    heads = {
+        "tokens": [
+            line("output.transform.dense", "cls.predictions.transform.dense"),
+            line("output.transform.norm", "cls.predictions.transform.LayerNorm"),
+            line("output.proj", "cls.predictions.decoder"),
+            line("output.bias", bias),
+        ],
+        "sequence": [pooler, line("output.proj", "classifier")],
+        "positions": [line("output.proj", "classifier")],
+        "vectors": [pooler],
+    }
+    return [*_encoder_lines(config, "bert."), *heads[config.head.kind]]
+
+
+def table_roberta(config: TransformerConfig) -> list[Line]:
+    heads = {
+        "tokens": [
+            line("output.transform.dense", "lm_head.dense"),
+            line("output.transform.norm", "lm_head.layer_norm"),
+            line("output.proj", "lm_head.decoder"),
+            line("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
+        ],
+        "sequence": [line("output.pooler", "classifier.dense"), line("output.proj", "classifier.out_proj")],
+        "positions": [line("output.proj", "classifier")],
+        "vectors": [line("output.pooler", "roberta.pooler.dense")],
+    }
+    return [*_encoder_lines(config, "roberta."), *heads[config.head.kind]]
+
+
+def _encoder_lines(config: TransformerConfig, prefix: str) -> list[Line]:
+    ours, theirs = "encoder.blocks.{i}.", f"{prefix}encoder.layer.{{i}}."
+    attention = f"{theirs}attention."
+    q, k, v = (f"{attention}self.{name}" for name in ("query", "key", "value"))
+    return [
+        line("encoder.embeddings.tokens", f"{prefix}embeddings.word_embeddings"),
+        line("encoder.embeddings.positions.table", f"{prefix}embeddings.position_embeddings"),
+        line("encoder.embeddings.token_types", f"{prefix}embeddings.token_type_embeddings"),
+        line("encoder.embeddings.norm", f"{prefix}embeddings.LayerNorm"),
+        *attention_lines(config, f"{ours}self_attn", q, k, v, f"{attention}output.dense"),
+        line(f"{ours}self_attn_norm", f"{attention}output.LayerNorm"),
+        line(f"{ours}ff.up_proj", f"{theirs}intermediate.dense"),
+        line(f"{ours}ff.down_proj", f"{theirs}output.dense"),
+        line(f"{ours}ff_norm", f"{theirs}output.LayerNorm"),
+    ]
+
+
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+
+BERT = Family(
+    name="BERT",
+    model_type="bert",
+    architectures=tuple(f"Bert{kind}" for kind in HEADS),
+    read=read_bert,
+    fit=fit_bert,
+    architecture=lambda config: architecture_of(config, "Bert"),
+    write=write,
+    table=table_bert,
+    prefix="bert.",
+    bare=frozenset({"BertModel"}),
+    repeats={
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    },
+    unread=lambda config: {} if config.tie_output else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
+    derived=("bert.embeddings.position_ids",),
+    old_names=OLD_NAMES,
+)
+ROBERTA = Family(
+    name="RoBERTa",
+    model_type="roberta",
+    architectures=tuple(f"Roberta{kind}" for kind in HEADS),
+    read=read_roberta,
+    fit=fit_roberta,
+    architecture=lambda config: architecture_of(config, "Roberta"),
+    write=write,
+    table=table_roberta,
+    prefix="roberta.",
+    bare=frozenset({"RobertaModel"}),
+    repeats={
+        "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
+        "lm_head.decoder.bias": "lm_head.bias",
+    },
+    unread=lambda config: {} if config.tie_output else {"lm_head.bias": "lm_head.decoder.bias"},
+    derived=("roberta.embeddings.position_ids",),
+    old_names=OLD_NAMES,
+)

@@ -1,0 +1,126 @@
+"""DistilBERT (Sanh 2019): BERT's blocks under other names, without token types and without a pooler."""
+
+from typing import Any
+
+from glassformer.config import (
+    Head,
+    LearnedPositions,
+    NormalInit,
+    PositionHead,
+    SequenceHead,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
+from glassformer.interop.families.bert import OLD_NAMES, fit_encoder
+from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
+from glassformer.interop.keymap import Line, line
+
+HEADS: dict[str, Head] = {
+    "DistilBertForMaskedLM": TokenHead(transform=True, bias="learned"),
+    "DistilBertForSequenceClassification": SequenceHead(pooling="first", pooler="relu"),
+    "DistilBertForTokenClassification": PositionHead(),
+    "DistilBertModel": VectorHead(pooling="mean"),
+}
+NORM_EPS = 1e-12
+
+
+def read(given: Given, architecture: str) -> TransformerConfig:
+    if architecture == "DistilBertForSequenceClassification":
+        given.only("problem_type", "single_label_classification", "regression")
+    # Sinusoids are a table like another, stored in the file; only training would leave them as they are.
+    given.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
+    dropout = given.take("dropout", float, 0.1)
+    return TransformerConfig(
+        encoder=Stack(given.take("n_layers", int), given.take("n_heads", int), d_ff=given.take("hidden_dim", int)),
+        d_model=given.take("dim", int),
+        vocab_size=given.take("vocab_size", int),
+        max_len=given.take("max_position_embeddings", int),
+        tie_output=given.take("tie_word_embeddings", bool, True),
+        positions=LearnedPositions(),
+        norm_eps=NORM_EPS,
+        norm_order="post",
+        final_norm=False,
+        embedding_norm=True,
+        activation=given.choose("activation", ACTIVATIONS, "gelu"),
+        embedding_dropout=dropout,
+        residual_dropout=dropout,
+        attention_dropout=given.take("attention_dropout", float, 0.1),
+        head=HEADS[architecture],
+        init=NormalInit(0.02),
+    )
+
+
+def fit(config: TransformerConfig) -> list[str]:
+    fit = fit_encoder(config)
+    fit.need("positions", LearnedPositions())
+    fit.need("norm_eps", NORM_EPS)
+    fit.head(*HEADS.values())
+    return fit.done()
+
+
+def architecture_of(config: TransformerConfig) -> str:
+    return next(name for name, head in HEADS.items() if head.kind == config.head.kind)
+
+
+def write(config: TransformerConfig) -> dict[str, Any]:
+    stack = config.head_stack
+    return {
+        "vocab_size": config.vocab_size,
+        "dim": config.d_model,
+        "n_layers": stack.n_layers,
+        "n_heads": stack.n_heads,
+        "hidden_dim": stack.d_ff,
+        "activation": ACTIVATION_NAMES[config.activation],
+        "max_position_embeddings": config.max_len,
+        "sinusoidal_pos_embds": False,
+        "dropout": config.residual_dropout,
+        "attention_dropout": config.attention_dropout,
+        "tie_word_embeddings": config.tie_output,
+    }
+
+
+def table(config: TransformerConfig) -> list[Line]:
+    ours, theirs = "encoder.blocks.{i}.", "distilbert.transformer.layer.{i}."
+    q, k, v, out = (f"{theirs}attention.{name}_lin" for name in ("q", "k", "v", "out"))
+    heads = {
+        "tokens": [
+            line("output.transform.dense", "vocab_transform"),
+            line("output.transform.norm", "vocab_layer_norm"),
+            line("output.proj", "vocab_projector"),
+            line("output.bias", "vocab_projector.bias"),
+        ],
+        "sequence": [line("output.pooler", "pre_classifier"), line("output.proj", "classifier")],
+        "positions": [line("output.proj", "classifier")],
+        "vectors": [],
+    }
+    return [
+        line("encoder.embeddings.tokens", "distilbert.embeddings.word_embeddings"),
+        line("encoder.embeddings.positions.table", "distilbert.embeddings.position_embeddings"),
+        line("encoder.embeddings.norm", "distilbert.embeddings.LayerNorm"),
+        *attention_lines(config, f"{ours}self_attn", q, k, v, out),
+        line(f"{ours}self_attn_norm", f"{theirs}sa_layer_norm"),
+        line(f"{ours}ff.up_proj", f"{theirs}ffn.lin1"),
+        line(f"{ours}ff.down_proj", f"{theirs}ffn.lin2"),
+        line(f"{ours}ff_norm", f"{theirs}output_layer_norm"),
+        *heads[config.head.kind],
+    ]
+
+
+DISTILBERT = Family(
+    name="DistilBERT",
+    model_type="distilbert",
+    architectures=tuple(HEADS),
+    read=read,
+    fit=fit,
+    architecture=architecture_of,
+    write=write,
+    table=table,
+    prefix="distilbert.",
+    bare=frozenset({"DistilBertModel"}),
+    repeats={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
+    derived=("distilbert.embeddings.position_ids",),
+    old_names=OLD_NAMES,
+)

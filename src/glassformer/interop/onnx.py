@@ -1,0 +1,208 @@
+"""A trained model as an ONNX graph, which onnxruntime has run beside ours before anybody sees it.
+
+One graph of the whole forward, for any number of rows and tokens. Its inputs are those of our forward: `token_ids` and
+`attention_mask`; with `source_ids` and `source_attention_mask` for an encoder-decoder, and `token_types` where the
+model has them. None may be left out. Its outputs are `logits`, and the `hidden` states that they are read off.
+
+Letters: B batch, T length, S source length, D d_model, V vocabulary.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from glassformer import files
+from glassformer.config import TransformerConfig
+from glassformer.errors import UserError
+from glassformer.interop.recurrent_scan import ScannedRecurrent
+from glassformer.models.recurrent import RecurrentModel
+from glassformer.models.transformer import Transformer
+from glassformer.recurrent_config import ModelConfig
+from glassformer.settings import to_dict
+from glassformer.store.model_directory import LABELS, SOURCE_TOKENIZER, TOKENIZER, StoredModel
+
+GRAPH = "model.onnx"
+TOLERANCE = 1e-4
+"""Of the largest logit, and at least absolute: fp32 summed in another order stays ten times below."""
+TRACED = (2, 6, 7)
+CHECKED = ((1, 1, 1), (2, 9, 5), (5, 4, 8))
+"""(B, T, S), as far as the model reads: one of each, and both more and less than what was traced."""
+
+Inputs = dict[str, Tensor]
+
+
+def write(stored: StoredModel, folder: Path) -> list[str]:
+    """Writes `model.onnx`, tokenizers and names of labels into an empty folder; says what, and how equal it is.
+
+    Weights above 1.5 GB go into a file of their own beside the graph, `model.onnx.data`. The graph is run in
+    onnxruntime on three shapes other than the traced one. `UserError` for logits that differ, for a model that cannot
+    be written, and where a package is missing.
+    """
+    onnxruntime = _onnxruntime()
+    config, network = stored.config, stored.network
+    if min(config.max_len, _source_max_len(config)) < 2:
+        raise UserError("this model reads one token at most, and a graph for any length needs max_len of 2 or more")
+    graph = _Forward(network).eval()
+    inputs = made_up_inputs(config, *TRACED)
+    with _quiet():
+        program = _exported(graph, inputs)
+        program.model.metadata_props["config"] = json.dumps(to_dict(config))  # special ids, for whoever decodes
+        program.save(folder / GRAPH)
+        opset = program.model.opset_imports[""]
+        difference, largest = _difference(network, onnxruntime, folder / GRAPH, config)
+    if not difference <= TOLERANCE * max(1.0, largest):  # a difference that is no number is none to accept
+        raise UserError(
+            f"onnxruntime {onnxruntime.__version__} gives other logits than this model: they differ by "
+            f"{difference:.1e}, and the largest is {largest:.1f}; nothing was kept, try another version of it"
+        )
+    stored.tokenizer.save(folder / TOKENIZER)
+    if stored.source_tokenizer is not None:
+        stored.source_tokenizer.save(folder / SOURCE_TOKENIZER)
+    if stored.labels:
+        files.write_json(folder / LABELS, list(stored.labels))
+    size = sum(path.stat().st_size for path in folder.glob(f"{GRAPH}*"))
+    shapes = ", ".join(f"{b} × {min(t, config.max_len)}" for b, t, _ in CHECKED)
+    return [
+        f"{GRAPH}: opset {opset}, {size / 1e6:,.1f} MB; inputs {', '.join(inputs)}; outputs logits, hidden",
+        f"onnxruntime {onnxruntime.__version__}: logits differ by {difference:.1e} at most, of up to {largest:.1f}, "
+        f"on batches of {shapes} tokens with padding",
+        ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(GRAPH))),
+    ]
+
+
+class _Forward(nn.Module):
+    """Both results of a network, by the names of the graph's inputs."""
+
+    def __init__(self, network: Transformer | RecurrentModel) -> None:
+        super().__init__()
+        self.network = ScannedRecurrent(network) if isinstance(network, RecurrentModel) else network
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention_mask: Tensor,
+        source_ids: Tensor | None = None,
+        source_attention_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        given: dict[str, Any] = {
+            "source_ids": source_ids,
+            "source_attention_mask": source_attention_mask,
+            "token_types": token_types,
+        }
+        given = {name: x for name, x in given.items() if x is not None}
+        hidden = self.network.hidden(token_ids, attention_mask, **given)
+        return self.network.head(hidden, attention_mask), hidden
+
+
+def made_up_inputs(config: ModelConfig, n_rows: int, n_tokens: int, n_source: int) -> Inputs:
+    """Random tokens with padding at the end of every second row and at the beginning of the others, all but the first.
+
+    Lengths are as asked for, or as long as the model reads.
+    """
+    generator = torch.Generator().manual_seed(0)
+
+    def ids(n: int, length: int) -> Tensor:
+        return torch.randint(n, (n_rows, length), generator=generator)
+
+    def mask(length: int) -> Tensor:
+        place, row = torch.arange(length), torch.arange(n_rows)[:, None]
+        n_padding = row.clamp(max=length - 1)
+        return torch.where(row % 2 == 1, place < length - n_padding, place >= n_padding)
+
+    n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, _source_max_len(config))
+    inputs = {"token_ids": ids(config.vocab_size, n_tokens), "attention_mask": mask(n_tokens)}
+    if not isinstance(config, TransformerConfig) or (config.encoder and config.decoder):
+        inputs["source_ids"] = ids(config.source_vocab_size or config.vocab_size, n_source)
+        inputs["source_attention_mask"] = mask(n_source)
+    elif config.n_token_types:
+        inputs["token_types"] = ids(config.n_token_types, n_tokens)
+    return inputs
+
+
+def _source_max_len(config: ModelConfig) -> int:
+    return config.source_max_len or config.max_len
+
+
+@torch.no_grad()
+def _exported(graph: nn.Module, inputs: Inputs) -> torch.onnx.ONNXProgram:
+    from onnx_ir.passes.common import ClearMetadataAndDocStringPass
+
+    lengths = {name: "source_length" if name.startswith("source") else "length" for name in inputs}
+    try:
+        program = torch.onnx.export(
+            graph,
+            kwargs=inputs,
+            input_names=list(inputs),
+            output_names=["logits", "hidden"],
+            dynamic_shapes={name: {0: "batch", 1: length} for name, length in lengths.items()},
+            dynamo=True,
+            verbose=False,
+        )
+    except torch.onnx.errors.OnnxExporterError as error:
+        reason = _first_line(error.__cause__ or error)
+        raise UserError(f"torch {torch.__version__} cannot write this model as an ONNX graph: {reason}") from error
+    assert program is not None  # None is what the older exporter gives
+    ClearMetadataAndDocStringPass()(program.model)  # the trace that made each node, with the paths of our sources
+    return program
+
+
+@torch.no_grad()
+def _difference(
+    network: Transformer | RecurrentModel, onnxruntime: Any, path: Path, config: ModelConfig
+) -> tuple[float, float]:
+    """The largest difference of the logits at real tokens, and the largest of ours."""
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3  # errors: else it tells the user of every constant that it drops
+    options.intra_op_num_threads = torch.get_num_threads()
+    differences, sizes = [], []
+    try:
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        for shape in CHECKED:
+            inputs = made_up_inputs(config, *shape)
+            (theirs,) = session.run(["logits"], {name: x.numpy() for name, x in inputs.items()})
+            ours, theirs = network(**inputs), torch.from_numpy(theirs)
+            if ours.dim() == 3:  # what stands at padding means nothing
+                ours, theirs = ours[inputs["attention_mask"]], theirs[inputs["attention_mask"]]
+            differences.append((ours - theirs).abs().max())
+            sizes.append(ours.abs().max())
+    except Exception as error:  # its exceptions have no base of their own
+        raise UserError(f"onnxruntime {onnxruntime.__version__} cannot run the graph: {_first_line(error)}") from error
+    return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _onnxruntime() -> Any:
+    """The package, when all three that are needed are there."""
+    try:
+        with _quiet():
+            import onnx  # noqa: F401
+            import onnxruntime
+            import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"ONNX needs the package {error.name}: pip install 'glassformer[export]'") from error
+    return onnxruntime
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Nothing of what the exporter tells its own developers."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)

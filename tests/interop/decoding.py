@@ -1,0 +1,141 @@
+"""Ids that are written greedily and by beam search: theirs beside ours, of one imported checkpoint."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.inference.beam import beam_search
+from glassformer.inference.decode import generate
+from glassformer.run_config import BeamConfig, GenerationConfig
+from interop.checkpoints import Both
+
+PAD, N_NEW = 0, 12
+Ids = list[list[int]]
+
+
+def drawn_prompts(both: Both, n: int = 100, longest: int = 10, seed: int = 0) -> Ids:
+    draw = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (n,), generator=draw).tolist()
+    vocab_size = both.network.config.vocab_size
+    return [torch.randint(4, vocab_size, (length,), generator=draw).tolist() for length in lengths]
+
+
+def common_end(written: Ids, share: float) -> int:
+    """An id that about this share of rows hold, not as their first: as the end token it stands at different places."""
+    counts = Counter(token for row in written for token in set(row[1:]) - {row[0]})
+    return min(counts, key=lambda token: (abs(counts[token] - len(written) * share), token))
+
+
+def padded(rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:
+    """Ids and mask, (N, T) each."""
+    width = max(map(len, rows))
+    gaps = [[PAD] * (width - len(row)) for row in rows]
+    ids = [[*gap, *row] if left else [*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
+    mask = [[0] * len(gap) + [1] * len(row) for gap, row in zip(gaps, rows, strict=True)]
+    return torch.tensor(ids), torch.tensor(mask if left else [row[::-1] for row in mask])
+
+
+def cut(rows: Tensor, end: int | None) -> Ids:
+    """Up to the end token, which is kept: padding follows it."""
+    found: Ids = rows.tolist()
+    return [row[: row.index(end) + 1] if end in row else row for row in found]
+
+
+def theirs_written(both: Both, prompts: Ids, end: int | None, **settings: Any) -> Ids:
+    """What `transformers` generates for prompts, or for sources where there is an encoder."""
+    config = both.network.config
+    is_seq2seq = config.encoder is not None
+    ids, mask = padded(prompts, left=not is_seq2seq)
+    ends = {"suppress_tokens": [config.eos_id]} if end is None else {"eos_token_id": end}
+    fixed = {"max_new_tokens": N_NEW, "do_sample": False, "pad_token_id": PAD}
+    found = both.theirs.generate(ids, attention_mask=mask, **fixed, **ends, **settings)
+    return cut(found[:, 1 if is_seq2seq else ids.shape[1] :], end)
+
+
+def ours_greedy(both: Both, prompts: Ids, end: int | None) -> Ids:
+    config = both.network.config
+    never = [config.eos_id] if end is None and config.eos_id is not None else []
+    source = None
+    if config.encoder is not None:
+        ids, mask = padded(prompts, left=False)
+        assert config.decoder_start_id is not None
+        source, prompts = (ids, mask.bool()), [[config.decoder_start_id]] * len(prompts)
+    written: Ids = [[] for _ in prompts]
+    settings = GenerationConfig(temperature=0.0, max_new_tokens=N_NEW)
+    ends = [] if end is None else [end]
+    for new in generate(
+        both.network, prompts, settings, max_len=config.max_len, end_ids=ends, never=never, source=source
+    ):
+        for row, token in zip(written, new, strict=True):
+            row += [] if token is None else [token]
+    return written
+
+
+def assert_same_greedy(both: Both) -> None:
+    """On 100 prompts, without an end and with one that rows reach at different places."""
+    prompts = drawn_prompts(both)
+    free = ours_greedy(both, prompts, None)
+    assert free == theirs_written(both, prompts, None, num_beams=1)
+    end = common_end(free, share=1 / 3)
+    ended = ours_greedy(both, prompts, end)
+    assert ended == theirs_written(both, prompts, end, num_beams=1)
+    assert len({len(row) for row in ended}) > 1
+
+
+def ours_beam(both: Both, sources: Ids, end: int | None, beam: int = 4) -> Ids:
+    config = both.network.config
+    assert config.decoder_start_id is not None and config.eos_id is not None
+    ids, mask = padded(sources, left=False)
+    found = beam_search(
+        both.network,
+        ids,
+        mask.bool(),
+        BeamConfig(beam=beam, normalisation="average", max_new_tokens=N_NEW),
+        start_id=config.decoder_start_id,
+        end_id=config.eos_id if end is None else end,
+        max_len=config.max_len,
+        never=[config.eos_id] if end is None else [],
+    )
+    return [best.ids for best, *_ in found]
+
+
+def by_their_rule(both: Both, source: list[int], end: int, beam: int = 4) -> list[int]:
+    """The search of transformers (`early_stopping="never"`, average) over the log p of our network, without a cache.
+
+    Its rule is not ours: a finished hypothesis frees its place, and at the limit an unfinished one may win.
+    """
+    start = both.network.config.decoder_start_id
+    assert start is not None
+    live: list[tuple[float, list[int]]] = [(0.0, [])]
+    pool: list[tuple[float, list[int]]] = []
+    for n in range(1, N_NEW + 1):
+        rows = torch.tensor([[start, *ids] for _, ids in live])
+        with torch.inference_mode():
+            logits = both.network(rows, source_ids=torch.tensor([source] * len(live)))[:, -1]
+        scores = torch.tensor([score for score, _ in live])[:, None] + logits.log_softmax(-1)
+        best = scores.flatten().topk(2 * beam)
+        found = [
+            (score, [*live[i // scores.shape[1]][1], i % scores.shape[1]])
+            for score, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)
+        ]
+        pool += [(score / n, ids) for score, ids in found[:beam] if ids[-1] == end or n == N_NEW]
+        pool = sorted(pool, key=lambda one: -one[0])[:beam]
+        live = [one for one in found if one[1][-1] != end][:beam]
+        if len(pool) == beam and live[0][0] / N_NEW <= pool[-1][0]:
+            break
+    return pool[0][1]
+
+
+def assert_same_beams(both: Both) -> None:
+    """On 100 sources: our search gives the same ids where nothing ends, and our log p by their rule where rows end."""
+    sources = drawn_prompts(both)
+    settings = {"num_beams": 4, "early_stopping": "never", "length_penalty": 1.0}
+    free = ours_beam(both, sources, None)
+    assert free == theirs_written(both, sources, None, **settings)
+    end = common_end(free, share=1.0)
+    theirs = theirs_written(both, sources, end, **settings)
+    assert [by_their_rule(both, source, end) for source in sources] == theirs
+    assert any(row[-1] == end for row in ours_beam(both, sources, end))  # it does come up

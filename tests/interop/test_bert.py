@@ -1,0 +1,139 @@
+"""BERT, RoBERTa and DistilBERT in and out: odd shapes, every head, tied and untied, against transformers."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+from configs import CONFIGS  # noqa: E402
+from glassformer.config import (  # noqa: E402
+    LearnedPositions,
+    PositionHead,
+    SequenceHead,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.hf import choose_family  # noqa: E402
+from interop.checkpoints import VOCAB, imported, model_directory  # noqa: E402
+
+BERT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 24}
+DISTIL = {"dim": 16, "n_layers": 2, "n_heads": 4, "hidden_dim": 24}
+COMMON = {"vocab_size": VOCAB, "max_position_embeddings": 24, "pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3}
+ODD = {"hidden_size": 15, "num_hidden_layers": 3, "num_attention_heads": 5, "intermediate_size": 17}
+ODD |= {"type_vocab_size": 3, "layer_norm_eps": 1e-3, "hidden_act": "silu", "max_position_embeddings": 13}
+ODD_DISTIL = {"dim": 15, "n_layers": 3, "n_heads": 5, "hidden_dim": 17, "activation": "relu"}
+ODD_DISTIL |= {"max_position_embeddings": 13, "sinusoidal_pos_embds": False}
+LABELS = {"num_labels": 3}
+UNTIED = {"tie_word_embeddings": False}
+ROBERTA = {"type_vocab_size": 1, "pad_token_id": 1}
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "bert": ("BertForMaskedLM", {}),
+    "bert_odd": ("BertForMaskedLM", ODD),
+    "bert_untied": ("BertForMaskedLM", UNTIED),
+    "bert_classes": ("BertForSequenceClassification", LABELS),
+    "bert_numbers": ("BertForSequenceClassification", {"num_labels": 1}),
+    "bert_tags": ("BertForTokenClassification", LABELS),
+    "bert_bare": ("BertModel", ODD),
+    "roberta": ("RobertaForMaskedLM", ROBERTA),
+    "roberta_odd": (
+        "RobertaForMaskedLM",
+        ODD | {"pad_token_id": 4, "hidden_act": "gelu", "max_position_embeddings": 19},
+    ),
+    "roberta_untied": ("RobertaForMaskedLM", ROBERTA | UNTIED),
+    "roberta_classes": ("RobertaForSequenceClassification", ROBERTA | LABELS | {"hidden_act": "relu"}),
+    "roberta_tags": ("RobertaForTokenClassification", ROBERTA | LABELS),
+    "roberta_bare": ("RobertaModel", ROBERTA),
+    "distilbert": ("DistilBertForMaskedLM", {}),
+    "distilbert_odd": ("DistilBertForMaskedLM", ODD_DISTIL),
+    "distilbert_untied": ("DistilBertForMaskedLM", UNTIED),
+    "distilbert_classes": ("DistilBertForSequenceClassification", LABELS),
+    "distilbert_tags": ("DistilBertForTokenClassification", LABELS),
+    "distilbert_bare": ("DistilBertModel", {}),
+}
+
+
+def theirs(name: str, changes: dict[str, Any]) -> Any:
+    cls = getattr(transformers, name)
+    sizes = DISTIL if name.startswith("Distil") else BERT
+    return cls(cls.config_class(**COMMON | sizes | changes))
+
+
+def one_bias(theirs: Any) -> None:
+    """An untied head adds its projection's own bias; transformers 5 stores another one too, which it never reads."""
+    head = getattr(theirs, "lm_head", None) or getattr(getattr(theirs, "cls", None), "predictions", None)
+    if head is not None:
+        head.bias.copy_(head.decoder.bias)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_same_and_back(tmp_path: Path, case: str) -> None:
+    both = imported(theirs(*CASES[case]), tmp_path, after=one_bias)
+    for seed in range(3):
+        both.assert_same(mask=False, seed=seed)
+        both.assert_same(mask=True, seed=seed)
+    both.assert_comes_back(tmp_path / "back")
+
+
+def test_shards(tmp_path: Path) -> None:
+    both = imported(theirs("BertForMaskedLM", {}), tmp_path, max_shard_size="4KB")
+    assert len(list(both.hf.glob("model-*.safetensors"))) > 2
+    both.assert_same()
+
+
+OURS = replace(CONFIGS["bert"], embedding_dropout=0.1)
+RELU = SequenceHead(3, "first", "relu")
+GOES_OUT = {
+    "BertForMaskedLM": OURS,
+    "BertForSequenceClassification": replace(OURS, head=SequenceHead(3, "first", "tanh"), fused_qkv=True),
+    "BertForTokenClassification": replace(OURS, head=PositionHead(5)),
+    "BertModel": replace(OURS, head=VectorHead("first", "tanh"), fused_qkv=True),
+    "RobertaForMaskedLM": replace(OURS, positions=LearnedPositions(offset=1), n_token_types=1),
+    "DistilBertForMaskedLM": replace(OURS, n_token_types=0, norm_eps=1e-12, fused_qkv=True),
+    "DistilBertForSequenceClassification": replace(OURS, n_token_types=0, norm_eps=1e-12, head=RELU),
+    "DistilBertModel": replace(OURS, n_token_types=0, norm_eps=1e-12, head=VectorHead()),
+}
+
+
+@pytest.mark.parametrize("architecture", GOES_OUT)
+def test_models_of_ours_go_out(tmp_path: Path, architecture: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """`export` compares with transformers, and finds every tensor there; the automatic classes load it in silence."""
+    folder = model_directory(GOES_OUT[architecture], tmp_path / "ours")
+    said = export(folder, tmp_path / "hf").said
+    assert architecture in said[0] and " differ by " in said[-1]
+    capfd.readouterr()
+    transformers.utils.logging.disable_progress_bar()
+    auto = getattr(transformers, "AutoModel" + architecture.partition("For")[1] + architecture.partition("For")[2])
+    assert type(auto.from_pretrained(tmp_path / "hf")).__name__ == architecture
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")("to be")["input_ids"]
+    assert capfd.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (
+            replace(OURS, head=TokenHead()),
+            "BERT.*head.transform is false, and it must be true; model.head.bias is none",
+        ),
+        (replace(OURS, head=RELU), "BERT.*model.head.pooler is relu, and it must be tanh"),
+        (replace(OURS, head=SequenceHead(3, "mean", "tanh")), "BERT.*model.head.pooling is mean, and it must be first"),
+        (replace(OURS, head=SequenceHead(1, "first", "tanh", 2.5, 1.5)), r"mean is 2\.5, .*spread is 1\.5"),
+        (replace(OURS, head=VectorHead("first")), "BERT.*model.head.pooler is none, and it must be tanh"),
+        (replace(OURS, n_token_types=0), "BERT.*model.n_token_types is 0, and it must be at least 1"),
+        (
+            replace(OURS, positions=LearnedPositions(2)),
+            r"positions is learned \(offset 2\), and it must be learned \(offset 0\)",
+        ),
+        (replace(OURS, n_token_types=0, norm_eps=1e-12, head=VectorHead("first")), "DistilBERT.*must be mean"),
+    ],
+)
+def test_the_nearest_change_is_named(config: TransformerConfig, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        choose_family(replace(config, pad_id=0))

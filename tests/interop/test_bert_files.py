@@ -1,0 +1,132 @@
+"""Files of BERT as they are found: old names, buffers, tensors of other heads, options that are not read."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+transformers = pytest.importorskip("transformers")
+
+from glassformer import load  # noqa: E402
+from glassformer.config import VectorHead  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from interop.checkpoints import Both, randomise, save, tensors  # noqa: E402
+from interop.test_bert import ROBERTA, UNTIED, theirs  # noqa: E402
+
+Tensors = dict[str, Tensor]
+
+
+def saved(model: Any, place: Path, change: Callable[[Tensors], Tensors] = lambda found: found, **keys: Any) -> Path:
+    """A folder with other tensors and other keys than transformers writes."""
+    randomise(model.eval())
+    folder = save(model, place / "hf")
+    save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors", metadata={"format": "pt"})
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | keys))
+    return folder
+
+
+def taken_over(model: Any, folder: Path, place: Path, leave_out: tuple[str, ...] = ()) -> Both:
+    import_model(folder, place / "ours", leave_out, say=lambda text: None)
+    return Both(model, load(place / "ours", device="cpu"), folder, place / "ours")
+
+
+def as_in_2019(found: Tensors) -> Tensors:
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    for new, name in old.items():
+        found = {key.replace(new, name): x for key, x in found.items()}
+    return found | {"bert.embeddings.position_ids": torch.arange(24)[None]}
+
+
+def test_old_names_and_buffers(tmp_path: Path) -> None:
+    model = theirs("BertForMaskedLM", {})
+    folder = saved(model, tmp_path, as_in_2019, position_embedding_type="absolute", pooler_fc_size=768)
+    assert "bert.embeddings.LayerNorm.gamma" in tensors(folder)
+    taken_over(model, folder, tmp_path).assert_same(mask=True)
+
+
+def test_the_published_bert_needs_leave_out(tmp_path: Path) -> None:
+    """`bert-base-uncased` says that it is a masked language model, and holds the heads of its pre-training too."""
+    model = theirs("BertForPreTraining", {})
+    folder = saved(model, tmp_path, architectures=["BertForMaskedLM"])
+    with pytest.raises(UserError) as error:
+        import_model(folder, tmp_path / "ours")
+    for name in ("bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.bias"):
+        assert f"{name} has no place in this model" in str(error.value)
+    assert "--leave-out" in str(error.value)
+    assert not (tmp_path / "ours").exists()
+    ours = taken_over(model, folder, tmp_path, ("bert.pooler.*", "cls.seq_relationship.*"))
+    masked = transformers.BertForMaskedLM.from_pretrained(folder).eval()
+    Both(masked, ours.ours, folder, ours.folder).assert_same()
+
+
+def test_a_pooler_may_be_missing(tmp_path: Path) -> None:
+    model = theirs("BertModel", {})
+    folder = saved(model, tmp_path, lambda found: {name: x for name, x in found.items() if "pooler" not in name})
+    model.pooler = None
+    both = taken_over(model, folder, tmp_path)
+    assert both.network.config.head == VectorHead("mean")
+    both.assert_same(mask=True)
+    with pytest.raises(UserError, match=r"nearest is DistilBERT, .*model\.n_token_types is 2, and it must be 0"):
+        export(both.folder, tmp_path / "back")
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "bias"),
+    [
+        ("BertForMaskedLM", UNTIED, "cls.predictions.{}bias"),
+        ("RobertaForMaskedLM", UNTIED | ROBERTA, "lm_head.{}bias"),
+    ],
+)
+def test_the_bias_that_an_untied_head_does_not_read(
+    tmp_path: Path, name: str, changes: dict[str, Any], bias: str
+) -> None:
+    """It may hold anything; what is written there is the one that is read, for older versions read the two as one."""
+    unread, read = bias.format(""), bias.format("decoder.")
+    model = theirs(name, changes)
+    folder = saved(model, tmp_path)
+    assert not torch.equal(tensors(folder)[unread], tensors(folder)[read])
+    both = taken_over(model, folder, tmp_path)
+    both.assert_same()
+    export(both.folder, tmp_path / "back")
+    back = tensors(tmp_path / "back")
+    assert torch.equal(back[unread], tensors(folder)[read]) and torch.equal(back[read], tensors(folder)[read])
+
+
+CANNOT: dict[str, tuple[str, dict[str, Any], str]] = {
+    "positions": (
+        "BertForMaskedLM",
+        {"position_embedding_type": "relative_key"},
+        "position_embedding_type relative_key is not supported",
+    ),
+    "decoder": ("BertForMaskedLM", {"is_decoder": True}, "is_decoder True is not supported"),
+    "unknown": ("BertForMaskedLM", {"conv_kernel": 9}, "conv_kernel is not a known key"),
+    "activation": ("BertForMaskedLM", {"hidden_act": "quick_gelu"}, "hidden_act quick_gelu is not supported"),
+    "other_head": ("BertForMaskedLM", {"architectures": ["BertForQuestionAnswering"]}, "BertForQuestionAnswering"),
+    "several_labels": (
+        "BertForSequenceClassification",
+        {"problem_type": "multi_label_classification"},
+        "problem_type multi_label_classification is not supported",
+    ),
+    "gelu_head": ("RobertaForMaskedLM", {"hidden_act": "relu"}, r"hidden_act relu is not supported \(known: gelu\)"),
+    "too_short": ("RobertaForMaskedLM", {"max_position_embeddings": 1}, "max_len is 0 and must be at least 1"),
+    "missing": ("BertForTokenClassification", {"num_hidden_layers": 3}, "encoder.layer.2.* is missing"),
+    "shape": ("DistilBertModel", {"hidden_dim": 20}, r"lin1.weight has shape \[24, 16\] and not \[20, 16\]"),
+    "no_labels": ("BertForTokenClassification", {"id2label": {"1": "a", "7": "b"}}, "must name the labels 0, 1, 2"),
+}
+
+
+@pytest.mark.parametrize("case", CANNOT)
+def test_what_cannot_be_taken_over_is_said(tmp_path: Path, case: str) -> None:
+    name, keys, words = CANNOT[case]
+    folder = saved(theirs(name, {}), tmp_path, **keys)
+    with pytest.raises(UserError, match=words):
+        import_model(folder, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()

