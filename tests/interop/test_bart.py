@@ -122,3 +122,28 @@ def test_malformed(tmp_path: Path) -> None:
     (hf / "config.json").write_text(json.dumps(said | changes))
     with pytest.raises(UserError, match=r"extra_pos_embeddings 3 .*; static_position_embeddings .*; add_final_layer"):
         import_model(hf, tmp_path / "ours")
+
+
+def test_the_token_that_every_target_begins_with(tmp_path: Path) -> None:
+    """BART's texts stand in `<s> … </s>` on both sides, and `generate` is forced to begin so."""
+    theirs = bart().eval()
+    randomise(theirs)
+    hf = save(theirs, tmp_path / "hf")
+    file = json.loads((hf / "tokenizer.json").read_text())
+    frame = [{"SpecialToken": {"id": token, "type_id": 0}} for token in ("[BOS]", "[EOS]")]
+    single = [frame[0], {"Sequence": {"id": "A", "type_id": 0}}, frame[1]]
+    special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (("[BOS]", 2), ("[EOS]", 3))}
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}, frame[1]]
+    file["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+    (hf / "tokenizer.json").write_text(json.dumps(file))
+    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    ours = api.load(tmp_path / "ours", device="cpu")
+    export(tmp_path / "ours", tmp_path / "back")
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "back")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    texts = ["to be", "or not to be", "that is the question"]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    assert batch["input_ids"][0, :1].tolist() == [2], "the source's frame"
+    found = again.generate(**batch, num_beams=1, max_new_tokens=9)
+    assert found[:, 1].tolist() == [2, 2, 2]
+    assert tokenizer.batch_decode(found, skip_special_tokens=True) == ours.translate(texts, beam=1, max_new_tokens=9)

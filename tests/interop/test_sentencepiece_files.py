@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ sentencepiece = pytest.importorskip("sentencepiece")
 pytest.importorskip("google.protobuf")
 
 import glassformer  # noqa: E402
+from glassformer import api  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.interop.sentencepiece_files import read_pair  # noqa: E402
+from glassformer.run_config import InitConfig, TokenizerConfig  # noqa: E402
 from interop.checkpoints import randomise  # noqa: E402
 from interop.test_marian import marian  # noqa: E402
+from runs import pair_run  # noqa: E402
 
 LETTERS = "abcdefghijklmnopqrstuvwxyzäöüßéABCDE.,!?'\"0123456789日本語русскийελλά"
 DRAWN = [*LETTERS, "ﬁ", "１", "Ⅷ", "½", "\t", "\u3000", "\u00a0", "  ", "e\u0301", "🙂", "क", "\u200b", "«", "▁"]
@@ -118,6 +123,16 @@ def test_a_whole_folder_translates_alike(opus: Path, tmp_path: Path) -> None:
         expected = tokenizer.batch_decode(found, skip_special_tokens=True)
         assert ours.translate(texts, beam=beam, max_new_tokens=16) == expected
     assert torch.equal(ours.network.output.bias, theirs.final_logits_bias[0])
+    export(tmp_path / "ours", tmp_path / "back")
+    source = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    target = transformers.AutoTokenizer.from_pretrained(tmp_path / "back", subfolder="target")
+    assert source(texts)["input_ids"] == tokenizer(texts)["input_ids"]
+    assert target(texts)["input_ids"] == tokenizer(text_target=texts)["input_ids"]
+    run = pair_run(tmp_path, max_steps=2, eval_every=2)
+    run = replace(run, tokenizer=TokenizerConfig(), init=InitConfig(path=str(tmp_path / "ours")))
+    after = glassformer.load(api.train(run, tmp_path / "run").folder, device="cpu")
+    assert after.network.config.decoder_start_id == n - 1 and after.network.config.share_embeddings
+    assert after.translator.source_ids(texts[0]) == ours.translator.source_ids(texts[0])
 
 
 def test_pieces_without_an_id_are_told(opus: Path, tmp_path: Path) -> None:
