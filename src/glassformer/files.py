@@ -199,6 +199,8 @@ def holds_objects(head: bytes) -> bool:
 
     >>> holds_objects(b"\\x80\\x04K\\x01."), holds_objects("\\u20ac".encode("utf-8")), holds_objects(b"text")
     (True, False, False)
+    >>> holds_objects((640).to_bytes(8, "little") + b'{"a":')
+    False
     """
     # A safetensors file begins with the length of its header in eight bytes, which may look like a pickle's first two.
     is_safetensors = head[4:9] == b"\0\0\0\0{"

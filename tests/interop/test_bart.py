@@ -1,16 +1,24 @@
 """BART in and out: odd shapes, tied and untied, against transformers."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers")
 
 from glassformer import api  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.families.bart import fit  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.run_config import InitConfig, TokenizerConfig  # noqa: E402
-from interop.checkpoints import VOCAB, imported, tensors  # noqa: E402
+from interop.checkpoints import VOCAB, imported, randomise, save, tensors  # noqa: E402
+from interop.seq2seq import DENOISER, assert_same_searches  # noqa: E402
 from runs import pair_run  # noqa: E402
 
 CASES: dict[str, dict[str, Any]] = {
@@ -52,3 +60,90 @@ def test_training_goes_on_from_its_own_start(tmp_path: Path) -> None:
     after = api.load(outcome.folder)
     assert after.network.config.decoder_start_id == both.network.config.decoder_start_id == 3
     assert after.tokenizer.bos_id == 2, "a new model would start from it"
+
+
+def test_searches(tmp_path: Path) -> None:
+    assert_same_searches(imported(bart(), tmp_path))
+
+
+def test_a_bare_network(tmp_path: Path) -> None:
+    """`facebook/bart-base` is such a file: no prefix, no bias, each repeat of the table."""
+    theirs = bart("BartModel").eval()
+    randomise(theirs)
+    hf = save(theirs, tmp_path / "hf")
+    stored = load_file(hf / "model.safetensors")
+    repeats = {f"{stack}.embed_tokens.weight": stored["shared.weight"].clone() for stack in ("encoder", "decoder")}
+    save_file(stored | repeats, hf / "model.safetensors", {"format": "pt"})
+    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    whole = transformers.BartForConditionalGeneration.from_pretrained(hf).eval()
+    export(tmp_path / "ours", tmp_path / "back")
+    after = tensors(tmp_path / "back")
+    assert not after.pop("final_logits_bias").any()
+    assert all(torch.equal(x, whole.state_dict()[name]) for name, x in after.items())
+    repeats["decoder.embed_tokens.weight"][0, 0] += 1
+    save_file(stored | repeats, hf / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"decoder\.embed_tokens\.weight must be model\.shared\.weight once more"):
+        import_model(hf, tmp_path / "other")
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_ours_loads(tmp_path: Path, fused: bool, tied: bool) -> None:
+    model = replace(DENOISER, fused_qkv=fused, share_embeddings=tied, tie_output=tied)
+    outcome = api.train(pair_run(tmp_path, model=model, max_steps=2, eval_every=2), tmp_path / "run")
+    exported = export(outcome.folder, tmp_path / "hf")
+    assert "BART (BartForConditionalGeneration)" in exported.said[0] and "loaded with transformers" in exported.said[-1]
+    theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
+    assert (theirs.lm_head.weight is theirs.model.shared.weight) == tied
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"share_embeddings": False}, "model.share_embeddings is false, and it must be true"),
+        ({"embedding_norm": False}, "model.embedding_norm is false, and it must be true"),
+        ({"source_max_len": 9}, "model.source_max_len is 9, and it must be 0 or 40"),
+        ({"norm_eps": 1e-6}, "model.norm_eps is 1e-06, and it must be 1e-05"),
+    ],
+)
+def test_what_does_not_fit(changes: dict[str, Any], words: str) -> None:
+    config = replace(DENOISER, vocab_size=9, decoder_start_id=2)
+    assert fit(config) == []
+    assert words in fit(replace(config, **changes))
+
+
+def test_malformed(tmp_path: Path) -> None:
+    hf = save(bart(), tmp_path / "hf")
+    said = json.loads((hf / "config.json").read_text())
+    (hf / "config.json").write_text(json.dumps(said | {"architectures": ["BartForSequenceClassification"]}))
+    with pytest.raises(UserError, match="of BART BartForConditionalGeneration, BartModel are read here"):
+        import_model(hf, tmp_path / "ours")
+    changes = {"static_position_embeddings": True, "add_final_layer_norm": True, "extra_pos_embeddings": 3}
+    (hf / "config.json").write_text(json.dumps(said | changes))
+    with pytest.raises(UserError, match=r"extra_pos_embeddings 3 .*; static_position_embeddings .*; add_final_layer"):
+        import_model(hf, tmp_path / "ours")
+
+
+def test_the_token_that_every_target_begins_with(tmp_path: Path) -> None:
+    """BART's texts stand in `<s> … </s>` on both sides, and `generate` is forced to begin so."""
+    theirs = bart().eval()
+    randomise(theirs)
+    hf = save(theirs, tmp_path / "hf")
+    file = json.loads((hf / "tokenizer.json").read_text())
+    frame = [{"SpecialToken": {"id": token, "type_id": 0}} for token in ("[BOS]", "[EOS]")]
+    single = [frame[0], {"Sequence": {"id": "A", "type_id": 0}}, frame[1]]
+    special = {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in (("[BOS]", 2), ("[EOS]", 3))}
+    pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}, frame[1]]
+    file["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
+    (hf / "tokenizer.json").write_text(json.dumps(file))
+    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    ours = api.load(tmp_path / "ours", device="cpu")
+    export(tmp_path / "ours", tmp_path / "back")
+    again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "back")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
+    texts = ["to be", "or not to be", "that is the question"]
+    batch = tokenizer(texts, return_tensors="pt", padding=True)
+    assert batch["input_ids"][0, :1].tolist() == [2], "the source's frame"
+    found = again.generate(**batch, num_beams=1, max_new_tokens=9)
+    assert found[:, 1].tolist() == [2, 2, 2]
+    assert tokenizer.batch_decode(found, skip_special_tokens=True) == ours.translate(texts, beam=1, max_new_tokens=9)

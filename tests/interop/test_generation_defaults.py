@@ -9,13 +9,15 @@ import pytest
 from configs import GPT, PAPER
 from glassformer.interop.generation import read_generation, write_generation
 from glassformer.run_config import BeamConfig, GenerationConfig
+from glassformer.tokenization.tokenizer import Tokenizer
 
+TOKENIZER = Tokenizer.train(["to be"], vocab_size=0, flavour="char")
 SPECIAL = {"pad_id": 0, "bos_id": 2, "eos_id": 3}
 
 
 def read(said: dict[str, Any], config: Any = GPT) -> tuple[Any, list[str]]:
     told: list[str] = []
-    return read_generation(said, config, "generation_config.json", told.append), told
+    return read_generation(said, config, TOKENIZER, "generation_config.json", told.append), told
 
 
 def test_sampling_is_taken_over() -> None:
@@ -50,21 +52,26 @@ def test_beam_is_taken_over() -> None:
     ],
 )
 def test_sampling_there_and_back(generation: GenerationConfig) -> None:
-    written = json.loads(json.dumps(write_generation(replace(GPT, **SPECIAL), generation)))  # type: ignore[arg-type]
+    written = json.loads(json.dumps(write_generation(replace(GPT, **SPECIAL), generation, TOKENIZER)))  # type: ignore[arg-type]
     assert (written["pad_token_id"], written["bos_token_id"], written["eos_token_id"]) == (0, 2, 3)
     assert read(written)[0] == generation
 
 
 def test_greedy_goes_out_as_greedy() -> None:
-    written = write_generation(GPT, GenerationConfig(temperature=0.0))
+    written = write_generation(GPT, GenerationConfig(temperature=0.0), TOKENIZER)
     assert written == {"max_new_tokens": 256, "do_sample": False}
 
 
 def test_beam_there_and_back() -> None:
     beam = BeamConfig(4, 0.6, "average", "leave", max_new_tokens=20)
-    written = write_generation(PAPER, beam)
+    written = write_generation(PAPER, beam, TOKENIZER)
     assert written["early_stopping"] == "never"
-    assert read(written, PAPER)[0] == beam
+    assert read(written, PAPER) == (beam, [])
+    special = [TOKENIZER.vocab[token] for token in TOKENIZER.special_tokens if token != "[EOS]"]
+    assert written["suppress_tokens"] == [*special, *range(TOKENIZER.vocab_size, PAPER.vocab_size)], "no text is theirs"
+    _, told = read({"suppress_tokens": [TOKENIZER.vocab["b"]], "bad_words_ids": [[0]]}, PAPER)
+    assert len(told) == 2 and "suppress_tokens" in told[1], "a letter is not to be written, and padding is not known"
+    assert read({"bad_words_ids": [[0]]}, replace(PAPER, pad_id=0))[1] == []
 
 
 def test_transformers_takes_them_without_a_warning() -> None:
@@ -75,4 +82,4 @@ def test_transformers_takes_them_without_a_warning() -> None:
         (PAPER, BeamConfig(beam=1)),
         (PAPER, BeamConfig(beam=4)),
     ):
-        transformers.GenerationConfig(**write_generation(config, generation)).validate(strict=True)
+        transformers.GenerationConfig(**write_generation(config, generation, TOKENIZER)).validate(strict=True)

@@ -1,13 +1,28 @@
 """Marian in and out: one vocabulary and two, and the original Transformer of ours as Marian."""
 
+import json
+import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers")
 
-from interop.checkpoints import VOCAB, imported  # noqa: E402
+import glassformer  # noqa: E402
+from glassformer import api  # noqa: E402
+from glassformer.config import SinusoidalPositions, TokenHead, TransformerConfig  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.families.marian import fit  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.nn.positions import sinusoid  # noqa: E402
+from interop.checkpoints import VOCAB, imported, save, tensors  # noqa: E402
+from interop.seq2seq import PAPER, assert_same_searches, lines_of  # noqa: E402
+from runs import pair_run  # noqa: E402
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -42,3 +57,116 @@ def test_same_and_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None
     both = imported(theirs, tmp_path)
     both.assert_same(mask, seed)
     both.assert_comes_back(tmp_path / "back")
+
+
+@pytest.mark.parametrize("case", ["plain", "two_vocabularies"])
+def test_searches(tmp_path: Path, case: str) -> None:
+    assert_same_searches(imported(marian(**CASES[case]), tmp_path))
+
+
+def test_shards_and_a_table_that_is_not_read(tmp_path: Path) -> None:
+    both = imported(marian(tie_word_embeddings=False), tmp_path, max_shard_size="4KB")
+    assert len(list(both.hf.glob("model-*.safetensors"))) > 2
+    both.assert_same()
+    export(both.folder, tmp_path / "back")
+    before, after = tensors(both.hf), tensors(tmp_path / "back")
+    assert before.keys() - after.keys() == {"model.shared.weight"}, "which only a tied model reads"
+    assert all(torch.equal(x, before[name]) for name, x in after.items())
+
+
+OURS: dict[str, TransformerConfig] = {
+    "paper": PAPER,
+    "fused": replace(PAPER, fused_qkv=True, activation="gelu_tanh", source_max_len=50),
+    "halves": replace(PAPER, positions=SinusoidalPositions("halves"), head=TokenHead(bias="constant")),
+    "learned_bias": replace(PAPER, head=TokenHead(bias="learned"), scale_embeddings=False),
+    "apart": replace(PAPER, share_embeddings=False),
+    "untied": replace(PAPER, share_embeddings=False, tie_output=False),
+}
+
+
+@pytest.mark.parametrize("name", OURS)
+def test_ours_loads_and_writes_the_same(tmp_path: Path, name: str) -> None:
+    """Trained a little, so that texts differ; `apart` and `untied` with a vocabulary for each side."""
+    separate = not OURS[name].share_embeddings
+    run = pair_run(tmp_path, model=OURS[name], separate=separate, max_steps=15, eval_every=15)
+    outcome = api.train(run, tmp_path / "run")
+    exported = export(outcome.folder, tmp_path / "hf")
+    assert "Marian (MarianMTModel)" in exported.said[0] and "loaded with transformers" in exported.said[-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf")
+        source = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+        target = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf", subfolder="target" if separate else "")
+    ours = glassformer.load(outcome.folder, device="cpu")
+    texts, targets = lines_of(tmp_path / "train.en"), lines_of(tmp_path / "train.de")
+    assert source(texts)["input_ids"] == [ours.translator.source_ids(text) for text in texts]
+    given = target(targets, add_special_tokens=False)["input_ids"]
+    assert given == ours.tokenizer.encode_batch(targets)
+    batch = source(texts, return_tensors="pt", padding=True)
+    for beam in (1, 4):
+        search: dict[str, Any] = {"num_beams": beam, "max_new_tokens": 10}
+        search |= {"early_stopping": "never"} if beam > 1 else {}
+        found = target.batch_decode(theirs.generate(**batch, **search), skip_special_tokens=True)
+        settings = {"beam": beam, "max_new_tokens": 10, "normalisation": "average", "finished": "leave"}
+        assert ours.translate(texts, **settings) == found
+    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    again = glassformer.load(tmp_path / "again", device="cpu")
+    assert again.translate(texts, beam=1) == ours.translate(texts, beam=1)
+
+
+def test_positions_in_old_files(tmp_path: Path) -> None:
+    theirs = marian()
+    hf = save(theirs, tmp_path / "hf")
+    file = hf / "model.safetensors"
+    stored, table = load_file(file), sinusoid(torch.arange(24), 16, "halves")
+    names = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
+    save_file(stored | {name: table.half() for name in names[:1]} | {names[1]: table.clone()}, file, {"format": "pt"})
+    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    save_file(stored | {names[0]: sinusoid(torch.arange(24), 16, "interleaved")}, file, {"format": "pt"})
+    with pytest.raises(UserError, match=r"encoder\.embed_positions\.weight holds other numbers than its config\.json"):
+        import_model(hf, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"decoder_vocab_size": 300}, "decoder_vocab_size is 300 and vocab_size 290, and one table is shared"),
+        ({"normalize_before": True}, "normalize_before True is not supported"),
+        ({"normalize_embedding": True}, "normalize_embedding True is not supported"),
+        ({"activation_function": "quick_gelu"}, "activation_function quick_gelu is not supported"),
+        ({"n_hashes": 3}, "n_hashes is not a known key"),
+        ({"d_model": 18}, "has shape"),
+        ({"encoder_layers": 1}, r"model\.encoder\.layers\.1\.\S+ has no place in this model"),
+        ({"decoder_layers": 3}, r"model\.decoder\.layers\.2\.\S+ is missing"),
+    ],
+)
+def test_malformed(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    hf = save(marian(encoder_attention_heads=2, decoder_attention_heads=2), tmp_path / "hf")
+    config = json.loads((hf / "config.json").read_text())
+    (hf / "config.json").write_text(json.dumps(config | changes))
+    with pytest.raises(UserError, match=words):
+        import_model(hf, tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"norm_order": "pre"}, "model.norm_order is pre, and it must be post"),
+        ({"final_norm": True}, "model.final_norm is true, and it must be false"),
+        ({"norm": "rmsnorm"}, "model.norm is rmsnorm, and it must be layernorm"),
+        ({"tie_output": False}, "model.share_embeddings is true, and tie_output must be true with it"),
+        ({"gated_ff": True}, "model.gated_ff is true, and it must be false"),
+        ({"decoder_start_id": None}, "model.decoder_start_id is not known"),
+        ({"head": TokenHead(transform=True)}, "model.head must give logits of tokens without a transform"),
+        (
+            {"share_embeddings": False, "source_vocab_size": 3, "pad_id": 4},
+            "model.pad_id is no id of the source's vocabulary, and both have one padding",
+        ),
+    ],
+)
+def test_what_does_not_fit(changes: dict[str, Any], words: str) -> None:
+    config = replace(PAPER, vocab_size=9, decoder_start_id=2)
+    assert fit(config) == []
+    assert words in fit(replace(config, **changes))

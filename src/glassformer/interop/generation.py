@@ -5,8 +5,10 @@ from typing import Any
 
 from glassformer.config import TransformerConfig
 from glassformer.errors import shown
+from glassformer.inference.decode import never_written
 from glassformer.run_config import BeamConfig, GenerationConfig
 from glassformer.settings import from_dict
+from glassformer.tokenization.tokenizer import Tokenizer
 
 SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Keys that have the same name and meaning on both sides, where text is drawn."""
@@ -36,7 +38,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 def read_generation(
-    said: Mapping[str, Any], config: TransformerConfig, where: str, say: Callable[[str], None]
+    said: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer, where: str, say: Callable[[str], None]
 ) -> GenerationConfig | BeamConfig:
     """Their defaults in our words; what has none is told to `say`.
 
@@ -52,6 +54,11 @@ def read_generation(
         if said.get("do_sample") is True:
             found = {key: said[key] for key in SAMPLING if key in said}
         left = NEUTRAL.keys() - (found.keys() if found else ())
+    never = never_written(tokenizer, config.vocab_size)
+    if set(said.get("suppress_tokens", ())) <= set(never):
+        said.pop("suppress_tokens", None)
+    if said.get("bad_words_ids") == [[config.pad_id]] and config.pad_id in never:
+        del said["bad_words_ids"]
     for key in sorted(left & said.keys()):
         if said[key] not in NEUTRAL[key]:
             say(f"not taken over from the defaults of generation: {key} = {shown(str(said[key]))}")
@@ -68,7 +75,9 @@ def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
     return {key: float(value) if key in floats and type(value) is int else value for key, value in found.items()}
 
 
-def write_generation(config: TransformerConfig, generation: GenerationConfig | BeamConfig) -> dict[str, Any]:
+def write_generation(
+    config: TransformerConfig, generation: GenerationConfig | BeamConfig, tokenizer: Tokenizer
+) -> dict[str, Any]:
     """Ours as `generation_config.json`.
 
     Their beam search is ours with `finished = "leave"`, where theirs has `early_stopping` "never", and divides by
@@ -79,6 +88,7 @@ def write_generation(config: TransformerConfig, generation: GenerationConfig | B
     if isinstance(generation, BeamConfig):
         penalty = generation.length_penalty if generation.normalisation == "average" else 1.0
         found |= {"num_beams": generation.beam, "max_new_tokens": generation.max_new_tokens}
+        found |= _around_targets(config, tokenizer)
         if generation.beam > 1:  # without a beam, transformers warns of the two
             found |= {"length_penalty": penalty, "early_stopping": "never"}
         return found
@@ -87,6 +97,14 @@ def write_generation(config: TransformerConfig, generation: GenerationConfig | B
         return found | {"do_sample": False}
     shape = {key: getattr(generation, key) for key in SAMPLING[1:]}
     return found | {"do_sample": True} | shape
+
+
+def _around_targets(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    """What every target begins with (BART's `<s>`), and the ids that stand for no text, which ours never writes."""
+    before = tokenizer.frames.target.before
+    never = [i for i in never_written(tokenizer, config.vocab_size) if i not in (*before, config.eos_id)]
+    forced = {"forced_bos_token_id": before[0]} if len(before) == 1 else {}
+    return forced | ({"suppress_tokens": never} if never else {})
 
 
 _IDS = ("pad_id", "bos_id", "eos_id", "decoder_start_id")

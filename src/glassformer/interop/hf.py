@@ -39,7 +39,8 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     weights = to_theirs(family, config, own)
     files.write_json(folder / CONFIG, their_config(family, config, stored.labels))
     if isinstance(config.head, TokenHead) and config.decoder is not None:
-        generation = {"transformers_version": WRITTEN_FOR} | write_generation(config, stored.generation)
+        generation = write_generation(config, stored.generation, stored.tokenizer)
+        generation = {"transformers_version": WRITTEN_FOR} | generation
         files.write_json(folder / GENERATION, generation)
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)

@@ -64,18 +64,18 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder)
     config, labels = read_config(folder, family, architecture)
-    tokenizer = tokenizer_files.read_tokenizer(folder)
+    tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(folder, say)
     config = _with_special_ids(config, folder, tokenizer, say)
-    if tokenizer.vocab_size > config.vocab_size:
-        raise UserError(
-            f"{folder.path}: its tokenizer has {tokenizer.vocab_size:,} tokens and its model {config.vocab_size:,}"
-        )
+    n_source_rows = config.source_vocab_size or config.vocab_size
+    for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
+        if one.vocab_size > n_rows:
+            raise UserError(f"{folder.path}: its tokenizer has {one.vocab_size:,} tokens and its model {n_rows:,}")
     weights = read_weights(folder, family, config, leave_out)
     said = folder.config | folder.table(GENERATION)
-    generation = read_generation(said, config, str(folder.path / GENERATION), say)
+    generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
     run = _run(out.resolve().name, family, config, generation, labels, len(sentinel_ids(tokenizer)))
     with files.new_folder(out) as new:
-        write_model_files(new, weights, tokenizer, run, None, labels)
+        write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
         Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
     return Imported(family.name, architecture, run, sum(x.numel() for x in weights.values()))
 

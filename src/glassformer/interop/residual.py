@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer.config import SinusoidalPositions, TransformerConfig
+from glassformer.interop.recast import Recast, Weights
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 NORMS = ("attn_norm", "ff_norm", "out_norm", "final_norm", "embeddings.norm", "transform.norm")
@@ -73,11 +74,9 @@ def halves_order(d_model: int) -> Tensor:
     return torch.arange(d_model).view(-1, 2).T.flatten()
 
 
-def with_halves(
-    config: TransformerConfig, weights: Mapping[str, Tensor]
-) -> tuple[TransformerConfig, dict[str, Tensor]]:
+def with_halves(config: TransformerConfig, weights: Weights) -> Recast:
     """The same model with all sines before all cosines, where they stand side by side."""
     if config.positions != SinusoidalPositions("interleaved"):
-        return config, dict(weights)
+        return config, weights
     halves = replace(config, positions=SinusoidalPositions("halves"))
     return halves, permute_residual(weights, config, halves_order(config.d_model))

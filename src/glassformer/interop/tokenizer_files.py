@@ -1,11 +1,14 @@
 """Tokenizer files of transformers' folders: taken over, and written so that `AutoTokenizer` reads what we mean."""
 
 import json
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from glassformer import files
 from glassformer.errors import UserError
+from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import Seq2SeqConfig
@@ -19,8 +22,22 @@ ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """What a special token can be for; their files say `pad_token`."""
 
 
-def read_tokenizer(folder: HFFolder) -> Tokenizer:
-    """The tokenizer of a folder, with what its special tokens are for; `UserError` where it cannot be read."""
+def read_tokenizers(folder: HFFolder, say: Callable[[str], None]) -> tuple[Tokenizer, Tokenizer | None]:
+    """The tokenizer of a folder and that of its source, where it has its own; `UserError` where one cannot be read.
+
+    Their files are those of SentencePiece for each side, or `tokenizer.json`, of the source where the subfolder
+    `target` holds another.
+    """
+    if (folder.path / sentencepiece_files.SOURCE).is_file():
+        target, source = sentencepiece_files.read_pair(folder.path, roles(folder), say)
+        return target, None if source.fingerprint == target.fingerprint else source
+    tokenizer = _read_tokenizer(folder)
+    if not (folder.path / TARGET / TOKENIZER).is_file():
+        return tokenizer, None
+    return _read_tokenizer(replace(folder, path=folder.path / TARGET)), tokenizer
+
+
+def _read_tokenizer(folder: HFFolder) -> Tokenizer:
     path = folder.path / TOKENIZER
     if not path.is_file():
         raise UserError(f"{folder.path} has no {TOKENIZER}{_why_not(folder.path)}")

@@ -33,7 +33,7 @@ def read(given: Given, architecture: str) -> TransformerConfig:
     return replace(
         bart.read_common(given),
         vocab_size=n_target,
-        source_vocab_size=0 if n_source == n_target else n_source,
+        source_vocab_size=0 if share or n_source == n_target else n_source,
         share_embeddings=share and tied,
         tie_output=tied,
         positions=SinusoidalPositions("halves"),

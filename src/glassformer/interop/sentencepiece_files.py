@@ -1,0 +1,151 @@
+"""SentencePiece's own files, as OPUS-MT's folders have them: a model a side, and one table of ids, `vocab.json`.
+
+Each side becomes a Unigram tokenizer over the ids of that table. What stands in the table and is no piece of the side
+gets a spelling that no text has, so that text is cut as the side's own model does it. Characters that the model does
+not know at all are the exception: a run of them is looked up in the table as it stands. (Where the table has its
+parts and not the whole run, transformers gives one unknown token, and here the parts are found.)
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from glassformer import files
+from glassformer.errors import UserError
+from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES
+from glassformer.tokenization.tokenizer import Tokenizer
+
+SOURCE, TARGET = "source.spm", "target.spm"
+VOCAB, TARGET_VOCAB = "vocab.json", "target_vocab.json"
+USUAL = {"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}
+NORMAL, USER_DEFINED, UNIGRAM = 1, 4, 1
+SPACE = "▁"
+NOWHERE = " "
+"""Begins what no text spells: spaces become `▁` before pieces are looked for."""
+
+
+def read_pair(folder: Path, roles: Mapping[str, str], say: Callable[[str], None]) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of target and source; `say` is told of pieces that the table of ids lacks.
+
+    `UserError` without the package `sentencepiece`, and for a model that no tokenizer of ours cuts like.
+    """
+    roles = USUAL | {role: token for role, token in roles.items() if role in USUAL}
+    vocab = _vocab(folder / VOCAB)
+    of_target = _vocab(folder / TARGET_VOCAB) if (folder / TARGET_VOCAB).is_file() else vocab
+    sides = ((folder / TARGET, of_target), (folder / SOURCE, vocab))
+    target, source = (_tokenizer(path, table, roles, say) for path, table in sides)
+    return target, source
+
+
+def _tokenizer(path: Path, vocab: Mapping[str, int], roles: Mapping[str, str], say: Callable[[str], None]) -> Tokenizer:
+    model = _parsed(path)
+    if problem := _problem(model):
+        raise UserError(f"{path} cannot be taken over: {problem}")
+    scores = {piece.piece: piece.score for piece in model.pieces if piece.type == NORMAL}
+    if missing := sorted(scores.keys() - vocab.keys()):
+        say(
+            f"{path.name}: {len(missing)} of {len(scores)} pieces have no id, such as {missing[0]!r}: a text that has "
+            "them is cut into others, where transformers makes one unknown token of each"
+        )
+    try:
+        return Tokenizer.imported(json.dumps(_description(model, scores, vocab, roles)), roles)
+    except UserError as error:
+        raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
+
+
+def _description(
+    model: Any, scores: Mapping[str, float], vocab: Mapping[str, int], roles: Mapping[str, str]
+) -> dict[str, Any]:
+    """The side's `tokenizer.json`."""
+    lowest = min(scores.values())  # what an unknown character costs is measured from here
+    codes = [token for token in vocab if token.startswith(">>") and token.endswith("<<")]
+    characters = {SPACE}.union(*scores)
+    known = {*scores, *roles.values(), *codes, *(piece for piece in vocab if characters.isdisjoint(piece))}
+    pieces = [[piece if piece in known else NOWHERE + piece, scores.get(piece, lowest)] for piece in vocab]
+    normalizers: list[dict[str, Any]] = []
+    rule = model.normalizer_spec
+    if rule.precompiled_charsmap:
+        charsmap = base64.b64encode(rule.precompiled_charsmap).decode()
+        normalizers.append({"type": "Precompiled", "precompiled_charsmap": charsmap})
+    if rule.remove_extra_whitespaces:
+        normalizers.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+        normalizers.append({"type": "Strip", "strip_left": True, "strip_right": True})
+    spaces = {"replacement": SPACE, "prepend_scheme": "always" if rule.add_dummy_prefix else "never", "split": True}
+    eos = roles["eos"]
+    end = {"SpecialToken": {"id": eos, "type_id": 0}}
+    return {
+        "version": "1.0",
+        "added_tokens": [
+            *(_added(token, vocab[token], special=True) for token in roles.values()),
+            *(_added(token, vocab[token], special=False) for token in codes),
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": normalizers},
+        "pre_tokenizer": {"type": "Metaspace", **spaces},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 0}}, end],
+            "special_tokens": {eos: {"id": eos, "ids": [vocab[eos]], "tokens": [eos]}},
+        },
+        "decoder": {
+            "type": "Sequence",
+            "decoders": [
+                {"type": "Replace", "pattern": {"String": NOWHERE}, "content": ""},
+                {"type": "Metaspace", **spaces},
+            ],
+        },
+        "model": {"type": "Unigram", "unk_id": vocab[roles["unk"]], "vocab": pieces, "byte_fallback": False},
+    }
+
+
+def _added(token: str, token_id: int, special: bool) -> dict[str, Any]:
+    flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
+    return {"id": token_id, "content": token, **flags, "special": special}
+
+
+def _problem(model: Any) -> str | None:
+    """Why a model cuts text in a way that a Unigram tokenizer of the `tokenizers` library cannot."""
+    if model.trainer_spec.model_type != UNIGRAM:
+        return "its model is no Unigram"
+    if any(piece.type == USER_DEFINED for piece in model.pieces):
+        return "it has pieces that were defined by hand (user_defined_symbols)"
+    if model.trainer_spec.byte_fallback:
+        return "it spells unknown characters in bytes (byte_fallback)"
+    if model.trainer_spec.treat_whitespace_as_suffix or not model.trainer_spec.split_by_whitespace:
+        return "its spaces do not begin words (treat_whitespace_as_suffix, or no split_by_whitespace)"
+    if not model.normalizer_spec.escape_whitespaces:
+        return "it does not write spaces as ▁ (escape_whitespaces)"
+    return None if any(piece.type == NORMAL for piece in model.pieces) else "it has no pieces"
+
+
+def _parsed(path: Path) -> Any:
+    try:
+        messages: Any = import_module("sentencepiece.sentencepiece_model_pb2")
+    except ImportError as error:
+        raise UserError(
+            f"{path} is a file of SentencePiece, and reading it needs {error.name}: pip install sentencepiece protobuf"
+        ) from None
+    if not path.is_file():
+        raise UserError(f"{path.parent} has no {path.name}, which belongs to its tokenizers")
+    if path.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise UserError(f"{path} has {path.stat().st_size:,} bytes, more than {MAX_TOKENIZER_BYTES:,}")
+    model = messages.ModelProto()
+    try:
+        model.ParseFromString(path.read_bytes())
+    except Exception as error:  # protobuf's own error, whose place depends on its version
+        raise UserError(f"{path} is no model of SentencePiece, or it is damaged ({error!s:.100})") from error
+    return model
+
+
+def _vocab(path: Path) -> dict[str, int]:
+    """Token → id, in the order of the ids."""
+    if not path.is_file():
+        raise UserError(f"{path.parent} has no {path.name}, which gives its pieces their ids")
+    vocab = files.read_json(path)
+    ids = sorted(vocab.values(), key=str) if isinstance(vocab, dict) else []
+    if not ids or not all(type(i) is int for i in ids) or sorted(ids) != list(range(len(ids))):
+        raise UserError(f"{path} must give its tokens the ids 0, 1, 2 …")
+    return dict(sorted(vocab.items(), key=lambda item: item[1]))
