@@ -157,7 +157,12 @@ def _compare_translator(model: Any, config: TransformerConfig, network: Transfor
     theirs = torch.tensor([x for one in scored for x in one.log_probs])
     difference = _require_close(theirs, torch.tensor([x for one in ours for x in one.token_log_probs]), "log p")
     found = model.translate_batch(
-        read, beam_size=1, max_decoding_length=min(N_TOKENS, config.max_len), return_end_token=True, max_input_length=0
+        read,
+        beam_size=1,
+        min_decoding_length=0,  # by default, it writes no empty target
+        max_decoding_length=min(N_TOKENS, config.max_len),
+        return_end_token=True,
+        max_input_length=0,
     )
     for row, one in zip(sources, found, strict=True):
         new = [ids[name] for name in one.hypotheses[0]]

@@ -25,8 +25,10 @@ from glassformer.nn.positions import RelativeBias, Rotary, rotary_frequencies
 
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 """Ours → CTranslate2's names."""
-ANYWHERE = ("sinusoidal", "learned", "relative", "none")
-IN_A_DECODER = (*ANYWHERE, "rotary", "alibi")
+IN_AN_ENCODER = ("sinusoidal", "learned", "none", "relative")
+IN_A_DECODER = ("sinusoidal", "learned", "none", "rotary", "alibi")
+"""Positions that it computes. (A prompt read at once gets wrong relative biases in a decoder alone; with an encoder,
+targets are read token by token.)"""
 
 
 def misfits(config: TransformerConfig) -> list[str]:
@@ -37,7 +39,7 @@ def misfits(config: TransformerConfig) -> list[str]:
             fit.stack(name, True, "n_kv_heads", "d_head")
         else:
             fit.holds(name)
-    known = IN_A_DECODER if config.encoder is None else ANYWHERE
+    known = IN_A_DECODER if config.encoder is None else IN_AN_ENCODER
     positions = config.positions
     fit.check("positions", positions.kind in known, f"model.positions is {positions.kind}, not {' or '.join(known)}")
     if isinstance(positions, RotaryPositions):
