@@ -1,7 +1,7 @@
 """Checkpoints of transformers, tiny and random, beside ours: what every family's tests ask for."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +9,17 @@ import torch
 from torch import Tensor, nn
 
 import glassformer
+from glassformer import files
 from glassformer.interop.directory import HFFolder
 from glassformer.interop.export import export
 from glassformer.interop.importing import import_model
 from glassformer.model import Model
+from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
+from glassformer.recurrent_config import ModelConfig
+from glassformer.run_config import Run
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer
 
 TEXT = "to be, or not to be: that is the question. Ist es edler im Gemüt? 1601 "
@@ -133,3 +139,19 @@ def imported(theirs: Any, place: Path, tokenizer: Tokenizer | None = None, **sha
     hf, folder = save(theirs, place / "hf", tokenizer, **shards), place / "ours"
     import_model(hf, folder, say=lambda text: None)
     return Both(theirs, glassformer.load(folder, device="cpu"), hf, folder)
+
+
+def model_directory(config: ModelConfig, folder: Path, **changes: Any) -> Path:
+    """A model of ours with random weights, as training leaves one; `changes` are of its run."""
+    tokenizer = tiny_tokenizer()
+    ids = {f"{role}_id": getattr(tokenizer, f"{role}_id") for role in ("pad", "unk", "bos", "eos", "mask")}
+    config = replace(config, vocab_size=VOCAB, **ids)
+    run = Run(name=folder.name, model=config, **changes)
+    labels = tuple(f"label{i}" for i in range(getattr(getattr(config, "head", None), "n_labels", 0)))
+    torch.manual_seed(0)
+    network = build_model(config)
+    randomise(network)
+    with files.new_folder(folder) as new:
+        write_model_files(new, weights_of(network), tokenizer, run, None, labels)
+        Manifest.of(new, "model", 0, [path.name for path in new.iterdir()]).write(new)
+    return folder

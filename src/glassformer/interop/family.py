@@ -7,6 +7,7 @@ from typing import Any
 from glassformer.config import Stack, TransformerConfig
 from glassformer.interop.given import Given
 from glassformer.interop.keymap import Key, Line, keys, line
+from glassformer.interop.recast import Recast, Weights, as_it_is
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 
@@ -34,6 +35,8 @@ class Family:
     """What stands before the names of the network without its head; the files of a bare network may lack it."""
     bare: frozenset[str] = frozenset()
     """Architectures without a head, whose files are written without the prefix."""
+    recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
+    """A model of ours that fits → an equal one of the table."""
     repeats: Mapping[str, str] = field(default_factory=dict)
     """Names under which a file may hold another of its tensors once more, where it is tied."""
     derived: tuple[str, ...] = ()

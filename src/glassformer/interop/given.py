@@ -1,6 +1,6 @@
 """What somebody else's `config.json` says: every key is taken, or known to change nothing; the rest is an error."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
 
 from glassformer.errors import UserError, shown
@@ -49,8 +49,10 @@ ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "si
 class Given:
     """A `config.json`, read key by key; `done` raises one `UserError` that lists all that does not fit."""
 
-    def __init__(self, table: Mapping[str, Any], where: str) -> None:
+    def __init__(self, table: Mapping[str, Any], where: str, tensors: Collection[str] = ()) -> None:
         self.table, self.where = table, where
+        self.tensors = tensors
+        """Names of the weights beside it, for what the configuration leaves to them."""
         self._seen: set[str] = set()
         self._problems: list[str] = []
 
@@ -104,12 +106,15 @@ class Given:
 
     def done(self) -> None:
         """`UserError` when a key was not understood, or a value is not supported."""
+        if problems := self.problems():
+            more = f" … and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
+            raise UserError(f"{self.where} cannot be taken over exactly: {'; '.join(problems[:MAX_LISTED])}{more}")
+
+    def problems(self) -> list[str]:
+        """All that does not fit, keys that nobody asked for included."""
         for key, allowed in ONLY.items():
             if key not in self._seen:
                 self.only(key, *allowed)
         unknown = [key for key, value in self.table.items() if value is not None]
         unknown = [key for key in unknown if key not in self._seen | SAYS_NOTHING]
-        problems = self._problems + [f"{shown(key)} is not a known key" for key in unknown]
-        if problems:
-            more = f" … and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
-            raise UserError(f"{self.where} cannot be taken over exactly: {'; '.join(problems[:MAX_LISTED])}{more}")
+        return self._problems + [f"{shown(key)} is not a known key" for key in unknown]

@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,8 +33,9 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
         raise UserError("transformers has no recurrent encoder-decoder: this model stays in our own format")
     family = choose_family(config)
+    config, own = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
-    weights = to_theirs(family, config, weights_of(network))
+    weights = to_theirs(family, config, own)
     files.write_json(folder / CONFIG, their_config(family, config, stored.labels))
     if config.head.kind == "tokens":
         generation = {"transformers_version": WRITTEN_FOR} | write_generation(config, stored.generation)
@@ -41,7 +43,9 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)
     said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
-    compare_weights(folder, family, config, network)
+    if config != stored.config:
+        said.append("as an equal model that the family can hold, of another configuration")
+    compare_weights(folder, weights)
     said.append("read back: every tensor is the one that was written")
     difference = compare_with_transformers(folder, architecture, network)
     if difference is None:
@@ -90,14 +94,13 @@ def their_config(family: Family, config: TransformerConfig, labels: tuple[str, .
     return common | family.write(config)
 
 
-def compare_weights(folder: Path, family: Family, config: TransformerConfig, network: Transformer) -> None:
-    """`UserError` unless the folder, read as an import reads it, gives the same configuration and every tensor back."""
+def compare_weights(folder: Path, ours: Mapping[str, Tensor]) -> None:
+    """`UserError` unless the folder, read as an import reads it, gives every tensor of theirs back."""
     written = HFFolder.open(folder)
-    again, architecture = find_family(written)
-    back, _ = read_config(written, again, architecture)
-    read = read_weights(written, again, back)
+    family, architecture = find_family(written)
+    config, _ = read_config(written, family, architecture)
     # A matrix of queries, keys and values may come back whole or in parts: compare as theirs.
-    ours, theirs = to_theirs(family, config, weights_of(network)), to_theirs(again, back, read)
+    theirs = to_theirs(family, config, read_weights(written, family, config))
     if ours.keys() != theirs.keys() or not all(torch.equal(x, theirs[name]) for name, x in ours.items()):
         raise UserError("what was written is not what was read back: nothing is kept; the disk may be damaged")
 

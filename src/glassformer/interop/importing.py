@@ -99,12 +99,8 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
 
 def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[TransformerConfig, tuple[str, ...]]:
     """Our configuration and the names of labels; `UserError` that lists all that does not fit."""
-    given = Given(folder.config, str(folder.path / CONFIG))
-    try:
-        config = family.read(given, architecture)
-    except UserError:
-        given.done()  # what was not understood before that comes first
-        raise
+    given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys())
+    config = family.read(given, architecture)
     given.done()
     if isinstance(config.head, TokenHead):
         return config, ()

@@ -1,0 +1,273 @@
+"""Llama (Touvron 2023), Mistral, Qwen2 and Qwen3: a pre-norm decoder with rotary positions, RMSNorm and a gate.
+
+They differ in their biases, in windows of attention and in the norm of queries and keys. Norms of ours without a scale
+fit, and so does a feed-forward without a gate: of squared ReLUs everywhere, of any other in Llama, which has biases
+there (`recast.py`).
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from glassformer.config import NormalInit, RotaryPositions, Stack, TokenHead, TransformerConfig
+from glassformer.interop.families.rotary import fit_rotary, read_rotary, write_rotary
+from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.fit import Fit
+from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
+from glassformer.interop.keymap import Line, line
+from glassformer.interop.recast import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
+
+FULL, SLIDING = "full_attention", "sliding_attention"
+BIASES = ("qkv_bias", "attn_out_bias", "ff_bias")
+
+
+def _read(given: Given, n_kv_heads: int = 0, d_head: int = 0, **differences: Any) -> TransformerConfig:
+    """What the four have in common; `n_kv_heads` and `d_head` where the key is missing, 0 = one each, d_model / n."""
+    d_model, n_heads = given.take("hidden_size", int), given.take("num_attention_heads", int)
+    max_len = given.take("max_position_embeddings", int)
+    kv_heads = given.maybe("num_key_value_heads", int)
+    if kv_heads is None:  # null is one each, whatever a missing key means
+        kv_heads = n_heads if "num_key_value_heads" in given.table else n_kv_heads or n_heads
+    stack = Stack(
+        n_layers=given.take("num_hidden_layers", int),
+        n_heads=n_heads,
+        n_kv_heads=kv_heads,
+        d_head=given.take("head_dim", int, d_head or d_model // max(n_heads, 1)),
+        d_ff=given.take("intermediate_size", int),
+        window_pattern=differences.pop("window_pattern", ()),
+    )
+    fields: dict[str, Any] = dict.fromkeys(BIASES, False) | differences
+    return TransformerConfig(
+        decoder=stack,
+        d_model=d_model,
+        vocab_size=given.take("vocab_size", int),
+        max_len=max_len,
+        tie_output=given.take("tie_word_embeddings", bool, False),
+        positions=read_rotary(given, max_len),
+        norm="rmsnorm",
+        norm_eps=given.take("rms_norm_eps", float, 1e-6),
+        activation=given.choose("hidden_act", ACTIVATIONS, "silu"),
+        gated_ff=True,
+        attention_dropout=given.take("attention_dropout", float, 0.0),
+        init=NormalInit(0.02),
+        **fields,
+    )
+
+
+def read_llama(given: Given, architecture: str) -> TransformerConfig:
+    bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
+    return _read(given, qkv_bias=bias, attn_out_bias=bias, ff_bias=ff_bias)
+
+
+def read_mistral(given: Given, architecture: str) -> TransformerConfig:
+    window = _window(given)
+    return _read(given, n_kv_heads=8, window_pattern=() if window is None else (window,))
+
+
+def read_qwen2(given: Given, architecture: str) -> TransformerConfig:
+    return _read(given, n_kv_heads=32, qkv_bias=True, window_pattern=_windows(given))
+
+
+def read_qwen3(given: Given, architecture: str) -> TransformerConfig:
+    bias = given.take("attention_bias", bool, False)
+    differences = {"qkv_bias": bias, "attn_out_bias": bias, "qk_norm": True, "window_pattern": _windows(given)}
+    return _read(given, n_kv_heads=32, d_head=128, **differences)
+
+
+def _window(given: Given) -> int | None:
+    """How many tokens back a query sees; None = all."""
+    window = given.maybe("sliding_window", int)
+    window = 4096 if "sliding_window" not in given.table else window
+    if window is not None and window < 1:
+        given.problem(f"sliding_window is {window}, and must be at least 1")
+    return window
+
+
+def _windows(given: Given) -> tuple[int, ...]:
+    """`window_pattern`: of the layers from `max_window_layers` on, or of those that `layer_types` names."""
+    n_layers, first = given.take("num_hidden_layers", int), given.take("max_window_layers", int, 28)
+    window = _window(given) if given.take("use_sliding_window", bool, False) else None
+    given.pass_over("sliding_window")
+    kinds = given.maybe("layer_types", list)
+    if kinds is None:
+        kinds = [FULL if window is None or i < first else SLIDING for i in range(n_layers)]
+    if len(kinds) != n_layers or any(kind not in (FULL, SLIDING) for kind in kinds):
+        given.problem(f"layer_types must name {n_layers} layers, each {FULL} or {SLIDING}")
+    if SLIDING in kinds and window is None:
+        given.problem(f"layer_types has {SLIDING}, and there is no sliding_window in use")
+    return _shortest([window or 0 if kind == SLIDING else 0 for kind in kinds])
+
+
+def _shortest(windows: Sequence[int]) -> tuple[int, ...]:
+    """The shortest pattern that, in turns, gives every layer its window; none where all see all.
+
+    >>> _shortest([0, 4, 0, 4, 0]), _shortest([0, 0, 4]), _shortest([0, 0])
+    ((0, 4), (0, 0, 4), ())
+    """
+    if not any(windows):
+        return ()
+    fitting = (n for n in range(1, len(windows) + 1) if all(x == windows[i % n] for i, x in enumerate(windows)))
+    return tuple(windows[: next(fitting)])
+
+
+def _windows_of(config: TransformerConfig) -> list[int]:
+    """The window of each layer; 0 = all."""
+    pattern = config.head_stack.window_pattern or (0,)
+    return [pattern[i % len(pattern)] for i in range(config.head_stack.n_layers)]
+
+
+def _fit(config: TransformerConfig, *stack: str, any_ff: bool = False) -> Fit:
+    """What the four have in common; fields of the `stack` that only some hold."""
+    fit = Fit(config)
+    fit.stack("encoder", False)
+    fit.stack("decoder", True, "n_kv_heads", "d_head", *stack)
+    fit_rotary(fit, config)
+    fit.need("norm", "rmsnorm")
+    fit.need("head", TokenHead())
+    gated = config.gated_ff or config.activation == "relu2" or any_ff
+    fit.check("gated_ff", gated, "model.gated_ff is false, and it must be true, or the activation relu2")
+    fit.holds("d_model", "tie_output", "norm_eps", "norm_weight", "norm_bias", "activation", "fused_qkv")
+    return fit
+
+
+def _need_one_window(fit: Fit, windows: set[int]) -> None:
+    if fit.config.decoder is not None and len(windows) > 1:
+        fit.misfits.append(f"model.decoder.window_pattern has {sorted(windows)}, and all must be the same")
+
+
+def _need_same_biases(fit: Fit) -> None:
+    """The two biases of an attention, which are there or not together."""
+    config = fit.config
+    what = "model.qkv_bias and attn_out_bias differ, and they must be the same"
+    fit.check("qkv_bias", config.qkv_bias == config.attn_out_bias, what)
+    fit.holds("attn_out_bias")
+
+
+def fit_llama(config: TransformerConfig) -> list[str]:
+    fit = _fit(config, any_ff=True)
+    _need_same_biases(fit)
+    fit.holds("ff_bias")
+    if config.d_model % config.head_stack.n_heads:  # LlamaConfig refuses it, whatever the width of a head
+        fit.misfits.append("model.d_model must be divisible by n_heads")
+    return fit.done()
+
+
+def fit_mistral(config: TransformerConfig) -> list[str]:
+    fit = _fit(config, "window_pattern")
+    for name in BIASES:
+        fit.need(name, False)
+    _need_one_window(fit, set(_windows_of(config)))
+    return fit.done()
+
+
+def fit_qwen2(config: TransformerConfig) -> list[str]:
+    fit = _fit(config, "window_pattern")
+    for name in BIASES:
+        fit.need(name, name == "qkv_bias")
+    _need_one_window(fit, set(_windows_of(config)) - {0})
+    return fit.done()
+
+
+def fit_qwen3(config: TransformerConfig) -> list[str]:
+    fit = _fit(config, "window_pattern")
+    fit.need("qk_norm", True)
+    fit.need("ff_bias", False)
+    _need_same_biases(fit)
+    _need_one_window(fit, set(_windows_of(config)) - {0})
+    return fit.done()
+
+
+def _write(config: TransformerConfig) -> dict[str, Any]:
+    """What the four have in common."""
+    stack = config.head_stack
+    assert isinstance(config.positions, RotaryPositions)  # it fits
+    return {
+        "vocab_size": config.vocab_size,
+        "hidden_size": config.d_model,
+        "intermediate_size": stack.d_ff,
+        "num_hidden_layers": stack.n_layers,
+        "num_attention_heads": stack.n_heads,
+        "num_key_value_heads": stack.n_kv_heads or stack.n_heads,
+        "head_dim": stack.d_head or config.d_model // stack.n_heads,
+        "max_position_embeddings": config.max_len,
+        "hidden_act": ACTIVATION_NAMES[config.activation],
+        "rms_norm_eps": config.norm_eps,
+        "attention_dropout": config.attention_dropout,
+        "tie_word_embeddings": config.tie_output,
+        **write_rotary(config.positions),
+    }
+
+
+def write_llama(config: TransformerConfig) -> dict[str, Any]:
+    return _write(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
+
+
+def write_mistral(config: TransformerConfig) -> dict[str, Any]:
+    return _write(config) | {"sliding_window": _windows_of(config)[0] or None}
+
+
+def write_qwen2(config: TransformerConfig) -> dict[str, Any]:
+    windows = _windows_of(config)
+    if not any(windows):
+        return _write(config) | {"use_sliding_window": False}
+    return _write(config) | {
+        "use_sliding_window": True,
+        "sliding_window": max(windows),
+        "max_window_layers": next(i for i, window in enumerate(windows) if window),
+        "layer_types": [SLIDING if window else FULL for window in windows],
+    }
+
+
+def write_qwen3(config: TransformerConfig) -> dict[str, Any]:
+    return write_qwen2(config) | {"attention_bias": config.qkv_bias}
+
+
+def table(config: TransformerConfig) -> list[Line]:
+    ours, theirs = "decoder.blocks.{i}.", "model.layers.{i}."
+    attn = f"{theirs}self_attn."
+    return [
+        line("decoder.embeddings.tokens", "model.embed_tokens"),
+        line(f"{ours}self_attn_norm", f"{theirs}input_layernorm"),
+        *attention_lines(config, f"{ours}self_attn", *(f"{attn}{name}_proj" for name in "qkvo")),
+        *(line(f"{ours}self_attn.{name}_norm", f"{attn}{name}_norm") for name in "qk"),
+        line(f"{ours}ff_norm", f"{theirs}post_attention_layernorm"),
+        *(line(f"{ours}ff.{name}_proj", f"{theirs}mlp.{name}_proj") for name in ("gate", "up", "down")),
+        line("decoder.final_norm", "model.norm"),
+        line("output.proj", "lm_head"),
+    ]
+
+
+def recast(config: TransformerConfig, weights: Weights) -> Recast:
+    return with_relu2_as_gate(*with_norm_scales(config, weights))
+
+
+def recast_llama(config: TransformerConfig, weights: Weights) -> Recast:
+    return with_gates_of_one(*recast(config, weights))
+
+
+def _family(
+    name: str,
+    read: Callable[[Given, str], TransformerConfig],
+    fit: Callable[[TransformerConfig], list[str]],
+    write: Callable[[TransformerConfig], dict[str, Any]],
+    recast: Callable[[TransformerConfig, Weights], Recast] = recast,
+) -> Family:
+    architecture = f"{name}ForCausalLM"
+    return Family(
+        name=name,
+        model_type=name.lower(),
+        architectures=(architecture,),
+        read=read,
+        fit=fit,
+        architecture=lambda config: architecture,
+        write=write,
+        table=table,
+        recast=recast,
+        repeats={"lm_head.weight": "model.embed_tokens.weight"},
+        derived=("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
+    )
+
+
+LLAMA = _family("Llama", read_llama, fit_llama, write_llama, recast_llama)
+MISTRAL = _family("Mistral", read_mistral, fit_mistral, write_mistral)
+QWEN2 = _family("Qwen2", read_qwen2, fit_qwen2, write_qwen2)
+QWEN3 = _family("Qwen3", read_qwen3, fit_qwen3, write_qwen3)

@@ -1,0 +1,156 @@
+"""T5 (Raffel 2020) 1.0 and 1.1: an encoder-decoder with RMSNorm, relative positions, and scores that are not scaled."""
+
+from typing import Any
+
+from glassformer.config import NormalInit, RelativePositions, Stack, TokenHead, TransformerConfig
+from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.fit import Fit
+from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
+from glassformer.interop.keymap import Line, line
+from glassformer.interop.recast import with_norm_scales
+
+ARCHITECTURE = "T5ForConditionalGeneration"
+HEAD, SHARED = "lm_head.weight", "shared.weight"
+FEED_FORWARDS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
+FEED_FORWARDS |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()}
+FEED_FORWARDS["gated-gelu"] = ("gelu_tanh", True)  # the name of 1.1 means the approximation
+FEED_FORWARD_NAMES = {meaning: name for name, meaning in reversed(FEED_FORWARDS.items())}
+"""(activation, gated) → `feed_forward_proj`; a gate with the exact GELU has no name."""
+
+
+def read(given: Given, architecture: str) -> TransformerConfig:
+    n_heads, d_head, d_ff = given.take("num_heads", int), given.take("d_kv", int), given.take("d_ff", int)
+    n_layers = given.take("num_layers", int)
+    n_decoder_layers = given.take("num_decoder_layers", int, n_layers)
+    activation, gated = given.choose("feed_forward_proj", FEED_FORWARDS, "relu")
+    # What transformers derives from it, and writes beside it.
+    given.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
+    given.only("is_gated_act", gated)
+    scale_logits, tie_output = _head(given)
+    dropout = given.take("dropout_rate", float, 0.1)
+    return TransformerConfig(
+        encoder=Stack(n_layers, n_heads, d_head=d_head, d_ff=d_ff),
+        decoder=Stack(n_decoder_layers, n_heads, d_head=d_head, d_ff=d_ff),
+        d_model=given.take("d_model", int),
+        vocab_size=given.take("vocab_size", int),
+        max_len=given.take("n_positions", int, 512),
+        share_embeddings=True,
+        tie_output=tie_output,
+        positions=RelativePositions(
+            given.take("relative_attention_num_buckets", int, 32),
+            given.take("relative_attention_max_distance", int, 128),
+        ),
+        norm="rmsnorm",
+        norm_eps=given.take("layer_norm_epsilon", float, 1e-6),
+        activation=activation,
+        gated_ff=gated,
+        qkv_bias=False,
+        attn_out_bias=False,
+        ff_bias=False,
+        attention_scale=1.0,
+        scale_logits=scale_logits,
+        embedding_dropout=dropout,
+        residual_dropout=dropout,
+        attention_dropout=dropout,
+        ff_dropout=dropout,
+        init=NormalInit(0.02),
+    )
+
+
+def _head(given: Given) -> tuple[bool, bool]:
+    """Whether logits are scaled, and whether the head is tied.
+
+    `tie_word_embeddings` once said both. transformers 5 says the first with a key of its own, always claims to tie,
+    and keeps a head that is not tied all the same: then it is among the weights.
+    """
+    tied, scaled = given.maybe("tie_word_embeddings", bool), given.maybe("scale_decoder_outputs", bool)
+    says_tied = tied is not False and scaled is None
+    return (tied is not False if scaled is None else scaled), says_tied or HEAD not in given.tensors
+
+
+def fit(config: TransformerConfig) -> list[str]:
+    fit = Fit(config)
+    fit.stack("encoder", True, "d_head")
+    fit.stack("decoder", True, "d_head")
+    if config.encoder is not None and config.decoder is not None:
+        shapes = [(stack.n_heads, _d_head(config, stack), stack.d_ff) for stack in (config.encoder, config.decoder)]
+        if shapes[0] != shapes[1]:
+            fit.misfits.append("encoder and decoder must have the same n_heads, d_head and d_ff")
+    positions = config.positions
+    is_relative = isinstance(positions, RelativePositions)
+    fit.check("positions", is_relative, f"model.positions is {positions.kind}, and it must be relative")
+    fit.need("head", TokenHead())
+    fit.need("norm", "rmsnorm")
+    fit.need("share_embeddings", True)
+    fit.need("attention_scale", 1.0)
+    for name in ("qkv_bias", "attn_out_bias", "ff_bias"):
+        fit.need(name, False)
+    has_name = (config.activation, config.gated_ff) in FEED_FORWARD_NAMES
+    fit.check("activation", has_name, f"model.activation is {config.activation} with a gate, and it must be gelu_tanh")
+    fit.holds("d_model", "source_max_len", "tie_output", "scale_logits", "norm_eps", "norm_weight", "norm_bias")
+    fit.holds("gated_ff", "fused_qkv")
+    return fit.done()
+
+
+def write(config: TransformerConfig) -> dict[str, Any]:
+    stack, encoder = config.head_stack, config.encoder
+    assert encoder is not None and isinstance(config.positions, RelativePositions)  # it fits
+    return {
+        "vocab_size": config.vocab_size,
+        "d_model": config.d_model,
+        "d_kv": _d_head(config, stack),
+        "d_ff": stack.d_ff,
+        "num_layers": encoder.n_layers,
+        "num_decoder_layers": stack.n_layers,
+        "num_heads": stack.n_heads,
+        "relative_attention_num_buckets": config.positions.n_buckets,
+        "relative_attention_max_distance": config.positions.max_distance,
+        "dropout_rate": config.residual_dropout,
+        "layer_norm_epsilon": config.norm_eps,
+        "feed_forward_proj": FEED_FORWARD_NAMES[config.activation, config.gated_ff],
+        "is_gated_act": config.gated_ff,
+        "dense_act_fn": ACTIVATION_NAMES[config.activation],
+        "n_positions": config.max_len,
+        "scale_decoder_outputs": config.scale_logits,
+        "tie_word_embeddings": config.scale_logits,  # to readers before transformers 5 this scales the logits
+    }
+
+
+def table(config: TransformerConfig) -> list[Line]:
+    lines = [line("encoder.embeddings.tokens", "shared"), line("output.proj", "lm_head")]
+    for half in ("encoder", "decoder"):
+        ours, theirs = f"{half}.blocks.{{i}}.", f"{half}.block.{{i}}.layer."
+        attentions = {"self_attn": "0.SelfAttention"} | ({"cross_attn": "1.EncDecAttention"} if half[0] == "d" else {})
+        for mine, other in attentions.items():
+            parts = (f"{theirs}{other}.{part}" for part in "qkvo")
+            lines.append(line(f"{ours}{mine}_norm", f"{theirs}{other[0]}.layer_norm"))
+            lines += attention_lines(config, f"{ours}{mine}", *parts)
+        last = f"{theirs}{len(attentions)}."
+        dense = f"{last}DenseReluDense."
+        lines.append(line(f"{ours}ff_norm", f"{last}layer_norm"))
+        lines.append(line(f"{ours}ff.gate_proj", f"{dense}wi_0"))
+        lines.append(line(f"{ours}ff.up_proj", f"{dense}wi_1" if config.gated_ff else f"{dense}wi"))
+        lines.append(line(f"{ours}ff.down_proj", f"{dense}wo"))
+        lines.append(line(f"{half}.final_norm", f"{half}.final_layer_norm"))
+        bias = f"{half}.block.0.layer.0.SelfAttention.relative_attention_bias"
+        lines.append(line(f"{half}.score_bias.table", bias))
+    return lines
+
+
+def _d_head(config: TransformerConfig, stack: Stack) -> int:
+    return stack.d_head or config.d_model // stack.n_heads
+
+
+T5 = Family(
+    name="T5",
+    model_type="t5",
+    architectures=(ARCHITECTURE, "T5WithLMHeadModel"),  # its first name
+    read=read,
+    fit=fit,
+    architecture=lambda config: ARCHITECTURE,
+    write=write,
+    table=table,
+    recast=with_norm_scales,
+    repeats={"encoder.embed_tokens.weight": SHARED, "decoder.embed_tokens.weight": SHARED, HEAD: SHARED},
+    derived=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # never read by anyone
+)

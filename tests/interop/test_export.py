@@ -1,0 +1,160 @@
+"""`glassformer export`: what goes out is checked, what cannot is refused with the nearest change."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from configs import CONFIGS, GPT, RECURRENT  # noqa: E402
+from glassformer.cli.main import run  # noqa: E402
+from glassformer.config import TransformerConfig  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop import hf  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.families import FAMILIES  # noqa: E402
+from glassformer.interop.hf import choose_family  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.run_config import GenerationConfig, LoraConfig  # noqa: E402
+from interop.checkpoints import model_directory, tensors  # noqa: E402
+
+GPT2 = replace(GPT, activation="gelu_tanh", max_len=64)
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_configuration_goes_out_equal_or_is_refused_with_reasons(tmp_path: Path, name: str) -> None:
+    """What `export` accepts it has compared with transformers, to 1e-5; a refusal names what would have to change."""
+    folder = model_directory(CONFIGS[name], tmp_path / "ours")
+    try:
+        exported = export(folder, tmp_path / "hf")
+    except UserError as error:
+        assert str(error).startswith("no family of transformers can hold this model exactly; the nearest is ")
+        assert "model." in str(error) or "it has no" in str(error)
+        assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+    else:
+        assert any("logits differ by" in line for line in exported.said)
+
+
+def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    folder = model_directory(GPT2, tmp_path / "ours")
+    assert run(["export", str(folder), str(tmp_path / "hf"), "--to", "hf"]) == 0
+    printed = capfd.readouterr()
+    assert "GPT-2 (GPT2LMHeadModel): 28 tensors" in printed.out
+    assert "loaded with transformers: logits differ by" in printed.out
+    assert printed.err == ""  # neither bars nor warnings of transformers
+    names = {"config.json", "generation_config.json", "model.safetensors"}
+    names |= {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
+    assert {path.name for path in (tmp_path / "hf").iterdir()} == names
+
+
+def test_the_text_is_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Auto classes load the folder without a word, and write greedily what ours writes."""
+    import glassformer
+
+    greedy = GenerationConfig(max_new_tokens=20, temperature=0.0)
+    export(model_directory(GPT2, tmp_path / "ours", generation=greedy), tmp_path / "hf")
+    capfd.readouterr()
+    transformers.utils.logging.disable_progress_bar()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    ours = glassformer.load(tmp_path / "ours", device="cpu")
+    for prompt in ("to be", "or not", "Ist es edler", "16"):
+        inputs = tokenizer(prompt, return_tensors="pt")
+        assert inputs["input_ids"][0].tolist() == ours.tokenizer.encode(prompt)
+        # Ours never writes special tokens but the end; nor does theirs when it is told so.
+        never = [i for i in range(VOCABULARY) if i in special_ids(ours) or i >= ours.tokenizer.vocab_size]
+        written = theirs.generate(**inputs, suppress_tokens=never)[0, inputs["input_ids"].shape[1] :]
+        assert tokenizer.decode(written, skip_special_tokens=True) == ours.generate(prompt)
+    assert capfd.readouterr().err == ""
+
+
+VOCABULARY = 290
+
+
+def special_ids(model: Any) -> set[int]:
+    return {model.tokenizer.vocab[token] for token in model.tokenizer.special_tokens} - {model.tokenizer.eos_id}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_a_matrix_of_all_three_or_three_go_out_the_same(tmp_path: Path, fused: bool) -> None:
+    export(model_directory(replace(GPT2, fused_qkv=fused), tmp_path / "ours"), tmp_path / "hf")
+    found = tensors(tmp_path / "hf")
+    assert found["transformer.h.0.attn.c_attn.weight"].shape == (16, 48)
+    import_model(tmp_path / "hf", tmp_path / "again")
+    export(tmp_path / "again", tmp_path / "hf2")
+    again = tensors(tmp_path / "hf2")
+    assert found.keys() == again.keys() and all(torch.equal(x, again[name]) for name, x in found.items())
+
+
+def test_shards(tmp_path: Path) -> None:
+    from glassformer.store.model_directory import read_model
+
+    stored = read_model(model_directory(GPT2, tmp_path / "ours"))
+    (tmp_path / "hf").mkdir()
+    hf.write(stored, tmp_path / "hf", max_shard_bytes=4000)
+    index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
+    files = sorted((tmp_path / "hf").glob("model-*.safetensors"))
+    assert {path.name for path in files} == set(index["weight_map"].values()) and len(files) > 2
+    assert index["metadata"]["total_size"] == sum(x.nbytes for x in tensors(tmp_path / "hf").values())
+
+
+def test_a_recurrent_model_stays(tmp_path: Path) -> None:
+    folder = model_directory(next(iter(RECURRENT.values())), tmp_path / "ours")
+    with pytest.raises(UserError, match="transformers has no recurrent encoder-decoder"):
+        export(folder, tmp_path / "hf")
+    assert not (tmp_path / "hf").exists()
+
+
+def test_an_adapted_model_is_merged_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassformer.interop import export as module
+    from glassformer.store.model_directory import read_model
+
+    stored = read_model(model_directory(GPT2, tmp_path / "ours"))
+    adapted = replace(stored, run=replace(stored.run, lora=LoraConfig()))
+    monkeypatch.setattr(module, "read_model", lambda path: adapted)
+    with pytest.raises(UserError, match="glassformer merge"):
+        export(tmp_path / "ours", tmp_path / "hf")
+
+
+def test_the_nearest_change_is_named() -> None:
+    config: TransformerConfig = replace(GPT2, qk_norm=True)
+    with pytest.raises(UserError, match=r"nearest is GPT-2.*model\.qk_norm is true, and it must be false"):
+        choose_family(config)
+    assert choose_family(replace(config, qk_norm=False)).name == "GPT-2"
+
+
+def test_what_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong table: the check against transformers finds it, and no folder is left."""
+    wrong = replace(GPT2_FAMILY, table=swapped)
+    monkeypatch.setattr(hf, "FAMILIES", (wrong,))
+    monkeypatch.setattr("glassformer.interop.importing.FAMILIES", (wrong,))
+    folder = model_directory(GPT2, tmp_path / "ours")
+    with pytest.raises(UserError, match="the logits of transformers differ by"):
+        export(folder, tmp_path / "hf")
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
+
+
+GPT2_FAMILY = next(family for family in FAMILIES if family.model_type == "gpt2")
+
+
+def swapped(config: TransformerConfig) -> Any:
+    """GPT-2's table with the two norms of a block exchanged."""
+    names = {"transformer.h.{i}.ln_1": "transformer.h.{i}.ln_2", "transformer.h.{i}.ln_2": "transformer.h.{i}.ln_1"}
+    return [
+        replace(line, theirs=tuple(names.get(name, name) for name in line.theirs)) for line in GPT2_FAMILY.table(config)
+    ]
+
+
+def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = model_directory(GPT2, tmp_path / "ours")
+    assert run(["export", str(folder), str(folder)]) == 2
+    assert "exists already" in capsys.readouterr().err
+    assert run(["export", str(folder), str(tmp_path / "x"), "--to", "tflite"]) == 2
+    assert run(["export", str(tmp_path / "none"), str(tmp_path / "x")]) == 2
+    assert "no such model directory" in capsys.readouterr().err
+    with pytest.raises(UserError, match="no export to 'tflite'"):
+        export(folder, tmp_path / "x", "tflite")  # type: ignore[arg-type]

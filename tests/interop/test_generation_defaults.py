@@ -1,0 +1,78 @@
+"""Defaults of generation, theirs in our words and back; what has no counterpart is said."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from configs import GPT, PAPER
+from glassformer.interop.generation import read_generation, write_generation
+from glassformer.run_config import BeamConfig, GenerationConfig
+
+SPECIAL = {"pad_id": 0, "bos_id": 2, "eos_id": 3}
+
+
+def read(said: dict[str, Any], config: Any = GPT) -> tuple[Any, list[str]]:
+    told: list[str] = []
+    return read_generation(said, config, "generation_config.json", told.append), told
+
+
+def test_sampling_is_taken_over() -> None:
+    said = {"do_sample": True, "temperature": 1, "top_p": 0.9, "top_k": 40, "max_new_tokens": 33}
+    found, told = read(said)
+    assert found == GenerationConfig(max_new_tokens=33, temperature=1.0, top_p=0.9, top_k=40)
+    assert told == []
+
+
+def test_what_was_not_drawn_has_our_defaults() -> None:
+    assert read({"max_length": 20, "bos_token_id": 3, "_from_model_config": True}) == (GenerationConfig(), [])
+
+
+def test_what_has_no_counterpart_is_said() -> None:
+    said = {"do_sample": True, "no_repeat_ngram_size": 3, "typical_p": 0.5, "min_length": 0, "suppress_tokens": None}
+    _, told = read(said)
+    assert [line.split(": ")[1] for line in told] == ["no_repeat_ngram_size = 3", "typical_p = 0.5"]
+
+
+def test_beam_is_taken_over() -> None:
+    said = {"num_beams": 5, "length_penalty": 2, "max_new_tokens": 20, "early_stopping": True}
+    found, told = read(said, PAPER)
+    assert found == BeamConfig(beam=5, length_penalty=2.0, normalisation="average", max_new_tokens=20)
+    assert told == []
+
+
+@pytest.mark.parametrize(
+    "generation",
+    [
+        GenerationConfig(),
+        GenerationConfig(max_new_tokens=9, temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, repetition_penalty=1.5),
+    ],
+)
+def test_sampling_there_and_back(generation: GenerationConfig) -> None:
+    written = json.loads(json.dumps(write_generation(replace(GPT, **SPECIAL), generation)))  # type: ignore[arg-type]
+    assert (written["pad_token_id"], written["bos_token_id"], written["eos_token_id"]) == (0, 2, 3)
+    assert read(written)[0] == generation
+
+
+def test_greedy_goes_out_as_greedy() -> None:
+    written = write_generation(GPT, GenerationConfig(temperature=0.0))
+    assert written == {"max_new_tokens": 256, "do_sample": False}
+
+
+def test_beam_there_and_back() -> None:
+    beam = BeamConfig(beam=4, length_penalty=0.6, normalisation="average", max_new_tokens=20)
+    written = write_generation(PAPER, beam)
+    assert written["early_stopping"] == "never"
+    assert read(written, PAPER)[0] == beam
+
+
+def test_transformers_takes_them_without_a_warning() -> None:
+    transformers = pytest.importorskip("transformers")
+    for config, generation in (
+        (GPT, GenerationConfig()),
+        (GPT, GenerationConfig(temperature=0.0)),
+        (PAPER, BeamConfig(beam=1)),
+        (PAPER, BeamConfig(beam=4)),
+    ):
+        transformers.GenerationConfig(**write_generation(config, generation)).validate(strict=True)

@@ -1,0 +1,208 @@
+"""Folders that are damaged or hostile: one clear sentence, nothing run, nothing half-written."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+transformers = pytest.importorskip("transformers")
+
+from glassformer.cli.main import run  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from interop.checkpoints import VOCAB, randomise, save  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def hf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole folder, in shards."""
+    sizes = {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24}
+    special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special))
+    randomise(model)
+    return save(model, tmp_path_factory.mktemp("whole") / "hf", max_shard_size="4KB")
+
+
+def change_config(**changes: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "config.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+    return change
+
+
+def change_index(old: str, new: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        path = folder / "model.safetensors.index.json"
+        path.write_text(path.read_text().replace(old, new))
+
+    return change
+
+
+def change_tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:
+    """In one file, without an index."""
+
+    def changed(folder: Path) -> None:
+        tensors = {}
+        for shard in folder.glob("model-*.safetensors"):
+            tensors |= load_file(shard)
+            shard.unlink()
+        (folder / "model.safetensors.index.json").unlink()
+        change(tensors)
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+    return changed
+
+
+def one_missing(folder: Path) -> None:
+    (folder / "model-00002-of-00009.safetensors").unlink(missing_ok=True)
+    next(iter(sorted(folder.glob("model-*.safetensors")))).unlink()
+
+
+def pickles_only(folder: Path) -> None:
+    for path in folder.glob("model*"):
+        path.unlink()
+    torch.save({"x": torch.ones(2)}, folder / "pytorch_model.bin")
+
+
+def cut(folder: Path) -> None:
+    shard = sorted(folder.glob("model-*.safetensors"))[0]
+    shard.write_bytes(shard.read_bytes()[:-7])
+
+
+def remove(name: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).unlink()
+
+
+def set_shape(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["transformer.ln_f.weight"] = torch.ones(15)
+
+
+def add(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["transformer.extra"] = torch.ones(3)
+
+
+def untie(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
+
+
+def drop(tensors: dict[str, torch.Tensor]) -> None:
+    del tensors["transformer.h.1.ln_1.bias"]
+
+
+def whole_numbers(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["transformer.ln_f.weight"] = torch.ones(16, dtype=torch.int64)
+
+
+DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
+    "a shard is missing": (one_missing, "is not whole: model-00001-of-"),
+    "a shard is cut": (cut, "cannot be read"),
+    "a path that climbs out": (change_index("model-00001", "../model-00001"), "which is not a file of this folder"),
+    "an absolute path": (change_index("model-00001", "/tmp/model-00001"), "which is not a file of this folder"),
+    "an index that lies": (change_index("transformer.ln_f.bias", "transformer.ln_f.bios"), "does not tell the truth"),
+    "code of its own": (change_config(auto_map={"AutoModel": "evil.Model"}), "asks for code of its own"),
+    "pickled weights": (pickles_only, "pytorch_model.bin"),
+    "no configuration": (remove("config.json"), "has no config.json"),
+    "no tokenizer": (remove("tokenizer.json"), "has no tokenizer.json"),
+    "another family": (change_config(model_type="mamba"), "model_type mamba is not read here"),
+    "no family": (change_config(model_type=None), "model_type None is not read here"),
+    "another head": (change_config(architectures=["GPT2DoubleHeadsModel"]), "GPT2LMHeadModel are read here"),
+    "an unknown key": (change_config(n_experts=8), "n_experts is not a known key"),
+    "an unsupported option": (change_config(scale_attn_by_inverse_layer_idx=True), "is not supported"),
+    "an unknown activation": (change_config(activation_function="quick_gelu"), "activation_function quick_gelu"),
+    "quantised": (change_config(quantization_config={"bits": 4}), "quantization_config"),
+    "a width of another type": (change_config(n_embd="16"), "n_embd is 16, and int is needed"),
+    "a width that heads do not divide": (change_config(n_head=5), "not divisible"),
+    "more layers than it has": (change_config(n_layer=3), "transformer.h.2.ln_1.weight is missing"),
+    "fewer layers than it has": (change_config(n_layer=1), "transformer.h.1.attn.c_attn.bias has no place"),
+    "a size beyond all": (change_config(n_embd=1 << 40), "at most"),
+    "a fractional id": (change_config(eos_token_id=0.5), "eos_token_id is 0.5"),
+    "an id beyond the vocabulary": (change_config(bos_token_id=VOCAB), "which is no id of its vocabulary"),
+    "a smaller vocabulary than the tokenizer's": (change_config(vocab_size=100), "its tokenizer has 280 tokens"),
+    "a wrong shape": (change_tensors(set_shape), "transformer.ln_f.weight has shape [15] and not [16]"),
+    "an extra tensor": (change_tensors(add), "--leave-out transformer.extra"),
+    "a missing tensor": (change_tensors(drop), "transformer.h.1.ln_1.bias is missing"),
+    "tied to other numbers": (change_tensors(untie), "lm_head.weight must be transformer.wte.weight once more"),
+    "whole numbers": (change_tensors(whole_numbers), "int64, and floats are needed"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_one_sentence(hf: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(hf, folder)
+    change, said = DAMAGES[damage]
+    change(folder)
+    assert run(["import", str(folder), str(tmp_path / "ours")]) == 2
+    message = capsys.readouterr().err.strip()
+    assert said in message, message
+    assert message.startswith("glassformer: ") and "\n" not in message
+    assert [path.name for path in tmp_path.iterdir()] == ["hf"]
+
+
+def test_what_is_there_is_not_written_over(hf: Path, tmp_path: Path) -> None:
+    import_model(hf, tmp_path / "ours")
+    before = {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
+    with pytest.raises(UserError, match="exists already"):
+        import_model(hf, tmp_path / "ours")
+    assert before == {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
+
+
+def test_a_tensor_that_is_left_out(hf: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(hf, folder)
+    change_tensors(add)(folder)
+    import_model(folder, tmp_path / "ours", leave_out=["transformer.extr*"])
+    assert (tmp_path / "ours" / "manifest.json").exists()
+
+
+def test_no_such_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["import", str(tmp_path / "none"), str(tmp_path / "ours")]) == 2
+    assert "no such folder" in capsys.readouterr().err
+
+
+def test_hub_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def refuse(*args: object, **kwargs: object) -> str:
+        raise huggingface_hub.errors.LocalEntryNotFoundError("no connection\nand more")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
+    with pytest.raises(
+        UserError, match="hub:openai-community/gpt2 cannot be fetched, and is not in the cache: no conn"
+    ):
+        import_model("hub:openai-community/gpt2", tmp_path / "ours")
+
+
+def test_hub_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import builtins
+
+    true_import = builtins.__import__
+
+    def without(name: str, *args: object, **kwargs: object) -> object:
+        if name == "huggingface_hub":
+            raise ImportError(name)
+        return true_import(name, *args, **kwargs)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with pytest.raises(UserError, match="needs the package huggingface_hub"):
+        import_model("hub:gpt2", tmp_path / "ours")
+
+
+def test_hub_fetches_no_code_and_no_pickles(hf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    asked = {}
+
+    def download(name: str, allow_patterns: list[str]) -> str:
+        asked[name] = allow_patterns
+        return str(hf)
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", download)
+    import_model("hub:somebody/model", tmp_path / "ours")
+    (patterns,) = asked.values()
+    assert not any(pattern.endswith((".py", ".bin", "*")) for pattern in patterns)
