@@ -162,8 +162,8 @@ class Model:
         check_prompts([self.prompt_ids(prompt) for prompt in prompts], self.network.config.max_len, slide)
 
     def prompt_ids(self, prompt: str) -> list[int]:
-        """The ids of a prompt; an empty one starts from the token that stands between documents."""
-        ids = self.tokenizer.encode(prompt)
+        """The ids of a prompt in its frame; an empty one starts from the token that stands between documents."""
+        ids = self.tokenizer.frames.prompt.around(self.tokenizer.encode(prompt))
         if ids:
             return ids
         start = self.tokenizer.eos_id
@@ -221,8 +221,8 @@ class Model:
         return self.translator.source_ids(text)
 
     def encode_target(self, text: str) -> list[int]:
-        """The ids that the decoder reads to predict a target: the start token and the target."""
-        return [self.translator.start_id, *self.tokenizer.encode(text)]
+        """The ids that the decoder reads to predict a target: the start token, what its frame begins with, its own."""
+        return [self.translator.start_id, *self.tokenizer.frames.target.before, *self.tokenizer.encode(text)]
 
     def evaluate(
         self,

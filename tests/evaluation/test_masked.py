@@ -29,7 +29,7 @@ def parts() -> tuple[Transformer, MaskedObjective, list[Example]]:
         for parameter in network.parameters():
             parameter.normal_(std=0.3)
     edges = word_edges(tokenizer)
-    objective = MaskedObjective(tokenizer.mask_id, edges, cls_id=tokenizer.cls_id, sep_id=tokenizer.sep_id)
+    objective = MaskedObjective(tokenizer.mask_id, edges, frame=tokenizer.frames.text)
     ids = np.array(tokenizer.encode(TEXT * 2))
     return network, objective, [Example(ids[:19]), Example(ids[5:12])]
 

@@ -1,5 +1,6 @@
 """Fault 25: files of tokenizers. Every manifest is correct, since anybody can compute one."""
 
+import base64
 import functools
 import json
 import random
@@ -9,24 +10,42 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import normalizers
 
 from faults.hostile import TEXT, TOKENIZER, WITHIN_S, refused
 from faults.tally import count, record
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
+from tokenization import families
 
 # 25: tokenizers
 
 
 def test_fault_25_random_bytes_in_a_tokenizer_give_a_tokenizer_or_a_sentence(tmp_path: Path) -> None:
     n, seed = count(150, 1000), 25
-    rng = random.Random(seed)
     originals = [
         Tokenizer.train([TEXT], vocab_size=290).to_json().encode(),
         Tokenizer.train([TEXT], vocab_size=40, flavour="word").to_json().encode(),
         Tokenizer.train([TEXT], vocab_size=0, flavour="whole_words").to_json().encode(),
     ]
-    path = tmp_path / "tokenizer.json"
+    n_loaded = fuzzed(tmp_path / "tokenizer.json", originals, random.Random(seed), n)
+    record(25, n, n, f"{seed}; {n_loaded} loaded")
+
+
+def test_fault_25_random_bytes_in_tokenizers_of_other_people(tmp_path: Path) -> None:
+    n, seed = count(200, 2000), 26
+    texts = [TEXT] * 20
+    kinds = (families.bert(texts, lowercase=True), families.llama_3(texts), families.llama_2(texts, legacy=True))
+    originals = [Tokenizer.imported(rust.to_str(), roles).to_json().encode() for rust, roles in kinds]
+    unigram, roles = families.t5(texts)
+    unigram.normalizer = normalizers.NFKC()  # the map is as large as all others together: see below
+    originals.append(Tokenizer.imported(unigram.to_str(), roles).to_json().encode())
+    n_loaded = fuzzed(tmp_path / "tokenizer.json", originals, random.Random(seed), n)
+    record(25, n, n, f"{seed}; {n_loaded} loaded")
+
+
+def fuzzed(path: Path, originals: list[bytes], rng: random.Random, n: int) -> int:
+    """Files with random bytes in them load and work, or say in a sentence why not; how many load."""
     n_loaded = 0
     for _ in range(n):
         data = bytearray(rng.choice(originals))
@@ -37,14 +56,47 @@ def test_fault_25_random_bytes_in_a_tokenizer_give_a_tokenizer_or_a_sentence(tmp
         begin = time.monotonic()
         try:
             tokenizer = Tokenizer.load(path)
-            ids = tokenizer.encode("to be [MASK] é")
-            assert all(0 <= i < tokenizer.vocab_size for i in ids)
-            tokenizer.decode(range(tokenizer.vocab_size))
+            use(tokenizer)
             n_loaded += 1
         except UserError as error:
             assert "\n" not in str(error)
         assert time.monotonic() - begin < WITHIN_S
-    record(25, n, n, f"{seed}; {n_loaded} loaded")
+    return n_loaded
+
+
+def use(tokenizer: Tokenizer) -> None:
+    for special in ((), tokenizer.special_tokens):
+        ids = tokenizer.encode("to be [MASK] é </s> 日本 🙂", allow_special=special)
+        assert all(0 <= i < tokenizer.vocab_size for i in ids)
+    tokenizer.decode(range(tokenizer.vocab_size))
+    frames = tokenizer.frames
+    assert all(0 <= i < tokenizer.vocab_size for i in [*frames.text.around([]), *frames.pair.around_pair([], [])[0]])
+    assert len(tokenizer.pieces) == len(tokenizer.tokens(range(tokenizer.vocab_size))) == tokenizer.vocab_size
+
+
+def test_fault_25_a_damaged_map_of_characters_gives_ids_or_a_sentence() -> None:
+    """The library follows the map without looking where it leads, so it may give up only when a text is encoded."""
+    whole = families.precompiled()
+    if whole is None:
+        pytest.skip("needs the map that comes with sentencepiece")
+    n, seed = count(30, 300), 27
+    rng = random.Random(seed)
+    rust, roles = families.t5([TEXT] * 20)
+    description = json.loads(rust.to_str())
+    n_encoded = 0
+    for _ in range(n):
+        data = bytearray(whole)
+        for _ in range(rng.choice((1, 100, 20_000))):
+            data[rng.randrange(4, len(data) - 1)] = rng.randrange(256)
+        damaged = {"type": "Precompiled", "precompiled_charsmap": families.charsmap_text(bytes(data))}
+        begin = time.monotonic()
+        try:
+            use(Tokenizer.imported(json.dumps({**description, "normalizer": damaged}), roles))
+            n_encoded += 1
+        except UserError as error:
+            assert "\n" not in str(error)
+        assert time.monotonic() - begin < WITHIN_S
+    record(25, n, n, f"{seed}; {n_encoded} loaded")
 
 
 TOKENIZER_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
@@ -60,7 +112,58 @@ TOKENIZER_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a token that is a letter": (lambda d: d["added_tokens"].append(added("e", d["model"]["vocab"]["e"])), "too short"),
     "a damaged map of characters": (
         lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "AAAA"}),
-        "a part of type Precompiled",
+        "its map of characters (Precompiled) is damaged",
+    ),
+    "a map of characters that points behind its end": (
+        lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": "/////wAA"}),
+        "its map of characters (Precompiled) is damaged",
+    ),
+    "a map that makes a book of a letter": (
+        lambda d: d.update(normalizer={"type": "Precompiled", "precompiled_charsmap": charsmap(b"a" * 1000 + b"\0")}),
+        "more than 64 bytes of one",
+    ),
+    "a text that doubles": (lambda d: d.update(normalizer=replaced({"String": "a"}, "aa")), "one character at most"),
+    "a text that doubles at every place": (
+        lambda d: d.update(normalizer=replaced({"String": ""}, "a")),
+        "one character at most",
+    ),
+    "a text that begins with a book": (
+        lambda d: d.update(normalizer={"type": "Prepend", "prepend": "a" * 1000}),
+        "before a text",
+    ),
+    "more parts than anybody needs": (
+        lambda d: d.update(normalizer={"type": "Sequence", "normalizers": [{"type": "NFKD"}] * 100}),
+        "parts, more than 64",
+    ),
+    "a part from nowhere": (lambda d: d.update(normalizer={"type": "Python"}), "a part of type Python"),
+    "words of a million characters": (
+        lambda d: d.update(model=pieces_of_words(max_input_chars_per_word=10**6)),
+        "words of 1000000 characters",
+    ),
+    "an unknown piece out of range": (
+        lambda d: d.update(model=unigram(unk_id=10**18)),
+        "has the id 1000000000000000000",
+    ),
+    "an unknown piece below 0": (lambda d: d.update(model=unigram(unk_id=-1)), "has the id -1"),
+    "a score of 1e40": (lambda d: d.update(model=unigram(vocab=[["a", 1e40]])), "no text or no score"),
+    "a piece of nothing": (lambda d: d.update(model=unigram(vocab=[["", 0.0]])), "no text or no score"),
+    "a piece twice": (lambda d: d.update(model=unigram(vocab=[["a", 0.0], ["a", 1.0]])), "there twice"),
+    "pieces that are none": (lambda d: d.update(model=unigram(vocab=[[], 5])), "no list of pieces"),
+    "a space of two characters": (
+        lambda d: d.update(pre_tokenizer={"type": "Metaspace", "replacement": "ab", "prepend_scheme": "always"}),
+        "not a whole tokenizer.json",
+    ),
+    "roles that are none": (lambda d: d["model"].update(roles={"king": "[PAD]"}), "its roles are no table"),
+    "a role that is no token": (lambda d: d["model"].update(roles={"pad": "<pad>"}), "its pad is '<pad>', which is no"),
+    "a frame out of the vocabulary": (
+        lambda d: d.update(
+            post_processor={"type": "BertProcessing", "sep": ["x", 10**6], "cls": ["y", 10**6]}, model=unigram()
+        ),
+        "is not in its vocabulary",
+    ),
+    "a frame in another order": (
+        lambda d: d.update(post_processor=template([text("A", 0), text("A", 0)]), model=unigram()),
+        "into another order",
     ),
     "merges of nothing": (lambda d: d["model"].update(merges=[["x", "q"]]), "not a whole tokenizer.json"),
     "merges of three": (lambda d: d["model"].update(merges=[["t", "o", " "]]), "not a whole tokenizer.json"),
@@ -88,6 +191,33 @@ SLOW = [
 def added(content: str, number: int) -> dict[str, Any]:
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     return {"id": number, "content": content, "special": True, **flags}
+
+
+def charsmap(targets: bytes) -> str:
+    """A map of characters with an empty trie, as the file has it."""
+    return base64.b64encode((1024).to_bytes(4, "little") + bytes(1024) + targets).decode()
+
+
+def replaced(pattern: dict[str, str], content: str) -> dict[str, Any]:
+    return {"type": "Replace", "pattern": pattern, "content": content}
+
+
+def unigram(**change: Any) -> dict[str, Any]:
+    pieces = [[token, 0.0] for token in TOKENIZER.vocab]
+    return {"type": "Unigram", "unk_id": 1, "vocab": pieces, "byte_fallback": False, **change}
+
+
+def pieces_of_words(**change: Any) -> dict[str, Any]:
+    vocab = dict(TOKENIZER.vocab)
+    return {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": vocab, **change}
+
+
+def template(single: list[Any]) -> dict[str, Any]:
+    return {"type": "TemplateProcessing", "single": single, "pair": [text("A", 0), text("B", 1)], "special_tokens": {}}
+
+
+def text(name: str, type_id: int) -> dict[str, Any]:
+    return {"Sequence": {"id": name, "type_id": type_id}}
 
 
 @pytest.mark.parametrize("attack", TOKENIZER_ATTACKS)

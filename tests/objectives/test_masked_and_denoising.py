@@ -32,8 +32,7 @@ def objective(tokenizer: Tokenizer, **options: object) -> MaskedObjective:
     return MaskedObjective(
         tokenizer.mask_id,
         word_edges(tokenizer),
-        cls_id=tokenizer.cls_id,
-        sep_id=tokenizer.sep_id,
+        frame=tokenizer.frames.text,
         **options,  # type: ignore[arg-type]
     )
 
@@ -133,7 +132,7 @@ def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer)
 
 def test_denoising_makes_pairs_that_sequence_to_sequence_reads(tokenizer: Tokenizer) -> None:
     assert tokenizer.mask_id is not None and tokenizer.eos_id is not None
-    pairs = Seq2SeqObjective(2, tokenizer.eos_id, tokenizer.eos_id)
+    pairs = Seq2SeqObjective(2, tokenizer.frames.source, tokenizer.frames.target)
     bart = DenoisingObjective(infilling(word_edges(tokenizer), tokenizer.mask_id, 0.3, 3.0, permute=True), pairs)
     batch = bart.collate(examples(tokenizer), np.random.default_rng(0))
     whole = tokenizer.encode(TEXT)

@@ -113,21 +113,11 @@ def edited(change: dict[str, Any], part: str = "model") -> str:
 
 
 def test_a_file_of_another_kind_is_refused_with_the_reason(tmp_path: Path) -> None:
-    words = models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")
-    elsewhere = tokenizers.Tokenizer(words)
-    elsewhere.add_special_tokens(["[UNK]"])
     cases = {
         "not a whole tokenizer.json": ["", "{", "[]", "{}", '{"model": {}}', edited({"frequencies": "many"})],
-        "its model is Unigram": [tokenizers.Tokenizer(models.Unigram([("a", 0.0)])).to_str()],
-        "no special token for unknown ones": [tokenizers.Tokenizer(words).to_str()],
-        "elsewhere than at white space": [elsewhere.to_str()],
-        "splits text in a way that is none of": [
-            tokenizers.Tokenizer(models.BPE({"a": 0}, [])).to_str(),
-            edited({"pattern": {"String": "\t"}}, "pre_tokenizer"),
-        ],
-        "sets byte_fallback to True": [edited({"byte_fallback": True})],
+        "its model is Unicorn": [edited({"type": "Unicorn"})],
+        "its vocabulary has no ordinary token": [edited({"vocab": {}, "merges": []})],
         "sets dropout to 0.5": [edited({"dropout": 0.5})],
-        "fuse_unk": [edited({"fuse_unk": False})],
         "3 frequencies for": [edited({"frequencies": [1, 2, 3]})],
         "without a gap": [edited({"vocab": {"[PAD]": 0, "[UNK]": 1, "a": 1000}, "merges": []})],
     }
@@ -138,6 +128,24 @@ def test_a_file_of_another_kind_is_refused_with_the_reason(tmp_path: Path) -> No
             with pytest.raises(UserError, match=message) as caught:
                 Tokenizer.load(path)
             assert str(path) in str(caught.value)
+
+
+def test_a_file_that_is_of_no_flavour_is_used_as_it_says() -> None:
+    words = models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")
+    elsewhere = tokenizers.Tokenizer(words)
+    elsewhere.add_special_tokens(["[UNK]"])
+    for text in (
+        elsewhere.to_str(),
+        tokenizers.Tokenizer(words).to_str(),
+        tokenizers.Tokenizer(models.Unigram([("[UNK]", 0.0), ("a", 0.0)], unk_id=0)).to_str(),
+        tokenizers.Tokenizer(models.BPE({"a": 0}, [])).to_str(),
+        edited({"pattern": {"String": "\t"}}, "pre_tokenizer"),
+        edited({"byte_fallback": True}),
+        edited({"fuse_unk": False}),
+    ):
+        loaded = Tokenizer.from_json(text)
+        assert loaded.flavour is None and loaded.frames.prompt.n_added == 0
+        assert loaded.encode("a") == [loaded.vocab["a"]] and loaded.decode([loaded.vocab["a"]]) == "a"
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

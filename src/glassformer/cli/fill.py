@@ -12,7 +12,7 @@ from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
-from glassformer.inference.fill import require_mask
+from glassformer.inference.fill import with_masks
 
 
 def main(argv: list[str]) -> int:
@@ -33,7 +33,7 @@ def fill(
 
     Args:
         directory: The model directory.
-        text: A text with one [MASK] or several.
+        text: A text with one [MASK] or several; the model's own <mask> does as well.
         input: A file with a text a line, or - for standard input, which is read where no text is given.
         n: Candidates of each mask, 5 by default; a denoiser writes whole texts and has none.
         beam: Of a denoiser, hypotheses that live at once; 1 is greedy.
@@ -42,10 +42,10 @@ def fill(
         json_: Print a JSON object a text.
     """
     given = given_texts(text, input)
+    model = api.load(directory, step=checkpoint, device=device)
     for place, one in enumerate(given.texts):
         with given.at(place):
-            require_mask(one)
-    model = api.load(directory, step=checkpoint, device=device)
+            with_masks(model.tokenizer, one)
     is_denoiser = model.is_seq2seq
     if n is not None and is_denoiser:
         raise UserError(f"{directory} writes whole texts and has no candidates: leave out --n")

@@ -59,9 +59,9 @@ class PairFile:
         """(n_pairs,) ids of each target, without start or end token."""
         return self.target.document_lengths[self.rows]
 
-    def within(self, source_max: int, target_max: int) -> tuple["PairFile", int]:
-        """The pairs that fit a model, and how many do not: a source gets an end token, a target a start token."""
-        fits = (self.source_lengths + 1 <= source_max) & (self.target_lengths + 1 <= target_max)
+    def within(self, source_max: int, target_max: int, added: tuple[int, int] = (1, 1)) -> tuple["PairFile", int]:
+        """The pairs that fit a model, and how many do not: `added` tokens, such as an end, stand around both sides."""
+        fits = (self.source_lengths + added[0] <= source_max) & (self.target_lengths + added[1] <= target_max)
         return replace(self, rows=self.rows[fits]), int((~fits).sum())
 
     def beginning(self, n_pairs: int) -> "PairFile":

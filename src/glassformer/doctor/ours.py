@@ -19,6 +19,7 @@ from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.objective import Objective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.recurrent_config import ModelConfig
+from glassformer.tokenization.frames import Frame
 
 PROBED_LEN = 16
 
@@ -78,7 +79,7 @@ def seq2seq_loss(
     """The loss that an encoder-decoder is trained with: `Seq2SeqObjective`, its shift, ends and padding included."""
     assert source_ids is not None
     config: ModelConfig = network.config  # type: ignore[assignment]
-    objective = Seq2SeqObjective(config.decoder_start_id or 0, config.eos_id or 0, source_end_id=None)
+    objective = Seq2SeqObjective(config.decoder_start_id or 0, Frame(), Frame(behind=(config.eos_id or 0,)))
     rows = zip(_real_rows(token_ids, attention_mask), _real_rows(source_ids, source_attention_mask), strict=True)
     return _loss(objective, network, [Example(row, source_ids=source) for row, source in rows])
 

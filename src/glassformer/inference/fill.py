@@ -36,23 +36,23 @@ class Filling:
     """Of each mask, best first; a denoiser writes whole texts and has none."""
 
 
-def require_mask(text: str) -> None:
-    """`UserError` for a text in which nothing is masked."""
-    if MASK not in text:
-        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {_shortened(text)}")
-
-
-def masked_ids(tokenizer: Tokenizer, text: str, extra: Sequence[str] = ()) -> list[int]:
-    """The ids of a text whose `[MASK]`s are masks; `UserError` for a text without one.
+def with_masks(tokenizer: Tokenizer, text: str) -> str:
+    """The text with every `[MASK]` as the tokenizer spells its own mask; `UserError` where nothing is masked.
 
     A mask takes the space before it: a byte-level token brings its own.
     """
+    mask = MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
+    text = text.replace(MASK, mask)
+    if mask not in text:
+        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {_shortened(text)}")
+    return text.replace(f" {mask}", mask) if tokenizer.flavour == "byte" else text
+
+
+def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """The ids of a text whose `[MASK]`s are masks; `UserError` for a text without one."""
     if tokenizer.mask_id is None:
         raise UserError("the model's tokenizer has no [MASK]: it was not trained to fill anything")
-    require_mask(text)
-    if tokenizer.flavour == "byte":
-        text = text.replace(f" {MASK}", MASK)
-    return tokenizer.encode(text, allow_special=[MASK, *extra])
+    return tokenizer.encode(with_masks(tokenizer, text), allow_special=[tokenizer.id_to_token(tokenizer.mask_id)])
 
 
 @torch.inference_mode()
@@ -62,9 +62,7 @@ def fill_masks(
     """The `n` most probable tokens behind every mask, each mask for itself: one forward, with all masks in place."""
     if n < 1:
         raise UserError(f"{n} candidates are asked for: 1 at the least")
-    ids = masked_ids(tokenizer, text)
-    before, behind = ([] if i is None else [i] for i in (tokenizer.cls_id, tokenizer.sep_id))
-    row = [*before, *ids, *behind]
+    row = tokenizer.frames.text.around(masked_ids(tokenizer, text))
     if len(row) > network.config.max_len:
         raise UserError(
             f"the text has {len(row)} tokens and the model reads at most {network.config.max_len}: shorten it"
@@ -105,8 +103,8 @@ def fill_spans(
     device: torch.device | str = "cpu",
 ) -> Filling:
     """The text with the spans that a denoiser writes for its sentinels; each `[MASK]` becomes the next sentinel."""
-    require_mask(text)
-    parts = (text.replace(f" {MASK}", MASK) if tokenizer.flavour == "byte" else text).split(MASK)
+    mask = MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
+    parts = with_masks(tokenizer, text).split(mask)
     if len(parts) - 1 > len(sentinel_ids):
         raise UserError(f"the text has {len(parts) - 1} masks and the model knows {len(sentinel_ids)} spans at once")
     source: list[int] = []
@@ -147,7 +145,7 @@ def _written(
 ) -> list[int]:
     model = network.config
     assert model.decoder_start_id is not None and tokenizer.eos_id is not None
-    ids = [*source, tokenizer.eos_id]
+    ids = tokenizer.frames.source.around(source)
     longest = model.source_max_len or model.max_len
     if len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens and the model reads at most {longest}: shorten it")
@@ -159,6 +157,7 @@ def _written(
         start_id=model.decoder_start_id,
         end_id=tokenizer.eos_id,
         max_len=model.max_len,
+        prefix=tokenizer.frames.target.before,
         never=never,
         device=device,
     )

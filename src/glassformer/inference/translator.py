@@ -56,12 +56,11 @@ class Translator:
         return self.networks[0] if len(self.networks) == 1 else Ensemble(self.networks)
 
     def source_ids(self, text: str) -> list[int]:
-        """What the encoder reads: the text's ids and the end token. `UserError` when they are too many.
+        """What the encoder reads: the text's ids in their frame. `UserError` when they are too many.
 
         Space around a text is left out, as it is where pairs are read for training.
         """
-        end = self.source_tokenizer.eos_id
-        ids = self.source_tokenizer.encode(text.strip()) + ([] if end is None else [end])
+        ids = self.source_tokenizer.frames.source.around(self.source_tokenizer.encode(text.strip()))
         if len(ids) > self.source_max_len:
             raise UserError(
                 f"the source {_shortened(text)} has {len(ids)} tokens and the model reads at most "
@@ -89,7 +88,7 @@ class Translator:
             end_id=self.end_id,
             max_len=self.max_len,
             n_best=n_best,
-            prefix=self.tokenizer.encode(prefix),
+            prefix=[*self.tokenizer.frames.target.before, *self.tokenizer.encode(prefix)],
             never=[i for i in never_written(self.tokenizer, self.vocab_size) if i != self.end_id],
             device=self.device,
             progress=progress,
@@ -101,7 +100,8 @@ class Translator:
 
         Space around both is left out, as it is where pairs are read for training.
         """
-        targets_ids = [[*self.tokenizer.encode(target.strip()), self.end_id] for target in targets]
+        around = self.tokenizer.frames.target.around
+        targets_ids = [around(self.tokenizer.encode(target.strip())) for target in targets]
         for target, ids in zip(targets, targets_ids, strict=True):
             if len(ids) > self.max_len:
                 raise UserError(

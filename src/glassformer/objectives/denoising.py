@@ -37,7 +37,7 @@ class DenoisingObjective:
         return self.pairs.collate([Example(target, source_ids=source) for source, target in ruined], rng)
 
     def _text(self, token_ids: Ids) -> Ids:
-        text = token_ids[token_ids != self.pairs.end_id]
+        text = token_ids[~np.isin(token_ids, self.pairs.target_frame.behind)]
         return text if len(text) else token_ids
 
     def loss(self, model: Model, batch: Batch) -> LossSums:

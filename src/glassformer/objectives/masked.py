@@ -10,6 +10,7 @@ from glassformer.data.batching import Batch, Example, pad
 from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
 from glassformer.objectives.noise import mask_tokens
 from glassformer.objectives.objective import Model
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.word_edges import WordEdges
 
 
@@ -25,15 +26,9 @@ class MaskedObjective:
     """Of the tokenizer: special tokens are never chosen, and whole words are known by it."""
     share: float = 0.15
     whole_words: bool = False
-    cls_id: int | None = None
-    sep_id: int | None = None
-    """`[CLS]` and `[SEP]` stand around every row, where the tokenizer has them."""
+    frame: Frame = Frame()
+    """What stands around every row: `[CLS]` and `[SEP]`."""
     label_smoothing: float = 0.0
-
-    @property
-    def n_added(self) -> int:
-        """Tokens that stand around a row."""
-        return (self.cls_id is not None) + (self.sep_id is not None)
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Rows of ids → `[CLS]` ids `[SEP]` with some of them masked, and the ids that stood there as labels."""
@@ -51,9 +46,8 @@ class MaskedObjective:
         )
 
     def whole(self, token_ids: np.ndarray) -> np.ndarray:
-        """A row with `[CLS]` before and `[SEP]` behind it."""
-        before, behind = ([] if i is None else [i] for i in (self.cls_id, self.sep_id))
-        return np.concatenate((before, token_ids, behind)).astype(np.int64)
+        """A row in its frame."""
+        return np.concatenate((self.frame.before, token_ids, self.frame.behind)).astype(np.int64)
 
     def _masked(self, row: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         text = np.flatnonzero(~self.edges.special)

@@ -7,47 +7,54 @@ import numpy as np
 from glassformer.data.batching import Batch, Example, pad
 from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
 from glassformer.objectives.objective import Model
+from glassformer.tokenization.frames import Frame
 
 
 class Seq2SeqObjective:
     """Maximises Σ log p(tokenᵢ | source, target tokens before it), fed with the true ones (Sutskever 2014, section 2).
 
-    Source and target are plain ids: the end tokens and the decoder's start token are added here and nowhere else.
+    Source and target are plain ids: their frames and the decoder's start token are added here and nowhere else.
     """
 
-    def __init__(self, start_id: int, end_id: int, source_end_id: int | None, label_smoothing: float = 0.0) -> None:
-        self.start_id, self.end_id, self.source_end_id = start_id, end_id, source_end_id
+    def __init__(self, start_id: int, source: Frame, target: Frame, label_smoothing: float = 0.0) -> None:
+        """`source` and `target` are what stands around them: of our own tokenizers, an end token."""
+        self.start_id, self.source_frame, self.target_frame = start_id, source, target
         self.label_smoothing = label_smoothing
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Pairs → source + end; the decoder reads start + target, and its labels are target + end.
+        """Pairs → sources and targets in their frames; the decoder reads start + target, and its labels are one ahead.
 
+        >>> end = Frame(behind=(2,))
         >>> targets, sources = [[5, 6], [8]], [[7], [9]]
         >>> pairs = [Example(np.array(t), source_ids=np.array(s)) for t, s in zip(targets, sources, strict=True)]
-        >>> batch = Seq2SeqObjective(start_id=1, end_id=2, source_end_id=2).collate(pairs, np.random.default_rng(0))
+        >>> batch = Seq2SeqObjective(start_id=1, source=end, target=end).collate(pairs, np.random.default_rng(0))
         >>> batch.source_ids.tolist(), batch.token_ids.tolist(), batch.labels.tolist()
         ([[7, 2], [9, 2]], [[1, 5, 6], [1, 8, 0]], [[5, 6, 2], [8, 2, -100]])
         """
         source_ids, source_mask = pad([self.source(e) for e in examples], 0)
-        token_ids, mask = pad([np.concatenate(([self.start_id], e.token_ids)) for e in examples], 0)
-        labels, _ = pad([np.concatenate((e.token_ids, [self.end_id])) for e in examples], NOT_SCORED)
+        targets = [_framed(self.target_frame, e.token_ids) for e in examples]
+        token_ids, mask = pad([np.concatenate(([self.start_id], target[:-1])) for target in targets], 0)
+        labels, _ = pad(targets, NOT_SCORED)
         return Batch(
             token_ids=token_ids,
             attention_mask=None if bool(mask.all()) else mask,
             labels=labels,
-            n_targets=sum(len(e.token_ids) + 1 for e in examples),
+            n_targets=sum(map(len, targets)),
             source_ids=source_ids,
             source_attention_mask=None if bool(source_mask.all()) else source_mask,
         )
 
     def source(self, example: Example) -> np.ndarray:
-        """What the encoder reads: the source and its end token, where its tokenizer has one."""
+        """What the encoder reads: the source in its frame."""
         if example.source_ids is None:
             raise ValueError("a pair needs source_ids")
-        end = [] if self.source_end_id is None else [self.source_end_id]
-        return np.concatenate((example.source_ids, end)).astype(np.int64)
+        return _framed(self.source_frame, example.source_ids)
 
     def loss(self, model: Model, batch: Batch) -> LossSums:
         """The summed cross-entropy of a batch that `collate` made."""
         logits = model(**batch.model_inputs())
         return token_cross_entropy(logits, batch.labels, batch.n_targets, self.label_smoothing)
+
+
+def _framed(frame: Frame, token_ids: np.ndarray) -> np.ndarray:
+    return np.concatenate((frame.before, token_ids, frame.behind)).astype(np.int64)

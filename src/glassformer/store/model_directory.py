@@ -159,9 +159,10 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     manifest.require(folder, MODEL_FILES)
     config: ModelConfig = from_union(ModelConfig, files.read_json(folder / CONFIG), str(folder / CONFIG))
     tokenizer, source_tokenizer = read_tokenizers(folder, manifest)
+    n_source_rows = config.source_vocab_size or config.vocab_size  # two tokenizers may share one table
     for side, n_tokens, n_rows in (
         ("tokenizer", tokenizer.vocab_size, config.vocab_size),
-        ("source tokenizer", source_tokenizer.vocab_size if source_tokenizer else 0, config.source_vocab_size),
+        ("source tokenizer", source_tokenizer.vocab_size if source_tokenizer else 0, n_source_rows),
     ):
         if n_tokens > n_rows:
             raise UserError(f"{folder}: the {side} has {n_tokens} tokens and the model only {n_rows}")

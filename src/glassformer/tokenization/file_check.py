@@ -2,22 +2,33 @@
 
 The library builds whatever a file asks for: it counts up to the largest id, gives up (panics) on some damaged parts,
 and its expressions backtrack, so that one such as `(a+)+$` may take longer than anybody lives. No expression can be
-told to be harmless by looking at it, so only those that this package writes are let through.
+told to be harmless by looking at it, so only known ones are let through. Parts that could make a text grow without
+end, each doubling what the last one left, are bounded.
 """
 
+import base64
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from glassformer.errors import UserError
-from glassformer.tokenization.pretokenize import FLAVOURS, WORD_END
+from glassformer.tokenization.known_expressions import KNOWN_EXPRESSIONS
 
 MAX_TOKENIZER_BYTES = 64 * 1024 * 1024  # twice the largest in use, of 260,000 tokens
+MAX_PARTS = 64
+MAX_WORD_CHARACTERS = 256  # of WordPiece, whose time grows with their square; all known files have 100
+MAX_MAPPED_BYTES = 64  # what a map of characters makes of one; the longest in use, of U+FDFA, has 33
+ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+_MODELS = ("BPE", "WordLevel", "WordPiece", "Unigram")
 _KNOWN = {
-    *("Sequence", "ByteLevel", "Split", "Replace", "Whitespace", "WhitespaceSplit", "BPEDecoder", "Fuse"),
+    *("Sequence", "Split", "Replace", "Strip"),
+    *("BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Lowercase", "StripAccents", "Prepend", "Precompiled"),
+    *("ByteLevel", "BertPreTokenizer", "Metaspace", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation"),
     *("TemplateProcessing", "BertProcessing", "RobertaProcessing"),
+    *("BPEDecoder", "WordPiece", "ByteFallback", "Fuse"),
 }
-"""Types of parts that our flavours have, and of those around texts, which are not used here."""
+"""Types of parts: of all places, of normalizers, of pre-tokenizers, around texts, of decoders."""
 
 
 def check_file(description: Any) -> None:
@@ -25,34 +36,83 @@ def check_file(description: Any) -> None:
     if not isinstance(description, dict) or not isinstance(description.get("model"), dict):
         raise ValueError("it has no model")
     model, added = description["model"], description.get("added_tokens") or []
-    if model.get("type", "BPE") not in ("BPE", "WordLevel"):
-        kind = f"{model['type']!s:.40}"
-        raise UserError(f"its model is {kind}, and BPE and whole words between white space are read here")
-    for part in _PARTS:
-        for inner in _tables(description.get(part)):
-            _check_part(inner)
+    if model.get("type", "BPE") not in _MODELS:
+        raise UserError(f"its model is {model['type']!s:.40}, and {', '.join(_MODELS)} are read here")
+    if model.get("dropout"):
+        raise UserError(f"its model sets dropout to {model['dropout']!r:.40}, which is not supported here")
+    parts = [part for place in _PARTS for part in tables(description.get(place)) if "type" in part]
+    if len(parts) > MAX_PARTS:
+        raise UserError(f"it changes and splits text in {len(parts)} parts, more than {MAX_PARTS}")
+    for part in (inner for place in _PARTS for inner in tables(description.get(place))):
+        _check_part(part)
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
         raise ValueError("its added tokens are no list of tables")
-    _check_ids(model.get("vocab"), [(token.get("content"), token.get("id")) for token in added])
+    _check_ids(_vocabulary(model), [(token.get("content"), token.get("id")) for token in added])
+    limit = model.get("max_input_chars_per_word", 0)
+    if not _is_count(limit) or limit > MAX_WORD_CHARACTERS:
+        raise UserError(f"its model looks at words of {limit!s:.40} characters, and {MAX_WORD_CHARACTERS} are allowed")
     frequencies = model.get("frequencies")
     if frequencies is not None and not (isinstance(frequencies, list) and all(map(_is_count, frequencies))):
         raise ValueError("its frequencies are no list of whole numbers")
+    if model.get("roles") is not None:
+        check_roles(model["roles"])
+
+
+def check_roles(roles: Any) -> None:
+    """`UserError` unless it is a table of what special tokens are for and how they are spelled."""
+    if not isinstance(roles, dict) or not all(role in ROLES and isinstance(roles[role], str) for role in roles):
+        raise UserError(f"its roles are no table of tokens by {', '.join(ROLES)}")
 
 
 def _check_part(part: dict[str, Any]) -> None:
-    begin = f"it splits text in a way that is none of {', '.join(FLAVOURS)}"
+    begin = "it splits or changes text in a way that is not known here"
     if "type" in part and part["type"] not in _KNOWN:
         raise UserError(f"{begin}: it has a part of type {part['type']!s:.40}")
-    if "Regex" in part and part["Regex"] != WORD_END:
+    if "Regex" in part and part["Regex"] not in KNOWN_EXPRESSIONS:
         raise UserError(f"{begin}: its expression {part['Regex']!r:.60} is none of ours, and some never end")
+    pattern, content = part.get("pattern"), part.get("content", "")
+    if part.get("type") == "Replace" and (len(content) > 1 or pattern == {"String": ""}):
+        raise UserError(f"{begin}: it puts {content!r:.40} for {pattern!s:.60}, and one character at most is allowed")
+    if part.get("type") == "Prepend" and len(part["prepend"]) > 1:
+        raise UserError(f"{begin}: it puts {part['prepend']!r:.40} before a text, and one character is allowed")
+    if part.get("type") == "Precompiled":
+        _check_map(base64.b64decode(part["precompiled_charsmap"], validate=True))
 
 
-def _tables(part: Any) -> Iterator[dict[str, Any]]:
+def _check_map(charsmap: bytes) -> None:
+    """SentencePiece's map of characters: the bytes of a trie, the trie, and what it points to, apart by zeros."""
+    n_trie = int.from_bytes(charsmap[:4], "little")
+    targets = charsmap[4 + n_trie :]
+    if n_trie < 1024 or n_trie % 4 or not targets.endswith(b"\0"):
+        raise UserError("its map of characters (Precompiled) is damaged")
+    if max(map(len, targets.split(b"\0"))) > MAX_MAPPED_BYTES:
+        raise UserError(f"its map of characters makes more than {MAX_MAPPED_BYTES} bytes of one")
+
+
+def tables(part: Any) -> Iterator[dict[str, Any]]:
     """A part of the file and all tables inside it."""
     if isinstance(part, dict):
         yield part
     for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
-        yield from _tables(inner)
+        yield from tables(inner)
+
+
+def _vocabulary(model: dict[str, Any]) -> Any:
+    """The ids of a model's tokens, which Unigram has as a list of pieces and their scores."""
+    vocab = model.get("vocab")
+    if not isinstance(vocab, list):
+        return vocab
+    if not all(isinstance(entry, list) and len(entry) == 2 for entry in vocab):
+        raise ValueError("its pieces are no list of pieces and scores")
+    if not all(piece and isinstance(piece, str) and _is_number(score) for piece, score in vocab):
+        raise ValueError("its pieces have no text or no score")
+    unknown = model.get("unk_id")
+    if unknown is not None and not (_is_count(unknown) and unknown < len(vocab)):
+        raise UserError(f"its unknown piece has the id {unknown!s:.40}, and it has {len(vocab)} pieces")
+    ids = {piece: i for i, (piece, _) in enumerate(vocab)}
+    if len(ids) < len(vocab):
+        raise UserError("one of its pieces is there twice")
+    return ids
 
 
 def _check_ids(vocab: Any, added: list[tuple[Any, Any]]) -> None:
@@ -72,3 +132,7 @@ def _check_ids(vocab: Any, added: list[tuple[Any, Any]]) -> None:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and abs(value) < 1e30 and math.isfinite(value)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -29,7 +30,7 @@ def assemble(
     rust.pre_tokenizer = parts.pre_tokenizer
     if parts.decoder is not None:
         rust.decoder = parts.decoder
-    rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special_tokens])
+    add_special_tokens(rust, special_tokens)
     return rust
 
 
@@ -72,28 +73,26 @@ def train_in_rust(
     return model["vocab"], without_forged(model["merges"], special_tokens)
 
 
-def recognise(description: Mapping[str, Any]) -> Flavour:
-    """The flavour of a parsed `tokenizer.json`; `UserError` saying why when it is none."""
-    model = description["model"]
-    if not all(token["special"] for token in description["added_tokens"]):
-        raise UserError("it has added tokens that are not special, which would be taken from ordinary text")
+def recognise(description: Mapping[str, Any]) -> Flavour | None:
+    """The flavour of a parsed `tokenizer.json`, whose merges and special tokens we know how to apply, or None."""
+    model, added = description["model"], description["added_tokens"]
+    if any(not token["special"] or any(token[flag] for flag in _OTHER_MATCHES) for token in added):
+        return None
     if model["type"] == "WordLevel":
-        if model["unk_token"] not in (token["content"] for token in description["added_tokens"]):
-            raise UserError("its model of whole words has no special token for unknown ones")
-        if any(description[part] != value for part, value in _splitting("whole_words").items()):
-            raise UserError("it splits text into whole words elsewhere than at white space: see its pre_tokenizer")
-        return "whole_words"
-    if model["type"] != "BPE":
-        raise UserError(f"its model is {model['type']}, and BPE and whole words between white space are read here")
-    for option in ("dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges"):
-        if model.get(option):
-            raise UserError(f"its model sets {option} to {model[option]!r}, which is not supported here")
-    if model["unk_token"] is not None and not model["fuse_unk"]:
-        raise UserError("its model does not join neighbouring unknown characters (fuse_unk), as is done here")
-    for flavour in FLAVOURS:
-        if all(description[part] == value for part, value in _splitting(flavour).items()):
-            return flavour
-    raise UserError(f"it splits text in a way that is none of {', '.join(FLAVOURS)}: see its pre_tokenizer")
+        flavours: tuple[Flavour, ...] = ("whole_words",)
+        is_ours = model["unk_token"] in (token["content"] for token in added)
+    else:
+        flavours = FLAVOURS
+        is_ours = model["type"] == "BPE" and not any(model.get(option) for option in _OTHER_MERGING)
+        is_ours = is_ours and (model["unk_token"] is None or model["fuse_unk"])
+    if not is_ours:
+        return None
+    matching = (f for f in flavours if all(description[part] == value for part, value in _splitting(f).items()))
+    return next(matching, None)
+
+
+_OTHER_MATCHES = ("lstrip", "rstrip", "single_word")
+_OTHER_MERGING = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallback", "ignore_merges")
 
 
 @cache
@@ -116,7 +115,7 @@ def check(
     merges: Iterable[tuple[str, str]],
     special_tokens: Sequence[str],
     unknown: str | None,
-    flavour: Flavour,
+    flavour: Flavour | None,
     frequencies: Sequence[int] | None,
 ) -> None:
     """Holds a tokenizer to what the rest relies on; `UserError` for what a file can have wrong."""
@@ -124,6 +123,10 @@ def check(
         raise UserError("its ids are not 0, 1, 2 … without a gap, so no embedding can have one row for each")
     if len(vocab) == len(special_tokens):
         raise UserError("its vocabulary has no ordinary token")
+    if frequencies is not None and len(frequencies) != len(vocab):
+        raise UserError(f"it has {len(frequencies)} frequencies for {len(vocab)} tokens")
+    if flavour is None:
+        return
     check_special_tokens(special_tokens)
     if flavour == "byte" and (missing := set(BYTE_TO_CHARACTER) - vocab.keys()):
         raise UserError(f"it lacks {len(missing)} of the 256 bytes, so some text would be lost")
@@ -132,10 +135,26 @@ def check(
         raise UserError(f"it has tokens with {min(others)!r}, which stands for no byte")
     if unknown is not None and unknown not in special_tokens:
         raise UserError(f"its unknown token {unknown} is not one of its special tokens")
-    if frequencies is not None and len(frequencies) != len(vocab):
-        raise UserError(f"it has {len(frequencies)} frequencies for {len(vocab)} tokens")
     if forged := [left + right for left, right in merges if left + right in special_tokens]:
         raise UserError(f"its merges spell {forged[0]}, so ordinary text could become a special token")
+
+
+def add_special_tokens(rust: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
+    """Makes special tokens of those that are no added tokens yet; one that is new gets the next id."""
+    known = {token.content for token in rust.get_added_tokens_decoder().values()}
+    new = [token for token in tokens if token not in known]
+    rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in new])
+
+
+@contextmanager
+def no_panic(sentence: str) -> Iterator[None]:
+    """What the Rust library raises becomes a `UserError`: it gives up (panics) on some damaged files."""
+    try:
+        yield
+    except (UserError, KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # it raises just `Exception`, and what is none when it panics
+        raise UserError(f"{sentence} ({error!s:.200})") from error
 
 
 def without_forged(merges: Iterable[tuple[str, str]], special_tokens: Collection[str]) -> list[tuple[str, str]]:

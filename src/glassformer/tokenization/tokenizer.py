@@ -15,79 +15,119 @@ token `[UNK]` a `UserError` names the character. (There, `transformers` drops th
 space between words, since it keeps no other white space. `whitespace` does not know where words end: every
 token, as every whole word, stands apart from its neighbours by a space. An unknown run decodes as `[UNK]`; other
 special tokens are left out on request.
+
+**Tokenizers of other people's models** (`Tokenizer.imported`). Their file says how they cut and decode, and the Rust
+library does it (`imported.py`); what their special tokens are for is kept in the file, under `roles`. One that is
+of a flavour is used as such. Their decoded texts are those of `transformers`.
 """
 
 import hashlib
 import json
-import random
-import re
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import tokenizers
 from numpy.typing import NDArray
-from tokenizers import AddedToken
 
 from glassformer import files
 from glassformer.errors import UserError
 from glassformer.tokenization.bpe import Progress, learn_bpe
-from glassformer.tokenization.decoding import TextStream, readable, token_bytes
+from glassformer.tokenization.decoding import TextStream
 from glassformer.tokenization.explain import Explanation
-from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, check_file
+from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, check_file, check_roles
+from glassformer.tokenization.flavoured import FlavouredCodec, require_flavour
+from glassformer.tokenization.frames import Frames
+from glassformer.tokenization.imported import ImportedCodec, ImportedStream
 from glassformer.tokenization.padding import Side, pad
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, END_OF_WORD, Flavour, check_text, count_chunks
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Flavour, count_chunks
 from glassformer.tokenization.reference import ReferenceEncoder
 from glassformer.tokenization.report import TokenReport
-from glassformer.tokenization.rust_tokenizer import assemble, check, check_special_tokens, recognise, train_in_rust
+from glassformer.tokenization.rust_tokenizer import (
+    add_special_tokens,
+    assemble,
+    check,
+    check_special_tokens,
+    no_panic,
+    recognise,
+    train_in_rust,
+)
 from glassformer.tokenization.templates import Template
 from glassformer.tokenization.whole_words import learn_words
 
 Learner = Literal["glassformer", "tokenizers"]
 
-SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]")
+ROLE_OF = {
+    "[PAD]": "pad",
+    "[UNK]": "unk",
+    "[BOS]": "bos",
+    "[EOS]": "eos",
+    "[CLS]": "cls",
+    "[SEP]": "sep",
+    "[MASK]": "mask",
+}
+"""What our own special tokens are for."""
+SPECIAL_TOKENS = tuple(ROLE_OF)
 """The default special tokens; their ids are 0 to 6."""
 
 
 class Tokenizer:
-    """A trained tokenizer, BPE or whole words; it never changes. `train`, `load` and `from_json` make one.
+    """A trained tokenizer; it never changes. `train`, `load`, `from_json` and `imported` make one.
 
     `vocab` maps every token to its id, `merges` are the joined pairs in order, `frequencies` says by id how
     often each token stood in the training text (`None` where the learner did not say). `pad_id` and its like
-    are `None` where the tokenizer has no such special token.
+    are `None` where the tokenizer has no such special token. `flavour` is None where it comes from elsewhere and is of
+    none; `roles` says what the special tokens are for where their names do not. `frames` has what stands around a text.
 
     >>> tokenizer = Tokenizer.train(["to be, or not to be"], vocab_size=0, flavour="char", special_tokens=())
     >>> tokenizer.encode("to be"), tokenizer.decode([7, 5, 0])
     ([7, 5, 0, 2, 3], 'to ')
     """
 
-    def __init__(self, rust: tokenizers.Tokenizer, frequencies: Sequence[int] | None = None) -> None:
-        """Wraps a tokenizer of one of the flavours; `UserError` for any other."""
+    def __init__(
+        self,
+        rust: tokenizers.Tokenizer,
+        frequencies: Sequence[int] | None = None,
+        roles: Mapping[str, str] | None = None,
+    ) -> None:
+        """Wraps a tokenizer of the Rust library; `UserError` for one that cannot be used."""
         rust.no_truncation()
         rust.no_padding()
-        rust.encode_special_tokens = True  # special tokens in a text are text; the file does not say so
+        for role, token in (roles or {}).items():
+            if rust.token_to_id(token) is None:
+                raise UserError(f"its {role} is {token!r:.60}, which is no token of its vocabulary")
+            add_special_tokens(rust, [token])
         self._rust = rust
         description = json.loads(rust.to_str())
-        self.flavour: Flavour = recognise(description)
+        self.flavour: Flavour | None = recognise(description)
+        self.roles: Mapping[str, str] | None = None if roles is None else dict(roles)
         self.vocab: dict[str, int] = dict(sorted(rust.get_vocab().items(), key=lambda item: item[1]))
         self.merges: list[tuple[str, str]] = [(left, right) for left, right in description["model"].get("merges", [])]
-        self.special_tokens: tuple[str, ...] = tuple(token["content"] for token in description["added_tokens"])
+        added = description["added_tokens"]
+        self.special_tokens: tuple[str, ...] = tuple(token["content"] for token in added if token["special"])
         self.frequencies: tuple[int, ...] | None = None if frequencies is None else tuple(frequencies)
-        self.pad_id = self.vocab.get("[PAD]")
-        self.unk_id = self.vocab.get("[UNK]")
-        self.bos_id = self.vocab.get("[BOS]")
-        self.eos_id = self.vocab.get("[EOS]")
-        if self.eos_id is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
+        names = {role: name for name, role in ROLE_OF.items()} if roles is None else roles
+        ids = {role: self.vocab.get(names.get(role, "")) for role in ROLE_OF.values()}
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.cls_id, self.sep_id, self.mask_id = ids.values()
+        if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # the only one ends a text: GPT-2's <|endoftext|>
-        self.cls_id = self.vocab.get("[CLS]")
-        self.sep_id = self.vocab.get("[SEP]")
-        self.mask_id = self.vocab.get("[MASK]")
-        self._unknown: str | None = description["model"]["unk_token"]
-        self._known_characters: set[str] = set()
-        check(self.vocab, self.merges, self.special_tokens, self._unknown, self.flavour, self.frequencies)
+        unknown: str | None = description["model"].get("unk_token")
+        check(self.vocab, self.merges, self.special_tokens, unknown, self.flavour, self.frequencies)
+        self._codec: FlavouredCodec | ImportedCodec
+        if self.flavour is None:
+            self._codec = ImportedCodec(rust, self.vocab)
+        else:
+            self._codec = FlavouredCodec(
+                rust, self.flavour, self.vocab, self.merges, self.special_tokens, unknown, self.frequencies
+            )
+        if self.flavour is not None and roles is None:
+            self.frames = Frames.of_ids(self.cls_id, self.sep_id, self.eos_id)
+        else:
+            with no_panic("it does not work"):
+                self.frames = Frames.of_file(rust)
 
     @classmethod
     def train(
@@ -145,7 +185,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path) -> "Tokenizer":
-        """Reads a `tokenizer.json`; `UserError` naming the file when it is none, or one of another kind."""
+        """Reads a `tokenizer.json`; `UserError` naming the file when it is none, or none that can be used."""
         text = files.read_text(path, MAX_TOKENIZER_BYTES)
         try:
             return cls.from_json(text)
@@ -159,44 +199,52 @@ class Tokenizer:
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
         """The inverse of `to_json`; `UserError` for a text that is no tokenizer, or one that is not read here."""
-        try:
-            description = files.parse_json(text)
-            check_file(description)
-            rust = tokenizers.Tokenizer.from_str(text)
-        except (UserError, KeyboardInterrupt, SystemExit):
-            raise
-        except BaseException as error:  # the Rust library raises just `Exception`, and what is none when it panics
-            raise UserError(f"it is not a whole tokenizer.json ({error!s:.200})") from error
-        return cls(rust, description["model"].get("frequencies"))
+        description, rust = _read(text)
+        return cls(rust, description["model"].get("frequencies"), description["model"].get("roles"))
 
     @classmethod
     def imported(cls, text: str, roles: Mapping[str, str]) -> "Tokenizer":
-        return cls.from_json(text)
+        """The tokenizer of somebody else's model, from the text of its `tokenizer.json`.
+
+        `roles` says what its special tokens are for: the keys are of `pad unk bos eos cls sep mask`, the values tokens.
+        The file says what stands around a text. A token of `roles` that the file does not call special becomes so,
+        as in `transformers`. `UserError` for a file that cannot be used, and for a role that is no token of it.
+        """
+        check_roles(roles)
+        _, rust = _read(text)
+        return cls(rust, roles=roles)
 
     def to_json(self) -> str:
-        """The text of `tokenizer.json`, with `frequencies` beside the vocabulary, which other readers pass over."""
+        """The text of `tokenizer.json`, with `frequencies` and `roles` beside the vocabulary: others pass them over."""
         description = json.loads(self._rust.to_str())
         if self.frequencies is not None:
             description["model"]["frequencies"] = self.frequencies
+        if self.roles is not None:
+            description["model"]["roles"] = dict(self.roles)
         return json.dumps(description, ensure_ascii=False, indent=1) + "\n"
 
     def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
         """This tokenizer with further special tokens behind all others: no id changes; those that it has stay one.
 
+        A tokenizer with `roles` needs no `[MASK]` where another token is its mask.
+
         >>> tokenizer = Tokenizer.train(["ab"], vocab_size=0, flavour="char", special_tokens=("[PAD]",))
         >>> tokenizer.with_special_tokens(["[PAD]", "[CLS]"]).vocab
         {'[PAD]': 0, 'a': 1, 'b': 2, '[CLS]': 3}
         """
-        new = [token for token in tokens if token not in self.special_tokens]
+        roles = self.roles or {}
+        new = [token for token in tokens if token not in self.special_tokens and ROLE_OF.get(token) not in roles]
         if not new:
             return self
         check_special_tokens([*self.special_tokens, *new])
         if taken := [token for token in new if token in self.vocab]:
             raise UserError(f"{taken[0]} is an ordinary token of the tokenizer and cannot become a special one")
         rust = tokenizers.Tokenizer.from_str(self._rust.to_str())
-        rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in new])
+        add_special_tokens(rust, new)
         frequencies = None if self.frequencies is None else [*self.frequencies, *(0 for _ in new)]
-        return Tokenizer(rust, frequencies)
+        if self.roles is None:
+            return Tokenizer(rust, frequencies)
+        return Tokenizer(rust, frequencies, {**roles, **{ROLE_OF[token]: token for token in new if token in ROLE_OF}})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -245,23 +293,21 @@ class Tokenizer:
         seed: int | None = None,
     ) -> list[list[int]]:
         """The ids of each text: as `encode`, but on all cores. With dropout, one random stream serves all texts."""
+        self._check_allowed(allow_special)
         if dropout == 0.0:
-            return self._encode_between(texts, allow_special, self._encode_in_rust)
+            return self._codec.encode(texts, allow_special)
         if not 0.0 < dropout <= 1.0 or seed is None:
             raise ValueError(f"BPE-dropout needs a probability and a seed, not {dropout} and {seed}")
-        rng = random.Random(seed)
-        return self._encode_between(
-            texts,
-            allow_special,
-            lambda pieces: [self.reference.encode(p, dropout=dropout, rng=rng) for p in pieces],
-        )
+        return require_flavour(self._codec, "BPE-dropout").encode_with_dropout(texts, allow_special, dropout, seed)
 
     def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
         """The other way to encode: the longest token first wherever it stands, then what is left on both sides."""
-        (ids,) = self._encode_between(
-            [text], allow_special, lambda pieces: list(map(self.reference.encode_longest_match, pieces))
-        )
-        return ids
+        self._check_allowed(allow_special)
+        return require_flavour(self._codec, "the longest match").encode_longest_match(text, allow_special)
+
+    def _check_allowed(self, allow_special: Collection[str]) -> None:
+        if missing := set(allow_special).difference(self.special_tokens):
+            raise UserError(f"{min(missing)} is not a special token of this tokenizer, so no text can have it")
 
     def encode_template(
         self, template: Template, *texts: str, allow_special: Collection[str] = ()
@@ -269,66 +315,21 @@ class Tokenizer:
         """The ids of a template filled with texts, and the token type of each."""
         return template.fill(self.encode_batch(texts, allow_special=allow_special), self.vocab)
 
-    def _encode_between(
-        self,
-        texts: Iterable[str],
-        allow_special: Collection[str],
-        encode: Callable[[list[str]], list[list[int]]],
-    ) -> list[list[int]]:
-        """Cuts the texts at the special tokens that are allowed, and encodes what is between them."""
-        rows = [self._cut(text, allow_special) for text in texts]
-        pieces = [piece for row in rows for piece in row[::2]]
-        for piece in pieces:
-            self._check_piece(piece)
-        encoded = iter(encode(pieces))
-        rows_of_ids = []
-        for row in rows:
-            ids = next(encoded)
-            for special in row[1::2]:
-                ids += [self.vocab[special], *next(encoded)]
-            rows_of_ids.append(ids)
-        return rows_of_ids
+    @property
+    def words_stand_alone(self) -> bool:
+        """Whether a word has the same tokens by itself as behind a space."""
+        return self._codec.words_stand_alone
 
-    def _cut(self, text: str, allow_special: Collection[str]) -> list[str]:
-        """Ordinary text at the even places, an allowed special token at the odd ones."""
-        if missing := set(allow_special).difference(self.special_tokens):
-            raise UserError(f"{min(missing)} is not a special token of this tokenizer, so no text can have it")
-        if not allow_special:
-            return [text]
-        longest_first = sorted(allow_special, key=len, reverse=True)
-        return re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
-
-    def _check_piece(self, piece: str) -> None:
-        """Refuses what the Rust encoder cannot take, or would drop without a word."""
-        check_text(piece)
-        if self.flavour != "byte" and self._unknown is None:
-            for character in sorted(set(piece) - self._known_characters):
-                self.reference.encode(character)
-                self._known_characters.add(character)
-
-    def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
-        rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
-        if self.flavour != "whole_words":
-            return rows
-        # A model of whole words finds its special tokens in ordinary text too, where they are words it does not know.
-        special, unknown = {self.vocab[token] for token in self.special_tokens}, self.unk_id
-        assert unknown is not None
-        return [[unknown if token in special else token for token in row] for row in rows]
-
-    @cached_property
+    @property
     def reference(self) -> ReferenceEncoder:
-        """The readable encoder: the same ids, slowly."""
-        # Without frequencies an early merge counts as a frequent one.
-        frequencies = self.frequencies or range(self.vocab_size, 0, -1)
-        ordinary = dict(zip(self.vocab, frequencies, strict=True))
-        for token in self.special_tokens:
-            del ordinary[token]
-        return ReferenceEncoder(self.flavour, self.vocab, self.merges, ordinary, self._unknown)
+        """The readable encoder: the same ids, slowly. `UserError` where there is none."""
+        return require_flavour(self._codec, "the readable encoder").reference
 
     def explain(self, text: str) -> Explanation:
         """The merges that make the tokens of a text, step by step; `print` it."""
-        self._check_piece(text)
-        return Explanation(tuple(self.reference.explain(text)), self._show)
+        codec = require_flavour(self._codec, "an explanation by merges")
+        codec.check_piece(text)
+        return Explanation(tuple(codec.reference.explain(text)), codec.show)
 
     def report(self, texts: Iterable[str]) -> TokenReport:
         """How often each token occurs in the texts, tokens per word, bytes per token."""
@@ -366,34 +367,29 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of ids: see the top of this module. Bytes that are no UTF-8 become U+FFFD."""
-        stream = self.stream(skip_special=skip_special)
-        return "".join([*map(stream.push, ids), stream.flush()])
+        return self._codec.decode(ids, skip_special)
 
-    def stream(self, *, skip_special: bool = True) -> TextStream:
+    def stream(self, *, skip_special: bool = True) -> TextStream | ImportedStream:
         """A decoder for ids that come one at a time: `push` each, then `flush`. It never cuts a character."""
-        return TextStream(self.pieces, self.flavour, self._skipped if skip_special else frozenset())
+        return self._codec.stream(skip_special)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Readable tokens: spaces as they are, `</w>` where a word ends, `<0xE2>` for a part of a character."""
-        return [self._show(self.id_to_token(token_id)) for token_id in ids]
-
-    def _show(self, token: str) -> str:
-        if token in self.special_tokens:
-            return token
-        if self.flavour == "word":
-            return token.replace(END_OF_WORD, "</w>")
-        return readable(token_bytes(token, "byte")) if self.flavour == "byte" else token
+        return [self._codec.show(self.id_to_token(token_id)) for token_id in ids]
 
     @cached_property
     def _tokens(self) -> list[str]:
         return list(self.vocab)
 
-    @cached_property
+    @property
     def pieces(self) -> list[bytes]:
         """By id, the bytes of text that a token stands for, perhaps only a part of a character."""
-        special = set(self.special_tokens)
-        return [token_bytes(token, self.flavour, special=token in special) for token in self.vocab]
+        return self._codec.pieces
 
-    @cached_property
-    def _skipped(self) -> frozenset[int]:
-        return frozenset(self.vocab[token] for token in self.special_tokens if token != self._unknown)
+
+def _read(text: str) -> tuple[Any, tokenizers.Tokenizer]:
+    """A parsed `tokenizer.json`, and what the Rust library makes of it, after a look at it."""
+    with no_panic("it is not a whole tokenizer.json"):
+        description = files.parse_json(text)
+        check_file(description)
+        return description, tokenizers.Tokenizer.from_str(text)

@@ -289,9 +289,11 @@ def complete(
         model = replace(model, head=head)
     if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
         return model
-    source = tokenizers.separate_source
+    source = None if model.share_embeddings else tokenizers.separate_source
     size = 0 if source is None else _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
     start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+    if tokenizer.roles is not None and model.decoder_start_id is not None:
+        start = model.decoder_start_id  # a tokenizer of another family says nothing of what a decoder starts from
     return replace(model, source_vocab_size=size, decoder_start_id=start)
 
 

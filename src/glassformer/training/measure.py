@@ -76,7 +76,7 @@ class Measurer:
             pairs, too_long = read_pairs(data, dropped), _refuse
             self._say_dropped(dropped)
         encoded = encode_pairs(pairs, self.tokenizers.target, self.tokenizers.source, "pairs")
-        fitting = pair_task.within(encoded, self.config, too_long)
+        fitting = pair_task.within(encoded, self.config, self.tokenizers, too_long)
         return [pairs[row] for row in fitting.rows], fitting
 
     def labelled(self, path: Place) -> Sequence[Labelled | Tagged]:
@@ -100,7 +100,8 @@ class Measurer:
         pairs, encoded = self.pairs(path, source, target)
         budget = pair_task.pairs_of(self.run).batch_tokens
         objective = pair_task.objective_of(self.config, self.tokenizers, self.run.objective.label_smoothing)
-        n_targets = int(encoded.target_lengths.sum()) + encoded.n_pairs
+        n_added = self.tokenizers.target.frames.target.n_added
+        n_targets = int(encoded.target_lengths.sum()) + n_added * encoded.n_pairs
         return Measure(lambda: evaluation_batches(pair_rows(encoded), budget), objective, n_targets, None, pairs)
 
     def _of_labels(self, path: Place) -> Measure:

@@ -98,8 +98,8 @@ class PreparedPairs:
         self, run: Run, corpus: PairCorpus, tokenizers: Tokenizers, splits: PairSplits, reporter: LaunchReporter
     ) -> None:
         self.run, self.tokenizers = run, tokenizers
-        self.train = within(splits.train, run.model, reporter.say)
-        self.valid = within(splits.valid, run.model, reporter.say)
+        self.train = within(splits.train, run.model, tokenizers, reporter.say)
+        self.valid = within(splits.valid, run.model, tokenizers, reporter.say)
         if not self.valid.n_pairs:
             raise UserError("no validation pair fits the model: raise model.max_len, or give others")
         self.valid_pairs = [corpus.split[1][row] for row in self.valid.rows]
@@ -176,13 +176,15 @@ def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: fl
     """The objective with the ids that the model and its tokenizers say."""
     if model.decoder_start_id is None or model.eos_id is None:
         raise UserError("an encoder-decoder needs decoder_start_id and eos_id in its configuration")
-    return Seq2SeqObjective(model.decoder_start_id, model.eos_id, tokenizers.source.eos_id, label_smoothing)
+    source, target = tokenizers.source.frames.source, tokenizers.target.frames.target
+    return Seq2SeqObjective(model.decoder_start_id, source, target, label_smoothing)
 
 
-def within(pairs: PairFile, model: ModelConfig, say: Callable[[str], None]) -> PairFile:
+def within(pairs: PairFile, model: ModelConfig, tokenizers: Tokenizers, say: Callable[[str], None]) -> PairFile:
     """The pairs that fit the model; how many do not is said."""
     source_max, target_max = model.source_max_len or model.max_len, model.max_len
-    kept, n_left_out = pairs.within(source_max, target_max)
+    added = max(1, tokenizers.source.frames.source.n_added), max(1, tokenizers.target.frames.target.n_added)
+    kept, n_left_out = pairs.within(source_max, target_max, added)
     if n_left_out:
         say(
             f"{n_left_out:,} of the {pairs.n_pairs:,} {pairs.name} are longer than the model's {source_max:,} "

@@ -77,25 +77,28 @@ def text_objective(run: Run, tokenizer: Tokenizer, context: int) -> TextObjectiv
             edges,
             config.share,
             config.whole_words,
-            tokenizer.cls_id,
-            tokenizer.sep_id,
+            tokenizer.frames.text,
             config.label_smoothing,
         )
-        return TextObjective(masked, context - masked.n_added)
+        return TextObjective(masked, context - masked.frame.n_added)
     assert model.decoder_start_id is not None and tokenizer.eos_id is not None
-    pairs = Seq2SeqObjective(model.decoder_start_id, tokenizer.eos_id, tokenizer.eos_id, config.label_smoothing)
+    source, target = tokenizer.frames.source, tokenizer.frames.target
+    pairs = Seq2SeqObjective(model.decoder_start_id, source, target, config.label_smoothing)
     if isinstance(config, InfillingConfig):
         assert tokenizer.mask_id is not None
         noise = infilling(edges, tokenizer.mask_id, config.share, config.mean_length, config.permute_sentences)
     else:
         assert isinstance(config, SpansConfig)
         noise = spans(sentinel_ids(tokenizer), config.share, config.mean_length)
-    return TextObjective(DenoisingObjective(noise, pairs), context - 1)  # the end token of the source
+    return TextObjective(DenoisingObjective(noise, pairs), context - max(source.n_added, target.n_added))
 
 
 def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
-    """The ids of the sentinels that a tokenizer has, in their order."""
-    found: list[int] = []
-    while (token := tokenizer.token_to_id(f"[SPAN_{len(found)}]")) is not None:
-        found.append(token)
+    """The ids of the sentinels that a tokenizer has, in their order: ours, or T5's."""
+    for spelling in ("[SPAN_{}]", "<extra_id_{}>"):
+        found: list[int] = []
+        while (token := tokenizer.token_to_id(spelling.format(len(found)))) is not None:
+            found.append(token)
+        if found:
+            break
     return found

@@ -1,0 +1,147 @@
+"""Encoding and decoding with one of our flavours: the Rust library's BPE, and our own readable twin of it."""
+
+import random
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cached_property
+
+import tokenizers
+
+from glassformer.errors import UserError
+from glassformer.tokenization.decoding import TextStream, readable, token_bytes
+from glassformer.tokenization.pretokenize import END_OF_WORD, Flavour, check_text
+from glassformer.tokenization.reference import ReferenceEncoder
+
+
+class FlavouredCodec:
+    """Texts to ids and back for a tokenizer of one of the flavours; see the top of `tokenizer.py`."""
+
+    def __init__(
+        self,
+        rust: tokenizers.Tokenizer,
+        flavour: Flavour,
+        vocab: Mapping[str, int],
+        merges: Sequence[tuple[str, str]],
+        special_tokens: Sequence[str],
+        unknown: str | None,
+        frequencies: Sequence[int] | None,
+    ) -> None:
+        rust.encode_special_tokens = True  # special tokens in a text are text; the file does not say so
+        self._rust, self._flavour, self._vocab, self._merges = rust, flavour, vocab, merges
+        self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
+        self._known_characters: set[str] = set()
+
+    @property
+    def words_stand_alone(self) -> bool:
+        """Whether a word has the same tokens by itself as behind a space."""
+        return self._flavour in ("word", "whitespace", "whole_words")
+
+    def encode(self, texts: Iterable[str], allow_special: Collection[str] = ()) -> list[list[int]]:
+        """The ids of each text, on all cores."""
+        return self._encode_between(texts, allow_special, self._encode_in_rust)
+
+    def encode_with_dropout(
+        self, texts: Iterable[str], allow_special: Collection[str], dropout: float, seed: int
+    ) -> list[list[int]]:
+        """BPE-dropout; one random stream serves all texts."""
+        rng = random.Random(seed)
+        return self._encode_between(
+            texts,
+            allow_special,
+            lambda pieces: [self.reference.encode(p, dropout=dropout, rng=rng) for p in pieces],
+        )
+
+    def encode_longest_match(self, text: str, allow_special: Collection[str]) -> list[int]:
+        """The longest token first wherever it stands."""
+        (ids,) = self._encode_between(
+            [text], allow_special, lambda pieces: list(map(self.reference.encode_longest_match, pieces))
+        )
+        return ids
+
+    def _encode_between(
+        self,
+        texts: Iterable[str],
+        allow_special: Collection[str],
+        encode: Callable[[list[str]], list[list[int]]],
+    ) -> list[list[int]]:
+        """Cuts the texts at the special tokens that are allowed, and encodes what is between them."""
+        rows = [self._cut(text, allow_special) for text in texts]
+        pieces = [piece for row in rows for piece in row[::2]]
+        for piece in pieces:
+            self.check_piece(piece)
+        encoded = iter(encode(pieces))
+        rows_of_ids = []
+        for row in rows:
+            ids = next(encoded)
+            for special in row[1::2]:
+                ids += [self._vocab[special], *next(encoded)]
+            rows_of_ids.append(ids)
+        return rows_of_ids
+
+    def _cut(self, text: str, allow_special: Collection[str]) -> list[str]:
+        """Ordinary text at the even places, an allowed special token at the odd ones."""
+        if not allow_special:
+            return [text]
+        longest_first = sorted(allow_special, key=len, reverse=True)
+        return re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
+
+    def check_piece(self, piece: str) -> None:
+        """Refuses what the Rust encoder cannot take, or would drop without a word."""
+        check_text(piece)
+        if self._flavour != "byte" and self._unknown is None:
+            for character in sorted(set(piece) - self._known_characters):
+                self.reference.encode(character)
+                self._known_characters.add(character)
+
+    def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
+        rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
+        if self._flavour != "whole_words":
+            return rows
+        # A model of whole words finds its special tokens in ordinary text too, where they are words it does not know.
+        assert self._unknown is not None
+        special, unknown = {self._vocab[token] for token in self._special_tokens}, self._vocab[self._unknown]
+        return [[unknown if token in special else token for token in row] for row in rows]
+
+    @cached_property
+    def reference(self) -> ReferenceEncoder:
+        """The readable encoder: the same ids, slowly."""
+        # Without frequencies an early merge counts as a frequent one.
+        frequencies = self._frequencies or range(len(self._vocab), 0, -1)
+        ordinary = dict(zip(self._vocab, frequencies, strict=True))
+        for token in self._special_tokens:
+            del ordinary[token]
+        return ReferenceEncoder(self._flavour, self._vocab, self._merges, ordinary, self._unknown)
+
+    def decode(self, ids: Iterable[int], skip_special: bool) -> str:
+        """The text of ids."""
+        stream = self.stream(skip_special)
+        return "".join([*map(stream.push, ids), stream.flush()])
+
+    def stream(self, skip_special: bool) -> TextStream:
+        """A decoder for ids that come one at a time."""
+        return TextStream(self.pieces, self._flavour, self._skipped if skip_special else frozenset())
+
+    def show(self, token: str) -> str:
+        """A token so that a person can read it."""
+        if token in self._special_tokens:
+            return token
+        if self._flavour == "word":
+            return token.replace(END_OF_WORD, "</w>")
+        return readable(token_bytes(token, "byte")) if self._flavour == "byte" else token
+
+    @cached_property
+    def pieces(self) -> list[bytes]:
+        """By id, the bytes of text that a token stands for."""
+        special = set(self._special_tokens)
+        return [token_bytes(token, self._flavour, special=token in special) for token in self._vocab]
+
+    @cached_property
+    def _skipped(self) -> frozenset[int]:
+        return frozenset(self._vocab[token] for token in self._special_tokens if token != self._unknown)
+
+
+def require_flavour(codec: object, what: str) -> FlavouredCodec:
+    """The codec, if it is of a flavour; else `UserError`, since `what` is not known of other people's tokenizers."""
+    if not isinstance(codec, FlavouredCodec):
+        raise UserError(f"{what} is there for tokenizers of our own flavours only, and this one comes from elsewhere")
+    return codec
