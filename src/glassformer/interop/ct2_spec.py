@@ -17,6 +17,7 @@ from glassformer.config import (
     YarnScaling,
 )
 from glassformer.interop.fit import Fit
+from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
@@ -81,16 +82,16 @@ def specify(ct2: ModuleType, network: Transformer) -> Any:
 
 def _encoder(ct2: ModuleType, config: TransformerConfig, encoder: Encoder) -> Any:
     assert config.encoder is not None
-    with_types = encoder.embeddings.token_types is not None
+    types = encoder.embeddings.token_types
     spec = ct2.specs.transformer_spec.TransformerEncoderSpec(
         config.encoder.n_layers,
-        num_source_embeddings=1 + with_types,
+        num_source_embeddings=1 if types is None else 2,
         embeddings_merge=ct2.specs.EmbeddingsMerge.ADD,
         **_of_both(ct2, config, config.encoder),
     )
-    if with_types:
-        spec.embeddings[1].weight = _array(encoder.embeddings.token_types.weight)
     spec.embeddings[0].weight = _array(encoder.embeddings.tokens.weight)
+    if types is not None:
+        spec.embeddings[1].weight = _array(types.weight)
     _fill_stack(spec, config, encoder, config.source_max_len or config.max_len)
     return spec
 
@@ -153,13 +154,14 @@ def _fill_stack(spec: Any, config: TransformerConfig, stack: Encoder | Decoder, 
     if stack.final_norm is not None:
         _fill_norm(spec.layer_norm, stack.final_norm, config.d_model)
     for layer, block in zip(spec.layer, stack.blocks, strict=True):
+        assert isinstance(block, Block) and block.ff is not None
         _fill_attention(layer.self_attention, block.self_attn, block.self_attn_norm, config.d_model)
         if isinstance(stack.rotary, Rotary):
             _scale_rotary(layer.self_attention, stack.rotary)
         if isinstance(stack.score_bias, RelativeBias):
             layer.self_attention.relative_attention_bias = _array(stack.score_bias.table.weight)
             layer.self_attention.relative_attention_max_distance = np.int32(stack.score_bias.max_distance)
-        if block.cross_attn is not None:
+        if block.cross_attn is not None and block.cross_attn_norm is not None:
             _fill_attention(layer.attention, block.cross_attn, block.cross_attn_norm, config.d_model, cross=True)
         _fill_norm(layer.ffn.layer_norm, block.ff_norm, config.d_model)
         first, gated = block.ff.up_proj, block.ff.gate_proj
@@ -200,7 +202,7 @@ def _fill_linear(spec: Any, *linears: nn.Linear | None) -> None:
     """One linear of theirs from several of ours, row by row."""
     parts = [linear for linear in linears if linear is not None]
     spec.weight = _array(torch.cat([linear.weight for linear in parts]))
-    biases = [linear.bias for linear in parts if linear.bias is not None]
+    biases: list[Tensor] = [linear.bias for linear in parts if linear.bias is not None]
     if biases:
         spec.bias = _array(torch.cat(biases))
 

@@ -52,11 +52,12 @@ def write(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[s
             f"this model goes out as {family.name}, which is not written as GGUF: only decoders with learned or rotary "
             "positions are"
         )
+    config, own = family.recast(config, weights_of(network))
     require_fit(config, architecture)
     numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizer, config)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     tensors = Tensors(config, architecture, _keys(gguf, family, architecture, config))
-    weights = {name: _rounded(name, x, dtype) for name, x in weights_of(network).items()}
+    weights = {name: _rounded(name, x, dtype) for name, x in own.items()}
     n_tensors = _write_file(gguf, folder / FILE, architecture, numbers, tensors.to_file(weights), dtype)
     _compare(gguf, folder / FILE, numbers, tensors, weights)
     n_bytes = (folder / FILE).stat().st_size
@@ -76,6 +77,8 @@ def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
         wrong.append(f"model.head is {config.head.kind}, and it must be tokens")
     if config.activation != architecture.activation:
         wrong.append(f"model.activation is {config.activation}, and it must be {architecture.activation}")
+    if config.attn_out_bias and not architecture.has_out_bias:
+        wrong.append("model.attn_out_bias is true, and it must be false")
     if config.attention_scale is not None:
         wrong.append(f"model.attention_scale is {config.attention_scale}, and it must be none")
     if any(0 < window < config.max_len for window in stack.window_pattern):
@@ -119,19 +122,20 @@ def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict
 
 
 def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[str, Any]:
-    """The tokenizer, by GGUF's names; `UserError` for one that llama.cpp would split or end in another way.
+    """The tokenizer, by GGUF's names; `UserError` for one that llama.cpp would split, begin or end in another way.
 
-    A prompt of ours starts with no special token, so none is added. Rows of the table without a token are `UNUSED`.
+    Rows of the table that no token has are `UNUSED`.
     """
     if tokenizer.flavour != "byte":
-        raise UserError(
-            f"llama.cpp does not split a text as a {tokenizer.flavour} tokenizer does: only byte goes into GGUF"
-        )
+        kind = "one from elsewhere" if tokenizer.flavour is None else f"{tokenizer.flavour}"
+        raise UserError(f"llama.cpp does not split a text as this tokenizer does: it must be byte, and is {kind}")
     if not tokenizer.merges:
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only its 256 bytes")
-    end = tokenizer.eos_id
+    begin, end, before = tokenizer.bos_id, tokenizer.eos_id, tokenizer.frames.prompt.before
     if end is None:
         raise UserError("this tokenizer has no token that ends a text, and llama.cpp would take the one with id 11")
+    if before not in ((), (begin,)):
+        raise UserError("llama.cpp puts one token before a prompt, and this tokenizer puts others")
     special = set(tokenizer.special_tokens)
     kinds = [CONTROL if token in special else NORMAL for token in tokenizer.vocab]
     spare = range(tokenizer.vocab_size, config.vocab_size)
@@ -141,9 +145,9 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         "tokens": [*tokenizer.vocab, *(f"[UNUSED{i}]" for i in spare)],
         "token_type": [*kinds, *(UNUSED for _ in spare)],
         "merges": [f"{left} {right}" for left, right in tokenizer.merges],
-        "bos_token_id": end if tokenizer.bos_id is None else tokenizer.bos_id,
+        "bos_token_id": end if begin is None else begin,
         "eos_token_id": end,
-        "add_bos_token": False,
+        "add_bos_token": bool(before),
         "add_eos_token": False,
     }
     for role, name in {"unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}.items():  # so it spells

@@ -15,13 +15,15 @@ class Architecture:
     """Rotary positions turn entries 2i and 2i + 1 of a head, and not i and i + K/2."""
     has_factors: bool = False
     """A tensor may divide each rotary frequency by a factor of its own."""
+    has_out_bias: bool = True
+    """Attention's output projection may have a bias."""
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "gpt2": Architecture("gpt2", "gelu_tanh"),
     "llama": Architecture("llama", "silu", turns_neighbours=True, has_factors=True),
     "mistral": Architecture("llama", "silu", turns_neighbours=True, has_factors=True),
-    "qwen2": Architecture("qwen2", "silu"),
-    "qwen3": Architecture("qwen3", "silu"),
+    "qwen2": Architecture("qwen2", "silu", has_out_bias=False),
+    "qwen3": Architecture("qwen3", "silu", has_out_bias=False),
 }
 """By `model_type` of transformers."""
