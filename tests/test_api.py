@@ -13,6 +13,7 @@ from glassformer.errors import UserError
 from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
+from glassformer.run_config import MaskedConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.launch import Outcome
 from runs import MODEL, Recording, made_up_text, tiny_run, write_documents
@@ -145,6 +146,30 @@ def test_an_empty_prompt_starts_from_the_end_token_or_is_refused(model: Model) -
     bare = replace(model, tokenizer=Tokenizer.train(["abc"], vocab_size=0, flavour="char", special_tokens=()))
     with pytest.raises(UserError, match="has no end token to start from"):
         bare.prompt_ids("")
+
+
+def test_a_prompt_may_be_its_ids(model: Model) -> None:
+    assert model.generate([model.prompt_ids("abc"), "abc"], **DRAWN) == [model.generate("abc", **DRAWN)] * 2
+
+
+def test_the_score_of_a_text_is_its_loss(model: Model) -> None:
+    """The token between documents is read before it; the last window has a full context."""
+    text = made_up_text(2)[:60]
+    ids = [model.tokenizer.eos_id, *model.tokenizer.encode(text)]
+    score = model.score(text)
+    assert 33 < len(ids) < 64, "longer than the context, so the end is read in a second window"
+    with torch.no_grad():
+        first, last = model.network(torch.tensor([ids[:32], ids[-33:-1]])).log_softmax(-1)
+    targets = [first[t, ids[t + 1]] for t in range(32)] + [last[t, ids[t]] for t in range(33 - len(ids), 0)]
+    assert score.log_prob == pytest.approx(float(sum(targets)), rel=1e-5)
+    assert score.n_tokens == len(ids) - 1 and score.n_bytes == len(text.encode())
+    assert score.nats_per_token * score.n_tokens == pytest.approx(-score.log_prob)
+    assert model.score([text, "abc"]) == [score, model.score("abc")]
+    assert model.score("abc", " def") == model.score(["abc"], [" def"])[0]
+    assert model.score("abc ", "def").n_bytes == 3 and model.score("abc ", "def").log_prob < 0
+    encoder = replace(model, run=replace(model.run, objective=MaskedConfig()))
+    with pytest.raises(UserError, match="learned to fill masks: use it with fill, not score"):
+        encoder.score(text)
 
 
 def test_no_prompts_give_no_texts(model: Model) -> None:

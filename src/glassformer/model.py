@@ -19,9 +19,10 @@ from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mo
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.classify import predict
-from glassformer.inference.decode import StopWatch, check_prompts, generate, never_written
+from glassformer.inference.decode import StopWatch, beginning, check_prompts, generate, never_written
 from glassformer.inference.embed import embed
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
+from glassformer.inference.score import Score, text_scores
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
@@ -47,6 +48,7 @@ from glassformer.training.text_objectives import sentinel_ids
 
 Progress = Callable[[int, int], None]
 Say = Callable[[str], None]
+Prompt = str | Sequence[int]
 
 
 def _warn(text: str) -> None:
@@ -108,20 +110,20 @@ class Model:
     @overload
     def generate(self, prompt: str, *, slide: bool = False, **settings: Any) -> str: ...
     @overload
-    def generate(self, prompt: Sequence[str], *, slide: bool = False, **settings: Any) -> list[str]: ...
-    def generate(self, prompt: str | Sequence[str], *, slide: bool = False, **settings: Any) -> str | list[str]:
-        """The continuation of a prompt, or of each of several; a batch gives what each gives alone.
+    def generate(self, prompt: Sequence[Prompt], *, slide: bool = False, **settings: Any) -> list[str]: ...
+    def generate(self, prompt: str | Sequence[Prompt], *, slide: bool = False, **settings: Any) -> str | list[str]:
+        """The continuation of a prompt, or of each of several (texts or ids); a batch gives what each gives alone.
 
         `settings` are fields of `GenerationConfig` that replace the model's defaults. `slide` lets the context
         slide; else a prompt that does not fit is a `UserError`.
         """
-        prompts = [prompt] if isinstance(prompt, str) else list(prompt)
+        prompts: list[Prompt] = [prompt] if isinstance(prompt, str) else list(prompt)
         texts = [""] * len(prompts)
         for pieces in self.stream(prompts, slide=slide, **settings):
             texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
         return texts[0] if isinstance(prompt, str) else texts
 
-    def stream(self, prompts: Sequence[str], *, slide: bool = False, **settings: Any) -> Iterator[list[str]]:
+    def stream(self, prompts: Sequence[Prompt], *, slide: bool = False, **settings: Any) -> Iterator[list[str]]:
         """Yields the new text of every prompt, step by step; no character is ever cut in two."""
         if isinstance(settings.get("stop"), str):
             settings["stop"] = (settings["stop"],)
@@ -161,15 +163,11 @@ class Model:
         """`UserError` when one of them cannot be gone on from, before any of them is."""
         check_prompts([self.prompt_ids(prompt) for prompt in prompts], self.network.config.max_len, slide)
 
-    def prompt_ids(self, prompt: str) -> list[int]:
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt in its frame; an empty one starts from the token that stands between documents."""
-        ids = self.tokenizer.frames.prompt.around(self.tokenizer.encode(prompt))
-        if ids:
-            return ids
-        start = self.tokenizer.eos_id
-        if start is None:
-            raise UserError("the prompt is empty, and this tokenizer has no end token to start from: give a prompt")
-        return [start]
+        if not isinstance(prompt, str):
+            return list(prompt) or beginning(self.tokenizer)
+        return self.tokenizer.frames.prompt.around(self.tokenizer.encode(prompt)) or beginning(self.tokenizer)
 
     @overload
     def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...
@@ -197,9 +195,25 @@ class Model:
         config = self._beam(settings)
         return self.translator.translate(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
-        """log p of each target given its source, in nats, and the number of its tokens, its end included."""
-        return self.translator.score(sources, targets)
+    @overload
+    def score(self, text: str, target: str | None = None) -> Score: ...  # type: ignore[overload-overlap]
+    @overload
+    def score(self, text: Sequence[str], target: Sequence[str] | None = None) -> list[Score]: ...
+    def score(self, text: Any, target: Any = None) -> Score | list[Score]:
+        """log p of a text, or of a target given a text that is its source or its beginning; or of each of several.
+
+        A model that goes on with a text takes both (`text_scores`); one that makes targets from sources needs a target.
+        """
+        if isinstance(text, str):
+            return self.score([text], None if target is None else [target])[0]
+        if self.is_seq2seq:
+            if target is None:
+                raise UserError(f"{self.name} makes a target from a source: give the target that is to be scored too")
+            return self.translator.score(text, target)
+        if not self.goes_on:
+            raise self._is_for_other("score")
+        max_len = self.network.config.max_len
+        return text_scores(self.network, self.tokenizer, text, target, max_len=max_len, device=self.device)
 
     @property
     def translator(self) -> Translator:

@@ -188,6 +188,10 @@ class BeamConfig:
     )
     max_new_tokens: int = setting(256, "tokens of an output at most, its end included")
     max_ratio: float = setting(0.0, "at most this × the source's tokens + 10; 0 = no such limit")
+    refill: bool = setting(
+        False,
+        "another takes the place of one that ends, and one that is cut ranks like it: transformers' way",
+    )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that mean nothing."""

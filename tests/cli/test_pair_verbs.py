@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from glassformer import api
+from glassformer.errors import UserError
 from glassformer.training.launch import Outcome
 from runs import PAIR_MODEL, pair_run, write_pairs
 
@@ -118,6 +119,8 @@ def test_score_gives_a_line_for_a_line_whatever_is_on_it(
     assert lines[2][1:] == ["1", ""] and float(lines[2][0]) < 0, "an empty target is its end alone"
     model = api.load(pairs.folder)
     assert model.score(["cat "], [" katze"]) == model.score(["cat"], ["katze"]), "space around is left out in training"
+    with pytest.raises(UserError, match="makes a target from a source: give the target"):
+        model.score("cat")
 
 
 def test_evaluate_says_what_it_leaves_out(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
@@ -243,6 +246,7 @@ def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tm
     require_one_sentence(glassformer("train", recipe, *uneven[:2]), "target", "missing")
     require_one_sentence(glassformer("train", recipe), "names no pairs")
     require_one_sentence(glassformer("score", pairs.folder, "--source", tmp_path / "a"), "target", "missing")
+    require_one_sentence(glassformer("score", pairs.folder, "--target", tmp_path / "a"), "source", "missing")
     too_long = glassformer("translate", pairs.folder, "--input", tmp_path / "long")
     require_one_sentence(too_long, "line 1", "reads at most 32")
     refused = glassformer("evaluate", pairs.folder, "--data.source", tmp_path / "long", "--data.target", tmp_path / "a")

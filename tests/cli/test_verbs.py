@@ -75,6 +75,23 @@ def test_a_text_alone_is_enough(glassformer: Glassformer, tmp_path: Path) -> Non
     assert glassformer("generate", "runs/text", "--prompt", "", "--max-new-tokens", 3).code == 0
 
 
+def test_score_of_texts_alone_and_of_texts_after_their_beginnings(
+    glassformer: Glassformer, trained: Outcome, tmp_path: Path
+) -> None:
+    (tmp_path / "a").write_text("abc\n\n")
+    (tmp_path / "b").write_text(" def é\nabc\tdef\n", "utf-8")
+    model = api.load(trained.folder)
+    found = glassformer("score", trained.folder, "--target", tmp_path / "b", "--json")
+    records = [json.loads(line) for line in found.out.splitlines()]
+    assert [record["target"] for record in records] == [" def é", "abc\tdef"]
+    assert [record["log_prob"] for record in records] == [s.log_prob for s in model.score([" def é", "abc\tdef"])]
+    assert records[0]["n_bytes"] == 7 and records[0]["n_tokens"] == len(model.tokenizer.encode(" def é"))
+    after = glassformer("score", trained.folder, "--source", tmp_path / "a", "--target", tmp_path / "b")
+    assert after.out.splitlines()[0] == f"{model.score('abc', ' def é').log_prob:.4f}\t{records[0]['n_tokens']}\t def é"
+    assert len(after.out.splitlines()) == 2
+    assert "target side is missing" in glassformer("score", trained.folder, "--source", tmp_path / "a").err
+
+
 def test_generate_from_a_file(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
     prompts = ["abc", "é日", "a b", "abc"]
     stdin = "\n\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)

@@ -1,13 +1,20 @@
 """Forced scores are the log probabilities of one uncached forward, however they are batched."""
 
+import math
+from collections.abc import Sequence
+
 import pytest
 import torch
 
-from configs import SEQ2SEQ, random_ids, random_model
-from glassformer.inference.score import forced_scores
+from configs import GENERATORS, SEQ2SEQ, random_ids, random_model
+from glassformer.errors import UserError
+from glassformer.inference.score import Score, continuation_scores, fit, forced_scores, split_pair, text_scores, windows
+from glassformer.tokenization.tokenizer import Tokenizer
 
 SOURCES = [[3, 1, 4, 9], [5], [9, 2, 6, 5, 3, 5, 8], [8, 9], [5]]
 TARGETS = [[4, 4, 2], [7, 8, 9, 1, 0, 3, 5, 2], [2], [6, 2], []]
+CONTEXTS = [[3, 1, 4, 9], [5], [3, 1, 4, 9], [8, 9], [8, 9]]  # two that are shared, one by targets of unequal length
+ALONE = [name for name in GENERATORS if name not in SEQ2SEQ]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 12, 1000])
@@ -23,13 +30,91 @@ def test_every_token_by_an_uncached_forward(name: str, max_tokens: int) -> None:
         assert score.log_prob == pytest.approx(sum(expected), abs=1e-9)
 
 
+@pytest.mark.parametrize("max_tokens", [1, 25, 1000])
+@pytest.mark.parametrize("name", ALONE)
+def test_every_token_after_its_context_by_an_uncached_forward(name: str, max_tokens: int) -> None:
+    model = random_model(name)
+    with torch.no_grad():
+        greedy = int(model(torch.tensor([CONTEXTS[1]]))[0, -1].argmax())
+    targets: list[list[int]] = [*TARGETS[:1], [greedy], *TARGETS[2:]]
+    scores = continuation_scores(model, CONTEXTS, targets, max_tokens=max_tokens)
+    for context, target, score in zip(CONTEXTS, targets, scores, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([[*context, *target]]))[0, len(context) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(target, dtype=torch.long)[:, None]).squeeze(1)
+        assert score.token_log_probs == pytest.approx(expected.tolist(), abs=1e-9)
+        assert score.is_greedy == (logits.argmax(-1).tolist() == target)
+    assert scores[1].is_greedy
+
+
+def test_what_rows_share_is_read_once() -> None:
+    model = random_model("gpt")
+    read: list[tuple[int, ...]] = []
+
+    class Counting:
+        start = model.start
+
+        def step(self, token_ids: torch.Tensor, *rest: object) -> object:
+            read.append(tuple(token_ids.shape))
+            return model.step(token_ids, *rest)
+
+    continuation_scores(Counting(), [[1, 2, 3]] * 4, [[4], [5], [6], [7]])  # type: ignore[arg-type]
+    assert read == [(1, 3)]
+
+
 def test_probabilities_of_all_that_can_follow_sum_to_one() -> None:
     model = random_model(SEQ2SEQ["paper"])
     source = random_ids(19, 6).tolist()
     scores = forced_scores(model, [source] * 19, [[4, token] for token in range(19)], start_id=1)
     assert sum(torch.tensor(s.token_log_probs[1]).exp().item() for s in scores) == pytest.approx(1, abs=1e-6)
+    assert sum(score.is_greedy for score in scores) <= 1
 
 
 def test_a_source_without_its_target_is_an_error() -> None:
     with pytest.raises(ValueError, match="shorter"):
         forced_scores(random_model(SEQ2SEQ["paper"]), [[1], [2]], [[3]], start_id=1)
+
+
+@pytest.mark.parametrize("start", [None, 99])
+@pytest.mark.parametrize("n", range(12))
+def test_windows_have_every_id_as_a_target_once(n: int, start: int | None) -> None:
+    ids = list(range(n))
+    found = list(windows(ids, start, 4))
+    assert [i for _, target in found for i in target] == ids[start is None :]
+    assert all(len(context) + len(target) <= 5 and context for context, target in found)
+    assert all(len(context) + len(target) == 5 for context, target in found[1:])
+    read: Sequence[int] = [*([] if start is None else [start]), *ids]
+    for context, target in found:
+        at = read.index(target[0])
+        assert read[at - len(context) : at] == context
+
+
+def test_a_text_is_scored_after_the_end_token_and_a_target_after_its_context() -> None:
+    tokenizer = Tokenizer.train(["ab ba"], vocab_size=0, flavour="char", special_tokens=("[EOS]",))
+    model = random_model("gpt")
+    ids = tokenizer.encode("ab ba")
+    with torch.no_grad():
+        log_probs = model(torch.tensor([[tokenizer.eos_id, *ids]])).log_softmax(-1)[0]
+    expected = [float(log_probs[t, token]) for t, token in enumerate(ids)]
+    whole, empty = text_scores(model, tokenizer, ["ab ba", ""], max_len=24)
+    assert whole.log_prob == pytest.approx(sum(expected)) and (whole.n_tokens, whole.n_bytes) == (5, 5)
+    assert whole.bits_per_byte == pytest.approx(-sum(expected) / 5 / math.log(2)) == whole.bits_per_token
+    assert whole.perplexity == pytest.approx(math.exp(-sum(expected) / 5))
+    assert (empty.log_prob, empty.n_tokens) == (0, 0) and math.isnan(empty.perplexity + empty.bits_per_byte)
+    (first,) = text_scores(model, tokenizer, [""], ["ab"], max_len=24)
+    assert first.log_prob == pytest.approx(sum(expected[:2]))
+    cut = text_scores(model, tokenizer, ["ab ba ab ba", "ba"], ["ab", "ab"], max_len=3)
+    assert cut[0] == cut[1], "the context loses its beginning"
+    bare = Tokenizer.train(["ab ba"], vocab_size=0, flavour="char", special_tokens=())
+    assert text_scores(model, bare, ["ab ba"], max_len=24)[0].n_tokens == 4, "nothing stands before the first token"
+    with pytest.raises(UserError, match="no end token to start from"):
+        text_scores(model, bare, [""], ["ab"], max_len=24)
+
+
+def test_what_cannot_be_scored_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="has 5 tokens and the model's context is 4"):
+        fit([1], [1, 2, 3, 4, 5], 4)
+    tokenizer = Tokenizer.train(["abc abc abc"], vocab_size=300, special_tokens=())
+    with pytest.raises(UserError, match="'c' has no token of its own after 'ab'"):
+        split_pair(tokenizer, "ab", "c")
+    assert Score(-1e6, 1, 1).perplexity == math.inf

@@ -32,10 +32,14 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def randomise(network: nn.Module, seed: int = 1) -> None:
-    """Every parameter and buffer of floats away from its start: norms that are not 1, biases that are not 0."""
+    """Every parameter and buffer of floats away from its start: norms that are not 1, biases that are not 0.
+
+    What is frozen stays: Marian's sinusoids.
+    """
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for name, x in [*network.named_parameters(), *network.named_buffers()]:
+        learned = [(name, x) for name, x in network.named_parameters() if x.requires_grad]
+        for name, x in [*learned, *network.named_buffers()]:
             if x.is_floating_point() and "inv_freq" not in name:
                 x.add_(torch.randn(x.shape, generator=draw) * 0.2)
 

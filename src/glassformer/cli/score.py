@@ -1,14 +1,17 @@
-"""glassformer score DIR --source FILE --target FILE"""
+"""glassformer score DIR --target FILE"""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from glassformer import api, files
 from glassformer.cli.arguments import parse
 from glassformer.cli.translate import cell, load_ensemble
 from glassformer.data.pair_files import aligned_lines
+from glassformer.data.records import lines
 from glassformer.errors import UserError
 
 
@@ -24,28 +27,41 @@ def score(
     device: str = "auto",
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
-    """The log probability of given targets: one line a pair, "nats TAB tokens TAB target", and the order is kept.
+    """The log probability of given targets: one line a target, "nats TAB tokens TAB target", and the order is kept.
 
-    An empty target is one too: the model may say at once that it ends.
+    A model that goes on with a text scores targets alone, or each after its source. An empty target is one too: an
+    encoder-decoder may say at once that it ends.
 
     Args:
-        directories: Model directories; several average their probabilities.
-        source: A text file with one source a line.
+        directories: Model directories; several encoder-decoders average their probabilities.
+        source: A text file with one source, or beginning, a line.
         target: A text file whose line i is the target of line i.
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
-        json_: Print one JSON object a pair: log_prob (nats), n_tokens (the end token included), source, target.
+        json_: Print one JSON object a target: log_prob (nats), n_tokens, n_bytes, source if there is one, target. The
+            end token of an encoder-decoder's target counts.
     """
-    if source is None or target is None:
-        side = "source" if source is None else "target"
-        raise UserError(f"the {side} side is missing: give --{side} FILE")
-    pairs = aligned_lines(Path(source), Path(target))
-    model = load_ensemble(directories, checkpoint, device)
-    sources, targets = zip(*pairs, strict=True) if pairs else ((), ())
-    for (one, other), (log_prob, n_tokens) in zip(pairs, model.score(sources, targets), strict=True):
+    if target is None:
+        raise UserError("the target side is missing: give --target FILE")
+    many = len(directories) != 1
+    model = (
+        load_ensemble(directories, checkpoint, device)
+        if many
+        else api.load(directories[0], step=checkpoint, device=device)
+    )
+    if source is None and model.is_seq2seq:
+        raise UserError("the source side is missing: give --source FILE")
+    if source is None:
+        sources, targets = None, lines(files.read_text(Path(target)))
+        scores = model.score(targets)
+    else:
+        pairs = aligned_lines(Path(source), Path(target))
+        sources, targets = [one for one, _ in pairs], [other for _, other in pairs]
+        scores = model.score(sources, targets)
+    for i, (found, text) in enumerate(zip(scores, targets, strict=True)):
         if json_:
-            values = {"log_prob": log_prob, "n_tokens": n_tokens, "source": one, "target": other}
+            values = asdict(found) | ({} if sources is None else {"source": sources[i]}) | {"target": text}
             print(json.dumps(values, ensure_ascii=False))
         else:
-            print(f"{log_prob:.4f}\t{n_tokens}\t{cell(other)}")
+            print(f"{found.log_prob:.4f}\t{found.n_tokens}\t{cell(text)}")
     return 0

@@ -8,6 +8,10 @@ continuations the better parent's comes first, then the smaller id. A sentence i
 `n_best` hypotheses are finished and no live one can win any more, or at its limit, where the live ones count as
 unfinished and rank last.
 
+With `refill` (and a beam above 1) as many live on as the beam has places, whatever has ended; of what ends among the
+best `beam` continuations, the `beam` best scores are kept; a sentence is done when no live one can beat the worst of
+these, and at its limit the live ones rank with them. That is the search of transformers with `early_stopping="never"`.
+
 `beam_reference` says the same for one sentence without a cache; here many go together.
 """
 
@@ -104,9 +108,10 @@ def beam_search(
     if config.beam > 1 and isinstance(state, Branching):
         state = state.branched(config.beam)
     banned = tensor(never)
+    n_looked_at = config.beam + config.refill  # of a row, one may end and leave its place
     going = searches
     while True:
-        rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), config.beam))
+        rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
         going = [search for search in going if not search.is_done]
         if not going:
             return [search.result() for search in searches]
@@ -131,6 +136,7 @@ class _Search:
         self.config, self.n_best, self.limit, self.end_id = config, n_best, limit, end_id
         self.live = [(prefix, log_prob)]
         self.finished: list[Hypothesis] = []
+        self.refills = config.refill and config.beam > 1
         self.parents = [0]  # of the live ones, among those that lived a step before
         self.stuck = False  # nothing can follow
 
@@ -138,18 +144,22 @@ class _Search:
         """Chooses from (-log p, parent, id)."""
         if self.is_done:  # from the start: the prefix is as long as an output may be
             return
-        best = sorted(continuations)[: self.config.beam - len(self.finished)]
+        best = sorted(continuations)
         if not best:
             self.stuck = True
             return
         former, self.live, self.parents = self.live, [], []
-        for cost, parent, token in best:
+        n_places = self.config.beam - (0 if self.refills else len(self.finished))
+        is_last = len(former[0][0]) + 1 >= self.limit
+        for rank, (cost, parent, token) in enumerate(best if self.refills and not is_last else best[:n_places]):
             ids = [*former[parent][0], token]
-            if token == self.end_id:
-                self.finished.append(self.hypothesis(ids, -cost, ended=True))
-            else:
+            if token != self.end_id and len(self.live) < n_places:
                 self.live.append((ids, -cost))
                 self.parents.append(parent)
+            elif token == self.end_id and rank < n_places:
+                self.finished.append(self.hypothesis(ids, -cost, ended=True))
+        if self.refills:
+            self.finished = sorted(self.finished, key=lambda h: -h.score)[: self.config.beam]
 
     def hypothesis(self, ids: list[int], log_prob: float, ended: bool) -> Hypothesis:
         return Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids), self.config), ended)
@@ -159,16 +169,19 @@ class _Search:
         """Nothing lives, or may go on, or can win any more."""
         if not self.live or self.stuck or len(self.live[0][0]) >= self.limit:
             return True
-        if len(self.finished) < self.n_best:
+        n_to_beat = self.config.beam if self.refills else self.n_best
+        if len(self.finished) < n_to_beat:
             return False
         ids, log_prob = self.live[0]
         # log p only falls; the penalty is largest at one end of the lengths to come.
         largest = max(length_penalty(n, self.config) for n in (len(ids) + 1, self.limit))
-        to_beat = sorted((h.score for h in self.finished), reverse=True)[self.n_best - 1]
+        to_beat = sorted((h.score for h in self.finished), reverse=True)[n_to_beat - 1]
         return log_prob / largest <= to_beat
 
     def result(self) -> list[Hypothesis]:
         unfinished = [self.hypothesis(ids, log_prob, ended=False) for ids, log_prob in self.live]
+        if self.refills:
+            return sorted([*self.finished, *unfinished], key=lambda h: -h.score)[: self.n_best]
         ranked = [sorted(group, key=lambda h: -h.score) for group in (self.finished, unfinished)]
         return [*ranked[0], *ranked[1]][: self.n_best]
 

@@ -40,6 +40,8 @@ def beam_search_reference(
         limit = min(limit, int(config.max_ratio * len(source_ids)) + 10)
     live = [(list(prefix), sum(float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)))]
     finished: list[Hypothesis] = []
+    refills = config.refill and config.beam > 1
+    n_to_beat = config.beam if refills else n_best
     while live and len(live[0][0]) < limit:
         continuations = [
             (log_prob + more, parent, token)
@@ -50,18 +52,21 @@ def beam_search_reference(
         if not continuations:
             break
         continuations.sort(key=lambda c: (-c[0], c[1], c[2]))
-        former, live = live, []
-        for log_prob, parent, token in continuations[: config.beam - len(finished)]:
-            ids = [*former[parent][0], token]
-            if token == end_id:
-                finished.append(hypothesis(ids, log_prob, ended=True))
-            else:
-                live.append((ids, log_prob))
-        finished.sort(key=lambda h: -h.score)
-        if live and len(finished) >= n_best:
+        best = continuations[: config.beam if refills else config.beam - len(finished)]
+        going_on = best
+        if refills and len(live[0][0]) + 1 < limit:
+            going_on = [c for c in continuations if c[2] != end_id][: config.beam]
+        former = live
+        live = [([*former[parent][0], token], log_prob) for log_prob, parent, token in going_on if token != end_id]
+        ended = [([*former[parent][0], token], log_prob) for log_prob, parent, token in best if token == end_id]
+        finished += [hypothesis(ids, log_prob, ended=True) for ids, log_prob in ended]
+        finished = sorted(finished, key=lambda h: -h.score)[: config.beam]
+        if live and len(finished) >= n_to_beat:
             ids, log_prob = live[0]
             could_reach = max(log_prob / length_penalty(n, config) for n in range(len(ids) + 1, limit + 1) or [limit])
-            if could_reach <= finished[n_best - 1].score:
+            if could_reach <= finished[n_to_beat - 1].score:
                 break
     unfinished = [hypothesis(ids, log_prob, ended=False) for ids, log_prob in live]
+    if refills:
+        return sorted([*finished, *unfinished], key=lambda h: -h.score)[:n_best]
     return [*finished, *sorted(unfinished, key=lambda h: -h.score)][:n_best]

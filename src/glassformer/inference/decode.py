@@ -55,7 +55,7 @@ def generate(
     draws = [np.random.default_rng(config.seed) for _ in histories]
     rows = list(range(len(histories)))  # of the state → of the prompts
     contexts = [history[begin:] for history, begin in zip(histories, begins, strict=True)]
-    logits, state = _read(model, contexts, max_len, device, source)
+    logits, state = read_prompts(model, contexts, max_len, device, source)
     banned = torch.tensor(list(never), dtype=torch.long, device=device)
     for n_left in reversed(range(config.max_new_tokens)):
         chosen = _next_ids(logits, config, [histories[r] for r in rows], [draws[r] for r in rows], banned)
@@ -79,7 +79,7 @@ def generate(
         if full_rows:
             for row in full_rows:
                 begins[row] = len(histories[row]) - max(1, max_len // 2)
-            logits, state = _read(model, [histories[row][begins[row] :] for row in rows], max_len, device)
+            logits, state = read_prompts(model, [histories[row][begins[row] :] for row in rows], max_len, device)
         else:
             with torch.inference_mode():
                 logits, state = model.step(torch.tensor(chosen, device=device)[:, None], state)
@@ -98,6 +98,13 @@ def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = 
             )
 
 
+def beginning(tokenizer: Tokenizer) -> list[int]:
+    """What an empty text starts from: the token that stands between documents; `UserError` where there is none."""
+    if tokenizer.eos_id is None:
+        raise UserError("the prompt is empty, and this tokenizer has no end token to start from: give a prompt")
+    return [tokenizer.eos_id]
+
+
 def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
     """Ids that stand for no text: special tokens but the end token, and a table's rows beyond the vocabulary."""
     special = [tokenizer.vocab[token] for token in tokenizer.special_tokens]
@@ -105,14 +112,14 @@ def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
 
 
 @torch.inference_mode()
-def _read(
+def read_prompts(
     model: Decodable,
     prompts: Sequence[Sequence[int]],
     max_len: int,
     device: torch.device | str,
     source: Source | None = None,
 ) -> tuple[Tensor, Any]:
-    """Reads prompts of unequal length into a fresh state; the logits (B, V) after each row's last token."""
+    """Reads prompts of unequal length into a fresh state: the logits (B, V) after each row's last token, and it."""
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     width = int(lengths.max())
     token_ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)

@@ -10,7 +10,7 @@ from glassformer.inference.beam import Hypothesis
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import never_written
 from glassformer.inference.ensemble import Ensemble
-from glassformer.inference.score import forced_scores
+from glassformer.inference.score import Score, forced_scores
 from glassformer.inference.translate import decode_sorted
 from glassformer.models.build import Network
 from glassformer.run_config import BeamConfig
@@ -95,13 +95,14 @@ class Translator:
         )
         return [[Translation(self.tokenizer.decode(h.ids), h) for h in of_source] for of_source in found]
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[tuple[float, int]]:
-        """log p of each target given its source, in nats, and the number of its tokens, the end token included.
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
+        """log p of each target, its end included, given its source.
 
         Space around both is left out, as it is where pairs are read for training.
         """
+        targets = [target.strip() for target in targets]
         around = self.tokenizer.frames.target.around
-        targets_ids = [around(self.tokenizer.encode(target.strip())) for target in targets]
+        targets_ids = [around(self.tokenizer.encode(target)) for target in targets]
         for target, ids in zip(targets, targets_ids, strict=True):
             if len(ids) > self.max_len:
                 raise UserError(
@@ -114,7 +115,10 @@ class Translator:
             start_id=self.start_id,
             device=self.device,
         )
-        return [(float(s.log_prob), len(ids)) for s, ids in zip(scores, targets_ids, strict=True)]
+        return [
+            Score(float(score.log_prob), len(ids), len(target.encode("utf-8")))
+            for score, ids, target in zip(scores, targets_ids, targets, strict=True)
+        ]
 
 
 def _shortened(text: str) -> str:

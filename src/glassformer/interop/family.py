@@ -4,12 +4,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch import Tensor
+
 from glassformer.config import Stack, TransformerConfig
 from glassformer.interop.given import Given
 from glassformer.interop.keymap import Key, Line, keys, line
 from glassformer.interop.recast import Recast, Weights, as_it_is
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
+
+
+def nothing(config: TransformerConfig) -> dict[str, Any]:
+    """No tensors."""
+    return {}
 
 
 @dataclass(frozen=True)
@@ -38,7 +45,11 @@ class Family:
     recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
     """A model of ours that fits → an equal one of the table."""
     repeats: Mapping[str, str] = field(default_factory=dict)
-    """Names under which a file may hold another of its tensors once more, where it is tied."""
+    """Names under which a file may hold another tensor once more, where it is tied; the other may be a repeat too."""
+    unread: Callable[[TransformerConfig], Mapping[str, str]] = nothing
+    """Tensors that theirs must have and never reads → the one that is written in its place."""
+    fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = nothing
+    """Tensors that old files hold and the configuration determines: other numbers are an error."""
     derived: tuple[str, ...] = ()
     """Patterns of tensors that are worked out from the configuration, which old files hold: left out."""
     old_names: Mapping[str, str] = field(default_factory=dict)

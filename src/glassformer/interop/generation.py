@@ -56,7 +56,7 @@ def read_generation(
         if said[key] not in NEUTRAL[key]:
             say(f"not taken over from the defaults of generation: {key} = {shown(str(said[key]))}")
     if config.encoder is not None and config.decoder is not None:
-        return from_dict(BeamConfig, {"beam": 1, "normalisation": "average"} | _numbers(found), where)
+        return from_dict(BeamConfig, {"beam": 1, "normalisation": "average", "refill": True} | _numbers(found), where)
     return from_dict(GenerationConfig, _numbers(found), where)
 
 
@@ -69,8 +69,8 @@ def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
 def write_generation(config: TransformerConfig, generation: GenerationConfig | BeamConfig) -> dict[str, Any]:
     """Ours as `generation_config.json`.
 
-    Their beam search ends as ours does with `early_stopping` "never", and divides by length^penalty; a beam of ours
-    with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
+    Their beam search is ours with `refill` and the penalty length^penalty, when `early_stopping` is "never"; a beam of
+    ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
     """
     ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in _IDS}
     found: dict[str, Any] = {key: value for key, value in ids.items() if value is not None}

@@ -71,6 +71,7 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
     found: dict[str, Tensor] = {}
     for key in family.keys(config):
         found |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
+    found |= {name: found[copied].clone() for name, copied in family.unread(config).items()}
     bare = family.architecture(config) in family.bare
     return {name.removeprefix(family.prefix) if bare else name: x for name, x in found.items()}
 

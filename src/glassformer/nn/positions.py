@@ -122,7 +122,8 @@ def yarn_scaled(
 
     low = max(math.floor(index_of(beta_fast)), 0)
     high = min(math.ceil(index_of(beta_slow)), 2 * n - 1)
-    ramp = ((torch.arange(n, dtype=torch.float32) - low) / max(high - low, 1e-3)).clamp(0, 1)
+    # Contexts of a few tokens give high < low: what becomes of them is what everyone's code makes of it.
+    ramp = ((torch.arange(n, dtype=torch.float32) - low) / ((high - low) or 1e-3)).clamp(0, 1)
     scaled = frequencies * (1 - ramp) + frequencies / factor * ramp
     return scaled, (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
 

@@ -1,0 +1,183 @@
+"""BART (Lewis 2020): a post-norm encoder-decoder with learned positions from row 2 on, and a norm on the embeddings.
+
+Marian is the same but for its positions and that norm: what the two share is here.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from glassformer.config import LearnedPositions, Stack, TokenHead, TransformerConfig
+from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.fit import Fit
+from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
+from glassformer.interop.keymap import Line, line
+from glassformer.interop.recast import Recast, Weights
+
+ARCHITECTURE, BARE = "BartForConditionalGeneration", "BartModel"
+SHARED = "model.shared.weight"
+REPEATS = {
+    "lm_head.weight": "model.decoder.embed_tokens.weight",
+    "model.decoder.embed_tokens.weight": SHARED,
+    "model.encoder.embed_tokens.weight": SHARED,
+}
+DERIVED = ("model.encoder.version", "model.decoder.version")
+SPECIAL = ("pad", "bos", "eos", "decoder_start")
+
+
+def read(given: Given, architecture: str) -> TransformerConfig:
+    given.only("extra_pos_embeddings", 2)
+    given.only("static_position_embeddings", False)
+    given.only("normalize_embedding", True)
+    tied = given.take("tie_word_embeddings", bool, True)
+    if architecture == BARE and not tied:
+        given.problem(f"tie_word_embeddings is false, and {BARE} has no head")
+    return replace(
+        read_common(given),
+        vocab_size=given.take("vocab_size", int),
+        share_embeddings=tied,
+        tie_output=tied,
+        positions=LearnedPositions(offset=2),
+        embedding_norm=True,
+        activation=given.choose("activation_function", ACTIVATIONS, "gelu"),
+        head=TokenHead(bias="none" if architecture == BARE else "constant"),
+    )
+
+
+def read_common(given: Given) -> TransformerConfig:
+    """What BART and Marian say in the same words."""
+    given.only("normalize_before", False)
+    given.only("add_final_layer_norm", False)
+    given.only("add_bias_logits", False)
+    # Of training, of distillation, and of generation, which forces tokens in its own file; sizes that others repeat.
+    given.pass_over("encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "num_hidden_layers", "_num_labels")
+    given.pass_over("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers")
+    given.pass_over("force_bos_token_to_be_generated")
+    dropout = given.take("dropout", float, 0.1)
+    return TransformerConfig(
+        encoder=_stack(given, "encoder"),
+        decoder=_stack(given, "decoder"),
+        d_model=given.take("d_model", int),
+        max_len=given.take("max_position_embeddings", int, 1024),
+        norm_order="post",
+        final_norm=False,
+        scale_embeddings=given.take("scale_embedding", bool, False),
+        embedding_dropout=dropout,
+        residual_dropout=dropout,
+        attention_dropout=given.take("attention_dropout", float, 0.0),
+        ff_dropout=given.take("activation_dropout", float, 0.0),
+    )
+
+
+def _stack(given: Given, name: str) -> Stack:
+    n_layers, n_heads, d_ff = (given.take(f"{name}_{key}", int) for key in ("layers", "attention_heads", "ffn_dim"))
+    return Stack(n_layers, n_heads, d_ff=d_ff)
+
+
+def fit(config: TransformerConfig) -> list[str]:
+    fit = fit_common(config)
+    fit.need("positions", LearnedPositions(offset=2))
+    fit.need("embedding_norm", True)
+    fit.need("source_max_len", 0, config.max_len)
+    fit.need("source_vocab_size", 0)
+    fit.need("share_embeddings", config.tie_output)
+    return fit.done()
+
+
+def fit_common(config: TransformerConfig) -> Fit:
+    """What BART and Marian need alike."""
+    fit = Fit(config)
+    fit.stack("encoder", present=True)
+    fit.stack("decoder", present=True)
+    fit.need("norm_order", "post")
+    fit.need("final_norm", False)
+    head = config.head
+    plain = isinstance(head, TokenHead) and not head.transform
+    fit.check("head", plain, "model.head must give logits of tokens without a transform")
+    fit.check("decoder_start_id", config.decoder_start_id is not None, "model.decoder_start_id is not known")
+    fit.holds("d_model", "tie_output", "activation", "fused_qkv", "scale_embeddings")
+    return fit
+
+
+def write(config: TransformerConfig) -> dict[str, Any]:
+    return write_common(config) | {
+        "vocab_size": config.vocab_size,
+        "max_position_embeddings": config.max_len,
+        "activation_function": ACTIVATION_NAMES[config.activation],
+        "tie_word_embeddings": config.tie_output,
+    }
+
+
+def write_common(config: TransformerConfig) -> dict[str, Any]:
+    """The keys of BART and Marian alike; ids that ours has not are null, or theirs would be some of its own."""
+    assert config.encoder is not None and config.decoder is not None  # of a configuration that fits
+    found: dict[str, Any] = {}
+    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+        found[f"{name}_layers"] = stack.n_layers
+        found[f"{name}_attention_heads"] = stack.n_heads
+        found[f"{name}_ffn_dim"] = stack.d_ff
+    return found | {
+        "d_model": config.d_model,
+        "scale_embedding": config.scale_embeddings,
+        "dropout": config.residual_dropout,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.ff_dropout,
+        "forced_eos_token_id": None,
+        **{f"{name}_token_id": getattr(config, f"{name}_id") for name in SPECIAL},
+    }
+
+
+def table(config: TransformerConfig) -> list[Line]:
+    lines = table_common(config)
+    for stack in ("encoder", "decoder"):
+        lines.append(line(f"{stack}.embeddings.positions.table", f"model.{stack}.embed_positions"))
+        lines.append(line(f"{stack}.embeddings.norm", f"model.{stack}.layernorm_embedding"))
+    return lines
+
+
+def table_common(config: TransformerConfig) -> list[Line]:
+    """The names of BART and Marian alike."""
+    lines = [line("output.bias", "final_logits_bias", is_row=True), line("output.proj", "lm_head")]
+    if config.share_embeddings:
+        lines.append(line("encoder.embeddings.tokens", "model.shared"))
+    for stack in ("encoder", "decoder"):
+        if not config.share_embeddings:
+            lines.append(line(f"{stack}.embeddings.tokens", f"model.{stack}.embed_tokens"))
+        ours, theirs = f"{stack}.blocks.{{i}}.", f"model.{stack}.layers.{{i}}."
+        for mine, other in (("self_attn", "self_attn"), ("cross_attn", "encoder_attn")):
+            if stack == "encoder" and mine == "cross_attn":
+                continue
+            parts = (f"{theirs}{other}.{part}_proj" for part in ("q", "k", "v", "out"))
+            lines += attention_lines(config, f"{ours}{mine}", *parts)
+            lines.append(line(f"{ours}{mine}_norm", f"{theirs}{other}_layer_norm"))
+        lines.append(line(f"{ours}ff.up_proj", f"{theirs}fc1"))
+        lines.append(line(f"{ours}ff.down_proj", f"{theirs}fc2"))
+        lines.append(line(f"{ours}ff_norm", f"{theirs}final_layer_norm"))
+    return lines
+
+
+def with_constant_bias(config: TransformerConfig, weights: Weights) -> Recast:
+    """The same model with a bias of the logits, of zeros where it has none: theirs always has one."""
+    bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
+    return replace(config, head=TokenHead(bias="constant")), weights | {"output.bias": bias}
+
+
+def unread(config: TransformerConfig) -> dict[str, str]:
+    """Without tying, the table that would be shared is there for nothing."""
+    return {} if config.share_embeddings else {SHARED: "model.encoder.embed_tokens.weight"}
+
+
+BART = Family(
+    name="BART",
+    model_type="bart",
+    architectures=(ARCHITECTURE, BARE),
+    read=read,
+    fit=fit,
+    architecture=lambda config: ARCHITECTURE,
+    write=write,
+    table=table,
+    prefix="model.",
+    recast=with_constant_bias,
+    repeats=REPEATS,
+    unread=unread,
+    derived=DERIVED,
+)

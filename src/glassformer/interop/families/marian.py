@@ -1,0 +1,94 @@
+"""Marian (Junczys-Dowmunt 2018), as OPUS-MT's models are: the encoder-decoder of Vaswani (2017), sinusoids in halves.
+
+The original Transformer therefore goes out as Marian, once its residual channels stand in that order.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from glassformer.config import SinusoidalPositions, TokenHead, TransformerConfig
+from glassformer.interop.families import bart
+from glassformer.interop.family import Family
+from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
+from glassformer.interop.recast import Recast, Weights
+from glassformer.interop.residual import with_halves
+from glassformer.nn.positions import sinusoid
+
+ARCHITECTURE = "MarianMTModel"
+
+
+def read(given: Given, architecture: str) -> TransformerConfig:
+    given.only("static_position_embeddings", True)
+    given.only("normalize_embedding", False)
+    given.pass_over("extra_pos_embeddings")  # sinusoids have no rows to skip
+    tied = given.take("tie_word_embeddings", bool, True)
+    share = given.take("share_encoder_decoder_embeddings", bool, True)
+    n_source = given.take("vocab_size", int)
+    n_target = given.take("decoder_vocab_size", int, n_source)
+    if share and n_target != n_source:
+        given.problem(f"decoder_vocab_size is {n_target} and vocab_size {n_source}, and one table is shared")
+    return replace(
+        bart.read_common(given),
+        vocab_size=n_target,
+        source_vocab_size=0 if n_source == n_target else n_source,
+        share_embeddings=share and tied,
+        tie_output=tied,
+        positions=SinusoidalPositions("halves"),
+        activation=given.choose("activation_function", ACTIVATIONS, "gelu"),
+        head=TokenHead(bias="constant"),
+    )
+
+
+def fit(config: TransformerConfig) -> list[str]:
+    fit = bart.fit_common(config)
+    fit.need("positions", SinusoidalPositions("halves"), SinusoidalPositions("interleaved"))
+    untied = config.share_embeddings and not config.tie_output
+    fit.check("share_embeddings", not untied, "model.share_embeddings is true, and tie_output must be true with it")
+    sizes = [config.vocab_size, config.source_vocab_size or config.vocab_size]
+    fits = config.pad_id is None or config.pad_id < min(sizes)
+    fit.check("source_vocab_size", fits, "model.pad_id is no id of the source's vocabulary, and both have one padding")
+    fit.holds("source_max_len")
+    return fit.done()
+
+
+def write(config: TransformerConfig) -> dict[str, Any]:
+    return bart.write_common(config) | {
+        "vocab_size": config.source_vocab_size or config.vocab_size,
+        "decoder_vocab_size": config.vocab_size,
+        "share_encoder_decoder_embeddings": config.share_embeddings,
+        "max_position_embeddings": max(config.max_len, config.source_max_len),
+        "activation_function": "swish" if config.activation == "silu" else ACTIVATION_NAMES[config.activation],
+        "static_position_embeddings": True,
+        "normalize_embedding": False,
+        "tie_word_embeddings": config.tie_output,
+    }
+
+
+def recast(config: TransformerConfig, weights: Weights) -> Recast:
+    return bart.with_constant_bias(*with_halves(config, weights))
+
+
+def positions(config: TransformerConfig) -> dict[str, Tensor]:
+    """The sinusoids, which older files hold."""
+    found = sinusoid(torch.arange(config.max_len), config.d_model, "halves")
+    return {f"model.{stack}.embed_positions.weight": found for stack in ("encoder", "decoder")}
+
+
+MARIAN = Family(
+    name="Marian",
+    model_type="marian",
+    architectures=(ARCHITECTURE,),
+    read=read,
+    fit=fit,
+    architecture=lambda config: ARCHITECTURE,
+    write=write,
+    table=bart.table_common,
+    prefix="model.",
+    recast=recast,
+    repeats=bart.REPEATS,
+    fixed=positions,
+    derived=(*bart.DERIVED, bart.SHARED),  # a table that is shared and not tied is not read
+)

@@ -1,0 +1,1 @@
+"""EleutherAI's lm-evaluation-harness: our models under its tasks."""

@@ -1,0 +1,30 @@
+"""`python -m glassformer.interop.lm_eval …`: the harness's own command line, which then knows `--model glassformer`.
+
+lm_eval finds models in its own tree only, by name; it reads no entry points. So the name is added first.
+"""
+
+import sys
+
+from glassformer.errors import UserError
+
+
+def main() -> int:
+    """All arguments are lm_eval's: `--model glassformer --model_args path=DIR --tasks …`."""
+    try:
+        try:
+            from lm_eval.__main__ import cli_evaluate
+
+            import glassformer.interop.lm_eval.harness  # noqa: F401 - it registers the model
+        except ImportError as error:
+            raise UserError(
+                f"the evaluation harness is missing ({error}): pip install 'glassformer[lm-eval]'"
+            ) from error
+        cli_evaluate()
+    except UserError as error:
+        print(f"glassformer: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

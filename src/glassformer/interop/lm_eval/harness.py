@@ -1,0 +1,205 @@
+"""`GlassformerLM`: what lm-evaluation-harness asks of a model, answered by one of ours as it is by its own `hf`."""
+
+import difflib
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any, Self
+
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import TemplateLM
+from lm_eval.api.registry import register_model
+from lm_eval.models.utils import normalize_gen_kwargs
+from lm_eval.utils import simple_parse_args_string
+from tqdm import tqdm
+
+from glassformer import api
+from glassformer.errors import UserError
+from glassformer.inference.decode import beginning
+from glassformer.inference.score import MAX_TOKENS, ForcedScore, Ids, continuation_scores, fit, split_pair, windows
+from glassformer.run_config import GenerationConfig
+
+ARGUMENTS = ("path", "step", "device", "batch_size", "max_batch_size", "prefix_token_id")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
+"""What a task may say of the drawing, besides where it ends."""
+
+MAX_NEW_TOKENS = 256
+"""Of a task that does not say; the harness's own number."""
+
+Pair = tuple[tuple[str, str], list[int], list[int]]
+"""The texts of a context and its continuation, and the ids of each."""
+
+logger = logging.getLogger(__name__)
+
+
+@register_model("glassformer")
+class GlassformerLM(TemplateLM):  # type: ignore[misc]
+    """A model directory that goes on with a text, for `lm_eval.simple_evaluate(model=…)` and its command line.
+
+    `model_args`: `path` (the model directory), `step` (one of its checkpoints), `device` (auto, cpu, cuda, cuda:N,
+    mps), `batch_size` (rows at a time; auto: as many as fit 2,048 positions, `max_batch_size` at most),
+    `prefix_token_id` (what is read before the first token of a text; the tokenizer's end token, which stood there in
+    training). Special tokens in a text are text, and none but the end is ever written.
+    """
+
+    def __init__(
+        self,
+        path: str = "",
+        *,
+        step: int | None = None,
+        device: str = "auto",
+        batch_size: int | str = "auto",
+        max_batch_size: int = 64,
+        prefix_token_id: int | None = None,
+        **unknown: Any,
+    ) -> None:
+        super().__init__()
+        for name in unknown:
+            near = difflib.get_close_matches(name, ARGUMENTS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ARGUMENTS)}"
+            raise UserError(f"unknown model argument {name!r}: {hint}")
+        if path == "":
+            raise UserError("no model is named: give --model_args path=DIR")
+        self.is_auto = str(batch_size).startswith("auto")
+        if not self.is_auto and not (str(batch_size).isdecimal() and int(batch_size)):
+            raise UserError(f"batch_size is {batch_size!r}: give a number of rows, or auto")
+        self.model = api.load(str(path), step=step, device=device)
+        if self.model.is_seq2seq or not self.model.goes_on:
+            raise UserError(
+                f"{path} was not trained to go on with a text ({self.model.run.objective.kind}): the harness's tasks "
+                "need a decoder alone that was (objective causal)"
+            )
+        vocab_size = self.model.tokenizer.vocab_size
+        if prefix_token_id is not None and not 0 <= prefix_token_id < vocab_size:
+            raise UserError(f"prefix_token_id is {prefix_token_id}: the vocabulary has the ids 0 to {vocab_size - 1}")
+        self.batch_size = int(max_batch_size if self.is_auto else batch_size)
+        self.max_len = self.model.network.config.max_len
+        self.start_id = self.model.tokenizer.eos_id if prefix_token_id is None else prefix_token_id
+        self._device = self.model.device
+
+    @classmethod
+    def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
+        return cls.create_from_arg_obj(simple_parse_args_string(arg_string), additional_config)
+
+    @classmethod
+    def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Self:
+        """From `--model_args`, which go before the flags `--device`, `--batch_size` and `--max_batch_size`.
+
+        Without a flag the harness says cuda:0; where there is no CUDA that means auto, as it does to its own `hf`.
+        """
+        flags = {name: value for name, value in (additional_config or {}).items() if value is not None}
+        if flags.get("device") == "cuda:0" and not torch.cuda.is_available():
+            del flags["device"]
+        return cls(**(flags | arg_dict))
+
+    @property
+    def eot_token_id(self) -> int:
+        return beginning(self.model.tokenizer)[0]
+
+    @property
+    def prefix_token_id(self) -> int:
+        """What is read before the first token of a text."""
+        return self.eot_token_id if self.start_id is None else self.start_id
+
+    @property
+    def tokenizer_name(self) -> str:
+        return self.model.tokenizer.fingerprint
+
+    def apply_chat_template(self, *_: Any, **__: Any) -> str:
+        raise UserError(f"{self.model.name} has no chat template: leave --apply_chat_template out")
+
+    def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
+        return self.model.tokenizer.encode(string)
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        return split_pair(self.model.tokenizer, context, continuation)
+
+    def _loglikelihood_tokens(
+        self, requests: Sequence[Pair], disable_tqdm: bool = False, **others: Any
+    ) -> list[tuple[float, bool]]:
+        """(log p, whether greedy decoding writes it) of each continuation; a context loses its beginning to fit."""
+        pairs = [fit(context or [self.prefix_token_id], target, self.max_len) for _, context, target in requests]
+        n_cut = sum(len(before) < len(context) for (before, _), (_, context, _) in zip(pairs, requests, strict=True))
+        if n_cut:
+            logger.warning(f"{n_cut:,} of {len(pairs):,} contexts lose their beginning: {self.max_len:,} tokens fit")
+        found = [(float(s.log_prob), s.is_greedy) for s in self._scores(pairs, "loglikelihood", disable_tqdm)]
+        for (texts, _, _), answer in zip(requests, found, strict=True):
+            self.cache_hook.add_partial("loglikelihood", texts, answer)
+        return found
+
+    def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
+        """log p of whole texts, a window of the context after another."""
+        texts = [request.args[0] for request in requests]
+        rows = [list(windows(ids, self.start_id, self.max_len)) for ids in self.model.tokenizer.encode_batch(texts)]
+        scores = iter(self._scores([pair for row in rows for pair in row], "loglikelihood_rolling", disable_tqdm))
+        found = [float(sum(next(scores).log_prob for _ in row)) for row in rows]
+        for text, log_prob in zip(texts, found, strict=True):
+            self.cache_hook.add_partial("loglikelihood_rolling", (text,), log_prob)
+        return found
+
+    def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
+        """What the model writes after each context; requests of equal settings go together.
+
+        A task that asks the same several times gets another seed each time: a row's draws follow from its seed alone.
+        """
+        groups: dict[GenerationConfig, list[int]] = {}
+        asked: Counter[tuple[str, GenerationConfig]] = Counter()
+        for i, request in enumerate(requests):
+            context, settings = request.args
+            config = self._settings(settings)
+            groups.setdefault(replace(config, seed=config.seed + asked[context, config]), []).append(i)
+            asked[context, config] += 1
+        prompts = [self.model.prompt_ids(request.args[0]) for request in requests]
+        found = [""] * len(requests)
+        with self._progress(len(requests), "generate_until", disable_tqdm) as bar:
+            for config, rows in groups.items():
+                room = self.max_len - config.max_new_tokens
+                for batch in self._batches(rows, [len(prompts[i]) for i in rows]):
+                    texts = self.model.generate([prompts[i][-room:] for i in batch], **asdict(config))
+                    for i, text in zip(batch, texts, strict=True):
+                        found[i] = text
+                        self.cache_hook.add_partial("generate_until", requests[i].args, text)
+                    bar.update(len(batch))
+        return found
+
+    def _settings(self, of_task: dict[str, Any]) -> GenerationConfig:
+        """A task's generation settings as ours; none come from the model directory."""
+        given = dict(normalize_gen_kwargs(of_task, MAX_NEW_TOKENS))
+        until, n, draws = given.pop("until"), given.pop("max_gen_toks"), given.pop("do_sample")
+        if given.get("num_beams") == 1:
+            del given["num_beams"]
+        if n >= self.max_len:
+            raise UserError(
+                f"the task wants up to {n:,} new tokens and the model's context is {self.max_len:,}: give "
+                "--gen_kwargs max_gen_toks=N, well below it"
+            )
+        if other := set(given) - set(SAMPLING):
+            raise UserError(f"the task sets {min(other)} for generation; here there are {', '.join(SAMPLING)}")
+        given.setdefault("temperature", 1.0 if draws else 0.0)
+        return GenerationConfig(max_new_tokens=n, stop=tuple(until), **given)
+
+    def _scores(self, pairs: Sequence[tuple[Ids, Ids]], what: str, quiet: bool) -> list[ForcedScore]:
+        found = [ForcedScore([]) for _ in pairs]
+        sizes = [len(context) + len(target) for context, target in pairs]
+        max_tokens = MAX_TOKENS if self.is_auto else self.batch_size * (self.max_len + 1)
+        with self._progress(len(pairs), what, quiet) as bar:
+            for batch in self._batches(range(len(pairs)), sizes):
+                contexts, targets = zip(*(pairs[i] for i in batch), strict=True)
+                scores = continuation_scores(
+                    self.model.network, contexts, targets, device=self.model.device, max_tokens=max_tokens
+                )
+                for i, score in zip(batch, scores, strict=True):
+                    found[i] = score
+                bar.update(len(batch))
+        return found
+
+    def _batches(self, rows: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
+        """The longest first, so that a batch too large for the memory shows at once."""
+        ordered = [row for _, row in sorted(zip(sizes, rows, strict=True), key=lambda pair: -pair[0])]
+        for begin in range(0, len(ordered), self.batch_size):
+            yield ordered[begin : begin + self.batch_size]
+
+    def _progress(self, n: int, what: str, quiet: bool) -> Any:
+        return tqdm(total=n, desc=f"glassformer: {what}", disable=quiet)

@@ -1,0 +1,270 @@
+"""lm-evaluation-harness finds the same numbers and texts by our model class as by its own `hf`, on the same weights."""
+
+import json
+import math
+import subprocess
+import sys
+import types
+from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer import api
+from glassformer.errors import UserError
+from glassformer.inference.score import windows
+from glassformer.interop.lm_eval.__main__ import main
+from glassformer.training.launch import Outcome
+from runs import pair_run
+
+from .conftest import DOCS, MAX_LEN, Twins
+
+pytest.importorskip("lm_eval")
+pytestmark = pytest.mark.filterwarnings("ignore")  # the harness and `datasets` warn of their own affairs
+
+REQUESTS = [
+    ("The statement", " is executed"),
+    ("The statement ", "is executed"),
+    ("The statement", " is"),
+    ("The statement", " was"),
+    ("", "In the beginning"),
+    ("a\n", "b"),
+    (DOCS[:900], " and so on"),
+    ("x = 1", DOCS[2000:2060]),
+]
+
+
+@pytest.fixture(scope="session")
+def hf(twins: Twins) -> Any:
+    """The harness's own model class. It imports accelerate, which it needs to load a model by name and not for this."""
+    with pytest.MonkeyPatch.context() as patch:
+        if find_spec("accelerate") is None:
+            for name in ("accelerate", "accelerate.utils"):
+                module: Any = types.ModuleType(name)
+                module.__spec__ = ModuleSpec(name, None)
+                module.__getattr__ = lambda name: None
+                patch.setitem(sys.modules, name, module)
+        from lm_eval.models.huggingface import HFLM
+    return HFLM(pretrained=twins.theirs, tokenizer=twins.tokenizer, batch_size=3)
+
+
+@pytest.fixture(scope="session")
+def ours(twins: Twins) -> Any:
+    from glassformer.interop.lm_eval.harness import GlassformerLM
+
+    return GlassformerLM(str(twins.folder), device="cpu", batch_size=3)
+
+
+def instances(kind: str, arguments: list[Any]) -> list[Any]:
+    from lm_eval.api.instance import Instance
+
+    return [Instance(kind, {}, args, i, metadata=("made up", i, 1)) for i, args in enumerate(arguments)]
+
+
+def with_greedy(hf: Any) -> list[tuple[str, str]]:
+    """The requests, and some whose continuation is what greedy decoding writes."""
+    texts = ["The statement is", "def f(x):\n", "x"]
+    written = hf.generate_until(instances("generate_until", [(text, {"max_gen_toks": 4}) for text in texts]))
+    return REQUESTS + list(zip(texts, written, strict=True))
+
+
+def test_loglikelihoods_and_greedy_flags_are_those_of_hf(hf: Any, ours: Any) -> None:
+    requests = instances("loglikelihood", with_greedy(hf))
+    expected = hf.loglikelihood(requests)
+    assert {is_greedy for _, is_greedy in expected} == {True, False}
+    for batched in (3, 1, "auto"):
+        ours.batch_size, ours.is_auto = 64 if batched == "auto" else batched, batched == "auto"
+        found = ours.loglikelihood(requests)
+        assert [log_prob for log_prob, _ in found] == pytest.approx([log_prob for log_prob, _ in expected], abs=1e-4)
+        assert [is_greedy for _, is_greedy in found] == [is_greedy for _, is_greedy in expected]
+
+
+def test_rolling_loglikelihoods_are_those_of_hf(hf: Any, ours: Any) -> None:
+    texts = [DOCS[:1500], DOCS[5000:5040], "x", DOCS[7000:7400], ""]
+    requests = instances("loglikelihood_rolling", [(text,) for text in texts])
+    found, expected = ours.loglikelihood_rolling(requests), hf.loglikelihood_rolling(requests)
+    assert found == pytest.approx(expected, abs=1e-3) and found[-1] == 0
+    for mine, other, text in zip(found, expected, texts[:-1], strict=False):
+        n_bytes = len(text.encode())
+        assert math.exp(-mine / n_bytes) == pytest.approx(math.exp(-other / n_bytes), rel=1e-5)
+    assert found[1] == pytest.approx(api.load(ours.model.folder, device="cpu").score(texts[1]).log_prob, abs=1e-4)
+
+
+@pytest.mark.parametrize("n", [0, 1, 4, 5, 8, 9, 30])
+def test_windows_are_those_of_the_harness(n: int) -> None:
+    from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+    ids = list(range(n))
+    theirs = get_rolling_token_windows(ids, prefix_token=99, max_seq_len=4, context_len=1)
+    assert list(windows(ids, 99, 4)) == [make_disjoint_window(window) for window in theirs]
+
+
+def test_greedy_generations_are_those_of_hf(hf: Any, ours: Any) -> None:
+    texts = ["The statement", "def f(x):\n", "x", DOCS[:900], "a much longer prompt, so that rows differ"]
+    plain = hf.generate_until(instances("generate_until", [(text, {"max_gen_toks": 20}) for text in texts]))
+    stops = [[text[len(text) // 2 :][:2]] for text in plain]
+    assert all(any(stop) for stop in stops)
+    asked = [(text, {"until": until, "max_gen_toks": 20}) for text, until in zip(texts, stops, strict=True)]
+    asked += [(text, {"until": ["never"], "max_gen_toks": n, "do_sample": False}) for text in texts for n in (1, 9)]
+    requests = instances("generate_until", asked)
+    found = ours.generate_until(requests)
+    assert found == hf.generate_until(requests)
+    assert found[:5] == [text.split(stop)[0] for text, (stop,) in zip(plain, stops, strict=True)]
+
+
+def test_a_request_that_is_repeated_is_drawn_anew_and_reproducibly(ours: Any) -> None:
+    settings = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 12}
+    requests = instances("generate_until", [("The", settings)] * 6 + [("The", {"max_gen_toks": 12})])
+    found = ours.generate_until(requests)
+    assert len(set(found[:6])) == 6 and found == ours.generate_until(requests)
+    cold = ours.generate_until(instances("generate_until", [("The", settings | {"top_k": 1})]))
+    assert cold == found[6:], "a task's settings are used"
+
+
+def test_the_beginning_of_a_context_is_dropped_and_said(ours: Any, caplog: pytest.LogCaptureFixture) -> None:
+    ours.loglikelihood(instances("loglikelihood", [REQUESTS[0], REQUESTS[6]]))
+    assert f"1 of 2 contexts lose their beginning: {MAX_LEN} tokens fit" in caplog.text
+
+
+def test_mistakes_are_one_sentence(ours: Any, twins: Twins, trained: Outcome, tmp_path: Path) -> None:
+    from glassformer.interop.lm_eval.harness import GlassformerLM
+
+    def refused(words: str, **arguments: Any) -> None:
+        with pytest.raises(UserError, match=words):
+            GlassformerLM(**arguments)
+
+    refused("give --model_args path=DIR")
+    refused("unknown model argument 'stepp': did you mean step?", path=str(twins.folder), stepp=3)
+    refused("batch_size is 'many'", path=str(twins.folder), batch_size="many")
+    refused("prefix_token_id is 330: the vocabulary has the ids 0 to 329", path=str(twins.folder), prefix_token_id=330)
+    refused("no such model directory", path=str(tmp_path / "none"))
+    refused("no checkpoint of step 7", path=str(trained.folder), step=7)
+    assert GlassformerLM(str(trained.folder), step=10, device="cpu").model.folder == trained.folder
+    pairs = api.train(pair_run(tmp_path, max_steps=1), tmp_path / "pairs")
+    refused(r"was not trained to go on with a text \(seq2seq\)", path=str(pairs.folder))
+    for settings, words in (
+        ({}, f"up to 256 new tokens and the model's context is {MAX_LEN}"),
+        ({"max_gen_toks": 5, "num_beams": 4}, "sets num_beams for generation"),
+    ):
+        with pytest.raises(UserError, match=words):
+            ours.generate_until(instances("generate_until", [("a", settings)]))
+    assert ours.generate_until(instances("generate_until", [("a", {"max_gen_toks": 5, "num_beams": 1})]))
+    with pytest.raises(UserError, match="48"):
+        ours.loglikelihood(instances("loglikelihood", [("a", DOCS[:900])]))
+    with pytest.raises(UserError, match="no chat template"):
+        ours.apply_chat_template([])
+
+
+def test_model_arguments_go_before_the_flags(twins: Twins) -> None:
+    from glassformer.interop.lm_eval.harness import GlassformerLM
+
+    flags = {"device": "cpu", "batch_size": 1, "max_batch_size": None}
+    assert GlassformerLM.create_from_arg_string(f"path={twins.folder}", flags).batch_size == 1
+    both = GlassformerLM.create_from_arg_string(f"path={twins.folder},batch_size=auto,prefix_token_id=7", flags)
+    assert (both.batch_size, both.is_auto, both.prefix_token_id) == (64, True, 7)
+
+
+FOLLOWS = """
+task: which_follows
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: multiple_choice
+doc_to_text: "{{{{context}}}}"
+doc_to_choice: choices
+doc_to_target: label
+metric_list: [{{metric: acc}}, {{metric: acc_norm}}]
+"""
+PERPLEXITY = """
+task: docs_perplexity
+dataset_path: json
+dataset_kwargs: {{data_files: {{test: {data}}}}}
+test_split: test
+output_type: loglikelihood_rolling
+doc_to_text: ""
+doc_to_target: "{{{{context}}}}"
+metric_list: [{{metric: word_perplexity}}, {{metric: byte_perplexity}}, {{metric: bits_per_byte}}]
+"""
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> Path:
+    """Two tasks of Python's documentation: which of four sentences follows a sentence, and how likely the first is."""
+    sentences = [sentence.strip() + "." for sentence in DOCS.replace("\n", " ").split(". ") if 25 < len(sentence) < 70]
+    rows = []
+    for i in range(16):
+        choices = [sentences[(i + 1 + 7 * k) % len(sentences)] for k in range(4)]
+        label = i % 4
+        choices[0], choices[label] = choices[label], choices[0]
+        rows.append({"context": sentences[i], "choices": choices, "label": label})
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    (folder / "follows.yaml").write_text(FOLLOWS.format(data=data))
+    (folder / "perplexity.yaml").write_text(PERPLEXITY.format(data=data))
+    return folder
+
+
+def harness(environment: dict[str, str], tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """The command that the documentation names, offline."""
+    offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    return subprocess.run(
+        [sys.executable, "-m", "glassformer.interop.lm_eval", *map(str, words)],
+        capture_output=True,
+        text=True,
+        env=environment | offline,
+        cwd=tmp_path,
+        timeout=300,
+    )
+
+
+def test_tasks_of_ones_own_from_the_command_line(
+    twins: Twins, hf: Any, tasks: Path, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["--model", "glassformer", "--model_args", f"path={twins.folder},batch_size=auto"]
+    names = ["which_follows", "docs_perplexity"]
+    words += ["--include_path", str(tasks), "--tasks", *names]
+    words += ["--output_path", str(tmp_path / "out")]
+    done = harness(environment, tmp_path, *words)
+    assert done.returncode == 0, done.stderr
+    assert "which_follows" in done.stdout and "bits_per_byte" in done.stdout
+    assert "glassformer: loglikelihood" in done.stderr, "progress is shown"
+    (file,) = (tmp_path / "out").rglob("results_*.json")
+    found = json.loads(file.read_text())["results"]
+
+    from lm_eval import simple_evaluate
+    from lm_eval.tasks import TaskManager
+
+    monkeypatch.setenv("HF_HOME", str(tmp_path / "hf"))
+    manager = TaskManager(include_path=str(tasks), include_defaults=False)
+    expected = simple_evaluate(hf, tasks=names, task_manager=manager, bootstrap_iters=0)["results"]
+    for task, scores in (
+        ("which_follows", ("acc,none", "acc_norm,none")),
+        ("docs_perplexity", ("word_perplexity,none", "byte_perplexity,none", "bits_per_byte,none")),
+    ):
+        for score in scores:
+            assert found[task][score] == pytest.approx(expected[task][score], rel=1e-4), score
+
+
+def test_without_the_harness_one_sentence_says_how_to_get_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("lm_eval", "lm_eval.__main__"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert main() == 2
+    assert capsys.readouterr().err.endswith("pip install 'glassformer[lm-eval]'\n")
+
+
+def test_a_mistake_is_one_sentence_and_no_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import lm_eval
+    import lm_eval.__main__ as command
+
+    run = lambda: lm_eval.simple_evaluate("glassformer", "path=nowhere", tasks=["any"], device="cpu")  # noqa: E731
+    monkeypatch.setattr(command, "cli_evaluate", run)
+    assert main() == 2
+    assert capsys.readouterr().err.splitlines()[-1] == "glassformer: no such model directory: nowhere"
