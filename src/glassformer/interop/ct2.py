@@ -4,6 +4,7 @@ The specification is filled from our modules and not from a family of transforme
 token, has two vocabularies or Vaswani's interleaved sines goes in as it is.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,7 +110,7 @@ def _compare(
 
 
 def _compare_encoder(model: Any, config: TransformerConfig, network: Transformer) -> list[str]:
-    rows = _random_rows(config.vocab_size, min(N_TOKENS, config.max_len))
+    rows = _random_rows(range(config.vocab_size), min(N_TOKENS, config.max_len))
     ids, mask = pad(rows, 0)
     types = torch.zeros_like(ids) if not config.n_token_types else ids % config.n_token_types
     of_rows = [kinds[: len(row)] for kinds, row in zip(types.tolist(), rows, strict=True)]
@@ -121,7 +122,7 @@ def _compare_encoder(model: Any, config: TransformerConfig, network: Transformer
 
 def _compare_decoder(model: Any, config: TransformerConfig, network: Transformer, stored: StoredModel) -> list[str]:
     n_tokens = min(N_TOKENS, max(1, config.max_len // 2))
-    rows = _random_rows(config.vocab_size, n_tokens, same_length=True)
+    rows = _random_rows(range(config.vocab_size), n_tokens, same_length=True)
     logits = torch.from_numpy(np.array(model.forward_batch(rows)))
     difference = _require_close(logits, network(torch.tensor(rows)), "logits")
     names = tokens_of(stored.tokenizer, config.vocab_size)
@@ -143,10 +144,12 @@ def _compare_decoder(model: Any, config: TransformerConfig, network: Transformer
 
 
 def _compare_translator(model: Any, config: TransformerConfig, network: Transformer, stored: StoredModel) -> list[str]:
-    n_source = config.source_vocab_size or config.vocab_size
-    sources = _random_rows(n_source, min(N_TOKENS, config.source_max_len or config.max_len))
-    targets = _random_rows(config.vocab_size, min(N_TOKENS, config.max_len - 1), seed=1)
-    source_names = tokens_of(stored.source_tokenizer or stored.tokenizer, n_source)
+    source_tokenizer = stored.source_tokenizer or stored.tokenizer
+    source_names = tokens_of(source_tokenizer, config.source_vocab_size or config.vocab_size)
+    special = set(source_tokenizer.special_tokens)  # a source of these alone is an empty one to it
+    ordinary = [i for i, name in enumerate(source_names) if name not in special]
+    sources = _random_rows(ordinary, min(N_TOKENS, config.source_max_len or config.max_len))
+    targets = _random_rows(range(config.vocab_size), min(N_TOKENS, config.max_len - 1), seed=1)
     names = tokens_of(stored.tokenizer, config.vocab_size)
     ids = {name: i for i, name in enumerate(names)}
     read = [[source_names[i] for i in row] for row in sources]
@@ -173,10 +176,10 @@ def _compare_translator(model: Any, config: TransformerConfig, network: Transfor
     ]
 
 
-def _random_rows(vocab_size: int, n_tokens: int, seed: int = 0, same_length: bool = False) -> list[list[int]]:
+def _random_rows(ids: Sequence[int], n_tokens: int, seed: int = 0, same_length: bool = False) -> list[list[int]]:
     draw = np.random.default_rng(seed)
     lengths = np.full(N_ROWS, n_tokens) if same_length else draw.integers(1, n_tokens + 1, N_ROWS)
-    return [draw.integers(vocab_size, size=n).tolist() for n in lengths]
+    return [draw.choice(ids, size=n).tolist() for n in lengths]
 
 
 def _require_close(theirs: Tensor, ours: Tensor, what: str) -> float:
