@@ -93,13 +93,19 @@ CASES = {
     "llama3": turning(scaling=Llama3Scaling(8.0, 1.0, 4.0, 16)),
     "yarn": turning(scaling=YarnScaling(4.0, 8, 4.0, 1.0)),
     "qk_norm": replace(ROTARY, qk_norm=True),
+    "squared_relu": replace(GPT, activation="relu2"),
     "vaswani": VASWANI,
+    "rotary_pair": replace(PAIR, positions=RotaryPositions(scaling=LinearScaling(2.0)), activation="relu2"),
+    "grouped_pair": replace(
+        ROTARY, encoder=Stack(1, 4, 1, d_ff=20), decoder=Stack(2, 4, 2, d_ff=28), decoder_start_id=2
+    ),
     "halves": replace(VASWANI, positions=SinusoidalPositions("halves"), norm_order="pre", final_norm=True),
     "bart": replace(
         VASWANI, positions=LearnedPositions(2), embedding_norm=True, activation="gelu", head=TokenHead(bias="constant")
     ),
     "t5": T5,
     "bert": replace(BERT, n_token_types=2, norm_order="post", final_norm=False, embedding_norm=True),
+    "rotary_encoder": replace(BERT, positions=RotaryPositions(fraction=0.5), qk_norm=True, norm="rmsnorm"),
     "classifier": replace(BERT, positions=RelativePositions(8, 10), head=SequenceHead(3), norm_eps=1e-2),
 }
 
@@ -196,10 +202,10 @@ def test_texts_and_two_vocabularies(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (replace(GPT, activation="relu2"), "activation is relu2"),
+        (replace(GPT, activation="relu2", gated_ff=True), "gated_ff is true"),
         (replace(GPT, decoder=Stack(2, 4, d_ff=20, window_pattern=(3,))), "window_pattern"),
         (replace(GPT, positions=RelativePositions(8, 10)), "positions is relative"),
-        (replace(PAIR, positions=RotaryPositions()), "positions is rotary"),
+        (replace(PAIR, positions=AlibiPositions()), "positions is alibi"),
         (replace(GPT, qk_norm=True), "qk_norm"),
         (replace(GPT, norm_order="sandwich", d_embedding=8), "norm_order is sandwich.*d_embedding is 8"),
         (turning(fraction=0.5, scaling=YarnScaling(4.0, 8)), "yarn"),

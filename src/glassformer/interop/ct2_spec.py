@@ -24,9 +24,9 @@ from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.positions import RelativeBias, Rotary, rotary_frequencies
 
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
-"""Ours → CTranslate2's names."""
-IN_AN_ENCODER = ("sinusoidal", "learned", "none", "relative")
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "relu2": "RELU"}
+"""Ours → CTranslate2's names. (A squared ReLU is a ReLU that its own input gates: relu(x)² = relu(x) · x.)"""
+IN_AN_ENCODER = ("sinusoidal", "learned", "none", "rotary", "relative")
 IN_A_DECODER = ("sinusoidal", "learned", "none", "rotary", "alibi")
 """Positions that it computes. (A prompt read at once gets wrong relative biases in a decoder alone; with an encoder,
 targets are read token by token.)"""
@@ -47,7 +47,8 @@ def misfits(config: TransformerConfig) -> list[str]:
         fine = positions.fraction == 1 or not isinstance(positions.scaling, YarnScaling)
         fit.check("positions", fine, "model.positions.scaling is yarn, which needs a fraction of 1")
     fit.need("norm_order", "pre", "post")
-    fit.need("activation", *ACTIVATIONS)
+    gated = "model.gated_ff is true, and it must be false where the activation is relu2"
+    fit.check("activation", config.activation != "relu2" or not config.gated_ff, gated)
     fit.need("d_embedding", 0, config.d_model)
     fit.need("attn_out_proj", True)
     rms = config.norm == "rmsnorm"
@@ -57,9 +58,6 @@ def misfits(config: TransformerConfig) -> list[str]:
         head = config.head
         fine = isinstance(head, TokenHead) and not head.transform
         fit.check("head", fine, "model.head must be tokens without a transform")
-    if config.encoder is not None:
-        grouped = config.encoder.n_kv_heads not in (0, config.encoder.n_heads)
-        fit.check("encoder", not grouped, "model.encoder.n_kv_heads must be 0")
     fit.holds("head", "n_token_types", "d_model", "source_vocab_size", "source_max_len", "share_embeddings")
     fit.holds("tie_output", "norm", "norm_eps", "norm_weight", "norm_bias", "final_norm", "embedding_norm")
     fit.holds("gated_ff", "fused_qkv", "qkv_bias", "attn_out_bias", "ff_bias")
@@ -98,19 +96,11 @@ def _encoder(ct2: ModuleType, config: TransformerConfig, encoder: Encoder) -> An
 
 def _decoder(ct2: ModuleType, config: TransformerConfig, decoder: Decoder, output: nn.Module) -> Any:
     assert config.decoder is not None and isinstance(output, TokenLogits)
-    stack, positions = config.decoder, config.positions
-    turned: dict[str, Any] = {}
-    if isinstance(positions, RotaryPositions):
-        d_head = stack.d_head or config.d_model // stack.n_heads
-        turned = {"rotary_dim": round(d_head * positions.fraction), "rotary_base": positions.base}
-        turned["rotary_interleave"] = False
-        if positions.scaling is not None:  # the one kind that is given a factor for each frequency
-            turned["rotary_scaling_type"] = ct2.specs.RotaryScalingType.Su
+    stack = config.decoder
     spec = ct2.specs.transformer_spec.TransformerDecoderSpec(
         stack.n_layers,
         with_encoder_attention=config.encoder is not None,
-        alibi=isinstance(positions, AlibiPositions),
-        **turned,
+        alibi=isinstance(config.positions, AlibiPositions),
         **_of_both(ct2, config, stack),
     )
     spec.embeddings.weight = _array(decoder.embeddings.tokens.weight)
@@ -126,14 +116,22 @@ def _decoder(ct2: ModuleType, config: TransformerConfig, decoder: Decoder, outpu
 def _of_both(ct2: ModuleType, config: TransformerConfig, stack: Stack) -> dict[str, Any]:
     """What encoders and decoders are made with. Where the norms are is said afterwards, so that either order may
     have a norm at the end."""
-    return {
+    positions = config.positions
+    turned: dict[str, Any] = {}
+    if isinstance(positions, RotaryPositions):
+        d_head = stack.d_head or config.d_model // stack.n_heads
+        turned = {"rotary_dim": round(d_head * positions.fraction), "rotary_base": positions.base}
+        turned["rotary_interleave"] = False
+        if positions.scaling is not None:  # the one kind that is given a factor for each frequency
+            turned["rotary_scaling_type"] = ct2.specs.RotaryScalingType.Su
+    return turned | {
         "num_heads": stack.n_heads,
         "pre_norm": True,
         "no_final_norm": not config.final_norm,
         "activation": ct2.specs.Activation[ACTIVATIONS[config.activation]],
         "layernorm_embedding": config.embedding_norm,
         "relative_attention_bias": isinstance(config.positions, RelativePositions),
-        "ffn_glu": config.gated_ff,
+        "ffn_glu": config.gated_ff or config.activation == "relu2",
         "rms_norm": config.norm == "rmsnorm",
         "num_heads_kv": stack.n_kv_heads or None,
         "head_dim": stack.d_head or None,
@@ -144,7 +142,7 @@ def _of_both(ct2: ModuleType, config: TransformerConfig, stack: Stack) -> dict[s
 def _fill_stack(spec: Any, config: TransformerConfig, stack: Encoder | Decoder, n_positions: int) -> None:
     spec.pre_norm = config.norm_order == "pre"
     spec.scale_embeddings = config.scale_embeddings
-    if hasattr(spec, "position_encodings"):
+    if hasattr(spec, "position_encodings") and stack.rotary is None:
         positions = stack.embeddings.positions
         at = torch.arange(n_positions)
         none = torch.zeros(n_positions, config.d_model)
@@ -164,10 +162,9 @@ def _fill_stack(spec: Any, config: TransformerConfig, stack: Encoder | Decoder, 
         if block.cross_attn is not None and block.cross_attn_norm is not None:
             _fill_attention(layer.attention, block.cross_attn, block.cross_attn_norm, config.d_model, cross=True)
         _fill_norm(layer.ffn.layer_norm, block.ff_norm, config.d_model)
-        first, gated = block.ff.up_proj, block.ff.gate_proj
-        if gated is not None:
-            _fill_linear(layer.ffn.linear_0_noact, first)
-        _fill_linear(layer.ffn.linear_0, first if gated is None else gated)
+        _fill_linear(layer.ffn.linear_0, block.ff.gate_proj or block.ff.up_proj)
+        if hasattr(layer.ffn, "linear_0_noact"):
+            _fill_linear(layer.ffn.linear_0_noact, block.ff.up_proj)
         _fill_linear(layer.ffn.linear_1, block.ff.down_proj)
 
 
