@@ -188,6 +188,7 @@ def test_transformers_reads_it(tmp_path: Path, name: str) -> None:
     ("config", "words"),
     [
         (replace(GPT, activation="relu"), "activation is relu"),
+        (replace(GPT, encoder=Stack(1, 3, d_ff=24)), "has an encoder"),
         (replace(GPT, attention_scale=1.0), "attention_scale is 1.0"),
         (replace(GPT, positions=LearnedPositions(), decoder=Stack(2, 3, d_ff=24), norm_order="post"), "norm_order"),
         (replace(ROTARY, decoder=Stack(2, 4, 2, d_ff=22, window_pattern=(4,))), "windows"),

@@ -45,13 +45,12 @@ def write(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[s
     config, network = stored.config, stored.network
     if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
         raise UserError("llama.cpp has no recurrent encoder-decoder: this model stays in our own format")
+    if config.encoder is not None:
+        raise UserError("only a decoder alone is written as GGUF, and this model has an encoder")
     family = choose_family(config)
     architecture = ARCHITECTURES.get(family.model_type)
     if architecture is None:
-        raise UserError(
-            f"this model goes out as {family.name}, which is not written as GGUF: only decoders with learned or rotary "
-            "positions are"
-        )
+        raise UserError(f"this model goes out as {family.name}, which is not written as GGUF")
     config, own = family.recast(config, weights_of(network))
     require_fit(config, architecture)
     numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizer, config)
