@@ -193,6 +193,7 @@ def test_transformers_reads_it(tmp_path: Path, name: str) -> None:
         (replace(GPT, positions=LearnedPositions(), decoder=Stack(2, 3, d_ff=24), norm_order="post"), "norm_order"),
         (replace(ROTARY, decoder=Stack(2, 4, 2, d_ff=22, window_pattern=(4,))), "windows"),
         (turning(YarnScaling(4.0, 16, beta_fast=24.0)), "betas"),
+        (turning(YarnScaling(4.0, 6)), "original_max_len is below 7"),
         (replace(turning(Llama3Scaling()), qk_norm=True), "scaling is llama3"),
         (replace(ROTARY, qk_norm=True, qkv_bias=True, attn_out_bias=True), "attn_out_bias"),
     ],

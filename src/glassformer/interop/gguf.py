@@ -88,6 +88,8 @@ def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
         wrong.append("model.positions.scaling is llama3, and it must be none, linear or yarn")
     if isinstance(scaling, YarnScaling) and (scaling.beta_fast, scaling.beta_slow) != (32.0, 1.0):
         wrong.append("model.positions.scaling has other betas than 32 and 1")
+    if isinstance(scaling, YarnScaling) and scaling.original_max_len < 7:  # 2π: no frequency turns once
+        wrong.append("model.positions.scaling.original_max_len is below 7, where its ramp is another")
     if wrong:
         raise UserError(f"llama.cpp's {architecture.name} does not compute this model: {'; '.join(wrong)}")
 
