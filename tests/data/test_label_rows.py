@@ -50,3 +50,16 @@ def test_words_behind_the_end_have_no_tag(pieces: Tokenizer) -> None:
     (row,), n_cut = encode_tagged(pieces, [("xy", "z", "x")], 6, tags=[(1, 2, 3)])
     assert n_cut == 1 and row.labels is not None and len(row.token_ids) == 6
     assert [label for label in row.labels.tolist() if label != -100] == [1, 2]
+
+
+def test_dropout_cuts_words_into_more_pieces_and_leaves_their_labels() -> None:
+    words = Tokenizer.train(["abc abc def def"], vocab_size=100, flavour="word")
+    whole, _ = encode_texts(words, [("abc def", "def")], 32)
+    cut, _ = encode_texts(words, [("abc def", "def")], 32, dropout=1.0)
+    assert [len(row.token_ids) for row in (*whole, *cut)] == [3 + 3, 12 + 3], "a word is three letters and its end"
+    assert words.decode(cut[0].token_ids.tolist()) == words.decode(whole[0].token_ids.tolist())
+    (row,), _ = encode_tagged(words, [("abc", "def")], 32, tags=[(3, 5)], dropout=1.0)
+    assert row.labels is not None and row.labels.tolist() == [-100, 3, -100, -100, -100, 5, -100, -100, -100, -100]
+    drawn = [encode_texts(words, [("abc def",)] * 9, 32, dropout=0.5)[0] for _ in range(2)]
+    assert [row.token_ids.tolist() for row in drawn[0]] == [row.token_ids.tolist() for row in drawn[1]]
+    assert len({tuple(row.token_ids.tolist()) for row in drawn[0]}) > 1, "each text is drawn for itself"

@@ -10,6 +10,8 @@ from glassformer import api
 from glassformer.errors import UserError
 from glassformer.run_config import LabelData
 from glassformer.train_config import EarlyStopping
+from glassformer.training.label_task import LabelMaterial
+from glassformer.training.reporting import Silent
 from runs import label_run, write_tags
 
 
@@ -70,3 +72,16 @@ def test_a_class_that_the_runs_own_file_has_gained_is_one_sentence(tmp_path: Pat
     path.write_text(path.read_text() + "".join(f"a bird {i}\tred tree\tbird\t3\n" for i in range(60)))
     with pytest.raises(UserError, match="has the label 'bird', which no training text has"):
         model.scores(say=lambda _: None)
+
+
+@pytest.mark.parametrize("outputs", ["classes", "tags"])
+def test_merges_are_left_out_of_the_training_texts_alone(tmp_path: Path, outputs: str) -> None:
+    run = label_run(tmp_path, outputs)
+    material = LabelMaterial(run)
+    tokenizers = material.tokenizers(run, Silent())
+    plain, dropped = (
+        material.prepare(replace(run, tokenizer=replace(run.tokenizer, dropout=share)), tokenizers, Silent())
+        for share in (0.0, 0.5)
+    )
+    n_tokens = [[sum(len(e.token_ids) for e in side) for side in (p.train, p.valid)] for p in (plain, dropped)]
+    assert n_tokens[1][0] > n_tokens[0][0] and n_tokens[1][1] == n_tokens[0][1]

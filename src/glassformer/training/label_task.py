@@ -112,8 +112,10 @@ class PreparedLabels:
         self.run, self.tokenizer, self.records, self.names = run, tokenizer, split, names
         with reporter.phase("preparing tokens"):
             self.train, self.valid = (
-                labelled_examples(side, tokenizer, run, names, name, reporter.say)
-                for side, name in zip(split, ("training texts", "validation texts"), strict=True)
+                labelled_examples(side, tokenizer, run, names, name, reporter.say, dropout)
+                for side, name, dropout in zip(
+                    split, ("training texts", "validation texts"), (run.tokenizer.dropout, 0.0), strict=True
+                )
             )
 
     @property
@@ -185,20 +187,21 @@ def labelled_examples(
     names: Sequence[str],
     name: str,
     say: Callable[[str], None],
+    dropout: float = 0.0,
 ) -> list[Example]:
-    """Records as rows with their labels, which are known to be among `names`."""
+    """Records as rows with their labels, which are known to be among `names`; `dropout` leaves merges out."""
     numbers = {label: i for i, label in enumerate(names)}
     tagged = [record for record in records if isinstance(record, Tagged)]
     labelled = [record for record in records if isinstance(record, Labelled)]
     if tagged:
         tags = [[numbers[tag] for tag in record.tags] for record in tagged]
-        rows, n_cut = encode_tagged(tokenizer, [record.words for record in tagged], run.model.max_len, tags)
+        rows, n_cut = encode_tagged(tokenizer, [record.words for record in tagged], run.model.max_len, tags, dropout)
         n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
         lost = f", {sum(map(len, tags)) - n_read:,} words with tags"
     else:
         values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
         texts = [_texts(record) for record in labelled]
-        rows, n_cut = encode_texts(tokenizer, texts, run.model.max_len, values)
+        rows, n_cut = encode_texts(tokenizer, texts, run.model.max_len, values, dropout)
         lost = ""
     if n_cut:
         longest = run.model.max_len
