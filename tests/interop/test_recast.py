@@ -9,7 +9,7 @@ import torch
 
 from configs import BERT, GPT, LLAMA, PAPER, random_inputs, random_model
 from glassformer.config import TransformerConfig
-from glassformer.interop.recast import Recast, with_gates_of_one, with_norm_scales, with_relu2_as_gate
+from glassformer.interop.recast import Recast, with_gates_of_one, with_norm_scales, with_relu2_as_gate, with_zero_biases
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 
@@ -23,6 +23,7 @@ CASES: dict[str, tuple[Callable[..., Recast], TransformerConfig]] = {
     "relu2 with biases": (with_relu2_as_gate, replace(GPT, activation="relu2")),
     "gelu": (with_gates_of_one, replace(GPT, **NO_BIAS)),
     "gelu with biases": (with_gates_of_one, BERT),
+    "zero biases": (with_zero_biases, replace(GPT, **NO_BIAS)),
     "both stacks": (with_gates_of_one, PAPER),
 }
 

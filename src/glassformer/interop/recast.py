@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from glassformer.config import TransformerConfig
+from glassformer.config import TokenHead, TransformerConfig
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 
@@ -46,6 +46,12 @@ def with_gates_of_one(config: TransformerConfig, weights: Weights) -> Recast:
         weights[name] = torch.zeros_like(weights[name])
         weights[name.replace("weight", "bias")] = torch.ones(weights[name].shape[0])
     return config, weights
+
+
+def with_zero_biases(config: TransformerConfig, weights: Weights) -> Recast:
+    """A feed-forward or logits without biases are those whose biases are zeros."""
+    head = replace(config.head, bias="learned") if isinstance(config.head, TokenHead) else config.head
+    return _filled(replace(config, ff_bias=True, head=head), weights, lambda name, shape: torch.zeros(shape))
 
 
 def _gated(config: TransformerConfig, weights: Weights) -> Recast:

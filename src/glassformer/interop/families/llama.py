@@ -17,11 +17,15 @@ from glassformer.interop.keymap import Line, line
 from glassformer.interop.recast import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
+DERIVED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
 BIASES = ("qkv_bias", "attn_out_bias", "ff_bias")
 
 
-def _read(given: Given, n_kv_heads: int = 0, d_head: int = 0, **differences: Any) -> TransformerConfig:
-    """What the four have in common; `n_kv_heads` and `d_head` where the key is missing, 0 = one each, d_model / n."""
+def read_common(
+    given: Given, n_kv_heads: int = 0, d_head: int = 0, side: str = "decoder", **differences: Any
+) -> TransformerConfig:
+    """What all have in common; `n_kv_heads` and `d_head` where the key is missing, 0 = one each, d_model / n."""
     d_model, n_heads = given.take("hidden_size", int), given.take("num_attention_heads", int)
     max_len = given.take("max_position_embeddings", int)
     kv_heads = given.maybe("num_key_value_heads", int)
@@ -35,9 +39,8 @@ def _read(given: Given, n_kv_heads: int = 0, d_head: int = 0, **differences: Any
         d_ff=given.take("intermediate_size", int),
         window_pattern=differences.pop("window_pattern", ()),
     )
-    fields: dict[str, Any] = dict.fromkeys(BIASES, False) | differences
+    fields: dict[str, Any] = {side: stack} | dict.fromkeys(BIASES, False) | differences
     return TransformerConfig(
-        decoder=stack,
         d_model=d_model,
         vocab_size=given.take("vocab_size", int),
         max_len=max_len,
@@ -55,22 +58,27 @@ def _read(given: Given, n_kv_heads: int = 0, d_head: int = 0, **differences: Any
 
 def read_llama(given: Given, architecture: str) -> TransformerConfig:
     bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
-    return _read(given, qkv_bias=bias, attn_out_bias=bias, ff_bias=ff_bias)
+    return read_common(given, qkv_bias=bias, attn_out_bias=bias, ff_bias=ff_bias)
 
 
 def read_mistral(given: Given, architecture: str) -> TransformerConfig:
     window = _window(given)
-    return _read(given, n_kv_heads=8, window_pattern=() if window is None else (window,))
+    return read_common(given, n_kv_heads=8, window_pattern=() if window is None else (window,))
 
 
 def read_qwen2(given: Given, architecture: str) -> TransformerConfig:
-    return _read(given, n_kv_heads=32, qkv_bias=True, window_pattern=_windows(given))
+    return read_common(given, n_kv_heads=32, qkv_bias=True, window_pattern=_windows(given))
 
 
 def read_qwen3(given: Given, architecture: str) -> TransformerConfig:
     bias = given.take("attention_bias", bool, False)
-    differences = {"qkv_bias": bias, "attn_out_bias": bias, "qk_norm": True, "window_pattern": _windows(given)}
-    return _read(given, n_kv_heads=32, d_head=128, **differences)
+    differences: dict[str, Any] = {
+        "qkv_bias": bias,
+        "attn_out_bias": bias,
+        "qk_norm": True,
+        "window_pattern": _windows(given),
+    }
+    return read_common(given, n_kv_heads=32, d_head=128, **differences)
 
 
 def _window(given: Given) -> int | None:
@@ -115,17 +123,22 @@ def _windows_of(config: TransformerConfig) -> list[int]:
     return [pattern[i % len(pattern)] for i in range(config.head_stack.n_layers)]
 
 
-def _fit(config: TransformerConfig, *stack: str, any_ff: bool = False) -> Fit:
-    """What the four have in common; fields of the `stack` that only some hold."""
+def fit_common(config: TransformerConfig, *stack: str, any_ff: bool = False, side: str = "decoder") -> Fit:
+    """What all have in common, but the head; fields of the `stack` that only some hold."""
     fit = Fit(config)
-    fit.stack("encoder", False)
-    fit.stack("decoder", True, "n_kv_heads", "d_head", *stack)
+    for name in ("encoder", "decoder"):
+        fit.stack(name, name == side, "n_kv_heads", "d_head", *stack)
     fit_rotary(fit, config)
     fit.need("norm", "rmsnorm")
-    fit.need("head", TokenHead())
     gated = config.gated_ff or config.activation == "relu2" or any_ff
     fit.check("gated_ff", gated, "model.gated_ff is false, and it must be true, or the activation relu2")
     fit.holds("d_model", "tie_output", "norm_eps", "norm_weight", "norm_bias", "activation", "fused_qkv")
+    return fit
+
+
+def _fit(config: TransformerConfig, *stack: str, any_ff: bool = False) -> Fit:
+    fit = fit_common(config, *stack, any_ff=any_ff)
+    fit.need("head", TokenHead())
     return fit
 
 
@@ -134,7 +147,7 @@ def _need_one_window(fit: Fit, windows: set[int]) -> None:
         fit.misfits.append(f"model.decoder.window_pattern has {sorted(windows)}, and all must be the same")
 
 
-def _need_same_biases(fit: Fit) -> None:
+def need_same_biases(fit: Fit) -> None:
     """The two biases of an attention, which are there or not together."""
     config = fit.config
     what = "model.qkv_bias and attn_out_bias differ, and they must be the same"
@@ -144,11 +157,16 @@ def _need_same_biases(fit: Fit) -> None:
 
 def fit_llama(config: TransformerConfig) -> list[str]:
     fit = _fit(config, any_ff=True)
-    _need_same_biases(fit)
+    need_divisible(fit)
+    need_same_biases(fit)
     fit.holds("ff_bias")
-    if config.d_model % config.head_stack.n_heads:  # LlamaConfig refuses it, whatever the width of a head
-        fit.misfits.append("model.d_model must be divisible by n_heads")
     return fit.done()
+
+
+def need_divisible(fit: Fit) -> None:
+    """Some of their configurations refuse another width, whatever the width of a head."""
+    if fit.config.d_model % fit.config.head_stack.n_heads:
+        fit.misfits.append("model.d_model must be divisible by n_heads")
 
 
 def fit_mistral(config: TransformerConfig) -> list[str]:
@@ -171,13 +189,13 @@ def fit_qwen3(config: TransformerConfig) -> list[str]:
     fit = _fit(config, "window_pattern")
     fit.need("qk_norm", True)
     fit.need("ff_bias", False)
-    _need_same_biases(fit)
+    need_same_biases(fit)
     _need_one_window(fit, set(_windows_of(config)) - {0})
     return fit.done()
 
 
-def _write(config: TransformerConfig) -> dict[str, Any]:
-    """What the four have in common."""
+def write_common(config: TransformerConfig) -> dict[str, Any]:
+    """What all have in common."""
     stack = config.head_stack
     assert isinstance(config.positions, RotaryPositions)  # it fits
     return {
@@ -198,18 +216,18 @@ def _write(config: TransformerConfig) -> dict[str, Any]:
 
 
 def write_llama(config: TransformerConfig) -> dict[str, Any]:
-    return _write(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
+    return write_common(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
 
 
 def write_mistral(config: TransformerConfig) -> dict[str, Any]:
-    return _write(config) | {"sliding_window": _windows_of(config)[0] or None}
+    return write_common(config) | {"sliding_window": _windows_of(config)[0] or None}
 
 
 def write_qwen2(config: TransformerConfig) -> dict[str, Any]:
     windows = _windows_of(config)
     if not any(windows):
-        return _write(config) | {"use_sliding_window": False}
-    return _write(config) | {
+        return write_common(config) | {"use_sliding_window": False}
+    return write_common(config) | {
         "use_sliding_window": True,
         "sliding_window": max(windows),
         "max_window_layers": next(i for i, window in enumerate(windows) if window),
@@ -222,16 +240,17 @@ def write_qwen3(config: TransformerConfig) -> dict[str, Any]:
 
 
 def table(config: TransformerConfig) -> list[Line]:
-    ours, theirs = "decoder.blocks.{i}.", "model.layers.{i}."
+    side = "encoder" if config.decoder is None else "decoder"
+    ours, theirs = f"{side}.blocks.{{i}}.", "model.layers.{i}."
     attn = f"{theirs}self_attn."
     return [
-        line("decoder.embeddings.tokens", "model.embed_tokens"),
+        line(f"{side}.embeddings.tokens", "model.embed_tokens"),
         line(f"{ours}self_attn_norm", f"{theirs}input_layernorm"),
         *attention_lines(config, f"{ours}self_attn", *(f"{attn}{name}_proj" for name in "qkvo")),
         *(line(f"{ours}self_attn.{name}_norm", f"{attn}{name}_norm") for name in "qk"),
         line(f"{ours}ff_norm", f"{theirs}post_attention_layernorm"),
         *(line(f"{ours}ff.{name}_proj", f"{theirs}mlp.{name}_proj") for name in ("gate", "up", "down")),
-        line("decoder.final_norm", "model.norm"),
+        line(f"{side}.final_norm", "model.norm"),
         line("output.proj", "lm_head"),
     ]
 
@@ -262,8 +281,8 @@ def _family(
         write=write,
         table=table,
         recast=recast,
-        repeats={"lm_head.weight": "model.embed_tokens.weight"},
-        derived=("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"),
+        repeats=REPEATS,
+        derived=DERIVED,
     )
 
 
