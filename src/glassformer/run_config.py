@@ -186,12 +186,11 @@ class BeamConfig:
     normalisation: Literal["gnmt", "average"] = setting(
         "gnmt", "the sum is divided by ((5 + length) / 6)^penalty (Wu 2016, equation 14), or by length^penalty"
     )
+    finished: Literal["stay", "leave"] = setting(
+        "stay", "a finished one keeps its place in the beam, or leaves it to another that lives (transformers)"
+    )
     max_new_tokens: int = setting(256, "tokens of an output at most, its end included")
     max_ratio: float = setting(0.0, "at most this × the source's tokens + 10; 0 = no such limit")
-    refill: bool = setting(
-        False,
-        "another takes the place of one that ends, and one that is cut ranks like it: transformers' way",
-    )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that mean nothing."""

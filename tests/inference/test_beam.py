@@ -77,13 +77,12 @@ def test_batched_equals_the_reference(name: str) -> None:
     for number, (beam, (penalty, normalisation)) in enumerate(itertools.product((1, 2, 3, 5), PENALTIES)):
         if number % 3 != len(name) % 3:  # each third with some of the models
             continue
-        config = BeamConfig(beam, penalty, normalisation, max_new_tokens=3 + number % 5)  # type: ignore[arg-type]
+        rest: dict[str, Any] = {"finished": ("stay", "leave")[number // 3 % 2], "max_new_tokens": 3 + number % 5}
+        config = BeamConfig(beam, penalty, normalisation, **rest)  # type: ignore[arg-type]
         n_best = 1 + number % beam
-        for refill in (False, True):
-            config = replace(config, refill=refill)
-            found = searched(model, SOURCES, config, end, n_best=n_best)
-            same(found, by_reference(model, SOURCES, config, end, n_best=n_best))
-            seen += itertools.chain(*found)
+        found = searched(model, SOURCES, config, end, n_best=n_best)
+        same(found, by_reference(model, SOURCES, config, end, n_best=n_best))
+        seen += itertools.chain(*found)
     assert len({len(h.ids) for h in seen if h.ended}) > 2
 
 
@@ -96,10 +95,10 @@ def test_prefixes_limits_and_banned_ids(name: str) -> None:
     never = [token for token in (0, 3, 11, 12) if token != end]
     for config, max_len in (
         (BeamConfig(4, 1.0, max_new_tokens=8), 24),
+        (BeamConfig(4, 1.0, finished="leave", max_new_tokens=8), 24),
         (BeamConfig(3, 0.6, "average", max_new_tokens=30), 6),  # the context ends first
         (BeamConfig(2, 0.0, max_new_tokens=30, max_ratio=0.5), 24),  # 12, 10, 13 and 11 ids
         (BeamConfig(4, 1.0, max_new_tokens=max(map(len, prefixes))), 24),  # a prefix fills an output
-        (BeamConfig(4, 1.0, "average", max_new_tokens=8, refill=True), 24),
     ):
         options = {"prefixes": prefixes, "never": never, "max_len": max_len, "n_best": 2}
         found = searched(model, SOURCES, config, end, **options)
@@ -121,7 +120,8 @@ def test_beam_one_is_greedy_for_every_penalty(name: str) -> None:
     rows = [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
     rows = [prompt[1:] + row for prompt, row in zip(prompts, rows, strict=True)]
     for penalty, normalisation in PENALTIES:
-        config = BeamConfig(1, penalty, normalisation, max_new_tokens=12)  # type: ignore[arg-type]
+        finished = "leave" if penalty else "stay"
+        config = BeamConfig(1, penalty, normalisation, finished, max_new_tokens=12)  # type: ignore[arg-type]
         prefixes = [prompt[1:] for prompt in prompts]
         found = searched(model, SOURCES, config, end, max_len=9, never=[3], prefixes=prefixes)
         assert [row[0].ids for row in found] == rows

@@ -13,8 +13,9 @@ transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
 from configs import LLAMA  # noqa: E402
-from glassformer.config import RotaryPositions, TransformerConfig  # noqa: E402
+from glassformer.config import RotaryPositions, TransformerConfig, YarnScaling  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
+from glassformer.inference.decode import never_written  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
@@ -125,6 +126,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "few": ("Qwen3", {"layer_types": ["full_attention"]}, "layer_types must name 2 layers, each full_attention or"),
     "unused": ("Qwen2", {"layer_types": ["sliding_attention"] * 2}, "there is no sliding_window in use"),
     "longrope": ("Llama", {"rope_parameters": {"rope_type": "longrope"}}, "changes the frequencies with the length"),
+    "deep": ("Qwen3", {"num_hidden_layers": 10**12, "layer_types": None}, "n_layers is 1,000,000,000,000 and must be"),
     "size": ("Llama", {"hidden_size": None}, "has no hidden_size, which a model of this kind needs"),
     "shape": ("Llama", {"num_key_value_heads": 4}, "k_proj.weight has shape [8, 16] and not [16, 16]"),
     "bias": ("Llama", {"attention_bias": True}, "model.layers.0.self_attn.q_proj.bias is missing"),
@@ -178,6 +180,24 @@ def test_models_of_ours(tmp_path: Path, name: str, fused: bool) -> None:
     both = Both(theirs, glassformer.load(tmp_path / "again", device="cpu"), tmp_path / "hf", tmp_path / "again")
     both.assert_same(mask=True)
     both.assert_comes_back(tmp_path / "back")
+
+
+def test_loading_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`AutoModelForCausalLM` and `AutoTokenizer` load what was written without a word, and write the same text."""
+    transformers.utils.logging.disable_progress_bar()
+    for name in ("llama", "windows", "qkv_bias", "modern"):
+        config = replace(OURS[name][0], max_len=64, positions=RotaryPositions(scaling=YarnScaling(4.0, 16)))
+        export(model_directory(config, tmp_path / name), tmp_path / f"{name}-hf")
+        capfd.readouterr()
+        theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / f"{name}-hf")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / f"{name}-hf")
+        ours = glassformer.load(tmp_path / name, device="cpu")
+        inputs = tokenizer("to be, or", return_tensors="pt", return_token_type_ids=False)
+        never = never_written(ours.tokenizer, VOCAB)
+        ids = theirs.generate(**inputs, do_sample=False, max_new_tokens=20, suppress_tokens=never)[0]
+        text = tokenizer.decode(ids[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+        assert text == ours.generate("to be, or", temperature=0.0, max_new_tokens=20)
+        assert capfd.readouterr().err == ""
 
 
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {

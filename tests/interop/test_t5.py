@@ -15,9 +15,11 @@ transformers = pytest.importorskip("transformers")
 import glassformer  # noqa: E402
 from glassformer.config import RelativePositions, RotaryPositions, Stack, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
+from glassformer.inference.fill import restore_spans  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.run_config import SpansConfig  # noqa: E402
 from interop.checkpoints import (  # noqa: E402
     VOCAB,
     Both,
@@ -29,6 +31,7 @@ from interop.checkpoints import (  # noqa: E402
     tensors,
 )
 from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
+from tokenization.families import t5 as t5_tokenizer  # noqa: E402
 
 GATED = {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}
 CASES: dict[str, dict[str, Any]] = {
@@ -184,3 +187,41 @@ def test_what_cannot_go(name: str) -> None:
     changes, words = MISFITS[name]
     with pytest.raises(UserError, match=f"the nearest is T5.*{words}"):
         choose_family(replace(T5, **changes))
+
+
+def test_texts(tmp_path: Path) -> None:
+    """`translate` and `fill` write what transformers does, `<extra_id_0>` standing for the first `[MASK]`."""
+    words = ["alpha", "beta", "gamma", "delta", "world", "walking", "speaking", "questions", "answers"]
+    rust, roles = t5_tokenizer([f"the cat sat on the mat and said {word} to be or not to be" for word in words * 9])
+    named = {f"{role}_token": token for role, token in roles.items()}
+    sentinels = [f"<extra_id_{i}>" for i in range(5)]
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=rust, additional_special_tokens=sentinels, **named
+    )
+    n_tokens = len(tokenizer)
+    theirs = t5(untied=True, vocab_size=n_tokens + 7, **GATED).eval()
+    randomise(theirs)
+    theirs.save_pretrained(tmp_path / "hf")
+    tokenizer.save_pretrained(tmp_path / "hf")
+    import_model(tmp_path / "hf", tmp_path / "ours")
+    ours = glassformer.load(tmp_path / "ours", device="cpu")
+    assert ours.run.objective == SpansConfig(n_sentinels=5)
+    ids = tokenizer.convert_tokens_to_ids(sentinels)
+
+    def written(text: str, never: list[int]) -> tuple[list[int], list[int]]:
+        inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
+        never = [*never, tokenizer.pad_token_id, tokenizer.unk_token_id, *range(n_tokens, n_tokens + 7)]
+        found = theirs.generate(**inputs, do_sample=False, max_new_tokens=9, suppress_tokens=never)[0, 1:]
+        return inputs["input_ids"][0].tolist(), found.tolist()
+
+    for text in ("the cat sat on the mat", "questions and answers", "to be"):
+        source, target = written(text, never=ids)
+        assert ours.encode_source(text) == source
+        assert ours.translate(text, beam=1, max_new_tokens=9) == tokenizer.decode(target, skip_special_tokens=True)
+    for text in ("the cat <extra_id_0> on the mat <extra_id_1> to be", "<extra_id_0> said gamma"):
+        source, target = written(text, never=[])
+        whole = restore_spans(source[:-1], [token for token in target if token != tokenizer.eos_token_id], ids)
+        masked = text.replace(sentinels[0], "[MASK]").replace(sentinels[1], "[MASK]")
+        assert ours.fill(masked, beam=1, max_new_tokens=9).text == ours.tokenizer.decode(whole)
+    export(tmp_path / "ours", tmp_path / "back")
+    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "back")(text)["input_ids"] == source

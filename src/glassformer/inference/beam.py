@@ -8,9 +8,9 @@ continuations the better parent's comes first, then the smaller id. A sentence i
 `n_best` hypotheses are finished and no live one can win any more, or at its limit, where the live ones count as
 unfinished and rank last.
 
-With `refill` (and a beam above 1) as many live on as the beam has places, whatever has ended; of what ends among the
-best `beam` continuations, the `beam` best scores are kept; a sentence is done when no live one can beat the worst of
-these, and at its limit the live ones rank with them. That is the search of transformers with `early_stopping="never"`.
+Where finished ones leave (`finished = "leave"`, as in transformers), `beam` hypotheses live at every step: those of
+the best `beam` that end are finished, the best `beam` that do not live on; and at the limit all rank by score. A beam
+of 1 is greedy all the same.
 
 `beam_reference` says the same for one sentence without a cache; here many go together.
 """
@@ -54,6 +54,20 @@ def length_penalty(length: int, config: BeamConfig) -> float:
     """
     base = (5 + length) / 6 if config.normalisation == "gnmt" else length
     return float(base**config.length_penalty)
+
+
+def finished_leave(config: BeamConfig) -> bool:
+    """Whether a finished hypothesis gives its place to another one."""
+    return config.finished == "leave" and config.beam > 1
+
+
+def n_continuations(config: BeamConfig) -> int:
+    """Continuations of a sentence that are looked at: where finished ones leave, as many may end as may live.
+
+    >>> n_continuations(BeamConfig(4)), n_continuations(BeamConfig(4, finished="leave"))
+    (4, 8)
+    """
+    return (2 if finished_leave(config) else 1) * config.beam
 
 
 def output_limit(config: BeamConfig, source_length: int, max_len: int) -> int:
@@ -108,10 +122,9 @@ def beam_search(
     if config.beam > 1 and isinstance(state, Branching):
         state = state.branched(config.beam)
     banned = tensor(never)
-    n_looked_at = config.beam + config.refill  # of a row, one may end and leave its place
     going = searches
     while True:
-        rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
+        rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_continuations(config)))
         going = [search for search in going if not search.is_done]
         if not going:
             return [search.result() for search in searches]
@@ -136,7 +149,6 @@ class _Search:
         self.config, self.n_best, self.limit, self.end_id = config, n_best, limit, end_id
         self.live = [(prefix, log_prob)]
         self.finished: list[Hypothesis] = []
-        self.refills = config.refill and config.beam > 1
         self.parents = [0]  # of the live ones, among those that lived a step before
         self.stuck = False  # nothing can follow
 
@@ -144,44 +156,48 @@ class _Search:
         """Chooses from (-log p, parent, id)."""
         if self.is_done:  # from the start: the prefix is as long as an output may be
             return
-        best = sorted(continuations)
+        beam = self.config.beam
+        n_held = 0 if finished_leave(self.config) else len(self.finished)
+        best = sorted(continuations)[: n_continuations(self.config) - n_held]
         if not best:
             self.stuck = True
             return
         former, self.live, self.parents = self.live, [], []
-        n_places = self.config.beam - (0 if self.refills else len(self.finished))
-        is_last = len(former[0][0]) + 1 >= self.limit
-        for rank, (cost, parent, token) in enumerate(best if self.refills and not is_last else best[:n_places]):
+        for rank, (cost, parent, token) in enumerate(best):
             ids = [*former[parent][0], token]
-            if token != self.end_id and len(self.live) < n_places:
+            if token != self.end_id:
                 self.live.append((ids, -cost))
                 self.parents.append(parent)
-            elif token == self.end_id and rank < n_places:
+            elif rank < beam:
                 self.finished.append(self.hypothesis(ids, -cost, ended=True))
-        if self.refills:
-            self.finished = sorted(self.finished, key=lambda h: -h.score)[: self.config.beam]
+        del self.live[beam:], self.parents[beam:]
 
     def hypothesis(self, ids: list[int], log_prob: float, ended: bool) -> Hypothesis:
         return Hypothesis(ids, log_prob, log_prob / length_penalty(len(ids), self.config), ended)
 
     @property
+    def is_at_end(self) -> bool:
+        """Nothing lives, or may go on."""
+        return not self.live or self.stuck or len(self.live[0][0]) >= self.limit
+
+    @property
     def is_done(self) -> bool:
         """Nothing lives, or may go on, or can win any more."""
-        if not self.live or self.stuck or len(self.live[0][0]) >= self.limit:
+        if self.is_at_end:
             return True
-        n_to_beat = self.config.beam if self.refills else self.n_best
-        if len(self.finished) < n_to_beat:
+        if len(self.finished) < self.n_best:
             return False
         ids, log_prob = self.live[0]
         # log p only falls; the penalty is largest at one end of the lengths to come.
         largest = max(length_penalty(n, self.config) for n in (len(ids) + 1, self.limit))
-        to_beat = sorted((h.score for h in self.finished), reverse=True)[n_to_beat - 1]
+        to_beat = sorted((h.score for h in self.finished), reverse=True)[self.n_best - 1]
         return log_prob / largest <= to_beat
 
     def result(self) -> list[Hypothesis]:
         unfinished = [self.hypothesis(ids, log_prob, ended=False) for ids, log_prob in self.live]
-        if self.refills:
-            return sorted([*self.finished, *unfinished], key=lambda h: -h.score)[: self.n_best]
+        if finished_leave(self.config):
+            may_win = unfinished if self.is_at_end else []
+            return sorted([*self.finished, *may_win], key=lambda h: -h.score)[: self.n_best]
         ranked = [sorted(group, key=lambda h: -h.score) for group in (self.finished, unfinished)]
         return [*ranked[0], *ranked[1]][: self.n_best]
 

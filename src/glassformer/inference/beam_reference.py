@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from glassformer.inference.beam import Hypothesis, length_penalty
+from glassformer.inference.beam import Hypothesis, finished_leave, length_penalty, n_continuations
 from glassformer.run_config import BeamConfig
 
 
@@ -40,8 +40,7 @@ def beam_search_reference(
         limit = min(limit, int(config.max_ratio * len(source_ids)) + 10)
     live = [(list(prefix), sum(float(log_probs(prefix)[t, token]) for t, token in enumerate(prefix)))]
     finished: list[Hypothesis] = []
-    refills = config.refill and config.beam > 1
-    n_to_beat = config.beam if refills else n_best
+    beaten = False
     while live and len(live[0][0]) < limit:
         continuations = [
             (log_prob + more, parent, token)
@@ -52,21 +51,22 @@ def beam_search_reference(
         if not continuations:
             break
         continuations.sort(key=lambda c: (-c[0], c[1], c[2]))
-        best = continuations[: config.beam if refills else config.beam - len(finished)]
-        going_on = best
-        if refills and len(live[0][0]) + 1 < limit:
-            going_on = [c for c in continuations if c[2] != end_id][: config.beam]
-        former = live
-        live = [([*former[parent][0], token], log_prob) for log_prob, parent, token in going_on if token != end_id]
-        ended = [([*former[parent][0], token], log_prob) for log_prob, parent, token in best if token == end_id]
-        finished += [hypothesis(ids, log_prob, ended=True) for ids, log_prob in ended]
-        finished = sorted(finished, key=lambda h: -h.score)[: config.beam]
-        if live and len(finished) >= n_to_beat:
+        former, live = live, []
+        n_chosen = n_continuations(config) - (0 if finished_leave(config) else len(finished))
+        for rank, (log_prob, parent, token) in enumerate(continuations[:n_chosen]):
+            ids = [*former[parent][0], token]
+            if token == end_id and rank < config.beam:
+                finished.append(hypothesis(ids, log_prob, ended=True))
+            elif token != end_id and len(live) < config.beam:
+                live.append((ids, log_prob))
+        finished.sort(key=lambda h: -h.score)
+        if live and len(finished) >= n_best:
             ids, log_prob = live[0]
             could_reach = max(log_prob / length_penalty(n, config) for n in range(len(ids) + 1, limit + 1) or [limit])
-            if could_reach <= finished[n_to_beat - 1].score:
+            if could_reach <= finished[n_best - 1].score:
+                beaten = True
                 break
     unfinished = [hypothesis(ids, log_prob, ended=False) for ids, log_prob in live]
-    if refills:
-        return sorted([*finished, *unfinished], key=lambda h: -h.score)[:n_best]
+    if finished_leave(config):
+        return sorted([*finished, *([] if beaten else unfinished)], key=lambda h: -h.score)[:n_best]
     return [*finished, *sorted(unfinished, key=lambda h: -h.score)][:n_best]

@@ -9,6 +9,7 @@ from glassformer.inference.decode import never_written
 from glassformer.run_config import BeamConfig, GenerationConfig
 from glassformer.settings import from_dict
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.text_objectives import sentinel_ids
 
 SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Keys that have the same name and meaning on both sides, where text is drawn."""
@@ -63,7 +64,9 @@ def read_generation(
         if said[key] not in NEUTRAL[key]:
             say(f"not taken over from the defaults of generation: {key} = {shown(str(said[key]))}")
     if config.encoder is not None and config.decoder is not None:
-        return from_dict(BeamConfig, {"beam": 1, "normalisation": "average", "refill": True} | _numbers(found), where)
+        return from_dict(
+            BeamConfig, {"beam": 1, "normalisation": "average", "finished": "leave"} | _numbers(found), where
+        )
     return from_dict(GenerationConfig, _numbers(found), where)
 
 
@@ -78,8 +81,8 @@ def write_generation(
 ) -> dict[str, Any]:
     """Ours as `generation_config.json`.
 
-    Their beam search is ours with `refill` and the penalty length^penalty, when `early_stopping` is "never"; a beam of
-    ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
+    Their beam search is ours with `finished = "leave"`, where theirs has `early_stopping` "never", and divides by
+    length^penalty; a beam of ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
     """
     ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in _IDS}
     found: dict[str, Any] = {key: value for key, value in ids.items() if value is not None}
@@ -98,9 +101,13 @@ def write_generation(
 
 
 def _around_targets(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What every target begins with (BART's `<s>`), and the ids that stand for no text, which ours never writes."""
+    """What every target begins with (BART's `<s>`), and the ids that stand for no text, which ours never writes.
+
+    Sentinels are written where spans are filled (T5).
+    """
     before = tokenizer.frames.target.before
-    never = [i for i in never_written(tokenizer, config.vocab_size) if i not in (*before, config.eos_id)]
+    written = {*before, *sentinel_ids(tokenizer), config.eos_id}
+    never = [i for i in never_written(tokenizer, config.vocab_size) if i not in written]
     forced = {"forced_bos_token_id": before[0]} if len(before) == 1 else {}
     return forced | ({"suppress_tokens": never} if never else {})
 

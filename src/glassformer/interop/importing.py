@@ -29,11 +29,13 @@ from glassformer.run_config import (
     PairData,
     Run,
     Seq2SeqConfig,
+    SpansConfig,
     TaggingConfig,
 )
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, SOME_FILES, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.text_objectives import sentinel_ids
 
 Say = Callable[[str], None]
 MAX_LISTED = 8
@@ -71,7 +73,7 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     weights = read_weights(folder, family, config, leave_out)
     said = folder.config | folder.table(GENERATION)
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
-    run = _run(out.resolve().name, family, config, generation, labels)
+    run = _run(out.resolve().name, family, config, generation, labels, len(sentinel_ids(tokenizer)))
     with files.new_folder(out) as new:
         write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
         Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
@@ -228,10 +230,13 @@ def _run(
     config: TransformerConfig,
     generation: GenerationConfig | BeamConfig,
     labels: Sequence[str],
+    n_sentinels: int,
 ) -> Run:
     """What the model is for, as a run: so `generate`, `fill`, `translate`, `classify` and `train --init` know it."""
     run = Run(name=name, description=f"{family.name}, taken over", model=config, generation=generation)
     if config.encoder is not None and config.decoder is not None:
+        if n_sentinels > 1:  # it writes the spans that they stand for, and translates all the same
+            return replace(run, objective=SpansConfig(n_sentinels=n_sentinels))
         return replace(run, data=PairData(), objective=Seq2SeqConfig())
     if isinstance(config.head, SequenceHead):
         outputs: Any = "classes" if len(labels) > 1 else "numbers"

@@ -8,7 +8,7 @@ there (`recast.py`).
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from glassformer.config import NormalInit, RotaryPositions, Stack, TokenHead, TransformerConfig
+from glassformer.config import MAX_LAYERS, NormalInit, RotaryPositions, Stack, TokenHead, TransformerConfig
 from glassformer.interop.families.rotary import fit_rotary, read_rotary, write_rotary
 from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.fit import Fit
@@ -89,7 +89,7 @@ def _windows(given: Given) -> tuple[int, ...]:
     given.pass_over("sliding_window")
     kinds = given.maybe("layer_types", list)
     if kinds is None:
-        kinds = [FULL if window is None or i < first else SLIDING for i in range(n_layers)]
+        kinds = [FULL if window is None or i < first else SLIDING for i in range(min(n_layers, MAX_LAYERS))]
     if len(kinds) != n_layers or any(kind not in (FULL, SLIDING) for kind in kinds):
         given.problem(f"layer_types must name {n_layers} layers, each {FULL} or {SLIDING}")
     if SLIDING in kinds and window is None:

@@ -86,7 +86,7 @@ def _scaling(rope: Given, max_len: int) -> Scaling | None:
     own = _warmth(factor)
     told, mscale, all_dim = (rope.maybe(key, float) for key in ("attention_factor", "mscale", "mscale_all_dim"))
     if told is None:
-        told = _warmth(factor, mscale) / _warmth(factor, all_dim) if mscale and all_dim else own
+        told = _warmth(factor, mscale) / (_warmth(factor, all_dim) or math.inf) if mscale and all_dim else own
     if not math.isclose(told, own, rel_tol=1e-9):
         rope.problem(f"its attention factor is {told:.6g}, and only 0.1·ln(factor) + 1 = {own:.6g} is supported")
     # 0 and null are the defaults to transformers, too
