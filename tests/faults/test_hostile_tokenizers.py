@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tokenizers import normalizers
+from tokenizers import Regex, normalizers, pre_tokenizers
 
 from faults.hostile import TEXT, TOKENIZER, WITHIN_S, refused
 from faults.tally import count, record
 from glassformer.errors import UserError
+from glassformer.tokenization.known_expressions import KNOWN_EXPRESSIONS
 from glassformer.tokenization.tokenizer import Tokenizer
 from tokenization import families
 
@@ -240,6 +241,21 @@ def test_fault_25_a_token_that_no_byte_spells(tmp_path: Path) -> None:
     record(25, 1, 1, "none")
 
 
+@pytest.mark.parametrize("expression", sorted(KNOWN_EXPRESSIONS))
+def test_fault_25_every_known_expression_ends(expression: str) -> None:
+    """On long runs of one kind of character, with and without something behind them, for which engines backtrack."""
+    splitting = pre_tokenizers.Split(Regex(expression), "isolated")
+    n = count(5_000, 100_000)
+    for unit in ("a", "A", "aA", "'s", "1", " ", "\n", " \n", "\t ", "!", " !", "\u0301", "字", "ǅ", "ʰ", "_", "\r"):
+        for end in ("", "!", "a", "\n", " "):
+            run = unit * (n // len(unit)) + end
+            begin = time.monotonic()
+            chunks = splitting.pre_tokenize_str(run)
+            assert time.monotonic() - begin < WITHIN_S
+            assert "".join(chunk for chunk, _ in chunks) == run
+    record(25, 1, 1, "none")
+
+
 @pytest.mark.parametrize("expression", SLOW)
 def test_fault_25_an_expression_that_backtracks_for_ever_is_never_compiled(tmp_path: Path, expression: str) -> None:
     pattern = {"Regex": expression}
@@ -257,5 +273,5 @@ def test_fault_25_an_expression_that_backtracks_for_ever_is_never_compiled(tmp_p
         for value in values:
             description = json.loads(TOKENIZER.to_json()) | {name: value}
             (tmp_path / "t.json").write_text(json.dumps(description))
-            refused(lambda: Tokenizer.load(tmp_path / "t.json"), "expression", "none of ours")
+            refused(lambda: Tokenizer.load(tmp_path / "t.json"), "expression", "none of the known ones")
     record(25, 5, 5, "none")

@@ -77,12 +77,13 @@ def test_batched_equals_the_reference(name: str) -> None:
     for number, (beam, (penalty, normalisation)) in enumerate(itertools.product((1, 2, 3, 5), PENALTIES)):
         if number % 3 != len(name) % 3:  # each third with some of the models
             continue
-        rest: dict[str, Any] = {"finished": ("stay", "leave")[number // 3 % 2], "max_new_tokens": 3 + number % 5}
-        config = BeamConfig(beam, penalty, normalisation, **rest)  # type: ignore[arg-type]
+        config = BeamConfig(beam, penalty, normalisation, max_new_tokens=3 + number % 5)  # type: ignore[arg-type]
         n_best = 1 + number % beam
-        found = searched(model, SOURCES, config, end, n_best=n_best)
-        same(found, by_reference(model, SOURCES, config, end, n_best=n_best))
-        seen += itertools.chain(*found)
+        for finished in ("stay", "leave"):
+            config = replace(config, finished=finished)  # type: ignore[arg-type]
+            found = searched(model, SOURCES, config, end, n_best=n_best)
+            same(found, by_reference(model, SOURCES, config, end, n_best=n_best))
+            seen += itertools.chain(*found)
     assert len({len(h.ids) for h in seen if h.ended}) > 2
 
 
@@ -99,6 +100,7 @@ def test_prefixes_limits_and_banned_ids(name: str) -> None:
         (BeamConfig(3, 0.6, "average", max_new_tokens=30), 6),  # the context ends first
         (BeamConfig(2, 0.0, max_new_tokens=30, max_ratio=0.5), 24),  # 12, 10, 13 and 11 ids
         (BeamConfig(4, 1.0, max_new_tokens=max(map(len, prefixes))), 24),  # a prefix fills an output
+        (BeamConfig(4, 1.0, "average", finished="leave", max_new_tokens=8), 24),
     ):
         options = {"prefixes": prefixes, "never": never, "max_len": max_len, "n_best": 2}
         found = searched(model, SOURCES, config, end, **options)

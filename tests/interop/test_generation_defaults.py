@@ -40,7 +40,7 @@ def test_what_has_no_counterpart_is_said() -> None:
 def test_beam_is_taken_over() -> None:
     said = {"num_beams": 5, "length_penalty": 2, "max_new_tokens": 20, "early_stopping": True}
     found, told = read(said, PAPER)
-    assert found == BeamConfig(beam=5, length_penalty=2.0, normalisation="average", max_new_tokens=20, finished="leave")
+    assert found == BeamConfig(5, 2.0, "average", "leave", max_new_tokens=20)
     assert told == []
 
 
@@ -63,7 +63,7 @@ def test_greedy_goes_out_as_greedy() -> None:
 
 
 def test_beam_there_and_back() -> None:
-    beam = BeamConfig(beam=4, length_penalty=0.6, normalisation="average", max_new_tokens=20, finished="leave")
+    beam = BeamConfig(4, 0.6, "average", "leave", max_new_tokens=20)
     written = write_generation(PAPER, beam, TOKENIZER)
     assert written["early_stopping"] == "never"
     assert read(written, PAPER) == (beam, [])

@@ -8,6 +8,7 @@ import tyro
 from glassformer.cli.arguments import parse
 from glassformer.interop.export import Target
 from glassformer.interop.export import export as export_model
+from glassformer.interop.gguf import Dtype
 
 
 def main(argv: list[str]) -> int:
@@ -19,6 +20,7 @@ def export(
     out: tyro.conf.Positional[Path],
     to: Annotated[Target, tyro.conf.arg(name="to")] = "hf",
     checkpoint: int | None = None,
+    dtype: Dtype = "float32",
 ) -> int:
     """A model in the format of another program, checked after it was written.
 
@@ -27,8 +29,9 @@ def export(
         out: The new folder.
         to: hf (transformers), onnx, gguf (llama.cpp) or ct2 (CTranslate2).
         checkpoint: Export the checkpoint of this step.
+        dtype: Of the matrices, for gguf.
     """
-    exported = export_model(directory, out, to, step=checkpoint)
+    exported = export_model(directory, out, to, step=checkpoint, dtype=dtype)
     for line in exported.said:
         print(line)
     print(f"{exported.folder} is whole")

@@ -122,9 +122,10 @@ def beam_search(
     if config.beam > 1 and isinstance(state, Branching):
         state = state.branched(config.beam)
     banned = tensor(never)
+    n_looked_at = config.beam + finished_leave(config)  # of a row, one may end and leave its place
     going = searches
     while True:
-        rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_continuations(config)))
+        rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
         going = [search for search in going if not search.is_done]
         if not going:
             return [search.result() for search in searches]

@@ -8,6 +8,7 @@ from typing import Literal, get_args
 
 from glassformer import files
 from glassformer.errors import UserError
+from glassformer.interop.gguf import Dtype
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import StoredModel, read_model
 
@@ -30,14 +31,18 @@ class Exported:
     said: tuple[str, ...]
 
 
-def export(folder: str | Path, out: str | Path, to: Target = "hf", *, step: int | None = None) -> Exported:
+def export(
+    folder: str | Path, out: str | Path, to: Target = "hf", *, step: int | None = None, dtype: Dtype = "float32"
+) -> Exported:
     """Writes a model directory into the new folder `out`, for transformers, ONNX, llama.cpp or CTranslate2.
 
-    `step` takes one of a run's checkpoints. `UserError`, and nothing written, when the target cannot hold the model
-    exactly, or when what was written does not compute the same.
+    `step` takes one of a run's checkpoints; `dtype` is that of the matrices in GGUF. `UserError`, and nothing written,
+    when the target cannot hold the model exactly, or when what was written does not compute the same.
     """
     if to not in get_args(Target):
         raise UserError(f"there is no export to {to!r}: choose one of {', '.join(get_args(Target))}")
+    if dtype != "float32" and to != "gguf":
+        raise UserError(f"the export to {to} writes float32: only gguf is written as {dtype}")
     path, out = Path(folder) if step is None else checkpoint.find(Path(folder), step), Path(out)
     if out.exists():
         raise UserError(f"{out} exists already: name another folder")
@@ -48,11 +53,12 @@ def export(folder: str | Path, out: str | Path, to: Target = "hf", *, step: int 
             f"{folder} has adapted layers (LoRA): `glassformer merge {folder} --out …` first, then export that"
         )
     with files.new_folder(out) as new:
-        said = write(stored, new, to)
+        said = write(stored, new, to, dtype)
     return Exported(out, tuple(said))
 
 
-def write(stored: StoredModel, folder: Path, to: Target) -> list[str]:
+def write(stored: StoredModel, folder: Path, to: Target, dtype: Dtype = "float32") -> list[str]:
     """Fills an existing, empty folder."""
-    said: list[str] = import_module(TARGETS[to]).write(stored, folder)
+    options = {} if dtype == "float32" else {"dtype": dtype}
+    said: list[str] = import_module(TARGETS[to]).write(stored, folder, **options)
     return said

@@ -19,6 +19,7 @@ MAX_PARTS = 64
 MAX_WORD_CHARACTERS = 256  # of WordPiece, whose time grows with their square; all known files have 100
 MAX_MAPPED_BYTES = 64  # what a map of characters makes of one; the longest in use, of U+FDFA, has 33
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
+"""What a special token can be for, in the order of our own."""
 _PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
 _MODELS = ("BPE", "WordLevel", "WordPiece", "Unigram")
 _KNOWN = {
@@ -69,7 +70,7 @@ def _check_part(part: dict[str, Any]) -> None:
     if "type" in part and part["type"] not in _KNOWN:
         raise UserError(f"{begin}: it has a part of type {part['type']!s:.40}")
     if "Regex" in part and part["Regex"] not in KNOWN_EXPRESSIONS:
-        raise UserError(f"{begin}: its expression {part['Regex']!r:.60} is none of ours, and some never end")
+        raise UserError(f"{begin}: its expression {part['Regex']!r:.60} is none of the known ones, and some never end")
     pattern, content = part.get("pattern"), part.get("content", "")
     if part.get("type") == "Replace" and (len(content) > 1 or pattern == {"String": ""}):
         raise UserError(f"{begin}: it puts {content!r:.40} for {pattern!s:.60}, and one character at most is allowed")

@@ -20,7 +20,7 @@ from glassformer.tokenization.rust_tokenizer import no_panic, without_forged
 
 HIDDEN = "\uffff"
 """Stands before what no text shall spell: a code point that is no character."""
-BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 SPACE = "▁"
 
 

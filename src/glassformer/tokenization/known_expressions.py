@@ -36,9 +36,12 @@ KNOWN_EXPRESSIONS = frozenset(
         # numbers by themselves, in threes: Falcon, DeepSeek
         r"[0-9][0-9][0-9]",
         r"\p{N}{1,3}",
+        # DeepSeek 3, whose file has the line ends themselves
+        "[一-龥\u3040-ゟ゠-ヿ]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"""
+        "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
         # SentencePiece: several spaces become one (T5, ALBERT, XLM-R)
         r" {2,}",
-        r" +",
         r"\s+",
     ]
 )

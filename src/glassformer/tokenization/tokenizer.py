@@ -38,7 +38,7 @@ from glassformer.errors import UserError
 from glassformer.tokenization.bpe import Progress, learn_bpe
 from glassformer.tokenization.decoding import TextStream
 from glassformer.tokenization.explain import Explanation
-from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, check_file, check_roles
+from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, ROLES, check_file, check_roles
 from glassformer.tokenization.flavoured import FlavouredCodec, require_flavour
 from glassformer.tokenization.frames import Frames
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream
@@ -60,15 +60,7 @@ from glassformer.tokenization.whole_words import learn_words
 
 Learner = Literal["glassformer", "tokenizers"]
 
-ROLE_OF = {
-    "[PAD]": "pad",
-    "[UNK]": "unk",
-    "[BOS]": "bos",
-    "[EOS]": "eos",
-    "[CLS]": "cls",
-    "[SEP]": "sep",
-    "[MASK]": "mask",
-}
+ROLE_OF = {f"[{role.upper()}]": role for role in ROLES}
 """What our own special tokens are for."""
 SPECIAL_TOKENS = tuple(ROLE_OF)
 """The default special tokens; their ids are 0 to 6."""
@@ -110,8 +102,8 @@ class Tokenizer:
         self.special_tokens: tuple[str, ...] = tuple(token["content"] for token in added if token["special"])
         self.frequencies: tuple[int, ...] | None = None if frequencies is None else tuple(frequencies)
         names = {role: name for name, role in ROLE_OF.items()} if roles is None else roles
-        ids = {role: self.vocab.get(names.get(role, "")) for role in ROLE_OF.values()}
-        self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.cls_id, self.sep_id, self.mask_id = ids.values()
+        ids = [self.vocab.get(names.get(role, "")) for role in ROLES]
+        self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.cls_id, self.sep_id, self.mask_id = ids
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # the only one ends a text: GPT-2's <|endoftext|>
         unknown: str | None = description["model"].get("unk_token")
@@ -211,8 +203,8 @@ class Tokenizer:
         as in `transformers`. `UserError` for a file that cannot be used, and for a role that is no token of it.
         """
         check_roles(roles)
-        _, rust = _read(text)
-        return cls(rust, roles=roles)
+        description, rust = _read(text)
+        return cls(rust, description["model"].get("frequencies"), roles)
 
     def to_json(self) -> str:
         """The text of `tokenizer.json`, with `frequencies` and `roles` beside the vocabulary: others pass them over."""

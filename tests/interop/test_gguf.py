@@ -1,0 +1,237 @@
+"""GGUF: every number and tensor as llama.cpp's own package and transformers read them, and what is refused."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+gguf = pytest.importorskip("gguf")
+transformers = pytest.importorskip("transformers")
+
+import glassformer  # noqa: E402
+from glassformer.config import (  # noqa: E402
+    LearnedPositions,
+    LinearScaling,
+    Llama3Scaling,
+    RotaryPositions,
+    Stack,
+    TransformerConfig,
+    YarnScaling,
+)
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.gguf import FILE, tokenizer_numbers  # noqa: E402
+from glassformer.models.transformer import Transformer  # noqa: E402
+from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
+from interop.checkpoints import TEXT, VOCAB, imported, model_directory, tiny_tokenizer  # noqa: E402
+from interop.test_gpt2 import gpt2  # noqa: E402
+from interop.test_llama import llama  # noqa: E402
+
+NO_BIASES = dict.fromkeys(("qkv_bias", "attn_out_bias", "ff_bias"), False)
+GPT = TransformerConfig(decoder=Stack(2, 3, d_ff=24), d_model=12, max_len=24, activation="gelu_tanh")
+ROTARY = TransformerConfig(
+    decoder=Stack(2, 4, 2, d_head=6, d_ff=22),
+    d_model=16,
+    max_len=64,
+    positions=RotaryPositions(base=500.0),
+    norm="rmsnorm",
+    activation="silu",
+    gated_ff=True,
+    **NO_BIASES,
+)
+
+
+def turning(scaling: Any) -> TransformerConfig:
+    return replace(ROTARY, positions=RotaryPositions(base=500.0, scaling=scaling))
+
+
+def written(config: TransformerConfig, place: Path, **options: Any) -> tuple[Transformer, Any]:
+    """A random model, and its file as gguf's reader sees it."""
+    folder = model_directory(config, place / "ours")
+    export(folder, place / "out", "gguf", **options)
+    network = glassformer.load(folder, device="cpu").network
+    assert isinstance(network, Transformer)
+    return network, gguf.GGUFReader(place / "out" / FILE)
+
+
+def said(reader: Any) -> dict[str, Any]:
+    return {name: field.contents() for name, field in reader.fields.items()}
+
+
+def held(reader: Any) -> dict[str, Tensor]:
+    return {x.name: torch.from_numpy(x.data.copy()) for x in reader.tensors}
+
+
+def test_learned_positions(tmp_path: Path) -> None:
+    network, reader = written(GPT, tmp_path)
+    tokenizer = tiny_tokenizer()
+    numbers = said(reader)
+    for name, value in {
+        "general.architecture": "gpt2",
+        "general.name": "ours",
+        "general.file_type": 0,
+        "gpt2.context_length": 24,
+        "gpt2.embedding_length": 12,
+        "gpt2.block_count": 2,
+        "gpt2.feed_forward_length": 24,
+        "gpt2.attention.head_count": 3,
+        "tokenizer.ggml.model": "gpt2",
+        "tokenizer.ggml.pre": "gpt-2",
+        "tokenizer.ggml.eos_token_id": tokenizer.eos_id,
+        "tokenizer.ggml.bos_token_id": tokenizer.bos_id,
+        "tokenizer.ggml.add_bos_token": False,
+    }.items():
+        assert numbers[name] == value, name
+    assert numbers["gpt2.attention.layer_norm_epsilon"] == pytest.approx(1e-5)
+    tokens, kinds = numbers["tokenizer.ggml.tokens"], numbers["tokenizer.ggml.token_type"]
+    assert tokens[: tokenizer.vocab_size] == list(tokenizer.vocab) and len(tokens) == len(kinds) == VOCAB
+    assert kinds[0] == gguf.TokenType.CONTROL and kinds[7] == gguf.TokenType.NORMAL
+    assert set(kinds[tokenizer.vocab_size :]) == {gguf.TokenType.UNUSED} and len(set(tokens)) == VOCAB
+    assert numbers["tokenizer.ggml.merges"][0] == " ".join(tokenizer.merges[0])
+    tensors = held(reader)
+    assert network.decoder is not None
+    attention = network.decoder.blocks[1].self_attn
+    assert isinstance(attention, torch.nn.Module)
+    parts = torch.cat([getattr(attention, f"{name}_proj").weight for name in "qkv"])
+    assert torch.equal(tensors["blk.1.attn_qkv.weight"], parts)
+    assert torch.equal(
+        tensors["position_embd.weight"], network.state_dict()["decoder.embeddings.positions.table.weight"]
+    )
+    assert "output.weight" not in tensors  # tied
+
+
+def test_rotary_rows_lie_as_neighbours(tmp_path: Path) -> None:
+    network, reader = written(ROTARY, tmp_path)
+    numbers, tensors, ours = said(reader), held(reader), network.state_dict()
+    assert numbers["general.architecture"] == "llama"
+    assert numbers["llama.attention.head_count_kv"] == 2 and numbers["llama.rope.dimension_count"] == 6
+    assert numbers["llama.rope.freq_base"] == 500.0 and numbers["llama.vocab_size"] == VOCAB
+    for name, n_heads in (("q", 4), ("k", 2)):
+        x = ours[f"decoder.blocks.0.self_attn.{name}_proj.weight"]
+        for head in range(n_heads):
+            for i in range(3):  # pairs (i, i + 3) of ours are (2i, 2i + 1) of theirs
+                row = tensors[f"blk.0.attn_{name}.weight"][6 * head + 2 * i :]
+                assert torch.equal(row[0], x[6 * head + i]) and torch.equal(row[1], x[6 * head + i + 3])
+    assert torch.equal(tensors["blk.0.attn_v.weight"], ours["decoder.blocks.0.self_attn.v_proj.weight"])
+    assert torch.equal(tensors["blk.1.ffn_gate.weight"], ours["decoder.blocks.1.ff.gate_proj.weight"])
+
+
+def test_scalings(tmp_path: Path) -> None:
+    linear = said(written(turning(LinearScaling(4.0)), tmp_path / "linear")[1])
+    assert (linear["llama.rope.scaling.type"], linear["llama.rope.scaling.factor"]) == ("linear", 4.0)
+    yarn = said(written(turning(YarnScaling(4.0, 16)), tmp_path / "yarn")[1])
+    assert yarn["llama.rope.scaling.type"] == "yarn" and yarn["llama.rope.scaling.original_context_length"] == 16
+    network, reader = written(turning(Llama3Scaling(8.0, 1.0, 4.0, 32)), tmp_path / "llama3")
+    assert "llama.rope.scaling.type" not in said(reader)
+    assert network.decoder is not None and network.decoder.rotary is not None
+    plain = 500.0 ** -(torch.arange(0, 6, 2) / 6)
+    torch.testing.assert_close(plain / held(reader)["rope_freqs.weight"], network.decoder.rotary.inverse_frequencies)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_narrow_matrices(tmp_path: Path, dtype: Any) -> None:
+    network, reader = written(GPT, tmp_path, dtype=dtype)
+    kinds = {x.name: x.tensor_type.name for x in reader.tensors}
+    short = {"float16": "F16", "bfloat16": "BF16"}[dtype]
+    assert kinds["token_embd.weight"] == kinds["blk.0.ffn_up.weight"] == short
+    assert kinds["position_embd.weight"] == kinds["blk.0.attn_norm.weight"] == kinds["blk.0.ffn_up.bias"] == "F32"
+    (stored,) = (x for x in reader.tensors if x.name == "token_embd.weight")
+    found = torch.from_numpy(gguf.quants.dequantize(stored.data, stored.tensor_type).copy())
+    assert torch.equal(
+        found, network.state_dict()["decoder.embeddings.tokens.weight"].to(getattr(torch, dtype)).float()
+    )
+
+
+MODELS: dict[str, tuple[Any, dict[str, int]]] = {  # and what transformers does not take from the file
+    "gpt2": (lambda: gpt2(n_inner=64), {"n_positions": 24}),
+    "gpt2_untied": (lambda: gpt2(n_inner=64, tie_word_embeddings=False), {"n_positions": 24}),
+    "llama": (llama, {}),
+    "llama_odd": (lambda: llama(hidden_size=20, num_attention_heads=5, num_key_value_heads=1, head_dim=6), {}),
+    "qwen2": (lambda: llama("Qwen2"), {}),
+    "qwen3": (lambda: llama("Qwen3"), {"head_dim": 6}),
+}
+
+
+def read_by_transformers(folder: Path, not_read: dict[str, int]) -> Any:
+    """What `from_pretrained(folder, gguf_file=…)` does, which asks for the package accelerate beside."""
+    from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
+
+    config = transformers.AutoConfig.from_pretrained(folder, gguf_file=FILE, **not_read)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    read = load_gguf_checkpoint(str(folder / FILE), return_tensors=True, model_to_load=model)["tensors"]
+    wrong = model.load_state_dict(read, strict=False)
+    tied = ["lm_head.weight"] if config.tie_word_embeddings else []
+    assert wrong.missing_keys == tied and not wrong.unexpected_keys
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_transformers_reads_it(tmp_path: Path, name: str) -> None:
+    make, not_read = MODELS[name]
+    both = imported(make(), tmp_path)
+    export(both.folder, tmp_path / "out", "gguf")
+    theirs = read_by_transformers(tmp_path / "out", not_read)
+    ids = torch.randint(VOCAB, (2, 11), generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        ours, found = both.network(token_ids=ids), theirs(input_ids=ids).logits
+    assert float((ours - found).abs().max()) <= 1e-5 * max(1.0, float(ours.abs().max()))
+    reader = transformers.AutoTokenizer.from_pretrained(tmp_path / "out", gguf_file=FILE)
+    for text in (TEXT, "  two  spaces\n\nand lines\t ü 日本 🙂 don't"):
+        assert reader.encode(text, add_special_tokens=False) == both.ours.tokenizer.encode(text)
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        (replace(GPT, activation="relu"), "activation is relu"),
+        (replace(GPT, encoder=Stack(1, 3, d_ff=24)), "has an encoder"),
+        (replace(GPT, attention_scale=1.0), "attention_scale is 1.0"),
+        (replace(GPT, positions=LearnedPositions(), decoder=Stack(2, 3, d_ff=24), norm_order="post"), "norm_order"),
+        (replace(ROTARY, decoder=Stack(2, 4, 2, d_ff=22, window_pattern=(4,))), "windows"),
+        (turning(YarnScaling(4.0, 16, beta_fast=24.0)), "betas"),
+        (turning(YarnScaling(4.0, 6)), "original_max_len is below 7"),
+        (replace(turning(Llama3Scaling()), qk_norm=True), "scaling is llama3"),
+        (replace(ROTARY, qk_norm=True, qkv_bias=True, attn_out_bias=True), "attn_out_bias"),
+    ],
+)
+def test_refused(tmp_path: Path, config: TransformerConfig, words: str) -> None:
+    folder = model_directory(config, tmp_path / "ours")
+    with pytest.raises(UserError, match=words):
+        export(folder, tmp_path / "out", "gguf")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"flavour": "char", "vocab_size": 0}, "must be byte, and is char"),
+        ({"vocab_size": 0}, "merges"),
+        ({"vocab_size": 270, "special_tokens": ()}, "ends a text"),
+    ],
+)
+def test_refused_tokenizers(options: dict[str, Any], words: str) -> None:
+    tokenizer = Tokenizer.train([TEXT * 4], **options)
+    with pytest.raises(UserError, match=words):
+        tokenizer_numbers(tokenizer, replace(GPT, vocab_size=VOCAB))
+
+
+def test_damage_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_directory(GPT, tmp_path / "ours")
+    honest = gguf.quants.quantize
+    monkeypatch.setattr(gguf.quants, "quantize", lambda x, kind: honest(x + 1e-7, kind))
+    with pytest.raises(UserError, match="not what was read back"):
+        export(folder, tmp_path / "out", "gguf")
+    assert not (tmp_path / "out").exists()
+
+
+def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = model_directory(GPT, tmp_path / "ours")
+    with pytest.raises(UserError, match="only gguf is written as bfloat16"):
+        export(folder, tmp_path / "out", "hf", dtype="bfloat16")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    with pytest.raises(UserError, match=r"pip install 'glassformer\[export\]'"):
+        export(folder, tmp_path / "out", "gguf")

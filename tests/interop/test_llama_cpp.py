@@ -1,0 +1,71 @@
+"""GGUF in llama.cpp itself, where the package xllamacpp is there: log p and greedy tokens beside ours."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+xllamacpp = pytest.importorskip("xllamacpp")
+pytest.importorskip("gguf")
+
+import glassformer  # noqa: E402
+from glassformer.config import LinearScaling, Llama3Scaling, TransformerConfig, YarnScaling  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.gguf import FILE  # noqa: E402
+from interop.checkpoints import VOCAB, model_directory  # noqa: E402
+from interop.test_gguf import GPT, ROTARY, turning  # noqa: E402
+
+CASES: dict[str, tuple[TransformerConfig, float]] = {
+    "learned": (GPT, 5e-3),  # its gelu is a table in float16
+    "rotary": (ROTARY, 1e-4),
+    "linear": (turning(LinearScaling(4.0)), 1e-4),
+    "llama3": (turning(Llama3Scaling(8.0, 1.0, 4.0, 32)), 1e-4),
+    "yarn": (turning(YarnScaling(4.0, 16)), 1e-4),
+}
+N_NEW = 6
+
+
+def serve(path: Path) -> Any:
+    settings = xllamacpp.CommonParams()
+    settings.model.path = str(path)
+    settings.n_ctx, settings.n_parallel, settings.n_gpu_layers, settings.warmup = 256, 1, 0, False
+    settings.verbosity = -1
+    settings.cpuparams.n_threads = settings.cpuparams_batch.n_threads = 1
+    settings.flash_attn_type = xllamacpp.llama_flash_attn_type.LLAMA_FLASH_ATTN_TYPE_DISABLED
+    settings.cache_type_k = settings.cache_type_v = xllamacpp.ggml_type.GGML_TYPE_F32
+    return xllamacpp.Server(settings)
+
+
+def continued(server: Any, prompt: Sequence[int], n_new: int) -> tuple[list[int], dict[int, float]]:
+    """The greedy tokens that follow, and log p at the first step; not where it wrote a part of a character."""
+    asked = {"prompt": prompt, "max_tokens": n_new, "temperature": 0, "logprobs": VOCAB, "ignore_eos": True}
+    found = server.handle_completions(asked | {"cache_prompt": False, "verbose": True, "return_tokens": True})
+    steps = (found["choices"][0]["logprobs"] or {}).get("content")
+    first = steps[0]["top_logprobs"] if steps and n_new == 1 else []
+    return found["__verbose"]["tokens"], {one["id"]: one["logprob"] for one in first}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_same_tokens(tmp_path: Path, name: str) -> None:
+    config, tolerance = CASES[name]
+    folder = model_directory(config, tmp_path / "ours")
+    export(folder, tmp_path / "out", "gguf")
+    server, model = serve(tmp_path / "out" / FILE), glassformer.load(folder, device="cpu")
+    draw, end = torch.Generator().manual_seed(0), model.tokenizer.eos_id
+    n_compared = 0
+    for _ in range(20):
+        prompt = torch.randint(7, VOCAB, (12,), generator=draw).tolist()
+        tokens, _ = continued(server, prompt, N_NEW)
+        _, theirs = continued(server, prompt, 1)
+        assert len(tokens) == N_NEW
+        with torch.inference_mode():
+            logits = model.network(torch.tensor([prompt + tokens]))[0, len(prompt) - 1 : -1]
+        log_p = logits.log_softmax(-1)
+        assert all(abs(value - float(log_p[0, i])) <= tolerance for i, value in theirs.items() if i != end)
+        n_compared += len(theirs)
+        log_p[:, end] = -torch.inf  # as they were asked to
+        missed = log_p.max(-1).values - log_p[torch.arange(N_NEW), torch.tensor(tokens)]
+        assert float(missed.max()) <= tolerance
+    assert n_compared > 1000
