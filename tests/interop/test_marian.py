@@ -21,7 +21,8 @@ from glassformer.interop.families.marian import fit  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.nn.positions import sinusoid  # noqa: E402
 from interop.checkpoints import VOCAB, imported, save, tensors  # noqa: E402
-from interop.seq2seq import PAPER, assert_same_searches, lines_of  # noqa: E402
+from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
+from interop.seq2seq import PAPER, lines_of  # noqa: E402
 from runs import pair_run  # noqa: E402
 
 CASES: dict[str, dict[str, Any]] = {
@@ -61,7 +62,9 @@ def test_same_and_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None
 
 @pytest.mark.parametrize("case", ["plain", "two_vocabularies"])
 def test_searches(tmp_path: Path, case: str) -> None:
-    assert_same_searches(imported(marian(**CASES[case]), tmp_path))
+    both = imported(marian(**CASES[case]), tmp_path)
+    assert_same_greedy(both)
+    assert_same_beams(both)
 
 
 def test_shards_and_a_table_that_is_not_read(tmp_path: Path) -> None:

@@ -174,3 +174,17 @@ def test_files_that_are_missing_or_damaged(opus: Path, tmp_path: Path, monkeypat
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
     with pytest.raises(UserError, match="pip install sentencepiece protobuf"):
         read_pair(opus, {}, print)
+
+
+def test_characters_that_one_side_does_not_know(opus: Path, tmp_path: Path) -> None:
+    """Their run is looked up in the table as it stands; what the table lacks is unknown."""
+    hf = tmp_path / "hf"
+    shutil.copytree(opus, hf)
+    learn(hf, "source", [" ".join([*LETTERS, "€", "◊"]), *lines(400, seed=1)])
+    write_table(hf)
+    theirs = transformers.MarianTokenizer.from_pretrained(hf)
+    target, _ = read_pair(hf, {}, print)
+    for text in ("a€b", "€", "a◊ €b", "☃a", "☃☃ b"):
+        assert target.encode(text) == theirs(text_target=text)["input_ids"][:-1], text
+    assert target.unk_id not in target.encode("€◊"), "transformers makes one unknown token of the two"
+    assert theirs(text_target="€◊")["input_ids"].count(1) == 1

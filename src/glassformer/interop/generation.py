@@ -9,6 +9,7 @@ from glassformer.inference.decode import never_written
 from glassformer.run_config import BeamConfig, GenerationConfig
 from glassformer.settings import from_dict
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.text_objectives import sentinel_ids
 
 SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Keys that have the same name and meaning on both sides, where text is drawn."""
@@ -100,9 +101,13 @@ def write_generation(
 
 
 def _around_targets(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What every target begins with (BART's `<s>`), and the ids that stand for no text, which ours never writes."""
+    """What every target begins with (BART's `<s>`), and the ids that stand for no text, which ours never writes.
+
+    Sentinels are written where spans are filled (T5).
+    """
     before = tokenizer.frames.target.before
-    never = [i for i in never_written(tokenizer, config.vocab_size) if i not in (*before, config.eos_id)]
+    written = {*before, *sentinel_ids(tokenizer), config.eos_id}
+    never = [i for i in never_written(tokenizer, config.vocab_size) if i not in written]
     forced = {"forced_bos_token_id": before[0]} if len(before) == 1 else {}
     return forced | ({"suppress_tokens": never} if never else {})
 
