@@ -170,7 +170,7 @@ def test_same_beams(tmp_path: Path, config: TransformerConfig, penalty: float) -
         return_scores=True,
         return_end_token=True,
     )
-    search = BeamConfig(4, penalty, "average", 16, finished="leave")
+    search = BeamConfig(4, penalty, "average", "leave", max_new_tokens=16)
     for row, one in zip(rows, found, strict=True):
         ((best,),) = beam_search(network, row, None, search, start_id=2, end_id=end, max_len=24)
         assert [names[i] for i in best.ids] == one.hypotheses[0]
