@@ -87,6 +87,9 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, config: ModelConfig, *, 
     description = json.loads(tokenizer.to_json())
     if description.get("post_processor") is None:
         description["post_processor"] = _around(tokenizer, config, is_source)
+    if tokenizer.roles is None and tokenizer.flavour == "byte":
+        for token in description["added_tokens"]:  # a byte-level token brings its own space: so does what fills a mask
+            token["lstrip"] = token["lstrip"] or token["id"] == tokenizer.mask_id
     files.write_text(folder / TOKENIZER, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
     special = {}
     for role in ROLES:
