@@ -51,8 +51,8 @@ def write(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[s
     architecture = ARCHITECTURES.get(family.model_type)
     if architecture is None:
         raise UserError(f"this model goes out as {family.name}, which is not written as GGUF")
-    config, own = family.recast(config, weights_of(network))
     require_fit(config, architecture)
+    config, own = family.recast(config, weights_of(network))
     numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizer, config)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     tensors = Tensors(config, architecture, _keys(gguf, family, architecture, config))

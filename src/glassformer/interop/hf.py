@@ -20,6 +20,8 @@ from glassformer.interop.fit import distance
 from glassformer.interop.generation import write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights
 from glassformer.models.transformer import Transformer
+from glassformer.recurrent_config import ModelConfig
+from glassformer.settings import to_dict, toml_value
 from glassformer.store.model_directory import StoredModel, weights_of
 
 TOLERANCE = 1e-5
@@ -46,13 +48,25 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     tokenizer_files.write_tokenizers(stored, folder)
     said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
     if config != stored.config:
-        said.append("as an equal model that the family can hold, of another configuration")
+        said.append(f"as an equal model that the family can hold: {', '.join(changes(stored.config, config))}")
     compare_weights(folder, weights)
     said.append("read back: every tensor is the one that was written")
     difference = compare_with_transformers(folder, architecture, network)
     if difference is None:
         return [*said, "transformers is not installed, so the folder was not loaded with it"]
     return [*said, f"loaded with transformers: {_outputs(config)} differ by {difference:.1e} at most"]
+
+
+def changes(before: ModelConfig, after: ModelConfig) -> list[str]:
+    """What another configuration says otherwise: the fields and their new values."""
+    was, now = to_dict(before), to_dict(after)
+    return [f"{name} {_value(now[name])}" for name in now if now[name] != was[name]]
+
+
+def _value(value: Any) -> str:
+    """As TOML has it, on one line."""
+    table = {key: x for key, x in value.items() if x is not None} if isinstance(value, dict) else None
+    return toml_value(value) if table is None else f"({', '.join(f'{k} {_value(x)}' for k, x in table.items())})"
 
 
 def choose_family(config: TransformerConfig) -> Family:
