@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from glassformer.api import load, resume, train
     from glassformer.config import Stack, TransformerConfig
     from glassformer.errors import UserError
+    from glassformer.interop.export import export
+    from glassformer.interop.importing import import_model
     from glassformer.model import Model
     from glassformer.models.build import build_model
     from glassformer.run_config import Run
@@ -31,6 +33,8 @@ _HOMES = {
     "TransformerConfig": "glassformer.config",
     "UserError": "glassformer.errors",
     "build_model": "glassformer.models.build",
+    "export": "glassformer.interop.export",
+    "import_model": "glassformer.interop.importing",
     "load": "glassformer.api",
     "resume": "glassformer.api",
     "train": "glassformer.api",
@@ -46,6 +50,8 @@ __all__ = [
     "UserError",
     "build_model",
     "doctor",
+    "export",
+    "import_model",
     "load",
     "presets",
     "recipes",
