@@ -86,6 +86,10 @@ def add(tensors: dict[str, torch.Tensor]) -> None:
     tensors["transformer.extra"] = torch.ones(3)
 
 
+def add_bare(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["wte.weight"] = tensors["transformer.wte.weight"] + 1
+
+
 def untie(tensors: dict[str, torch.Tensor]) -> None:
     tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
 
@@ -126,6 +130,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a wrong shape": (change_tensors(set_shape), "transformer.ln_f.weight has shape [15] and not [16]"),
     "an extra tensor": (change_tensors(add), "--leave-out transformer.extra"),
     "a missing tensor": (change_tensors(drop), "transformer.h.1.ln_1.bias is missing"),
+    "two names of one tensor": (change_tensors(add_bare), "are two names of one tensor"),
     "tied to other numbers": (change_tensors(untie), "lm_head.weight must be transformer.wte.weight once more"),
     "whole numbers": (change_tensors(whole_numbers), "int64, and floats are needed"),
 }

@@ -158,12 +158,15 @@ def _almost_equal(x: Tensor, expected: Tensor) -> bool:
 
 def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) -> dict[str, str]:
     """Today's name of each tensor → its name in the files, which may be old, or lack the prefix of the network."""
-    names = {}
+    names: dict[str, str] = {}
     for name in folder.tensors:
         today = renamed(name, family.old_names)
         whole = family.prefix + today
         is_bare = today not in known and (whole in known or matches(whole, family.derived))
-        names[whole if is_bare else today] = name
+        today = whole if is_bare else today
+        if today in names:
+            raise UserError(f"{folder.path}: {shown(names[today])} and {shown(name)} are two names of one tensor")
+        names[today] = name
     for copy, first in family.repeats.items():
         if first not in names and copy in names:  # of tensors that are one, a file may hold either
             names[first] = names[copy]
