@@ -115,10 +115,17 @@ CANNOT: dict[str, tuple[str, dict[str, Any], str]] = {
         {"problem_type": "multi_label_classification"},
         "problem_type multi_label_classification is not supported",
     ),
+    "several_numbers": (
+        "BertForSequenceClassification",
+        {"problem_type": "regression", "id2label": {"0": "a", "1": "b"}},
+        "problem_type regression is not supported of 2 labels",
+    ),
     "gelu_head": ("RobertaForMaskedLM", {"hidden_act": "relu"}, r"hidden_act relu is not supported \(known: gelu\)"),
     "too_short": ("RobertaForMaskedLM", {"max_position_embeddings": 1}, "max_len is 0 and must be at least 1"),
     "missing": ("BertForTokenClassification", {"num_hidden_layers": 3}, "encoder.layer.2.* is missing"),
     "shape": ("DistilBertModel", {"hidden_dim": 20}, r"lin1.weight has shape \[24, 16\] and not \[20, 16\]"),
+    "same_labels": ("BertForTokenClassification", {"id2label": {"0": "a", "1": "a"}}, "id2label has a name twice"),
+    "labels_in_words": ("BertForTokenClassification", {"id2label": None, "num_labels": "3"}, "num_labels is 3"),
     "no_labels": ("BertForTokenClassification", {"id2label": {"1": "a", "7": "b"}}, "must name the labels 0, 1, 2"),
 }
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from glassformer import files
-from glassformer.config import SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig, VectorHead
+from glassformer.config import MAX_VOCAB, SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
 from glassformer.interop import tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
@@ -39,6 +39,8 @@ from glassformer.training.text_objectives import sentinel_ids
 
 Say = Callable[[str], None]
 MAX_LISTED = 8
+PROBLEMS = ("single_label_classification", "regression")
+"""`problem_type` of a classifier with several labels, and with one: transformers' own choice where nothing is said."""
 
 
 @dataclass(frozen=True)
@@ -108,16 +110,25 @@ def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[Tr
     if not isinstance(config.head, (PositionHead, SequenceHead)):
         return config, ()
     labels = _labels(folder)
+    problem, where = folder.config.get("problem_type"), folder.path / CONFIG
+    if isinstance(config.head, SequenceHead) and problem not in (None, PROBLEMS[len(labels) == 1]):
+        raise UserError(f"{where}: problem_type {shown(str(problem))} is not supported of {len(labels)} labels")
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
 
 
 def _labels(folder: HFFolder) -> tuple[str, ...]:
-    table = folder.config.get("id2label")
+    table, where = folder.config.get("id2label"), folder.path / CONFIG
     if table is None:
-        table = {str(i): f"LABEL_{i}" for i in range(folder.config.get("num_labels", 2))}
+        n_labels = folder.config.get("num_labels", 2)
+        if type(n_labels) is not int or not 1 <= n_labels <= MAX_VOCAB:
+            raise UserError(f"{where}: num_labels is {shown(str(n_labels))} and must be from 1 to {MAX_VOCAB:,}")
+        table = {str(i): f"LABEL_{i}" for i in range(n_labels)}
     if not isinstance(table, dict) or sorted(table) != sorted(map(str, range(len(table)))):
-        raise UserError(f"{folder.path / CONFIG}: id2label must name the labels 0, 1, 2 …")
-    return tuple(str(table[str(i)]) for i in range(len(table)))
+        raise UserError(f"{where}: id2label must name the labels 0, 1, 2 …")
+    labels = tuple(str(table[str(i)]) for i in range(len(table)))
+    if len(set(labels)) < len(labels):
+        raise UserError(f"{where}: id2label has a name twice: each number needs its own")
+    return labels
 
 
 def read_weights(

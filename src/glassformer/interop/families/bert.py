@@ -46,8 +46,6 @@ def read_roberta(given: Given, architecture: str) -> TransformerConfig:
 
 def _read(given: Given, kind: str, offset: int) -> TransformerConfig:
     given.only("position_embedding_type", "absolute")
-    if kind == "ForSequenceClassification":
-        given.only("problem_type", "single_label_classification", "regression")
     has_pooler = kind != "Model" or given.holds("pooler.dense.weight")
     dropout = given.take("hidden_dropout_prob", float, 0.1)
     return TransformerConfig(

@@ -28,8 +28,6 @@ NORM_EPS = 1e-12
 
 
 def read(given: Given, architecture: str) -> TransformerConfig:
-    if architecture == "DistilBertForSequenceClassification":
-        given.only("problem_type", "single_label_classification", "regression")
     # Sinusoids are a table like another, stored in the file; only training would leave them as they are.
     given.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
     dropout = given.take("dropout", float, 0.1)
