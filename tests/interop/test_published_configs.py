@@ -1,11 +1,13 @@
 """Configurations as they are published: every key is known, and the model has as many parameters as its authors say."""
 
+import json
 import math
 from typing import Any
 
 import pytest
 
 from glassformer.config import Llama3Scaling, RotaryPositions, TransformerConfig
+from glassformer.errors import UserError
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
 from glassformer.interop.given import Given
@@ -133,10 +135,10 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
 }
 
 
-def read(table: dict[str, Any]) -> tuple[Family, TransformerConfig]:
+def read(table: dict[str, Any], *tensors: str) -> tuple[Family, TransformerConfig]:
     family = next(family for family in FAMILIES if family.model_type == table["model_type"])
     assert table["architectures"][0] in family.architectures
-    given = Given(table, "config.json", {"lm_head.weight"})
+    given = Given(table, "config.json", tensors)
     config = family.read(given, table["architectures"][0])
     given.done()
     return family, config
@@ -145,7 +147,7 @@ def read(table: dict[str, Any]) -> tuple[Family, TransformerConfig]:
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_every_key_is_known_and_every_parameter_counted(name: str) -> None:
     table, n_parameters = PUBLISHED[name]
-    family, config = read(table)
+    family, config = read(table, "lm_head.weight")
     assert sum(map(math.prod, family.shapes(config).values())) == n_parameters
     assert family.fit(config) == []
     written = family.write(config)
@@ -161,3 +163,35 @@ def test_they_are_the_presets() -> None:
         for field in ("decoder", "encoder", "positions", "norm_eps", "activation", "tie_output", "attention_scale"):
             assert getattr(config, field) == getattr(ours, field), field
     assert read(LLAMA_3_1_8B)[1].positions == RotaryPositions(500000.0, scaling=Llama3Scaling(8.0, 1.0, 4.0, 8192))
+
+
+SIZES = dict.fromkeys(("hidden_size", "dim", "n_embd", "d_model"), 64) | dict.fromkeys(
+    ("num_attention_heads", "n_heads", "n_head", "num_heads", "encoder_attention_heads", "decoder_attention_heads"), 32
+)
+SIZES |= {"vocab_size": 290, "num_layers": 3, "encoder_layers": 3, "decoder_layers": 2, "n_layer": 2, "n_layers": 2}
+SIZES |= {"num_hidden_layers": 2, "d_kv": 2}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_a_missing_key_means_what_it_means_to_transformers(family: Family) -> None:
+    """Sizes, and what else is needed, are asked for; every other key may be left out."""
+    transformers = pytest.importorskip("transformers")
+    theirs = type(transformers.AutoConfig.for_model(family.model_type))
+
+    def whole(keys: dict[str, Any]) -> dict[str, Any]:
+        table: dict[str, Any] = json.loads(theirs(**keys).to_json_string(use_diff=False))
+        return table | {"architectures": [family.architectures[0]]}
+
+    sizes = {key: value for key, value in SIZES.items() if key in theirs().to_dict()}
+    given = whole(sizes)
+    compared = 0
+    for key in given.keys() - {"model_type", "architectures", *sizes}:
+        table = {name: value for name, value in given.items() if name != key}
+        try:
+            _, found = read(table)
+        except UserError as error:
+            assert f"has no {key}, which" in str(error)
+            continue
+        assert found == read(whole(table))[1], key
+        compared += 1
+    assert compared > 20

@@ -26,7 +26,8 @@ def read(given: Given, architecture: str) -> TransformerConfig:
     bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
     given.pass_over("classifier_pooling", "clf_pooling")  # of heads that are not read
     head = TokenHead(bias="learned" if ff_bias else "none")
-    return read_common(given, side="encoder", qkv_bias=bias, attn_out_bias=bias, ff_bias=ff_bias, head=head)
+    differences: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias, "head": head}
+    return read_common(given, norm_eps=1e-5, side="encoder", **differences)
 
 
 def fit(config: TransformerConfig) -> list[str]:

@@ -23,9 +23,14 @@ BIASES = ("qkv_bias", "attn_out_bias", "ff_bias")
 
 
 def read_common(
-    given: Given, n_kv_heads: int = 0, d_head: int = 0, side: str = "decoder", **differences: Any
+    given: Given,
+    n_kv_heads: int = 0,
+    d_head: int = 0,
+    norm_eps: float = 1e-6,
+    side: str = "decoder",
+    **differences: Any,
 ) -> TransformerConfig:
-    """What all have in common; `n_kv_heads` and `d_head` where the key is missing, 0 = one each, d_model / n."""
+    """What all have in common; `n_kv_heads`, `d_head` and `norm_eps` where the key is missing, 0 = one each, D / n."""
     d_model, n_heads = given.take("hidden_size", int), given.take("num_attention_heads", int)
     max_len = given.take("max_position_embeddings", int)
     kv_heads = given.maybe("num_key_value_heads", int)
@@ -47,7 +52,7 @@ def read_common(
         tie_output=given.take("tie_word_embeddings", bool, False),
         positions=read_rotary(given, max_len),
         norm="rmsnorm",
-        norm_eps=given.take("rms_norm_eps", float, 1e-6),
+        norm_eps=given.take("rms_norm_eps", float, norm_eps),
         activation=given.choose("hidden_act", ACTIVATIONS, "silu"),
         gated_ff=True,
         attention_dropout=given.take("attention_dropout", float, 0.0),
