@@ -52,6 +52,23 @@ def test_old_names_and_buffers(tmp_path: Path) -> None:
     taken_over(model, folder, tmp_path).assert_same(mask=True)
 
 
+def test_roles_that_no_file_says(tmp_path: Path) -> None:
+    """As `bert-base-uncased` and `gpt2` were published: what their special tokens are for is in the classes."""
+    folder = saved(theirs("BertForMaskedLM", {}), tmp_path)
+    path = folder / "tokenizer_config.json"
+    for said, has_mask in (({"do_lower_case": True}, True), ({"tokenizer_class": "PreTrainedTokenizerFast"}, False)):
+        path.write_text(json.dumps(said))
+        out = tmp_path / f"ours{has_mask}"
+        import_model(folder, out)
+        tokenizer = load(out, device="cpu").tokenizer
+        assert (tokenizer.mask_id is not None) == (tokenizer.cls_id is not None) == has_mask
+    path.write_text(json.dumps({"do_lower_case": True}))
+    of_theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    found = load(tmp_path / "oursTrue", device="cpu").tokenizer
+    for role in ("unk", "sep", "pad", "cls", "mask"):
+        assert found.id_to_token(getattr(found, f"{role}_id")) == getattr(of_theirs, f"{role}_token")
+
+
 def test_the_published_bert_needs_leave_out(tmp_path: Path) -> None:
     """`bert-base-uncased` says that it is a masked language model, and holds the heads of its pre-training too."""
     model = theirs("BertForPreTraining", {})

@@ -54,6 +54,8 @@ class Family:
     """Patterns of tensors that are worked out from the configuration, which old files hold: left out."""
     old_names: Mapping[str, str] = field(default_factory=dict)
     """Endings of names in old files → those of today."""
+    roles: Mapping[str, str] = field(default_factory=dict)
+    """What special tokens are for in folders that do not say it, as the tokenizer's class in transformers has it."""
 
     def keys(self, config: TransformerConfig) -> list[Key]:
         """The table, filled in for a configuration."""

@@ -66,7 +66,7 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder)
     config, labels = read_config(folder, family, architecture)
-    tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(folder, say)
+    tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(folder, say, family.roles)
     config = _with_special_ids(config, folder, tokenizer, say)
     n_source_rows = config.source_vocab_size or config.vocab_size
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):

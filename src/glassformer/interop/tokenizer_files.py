@@ -1,7 +1,7 @@
 """Tokenizer files of transformers' folders: taken over, and written so that `AutoTokenizer` reads what we mean."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,37 +20,44 @@ TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json"
 TARGET = "target"
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """What a special token can be for; their files say `pad_token`."""
+ANY_CLASS = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""Classes of tokenizers without special tokens of their own."""
 
 
-def read_tokenizers(folder: HFFolder, say: Callable[[str], None]) -> tuple[Tokenizer, Tokenizer | None]:
+def read_tokenizers(
+    folder: HFFolder, say: Callable[[str], None], usual: Mapping[str, str] | None = None
+) -> tuple[Tokenizer, Tokenizer | None]:
     """The tokenizer of a folder and that of its source, where it has its own; `UserError` where one cannot be read.
 
     Their files are those of SentencePiece for each side, or `tokenizer.json`, of the source where the subfolder
-    `target` holds another.
+    `target` holds another. `usual` has the roles of tokens of which no file says what they are for.
     """
     if (folder.path / sentencepiece_files.SOURCE).is_file():
         target, source = sentencepiece_files.read_pair(folder.path, roles(folder), say)
         return target, None if source.fingerprint == target.fingerprint else source
-    tokenizer = _read_tokenizer(folder)
+    tokenizer = _read_tokenizer(folder, usual or {})
     if not (folder.path / TARGET / TOKENIZER).is_file():
         return tokenizer, None
-    return _read_tokenizer(replace(folder, path=folder.path / TARGET)), tokenizer
+    return _read_tokenizer(replace(folder, path=folder.path / TARGET), usual or {}), tokenizer
 
 
-def _read_tokenizer(folder: HFFolder) -> Tokenizer:
+def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str]) -> Tokenizer:
     path = folder.path / TOKENIZER
     if not path.is_file():
         raise UserError(f"{folder.path} has no {TOKENIZER}{_why_not(folder.path)}")
     text = files.read_text(path, MAX_TOKENIZER_BYTES)
     try:
-        return Tokenizer.imported(text, roles(folder))
+        said = roles(folder)
+        tokenizer = Tokenizer.imported(text, said)
+        left = {role: token for role, token in _unsaid(folder, usual).items() if token in tokenizer.vocab}
+        return Tokenizer.imported(text, said | left) if left else tokenizer
     except UserError as error:
         raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
 
 
 def roles(folder: HFFolder) -> dict[str, str]:
-    """Role → token, as `tokenizer_config.json` says, or `special_tokens_map.json`, or the ids in `config.json`."""
-    said: dict[str, Any] = folder.table(SPECIAL) | folder.table(TOKENIZER_CONFIG)
+    """Role → token, as `tokenizer_config.json` says, or `special_tokens_map.json`."""
+    said = _said(folder)
     found = {}
     for role in ROLES:
         token = said.get(f"{role}_token")
@@ -58,6 +65,21 @@ def roles(folder: HFFolder) -> dict[str, str]:
         if isinstance(token, str):
             found[role] = token
     return found
+
+
+def _unsaid(folder: HFFolder, usual: Mapping[str, str]) -> dict[str, str]:
+    """Those of the `usual` roles that no file of a folder speaks of, where its tokenizer is of a class that has them.
+
+    BERT and GPT-2 were published so.
+    """
+    said = _said(folder)
+    if said.get("tokenizer_class") in ANY_CLASS:
+        return {}
+    return {role: token for role, token in usual.items() if f"{role}_token" not in said}
+
+
+def _said(folder: HFFolder) -> dict[str, Any]:
+    return folder.table(SPECIAL) | folder.table(TOKENIZER_CONFIG)
 
 
 def _why_not(folder: Path) -> str:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config import LearnedPositions, Stack, TokenHead, TransformerConfig
+from glassformer.interop.families.bert import ROBERTA_ROLES
 from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.fit import Fit
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
@@ -180,4 +181,5 @@ BART = Family(
     repeats=REPEATS,
     unread=unread,
     derived=DERIVED,
+    roles=ROBERTA_ROLES,  # its tokenizer is RoBERTa's
 )

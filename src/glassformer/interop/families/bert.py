@@ -183,6 +183,9 @@ def _encoder_lines(config: TransformerConfig, prefix: str) -> list[Line]:
     ]
 
 
+ROLES = {role: f"[{role.upper()}]" for role in ("unk", "sep", "pad", "cls", "mask")}
+ROBERTA_ROLES = {"bos": "<s>", "cls": "<s>", "eos": "</s>", "sep": "</s>"}
+ROBERTA_ROLES |= {role: f"<{role}>" for role in ("unk", "pad", "mask")}
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 BERT = Family(
@@ -203,6 +206,7 @@ BERT = Family(
     unread=lambda config: {} if config.tie_output else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
     derived=("bert.embeddings.position_ids",),
     old_names=OLD_NAMES,
+    roles=ROLES,
 )
 ROBERTA = Family(
     name="RoBERTa",
@@ -222,4 +226,5 @@ ROBERTA = Family(
     unread=lambda config: {} if config.tie_output else {"lm_head.bias": "lm_head.decoder.bias"},
     derived=("roberta.embeddings.position_ids",),
     old_names=OLD_NAMES,
+    roles=ROBERTA_ROLES,
 )

@@ -13,7 +13,7 @@ from glassformer.config import (
     TransformerConfig,
     VectorHead,
 )
-from glassformer.interop.families.bert import OLD_NAMES, fit_encoder
+from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder
 from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
@@ -121,4 +121,5 @@ DISTILBERT = Family(
     repeats={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     derived=("distilbert.embeddings.position_ids",),
     old_names=OLD_NAMES,
+    roles=ROLES,
 )

@@ -99,4 +99,5 @@ GPT2 = Family(
     prefix="transformer.",
     repeats={"lm_head.weight": "transformer.wte.weight"},
     derived=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
+    roles=dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>"),
 )

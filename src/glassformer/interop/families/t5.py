@@ -153,4 +153,5 @@ T5 = Family(
     recast=with_norm_scales,
     repeats={"encoder.embed_tokens.weight": SHARED, "decoder.embed_tokens.weight": SHARED, HEAD: SHARED},
     derived=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # never read by anyone
+    roles={"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
 )
