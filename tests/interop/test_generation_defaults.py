@@ -27,6 +27,14 @@ def test_sampling_is_taken_over() -> None:
     assert told == []
 
 
+def test_drawn_from_the_best_50_where_nothing_is_said() -> None:
+    """As transformers does, which leaves its own defaults out of the file: Llama 3's says no more than this."""
+    found, _ = read({"do_sample": True, "temperature": 0.6, "top_p": 0.9})
+    assert found == GenerationConfig(temperature=0.6, top_p=0.9, top_k=50)
+    transformers = pytest.importorskip("transformers")
+    assert transformers.GenerationConfig._get_default_generation_params()["top_k"] == 50
+
+
 def test_what_was_not_drawn_has_our_defaults() -> None:
     assert read({"max_length": 20, "bos_token_id": 3, "_from_model_config": True}) == (GenerationConfig(), [])
 
@@ -35,6 +43,19 @@ def test_what_has_no_counterpart_is_said() -> None:
     said = {"do_sample": True, "no_repeat_ngram_size": 3, "typical_p": 0.5, "min_length": 0, "suppress_tokens": None}
     _, told = read(said)
     assert [line.split(": ")[1] for line in told] == ["no_repeat_ngram_size = 3", "typical_p = 0.5"]
+    said = {"renormalize_logits": True, "sequence_bias": [[[5], -9.0]], "guidance_scale": 1.0, "forced_bos_token_id": 7}
+    _, told = read(said, PAPER)
+    assert [line.split(": ")[1].split(" =")[0] for line in told] == [
+        "renormalize_logits",
+        "sequence_bias",
+        "forced_bos_token_id",
+    ]
+
+
+@pytest.mark.parametrize("value", [5, [[1]], "all"])
+def test_tokens_that_are_none_are_said(value: Any) -> None:
+    _, told = read({"suppress_tokens": value}, PAPER)
+    assert "suppress_tokens" in told[0]
 
 
 def test_beam_is_taken_over() -> None:

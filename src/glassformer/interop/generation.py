@@ -34,8 +34,25 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "exponential_decay_length_penalty": (),
     "suppress_tokens": (),
     "begin_suppress_tokens": (),
+    "min_new_tokens": (0,),
+    "encoder_repetition_penalty": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "top_h": (),
+    "guidance_scale": (1.0,),
+    "penalty_alpha": (0.0,),
+    "dola_layers": (),
+    "sequence_bias": (),
+    "force_words_ids": (),
+    "constraints": (),
+    "renormalize_logits": (False,),
+    "watermarking_config": (),
+    "token_healing": (False,),
+    "stop_strings": (),
 }
 """What changes a generated text, and the values under which it does not (or only ends a search earlier)."""
+
+NOT_TAKEN_OVER = "not taken over from the defaults of generation"
 
 
 def read_generation(
@@ -53,17 +70,22 @@ def read_generation(
         left = NEUTRAL.keys() - BEAM.keys()
     else:
         if said.get("do_sample") is True:
-            found = {key: said[key] for key in SAMPLING if key in said}
+            found = {"top_k": 50} | {key: said[key] for key in SAMPLING if key in said}  # theirs where nothing is said
         left = NEUTRAL.keys() - (found.keys() if found else ())
     never = never_written(tokenizer, config.vocab_size)
-    if set(said.get("suppress_tokens", ())) <= set(never):
-        said.pop("suppress_tokens", None)
+    suppressed = said.get("suppress_tokens")
+    if isinstance(suppressed, list) and all(token in never for token in suppressed):
+        del said["suppress_tokens"]
     if said.get("bad_words_ids") == [[config.pad_id]] and config.pad_id in never:
         del said["bad_words_ids"]
     for key in sorted(left & said.keys()):
         if said[key] not in NEUTRAL[key]:
-            say(f"not taken over from the defaults of generation: {key} = {shown(str(said[key]))}")
+            say(f"{NOT_TAKEN_OVER}: {key} = {shown(str(said[key]))}")
     if config.encoder is not None and config.decoder is not None:
+        forced, before = said.get("forced_bos_token_id"), list(tokenizer.frames.target.before)
+        if before != ([] if forced is None else [forced]):
+            first = f"with {before}" if before else "freely"
+            say(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: here, a target begins {first}")
         return from_dict(
             BeamConfig, {"beam": 1, "normalisation": "average", "finished": "leave"} | _numbers(found), where
         )

@@ -9,7 +9,7 @@ T = TypeVar("T")
 MAX_LISTED = 8
 
 _SAYS_NOTHING = """
-architectures model_type _name_or_path name_or_path torch_dtype dtype transformers_version
+_attn_implementation_autoset architectures model_type _name_or_path name_or_path torch_dtype dtype transformers_version
 use_cache output_attentions output_hidden_states output_past return_dict return_dict_in_generate output_scores
 torchscript use_bfloat16 tf_legacy_loss gradient_checkpointing chunk_size_feed_forward initializer_range init_std
 initializer_factor task_specific_params finetuning_task problem_type id2label label2id num_labels
