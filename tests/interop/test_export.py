@@ -10,7 +10,7 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from configs import CONFIGS, GPT, RECURRENT  # noqa: E402
+from configs import CONFIGS, GPT, LLAMA, RECURRENT  # noqa: E402
 from glassformer.cli.main import run  # noqa: E402
 from glassformer.config import TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
@@ -100,6 +100,21 @@ def test_shards(tmp_path: Path) -> None:
     files = sorted((tmp_path / "hf").glob("model-*.safetensors"))
     assert {path.name for path in files} == set(index["weight_map"].values()) and len(files) > 2
     assert index["metadata"]["total_size"] == sum(x.nbytes for x in tensors(tmp_path / "hf").values())
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "EuroBERT"])
+def test_ids_that_a_model_has_not_are_none_of_theirs(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """Their classes have ids of their own, which a small vocabulary lacks: a warning, and no model at all."""
+    family = next(family for family in FAMILIES if family.name == name)
+    config = replace(GPT2 if name == "GPT-2" else replace(LLAMA, decoder=None, encoder=LLAMA.decoder), mask_id=6)
+    ids = dict.fromkeys(("pad_id", "bos_id", "eos_id"))
+    table = hf.their_config(family, replace(config, vocab_size=VOCABULARY, **ids), ())  # type: ignore[arg-type]
+    transformers.utils.logging.enable_propagation()
+    theirs = type(transformers.AutoConfig.for_model(family.model_type))(**table)
+    transformers.utils.logging.disable_propagation()
+    assert (theirs.pad_token_id, theirs.bos_token_id, theirs.eos_token_id) == (None, None, None)
+    assert caplog.text == ""
+    getattr(transformers, family.architecture(config))(theirs)
 
 
 def test_a_recurrent_model_stays(tmp_path: Path) -> None:

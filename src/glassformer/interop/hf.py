@@ -93,18 +93,19 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
 
 
 def their_config(family: Family, config: TransformerConfig, labels: tuple[str, ...]) -> dict[str, Any]:
-    """`config.json`: what the family says, and what all families share."""
+    """`config.json`: what the family says, and what all share; ids that ours has not are null, or theirs would be some
+    of its own."""
+    is_seq2seq = config.encoder is not None and config.decoder is not None
     common: dict[str, Any] = {
         "architectures": [family.architecture(config)],
         "model_type": family.model_type,
         "dtype": "float32",
         "torch_dtype": "float32",  # for readers older than transformers 4.56
         "transformers_version": WRITTEN_FOR,
-        "is_encoder_decoder": config.encoder is not None and config.decoder is not None,
+        "is_encoder_decoder": is_seq2seq,
     }
-    for name in ("pad_id", "bos_id", "eos_id", "decoder_start_id"):
-        if (value := getattr(config, name)) is not None:
-            common[f"{name.removesuffix('_id')}_token_id"] = value
+    for name in ("pad", "bos", "eos", *(["decoder_start"] if is_seq2seq else [])):
+        common[f"{name}_token_id"] = getattr(config, f"{name}_id")
     if isinstance(config.head, (SequenceHead, PositionHead)):
         names = labels or tuple(f"LABEL_{i}" for i in range(config.head.n_labels))
         common |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}

@@ -22,7 +22,6 @@ REPEATS = {
     "model.encoder.embed_tokens.weight": SHARED,
 }
 DERIVED = ("model.encoder.version", "model.decoder.version")
-SPECIAL = ("pad", "bos", "eos", "decoder_start")
 
 
 def read(given: Given, architecture: str) -> TransformerConfig:
@@ -109,7 +108,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
 
 
 def write_common(config: TransformerConfig) -> dict[str, Any]:
-    """The keys of BART and Marian alike; ids that ours has not are null, or theirs would be some of its own."""
+    """The keys of BART and Marian alike."""
     assert config.encoder is not None and config.decoder is not None  # of a configuration that fits
     found: dict[str, Any] = {}
     for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
@@ -123,7 +122,6 @@ def write_common(config: TransformerConfig) -> dict[str, Any]:
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.ff_dropout,
         "forced_eos_token_id": None,
-        **{f"{name}_token_id": getattr(config, f"{name}_id") for name in SPECIAL},
     }
 
 
