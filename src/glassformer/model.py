@@ -135,7 +135,8 @@ class Model:
         streams = [self.tokenizer.stream() for _ in prompts]
         watches = [StopWatch(config.stop) for _ in prompts]
         pieces = [""] * len(prompts)
-        end_ids = [] if self.tokenizer.eos_id is None else [self.tokenizer.eos_id]
+        ends = (self.network.config.eos_id, self.tokenizer.eos_id)  # the model's own, where it has one
+        end_ids = [end for end in ends if end is not None][:1]
 
         def is_finished(row: int, token: int) -> bool:
             pieces[row] = "" if token in end_ids else watches[row].push(streams[row].push(token))
@@ -147,7 +148,7 @@ class Model:
             config,
             max_len=self.network.config.max_len,
             end_ids=end_ids,
-            never=never_written(self.tokenizer, self.network.config.vocab_size),
+            never=[i for i in never_written(self.tokenizer, self.network.config.vocab_size) if i not in end_ids],
             slide=slide,
             device=self.device,
             is_finished=is_finished,

@@ -1,5 +1,6 @@
 """GPT-2 in and out: odd shapes, tied and untied, against transformers."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +8,8 @@ import pytest
 
 transformers = pytest.importorskip("transformers")
 
+from glassformer import load  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
 from interop.checkpoints import VOCAB, imported  # noqa: E402
 
 CASES: dict[str, dict[str, Any]] = {
@@ -37,3 +40,25 @@ def test_shards(tmp_path: Path) -> None:
     both = imported(gpt2(), tmp_path, max_shard_size="4KB")
     assert len(list(both.hf.glob("model-*.safetensors"))) > 2
     both.assert_same()
+
+
+def test_one_file_comes_before_an_index(tmp_path: Path) -> None:
+    """As transformers reads a folder that holds both."""
+    both = imported(gpt2(), tmp_path)
+    (both.hf / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "old.safetensors"}}))
+    import_model(both.hf, tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (both.folder / "model.safetensors").read_bytes()
+
+
+def test_a_text_ends_where_the_model_ends_it(tmp_path: Path) -> None:
+    """`eos_token_id` of the model, also where its tokenizer has another end."""
+    both = imported(gpt2(), tmp_path)
+    start = both.ours.tokenizer.encode("to be")
+    written = both.ours.generate("to be", temperature=0.0, max_new_tokens=5)
+    path = both.hf / "config.json"
+    end = both.ours.tokenizer.encode("to be" + written)[len(start)]
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": end}))
+    import_model(both.hf, tmp_path / "again", say=lambda text: None)
+    ours = load(tmp_path / "again", device="cpu")
+    assert ours.tokenizer.eos_id == 3 and ours.network.config.eos_id == end
+    assert written and ours.generate("to be", temperature=0.0, max_new_tokens=5) == ""
