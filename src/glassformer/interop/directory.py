@@ -92,7 +92,7 @@ class Reader:
 
 def weight_files(path: Path) -> list[Path]:
     """The files that hold a folder's weights: one, or the shards that an index names."""
-    if (path / INDEX).exists():
+    if (path / INDEX).exists() and not (path / WEIGHTS).is_file():  # transformers, too, takes the one file first
         index = _table(path / INDEX, None)
         names = index.get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):

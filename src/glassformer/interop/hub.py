@@ -5,8 +5,8 @@ from pathlib import Path
 from glassformer.errors import UserError
 
 HUB = "hub:"
-WANTED = ["*.json", "*.safetensors", "*.spm"]
-"""Files that are read here; never code, never pickles."""
+WANTED = ["*.json", "model*.safetensors", "*.spm"]
+"""Files that are read here; never code, never pickles, nor the same weights once more (`consolidated.safetensors`)."""
 
 
 def local(source: str | Path) -> Path:
