@@ -165,6 +165,17 @@ def test_a_tensor_that_is_left_out(hf: Path, tmp_path: Path) -> None:
     assert (tmp_path / "ours" / "manifest.json").exists()
 
 
+def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
+    folder, told = tmp_path / "hf", list[str]()
+    shutil.copytree(hf, folder)
+    import_model(folder, tmp_path / "plain", say=told.append)
+    assert told == []
+    (folder / "chat_template.jinja").write_text("{{ messages }}")
+    (folder / "modules.json").write_text("[]")
+    import_model(folder, tmp_path / "ours", say=told.append)
+    assert [line.split(" is not taken over")[0] for line in told] == ["its chat template", "its modules.json"]
+
+
 def test_no_such_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["import", str(tmp_path / "none"), str(tmp_path / "ours")]) == 2
     assert "no such folder" in capsys.readouterr().err

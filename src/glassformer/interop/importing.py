@@ -19,6 +19,7 @@ from glassformer.interop.generation import read_generation
 from glassformer.interop.given import Given
 from glassformer.interop.hub import local
 from glassformer.interop.keymap import Key, matches, renamed
+from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.run_config import (
     BeamConfig,
     ClassificationConfig,
@@ -57,7 +58,8 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     """Writes a checkpoint of transformers, a folder or `hub:OWNER/NAME`, as a model directory into `out`.
 
     `leave_out` names tensors (patterns such as `cls.seq_relationship.*`) that ours has no place for. `say` is told what
-    of the generation's defaults has no counterpart. `UserError`, and nothing written, when anything is not understood.
+    beside the model has no counterpart, such as defaults of generation. `UserError`, and nothing written, when
+    anything is not understood.
     """
     out = Path(out)
     if out.exists():
@@ -75,11 +77,20 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     weights = read_weights(folder, family, config, leave_out)
     said = folder.config | folder.table(GENERATION)
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
+    _say_what_stays(folder, say)
     run = _run(out.resolve().name, family, config, generation, labels, len(sentinel_ids(tokenizer)))
     with files.new_folder(out) as new:
         write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
         Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
     return Imported(family.name, architecture, run, sum(x.numel() for x in weights.values()))
+
+
+def _say_what_stays(folder: HFFolder, say: Say) -> None:
+    """What a folder may hold beside a model, and changes what people read of it."""
+    if (folder.path / "chat_template.jinja").is_file() or "chat_template" in folder.table(TOKENIZER_CONFIG):
+        say("its chat template is not taken over: a prompt is read as it stands")
+    if (folder.path / "modules.json").is_file():
+        say("its modules.json is not taken over: `embed` gives the mean of the last hidden states, not scaled")
 
 
 def find_family(folder: HFFolder) -> tuple[Family, str]:
