@@ -142,6 +142,19 @@ def test_the_nearest_change_is_named() -> None:
     assert choose_family(replace(config, qk_norm=False)).name == "GPT-2"
 
 
+def test_rounding_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What fp32 rounds more than is allowed is compared in double precision; the model stays to the bit what it was."""
+    from glassformer.store.model_directory import read_model, weights_of
+
+    stored = read_model(model_directory(GPT2, tmp_path / "ours"))
+    before = {name: x.clone() for name, x in weights_of(stored.network).items()}
+    (tmp_path / "hf").mkdir()
+    monkeypatch.setattr(hf, "TOLERANCE", 1e-10)
+    (line,) = [line for line in hf.write(stored, tmp_path / "hf") if "differ by" in line]
+    assert float(line.split("differ by ")[1].split()[0]) < 1e-12
+    assert all(torch.equal(x, before[name]) for name, x in weights_of(stored.network).items())
+
+
 def test_what_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A wrong table: the check against transformers finds it, and no folder is left."""
     wrong = replace(GPT2_FAMILY, table=swapped)
