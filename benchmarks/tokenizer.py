@@ -87,6 +87,7 @@ def rescanning_seconds(tokenizer: Tokenizer, lines: list[str]) -> float:
     The text gets shorter as merges are made, so they are measured at equal distances from the first to the last.
     """
     start = time.perf_counter()
+    assert tokenizer.flavour is not None  # it was trained here
     chunk_counts = count_chunks(lines, tokenizer.flavour)
     splitting = time.perf_counter() - start
     n_merges = len(tokenizer.merges)

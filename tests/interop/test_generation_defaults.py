@@ -59,10 +59,13 @@ def test_tokens_that_are_none_are_said(value: Any) -> None:
 
 
 def test_beam_is_taken_over() -> None:
-    said = {"num_beams": 5, "length_penalty": 2, "max_new_tokens": 20, "early_stopping": True}
+    said = {"num_beams": 5, "length_penalty": 2, "max_new_tokens": 20, "early_stopping": "never"}
     found, told = read(said, PAPER)
     assert found == BeamConfig(5, 2.0, "average", "leave", max_new_tokens=20)
     assert told == []
+    _, told = read(said | {"early_stopping": True}, PAPER)
+    assert told == ["not taken over from the defaults of generation: early_stopping = True"]
+    assert read({"num_beams": 1, "early_stopping": True}, PAPER)[1] == []  # nothing is searched
 
 
 @pytest.mark.parametrize(
@@ -80,7 +83,9 @@ def test_sampling_there_and_back(generation: GenerationConfig) -> None:
 
 def test_greedy_goes_out_as_greedy() -> None:
     written = write_generation(GPT, GenerationConfig(temperature=0.0), TOKENIZER)
-    assert written == {"max_new_tokens": 256, "do_sample": False}
+    special = [TOKENIZER.vocab[token] for token in TOKENIZER.special_tokens]
+    never = [*special, *range(TOKENIZER.vocab_size, GPT.vocab_size)]
+    assert written == {"max_new_tokens": 256, "do_sample": False, "suppress_tokens": never}
 
 
 def test_beam_there_and_back() -> None:

@@ -125,7 +125,6 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "fewer layers than it has": (change_config(n_layer=1), "transformer.h.1.attn.c_attn.bias has no place"),
     "a size beyond all": (change_config(n_embd=1 << 40), "at most"),
     "a fractional id": (change_config(eos_token_id=0.5), "eos_token_id is 0.5"),
-    "an id beyond the vocabulary": (change_config(bos_token_id=VOCAB), "which is no id of its vocabulary"),
     "a smaller vocabulary than the tokenizer's": (change_config(vocab_size=100), "its tokenizer has 280 tokens"),
     "a wrong shape": (change_tensors(set_shape), "transformer.ln_f.weight has shape [15] and not [16]"),
     "an extra tensor": (change_tensors(add), "--leave-out transformer.extra"),
@@ -174,6 +173,18 @@ def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
     (folder / "modules.json").write_text("[]")
     import_model(folder, tmp_path / "ours", say=told.append)
     assert [line.split(" is not taken over")[0] for line in told] == ["its chat template", "its modules.json"]
+
+
+@pytest.mark.parametrize("token", [-1, VOCAB])
+def test_an_id_beyond_the_vocabulary_is_left_out_and_said(hf: Path, tmp_path: Path, token: int) -> None:
+    """Old configurations say -1 for none, and small models carry the default of large ones."""
+    folder = tmp_path / "hf"
+    shutil.copytree(hf, folder)
+    change_config(bos_token_id=token)(folder)
+    told: list[str] = []
+    model = import_model(folder, tmp_path / "ours", say=told.append).run.model
+    assert model.bos_id == 2  # the tokenizer's own
+    assert f"bos_token_id {token} is no id of the vocabulary, and is left out" in told
 
 
 def test_no_such_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

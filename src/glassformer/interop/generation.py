@@ -1,6 +1,6 @@
 """Defaults of generation: theirs (`generation_config.json`) in our words, and ours in theirs."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from glassformer.config import TransformerConfig
@@ -29,7 +29,7 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1.0,),
     "no_repeat_ngram_size": (0,),
     "encoder_no_repeat_ngram_size": (0,),
-    "early_stopping": (False, True, "never"),
+    "early_stopping": ("never",),
     "bad_words_ids": (),
     "exponential_decay_length_penalty": (),
     "suppress_tokens": (),
@@ -67,11 +67,11 @@ def read_generation(
     if config.encoder is not None and config.decoder is not None:
         found = {ours: said[theirs] for theirs, ours in BEAM.items() if theirs in said}
         found = {"max_new_tokens": min(256, config.max_len)} | found
-        left = NEUTRAL.keys() - BEAM.keys()
+        left = NEUTRAL.keys() - BEAM.keys() - ({"early_stopping"} if said.get("num_beams", 1) == 1 else set())
     else:
         if said.get("do_sample") is True:
             found = {"top_k": 50} | {key: said[key] for key in SAMPLING if key in said}  # theirs where nothing is said
-        left = NEUTRAL.keys() - (found.keys() if found else ())
+        left = NEUTRAL.keys() - found.keys() - {"early_stopping"}
     never = never_written(tokenizer, config.vocab_size)
     suppressed = said.get("suppress_tokens")
     if isinstance(suppressed, list) and all(token in never for token in suppressed):
@@ -115,7 +115,7 @@ def write_generation(
         if generation.beam > 1:  # without a beam, transformers warns of the two
             found |= {"length_penalty": penalty, "early_stopping": "never"}
         return found
-    found["max_new_tokens"] = generation.max_new_tokens
+    found |= {"max_new_tokens": generation.max_new_tokens} | _never(config, tokenizer)
     if generation.temperature == 0:
         return found | {"do_sample": False}
     shape = {key: getattr(generation, key) for key in SAMPLING[1:]}
@@ -123,15 +123,16 @@ def write_generation(
 
 
 def _around_targets(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What every target begins with (BART's `<s>`), and the ids that stand for no text, which ours never writes.
-
-    Sentinels are written where spans are filled (T5).
-    """
+    """What every target begins with (BART's `<s>`), and what is never written; sentinels are, to fill spans (T5)."""
     before = tokenizer.frames.target.before
-    written = {*before, *sentinel_ids(tokenizer), config.eos_id}
-    never = [i for i in never_written(tokenizer, config.vocab_size) if i not in written]
     forced = {"forced_bos_token_id": before[0]} if len(before) == 1 else {}
-    return forced | ({"suppress_tokens": never} if never else {})
+    return forced | _never(config, tokenizer, {*before, *sentinel_ids(tokenizer)})
+
+
+def _never(config: TransformerConfig, tokenizer: Tokenizer, written: Collection[int] = ()) -> dict[str, Any]:
+    """The ids that stand for no text and are not `written` either."""
+    never = [i for i in never_written(tokenizer, config.vocab_size) if i not in written and i != config.eos_id]
+    return {"suppress_tokens": never} if never else {}
 
 
 _IDS = ("pad_id", "bos_id", "eos_id", "decoder_start_id")

@@ -17,7 +17,7 @@ from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
 from glassformer.interop.fit import distance
 from glassformer.interop.generation import write_generation
-from glassformer.interop.importing import find_family, read_config, read_weights
+from glassformer.interop.importing import find_family, read_config, require_fit
 from glassformer.models.transformer import Transformer
 from glassformer.recurrent_config import ModelConfig
 from glassformer.settings import to_dict, toml_value
@@ -116,10 +116,10 @@ def compare_weights(folder: Path, ours: Mapping[str, Tensor]) -> None:
     written = HFFolder.open(folder)
     family, architecture = find_family(written)
     config, _ = read_config(written, family, architecture)
-    # A matrix of queries, keys and values may come back whole or in parts: compare as theirs.
-    theirs = to_theirs(family, config, read_weights(written, family, config))
-    if ours.keys() != theirs.keys() or not all(torch.equal(x, theirs[name]) for name, x in ours.items()):
-        raise UserError("what was written is not what was read back: nothing is kept; the disk may be damaged")
+    require_fit(written, family, config)
+    with written.reading() as reader:  # one tensor at a time
+        if ours.keys() != written.tensors.keys() or not all(torch.equal(x, reader.take(n)) for n, x in ours.items()):
+            raise UserError("what was written is not what was read back: nothing is kept; the disk may be damaged")
 
 
 def compare_with_transformers(folder: Path, architecture: str, network: Transformer) -> float | None:

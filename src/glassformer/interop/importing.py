@@ -1,6 +1,6 @@
 """`glassformer import`: a checkpoint of transformers as a model directory, its weights as they are."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -146,11 +146,9 @@ def read_weights(
     folder: HFFolder, family: Family, config: TransformerConfig, leave_out: Sequence[str] = ()
 ) -> dict[str, Tensor]:
     """Every tensor of ours from a folder; `UserError` that lists what is missing, unknown, or of another shape."""
-    all_keys = family.keys(config)
+    all_keys, names = require_fit(folder, family, config, leave_out)
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
-    names = _names_in_files(folder, family, used | family.repeats.keys() | family.unread(config).keys() | fixed.keys())
-    _require_fit(folder, family, config, all_keys, names, leave_out)
     weights: dict[str, Tensor] = {}
     with folder.reading() as reader:
         for key in all_keys:
@@ -195,20 +193,20 @@ def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) ->
     return names
 
 
-def _require_fit(
-    folder: HFFolder,
-    family: Family,
-    config: TransformerConfig,
-    all_keys: Sequence[Key],
-    names: Mapping[str, str],
-    leave_out: Sequence[str],
-) -> None:
-    shapes = family.shapes(config)
+def require_fit(
+    folder: HFFolder, family: Family, config: TransformerConfig, leave_out: Sequence[str] = ()
+) -> tuple[list[Key], dict[str, str]]:
+    """The keys of a configuration, and their names of today → those in the files, by the headers alone.
+
+    `UserError` that lists what is missing, unknown, or of another shape.
+    """
+    all_keys, shapes = family.keys(config), family.shapes(config)
+    others = family.repeats.keys() | family.unread(config).keys() | family.fixed(config).keys()
+    used = others | {name for key in all_keys for name in key.theirs}
+    names = _names_in_files(folder, family, used)
     problems = []
-    used = family.repeats.keys() | family.unread(config).keys() | family.fixed(config).keys()
     for key in all_keys:
         for name, shape in zip(key.theirs, key.shapes_of_theirs(shapes), strict=True):
-            used.add(name)
             if name not in names:
                 problems.append(f"{name} is missing")
                 continue
@@ -223,6 +221,7 @@ def _require_fit(
         more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
         hint = f"; --leave-out {shown(unknown[0])} leaves a tensor out, if it is not needed" if unknown else ""
         raise UserError(f"{folder.path} does not fit its own {CONFIG}: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
+    return all_keys, names
 
 
 def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, say: Say) -> TransformerConfig:
@@ -238,9 +237,12 @@ def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: To
         own = getattr(tokenizer, name, None)
         if isinstance(said, list):  # several ends: the tokenizer's own, or the first
             said = own if own in said else next(iter(said), None)
+        if said is not None and type(said) is not int:
+            raise UserError(f"{folder.path / CONFIG}: {key} is {shown(str(said))}, and an id is a whole number")
+        if said is not None and not 0 <= said < config.vocab_size:  # -1, or the default of a larger vocabulary
+            say(f"{key} {said} is no id of the vocabulary, and is left out")
+            said = None
         value = own if said is None else said
-        if value is not None and (type(value) is not int or not 0 <= value < config.vocab_size):
-            raise UserError(f"{folder.path / CONFIG}: {key} is {shown(str(value))}, which is no id of its vocabulary")
         for ends in both:
             if isinstance(ends, list) and any(end != value for end in ends):
                 say(f"of the tokens {ends} that end a text ({key}) only {value} does so here")
