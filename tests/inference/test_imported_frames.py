@@ -80,12 +80,14 @@ def test_a_denoiser_reads_and_writes_the_start_that_its_file_has(bart: Tokenizer
     (best, *_), *_ = model.translations(["to be"], prefix="the")
     assert best.hypothesis.ids[: 1 + len(bart.encode("the"))] == [0, *bart.encode("the")]
     assert best.text.startswith("the")
-    ((log_prob, n),) = model.score(["to be"], ["the cat"])
+    (score,) = model.score(["to be"], ["the cat"])
     source = torch.tensor([model.encode_source("to be")])
     logits = model.network(torch.tensor([[2, 0, *words]]), source_ids=source)[0]
     labels = torch.tensor([0, *words, 2])
-    assert n == len(labels)
-    assert log_prob == pytest.approx(float(logits.log_softmax(-1)[torch.arange(n), labels].sum()), rel=1e-4)
+    assert score.n_tokens == len(labels)
+    assert score.log_prob == pytest.approx(
+        float(logits.log_softmax(-1)[torch.arange(len(labels)), labels].sum()), rel=1e-4
+    )
 
 
 def test_pairs_are_learned_in_the_same_frames(bart: Tokenizer, t5: Tokenizer) -> None:
