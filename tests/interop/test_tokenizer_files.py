@@ -3,12 +3,14 @@
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 transformers = pytest.importorskip("transformers")
 
 from glassformer.config import SequenceHead, Stack, TransformerConfig  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.directory import HFFolder  # noqa: E402
 from glassformer.interop.tokenizer_files import read_tokenizers, write_tokenizers  # noqa: E402
 from glassformer.run_config import InfillingConfig, ObjectiveConfig, Seq2SeqConfig, SpansConfig  # noqa: E402
@@ -16,6 +18,7 @@ from glassformer.store.model_directory import StoredModel, read_model  # noqa: E
 from glassformer.tokenization.pretokenize import FLAVOURS, Flavour  # noqa: E402
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer  # noqa: E402
 from interop.checkpoints import TEXT, model_directory  # noqa: E402
+from tokenization import families  # noqa: E402
 
 STACK = Stack(n_layers=1, n_heads=2, d_ff=8)
 DECODER = TransformerConfig(decoder=STACK, d_model=8, vocab_size=400, max_len=64)
@@ -29,6 +32,12 @@ MODELS = {
     "encoder with token types": replace(ENCODER, n_token_types=2),
     "encoder with classes": replace(ENCODER, n_token_types=2, head=CLASSES),
 }
+CONTRARY = [
+    ("bert", "BertTokenizer", {"do_lower_case": False}),
+    ("bert", "BertTokenizer", {"strip_accents": False}),
+    ("bert", "BertTokenizer", {"tokenize_chinese_chars": False}),
+    ("roberta", "RobertaTokenizer", {"add_prefix_space": True}),
+]
 FEW = ("[UNK]", "[EOS]")
 LINES = ("to be, or not", "edler im  Gemüt?", " the question ", "", "1601", "zzz ☃ qq to", "to\n\nbe")
 
@@ -101,3 +110,30 @@ def test_sources_and_targets(
         ids = [*target.encode(line), target.eos_id]
         assert of_target(text_target=line)["input_ids"] == ids
         assert target_back.frames.target.around(target_back.encode(line)) == ids
+
+
+@pytest.mark.parametrize(("name", "kind", "settings"), CONTRARY)
+def test_settings_that_change_the_file_are_refused(
+    tmp_path: Path, name: str, kind: str, settings: dict[str, Any]
+) -> None:
+    """Their classes follow the settings, and would give other ids than the file; what they save agrees."""
+    rust, roles = families.families([TEXT] * 9)[name]
+    rust.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
+    said = settings | {f"{role}_token": token for role, token in roles.items()}
+    folder, line = HFFolder(tmp_path, {}, {}), "To be, or nöt 日本"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    ours, _ = read_tokenizers(folder, print)  # this class does not follow them
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    as_the_file_says = theirs(line)["input_ids"]
+    assert ours.frames.text.around(ours.encode(line)) == as_the_file_says
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"tokenizer_class": kind}))
+    with pytest.raises(UserError, match=f"says {next(iter(settings))} .* another"):
+        read_tokenizers(folder, print)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(line)["input_ids"] != as_the_file_says
+    theirs.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "config.json").write_text(json.dumps({"model_type": name}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    ours, _ = read_tokenizers(HFFolder(tmp_path / "saved", {}, {}), print)
+    assert ours.frames.text.around(ours.encode(line)) == theirs(line)["input_ids"]

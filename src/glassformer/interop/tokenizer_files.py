@@ -8,12 +8,12 @@ from typing import Any
 
 from glassformer import files
 from glassformer.config import TokenHead, TransformerConfig
-from glassformer.errors import UserError
+from glassformer.errors import UserError, shown
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
 from glassformer.recurrent_config import ModelConfig
 from glassformer.store.model_directory import StoredModel
-from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES
+from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, tables
 from glassformer.tokenization.frames import Frame, Frames
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -22,7 +22,15 @@ TARGET = "target"
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """What a special token can be for; their files say `pad_token`."""
 ANY_CLASS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes of tokenizers without special tokens of their own."""
+"""Classes of tokenizers without special tokens of their own, which run `tokenizer.json` as it is."""
+
+
+OF_BERT = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""What the settings call the options of a `BertNormalizer`."""
 
 
 def read_tokenizers(
@@ -51,9 +59,30 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str]) -> Tokenizer:
         said = roles(folder)
         tokenizer = Tokenizer.imported(text, said)
         left = {role: token for role, token in _unsaid(folder, usual).items() if token in tokenizer.vocab}
-        return Tokenizer.imported(text, said | left) if left else tokenizer
+        tokenizer = Tokenizer.imported(text, said | left) if left else tokenizer
     except UserError as error:
         raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
+    _require_agreement(folder, json.loads(text))
+    return tokenizer
+
+
+def _require_agreement(folder: HFFolder, description: dict[str, Any]) -> None:
+    """`UserError` where the settings split a text otherwise than the file: transformers follows them then."""
+    said = _said(folder)
+    if said.get("tokenizer_class") in ANY_CLASS:
+        return
+    for place, kind, options in (
+        ("normalizer", "BertNormalizer", OF_BERT),
+        ("pre_tokenizer", "ByteLevel", {"add_prefix_space": "add_prefix_space"}),
+    ):
+        parts = [part for part in tables(description.get(place)) if part.get("type") == kind]
+        for option, field in options.items():
+            value = said.get(option)
+            if value is not None and any(part.get(field) != value for part in parts):
+                raise UserError(
+                    f"{folder.path / TOKENIZER_CONFIG} says {option} {shown(str(value))} and {TOKENIZER} another: load "
+                    "it with transformers once and call save_pretrained, which makes them agree"
+                )
 
 
 def roles(folder: HFFolder) -> dict[str, str]:
