@@ -137,6 +137,43 @@ TOKENIZER_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "parts, more than 64",
     ),
     "a part from nowhere": (lambda d: d.update(normalizer={"type": "Python"}), "a part of type Python"),
+    "a part without a type, which the library guesses": (
+        lambda d: d.update(normalizer={"pattern": {"String": "a"}, "content": "a" * 1000}),
+        "a part of type None as normalizer",
+    ),
+    "a part of another place, whose type the library guesses": (
+        lambda d: d.update(normalizer=replaced({"String": "a"}, "a" * 1000) | {"type": "Metaspace"}),
+        "a part of type Metaspace as normalizer",
+    ),
+    "a text that doubles byte by byte": (
+        lambda d: d.update(normalizer={"type": "Sequence", "normalizers": [{"type": "ByteLevel"}] * 40}),
+        "40 parts of type ByteLevel, and one is allowed",
+    ),
+    "a text that doubles before it is split": (
+        lambda d: d.update(pre_tokenizer={"type": "Sequence", "pretokenizers": [LEVEL] * 40}),
+        "40 parts of type ByteLevel, and one is allowed",
+    ),
+    "a map of characters upon a map": (
+        lambda d: d.update(
+            normalizer={
+                "type": "Sequence",
+                "normalizers": [{"type": "Precompiled", "precompiled_charsmap": charsmap(b"aaa\0")}] * 9,
+            }
+        ),
+        "9 parts of type Precompiled, and one is allowed",
+    ),
+    "a token that stands for a million": (
+        lambda d: d.update(post_processor=template([text("A", 0)], [0] * 10**6)),
+        "more than 64 tokens around a text",
+    ),
+    "thousands of tokens around a text": (
+        lambda d: d.update(post_processor=template([*[special("x")] * 10**4, text("A", 0)], [0])),
+        "more than 64 tokens around a text",
+    ),
+    "a piece that begins with a book": (
+        lambda d: d.update(model=pieces_of_words(continuing_subword_prefix="#" * 10**6)),
+        "1,000,000 characters at pieces",
+    ),
     "words of a million characters": (
         lambda d: d.update(model=pieces_of_words(max_input_chars_per_word=10**6)),
         "words of 1000000 characters",
@@ -177,6 +214,7 @@ TOKENIZER_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
         "nested deeper than 64",
     ),
 }
+LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": False}
 SLOW = [
     "(a+)+$",
     "(a|a)*$",
@@ -213,8 +251,14 @@ def pieces_of_words(**change: Any) -> dict[str, Any]:
     return {"type": "WordPiece", "unk_token": "[UNK]", "continuing_subword_prefix": "##", "vocab": vocab, **change}
 
 
-def template(single: list[Any]) -> dict[str, Any]:
-    return {"type": "TemplateProcessing", "single": single, "pair": [text("A", 0), text("B", 1)], "special_tokens": {}}
+def template(single: list[Any], ids: list[int] | None = None) -> dict[str, Any]:
+    tokens = {} if ids is None else {"x": {"id": "x", "ids": ids, "tokens": ["x"] * len(ids)}}
+    pair = [text("A", 0), text("B", 1)]
+    return {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens}
+
+
+def special(token: str) -> dict[str, Any]:
+    return {"SpecialToken": {"id": token, "type_id": 0}}
 
 
 def text(name: str, type_id: int) -> dict[str, Any]:

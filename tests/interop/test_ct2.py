@@ -1,5 +1,6 @@
 """CTranslate2: every kind of model that it computes, run beside ours; beams, texts, and what is refused."""
 
+import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -243,6 +244,15 @@ def test_other_tokens_are_seen() -> None:
     ct2._require_best(logits, [1, 0])
     with pytest.raises(UserError, match="other tokens"):
         ct2._require_best(logits, [1, 1])
+
+
+@pytest.mark.parametrize("config", [GPT, VASWANI], ids=["gpt", "vaswani"])
+def test_the_end_is_that_of_the_configuration(tmp_path: Path, config: TransformerConfig) -> None:
+    """Which may be another than the tokenizer's."""
+    stored = read_model(made(config, tmp_path / "ours"))
+    (tmp_path / "out").mkdir()
+    ct2.write(replace(stored, config=replace(stored.config, eos_id=stored.tokenizer.sep_id)), tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token"] == "[SEP]"
 
 
 def test_names_of_rows() -> None:

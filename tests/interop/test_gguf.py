@@ -66,6 +66,14 @@ def held(reader: Any) -> dict[str, Tensor]:
     return {x.name: torch.from_numpy(x.data.copy()) for x in reader.tensors}
 
 
+def test_the_end_is_that_of_the_configuration() -> None:
+    """Which may be another than the tokenizer's."""
+    tokenizer = tiny_tokenizer()
+    for given, end in ((None, tokenizer.eos_id), (tokenizer.sep_id, tokenizer.sep_id)):
+        numbers = tokenizer_numbers(tokenizer, replace(GPT, vocab_size=VOCAB, eos_id=given))
+        assert numbers["tokenizer.ggml.eos_token_id"] == end
+
+
 def test_learned_positions(tmp_path: Path) -> None:
     network, reader = written(GPT, tmp_path)
     tokenizer = tiny_tokenizer()

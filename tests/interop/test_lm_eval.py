@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 
+from configs import randomise
 from glassformer import api
 from glassformer.errors import UserError
 from glassformer.inference.score import windows
+from glassformer.interop.importing import import_model
 from glassformer.interop.lm_eval.__main__ import main
 from glassformer.training.launch import Outcome
 from runs import pair_run
+from tokenization import families
 
 from .conftest import DOCS, MAX_LEN, Twins
 
@@ -90,6 +93,35 @@ def test_rolling_loglikelihoods_are_those_of_hf(hf: Any, ours: Any) -> None:
         n_bytes = len(text.encode())
         assert math.exp(-mine / n_bytes) == pytest.approx(math.exp(-other / n_bytes), rel=1e-5)
     assert found[1] == pytest.approx(api.load(ours.model.folder, device="cpu").score(texts[1]).log_prob, abs=1e-4)
+
+
+def test_a_tokenizer_that_begins_a_text_does_so_here_too(hf: Any, tmp_path: Path) -> None:
+    """Llama's `<s>` before every context, and before a text without one."""
+    import transformers
+
+    from glassformer.interop.lm_eval.harness import GlassformerLM
+
+    rust, roles = families.llama_3([DOCS])
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=rust, **{f"{role}_token": token for role, token in roles.items()}
+    )
+    sizes = {"hidden_size": 16, "intermediate_size": 22, "num_hidden_layers": 2, "num_attention_heads": 4}
+    ids = {"bos_token_id": fast.bos_token_id, "eos_token_id": fast.eos_token_id, "max_position_embeddings": MAX_LEN}
+    theirs = transformers.LlamaForCausalLM(transformers.LlamaConfig(vocab_size=len(fast), **sizes, **ids)).eval()
+    randomise(theirs)
+    theirs.save_pretrained(tmp_path / "hf")
+    fast.save_pretrained(tmp_path / "hf")
+    import_model(tmp_path / "hf", tmp_path / "ours")
+    ours = GlassformerLM(str(tmp_path / "ours"), device="cpu")
+    other = type(hf)(pretrained=theirs, tokenizer=fast, batch_size=3)
+    requests = instances("loglikelihood", [("The statement", " is"), ("", "In the beginning"), ("a\n", "b")])
+    found, expected = ours.loglikelihood(requests), other.loglikelihood(requests)
+    assert [x for x, _ in found] == pytest.approx([x for x, _ in expected], abs=1e-4)
+    alone = ours.loglikelihood_rolling(instances("loglikelihood_rolling", [("In the beginning",)]))
+    model = api.load(tmp_path / "ours", device="cpu")
+    assert alone == pytest.approx([expected[1][0]], abs=1e-4)
+    assert model.score("In the beginning").log_prob == pytest.approx(expected[1][0], abs=1e-4)
+    assert model.score("The statement", " is").log_prob == pytest.approx(expected[0][0], abs=1e-4)
 
 
 @pytest.mark.parametrize("n", [0, 1, 4, 5, 8, 9, 30])

@@ -168,6 +168,12 @@ def test_files_that_are_missing_or_damaged(opus: Path, tmp_path: Path, monkeypat
     (hf / "target.spm").unlink()
     with pytest.raises(UserError, match=r"has no target\.spm"):
         read_pair(hf, {}, print)
+    vocab = json.loads((hf / "vocab.json").read_text())
+    for token, role in (("<pad>", "pad"), ("<unk>", "unk"), ("</s>", "eos")):
+        renamed = {f"x{name}" if name == token else name: i for name, i in vocab.items()}
+        (hf / "vocab.json").write_text(json.dumps(renamed))
+        with pytest.raises(UserError, match=rf"vocab\.json gives no id to {token}, .* {role}_token"):
+            read_pair(hf, {}, print)
     (hf / "vocab.json").write_text('{"a": 0, "b": 7}')
     with pytest.raises(UserError, match="must give its tokens the ids 0, 1, 2"):
         read_pair(hf, {}, print)

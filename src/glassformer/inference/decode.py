@@ -98,11 +98,18 @@ def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = 
             )
 
 
+def start_id(tokenizer: Tokenizer) -> int | None:
+    """What a text's first token stands behind: what is put before a prompt, else the token between documents."""
+    before = tokenizer.frames.prompt.before
+    return before[-1] if before else tokenizer.eos_id
+
+
 def beginning(tokenizer: Tokenizer) -> list[int]:
-    """What an empty text starts from: the token that stands between documents; `UserError` where there is none."""
-    if tokenizer.eos_id is None:
+    """What an empty text starts from, its `start_id`; `UserError` where there is none."""
+    first = start_id(tokenizer)
+    if first is None:
         raise UserError("the prompt is empty, and this tokenizer has no end token to start from: give a prompt")
-    return [tokenizer.eos_id]
+    return [first]
 
 
 def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:

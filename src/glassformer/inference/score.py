@@ -11,7 +11,7 @@ from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference.beam import log_softmax
 from glassformer.inference.decodable import Decodable
-from glassformer.inference.decode import beginning, read_prompts
+from glassformer.inference.decode import beginning, read_prompts, start_id
 from glassformer.inference.translate import batches_by_length
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -147,10 +147,11 @@ def text_scores(
 ) -> list[Score]:
     """log p of every text, token by token, or, with `targets`, of each target as what follows its text.
 
-    A text begins after the tokenizer's end token, which stands between documents; where there is none, the text's
-    first token is not scored. A text beyond the context `max_len` is read in `windows`.
+    A text begins after what the tokenizer puts before a prompt, or else its end token, which stands between documents;
+    where there is neither, the text's first token is not scored. A text beyond the context `max_len` is read in
+    `windows`.
     """
-    start = tokenizer.eos_id
+    start = start_id(tokenizer)
     rows: list[list[tuple[Ids, Ids]]]
     if targets is None:
         rows = [list(windows(ids, start, max_len)) for ids in tokenizer.encode_batch(texts)]
@@ -167,7 +168,7 @@ def text_scores(
 
 
 def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[int], list[int]]:
-    """The ids of a context and of what follows it, cut where the context's tokens end.
+    """The ids of a context in a prompt's frame, and of what follows it, cut where the context's tokens end.
 
     The two are encoded as one text, as a model has learned them; space at the end of the context goes to the target,
     where tokens of words keep theirs.
@@ -187,7 +188,7 @@ def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[in
             f"{target[:40]!r} has no token of its own after {context[-40:]!r}, whose last token takes it in: end the "
             "context where a word ends"
         )
-    return context_ids, target_ids
+    return tokenizer.frames.prompt.around(context_ids), target_ids
 
 
 def fit(context: Ids, target: Ids, max_len: int) -> tuple[Ids, Ids]:

@@ -74,7 +74,7 @@ def _name_tokens(spec: Any, stored: StoredModel, config: TransformerConfig) -> N
     end = _end_id(stored, config)
     # Without an unknown token of its own, a vocabulary would get one more token than the table has rows.
     for name in ("unk", "bos", "eos"):
-        token_id = getattr(tokenizer, f"{name}_id")
+        token_id = end if name == "eos" else getattr(tokenizer, f"{name}_id")
         if hasattr(spec.config, f"{name}_token"):
             setattr(spec.config, f"{name}_token", targets[end if token_id is None else token_id])
     if config.encoder is None or config.decoder is None:
@@ -88,7 +88,7 @@ def _name_tokens(spec: Any, stored: StoredModel, config: TransformerConfig) -> N
 
 
 def _end_id(stored: StoredModel, config: TransformerConfig) -> int:
-    end = config.eos_id if stored.tokenizer.eos_id is None else stored.tokenizer.eos_id
+    end = stored.tokenizer.eos_id if config.eos_id is None else config.eos_id
     if end is not None:
         return end
     if config.decoder is not None:

@@ -132,7 +132,8 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         raise UserError(f"llama.cpp does not split a text as this tokenizer does: it must be byte, and is {kind}")
     if not tokenizer.merges:
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only its 256 bytes")
-    begin, end, before = tokenizer.bos_id, tokenizer.eos_id, tokenizer.frames.prompt.before
+    end = tokenizer.eos_id if config.eos_id is None else config.eos_id
+    begin, before = tokenizer.bos_id, tokenizer.frames.prompt.before
     if end is None:
         raise UserError("this tokenizer has no token that ends a text, and llama.cpp would take the one with id 11")
     if before not in ((), (begin,)):

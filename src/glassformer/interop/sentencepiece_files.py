@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import files
-from glassformer.errors import UserError
+from glassformer.errors import UserError, shown
 from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -33,8 +33,8 @@ def read_pair(folder: Path, roles: Mapping[str, str], say: Callable[[str], None]
     `UserError` without the package `sentencepiece`, and for a model that no tokenizer of ours cuts like.
     """
     roles = USUAL | {role: token for role, token in roles.items() if role in USUAL}
-    vocab = _vocab(folder / VOCAB)
-    of_target = _vocab(folder / TARGET_VOCAB) if (folder / TARGET_VOCAB).is_file() else vocab
+    vocab = _vocab(folder / VOCAB, roles)
+    of_target = _vocab(folder / TARGET_VOCAB, roles) if (folder / TARGET_VOCAB).is_file() else vocab
     sides = ((folder / TARGET, of_target), (folder / SOURCE, vocab))
     target, source = (_tokenizer(path, table, roles, say) for path, table in sides)
     return target, source
@@ -140,12 +140,15 @@ def _parsed(path: Path) -> Any:
     return model
 
 
-def _vocab(path: Path) -> dict[str, int]:
-    """Token → id, in the order of the ids."""
+def _vocab(path: Path, roles: Mapping[str, str]) -> dict[str, int]:
+    """Token → id, in the order of the ids; the special tokens are among them."""
     if not path.is_file():
         raise UserError(f"{path.parent} has no {path.name}, which gives its pieces their ids")
     vocab = files.read_json(path)
     ids = sorted(vocab.values(), key=str) if isinstance(vocab, dict) else []
     if not ids or not all(type(i) is int for i in ids) or sorted(ids) != list(range(len(ids))):
         raise UserError(f"{path} must give its tokens the ids 0, 1, 2 …")
+    for role, token in roles.items():
+        if token not in vocab:
+            raise UserError(f"{path} gives no id to {shown(token)}, which is its {role}_token")
     return dict(sorted(vocab.items(), key=lambda item: item[1]))

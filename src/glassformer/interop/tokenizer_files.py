@@ -1,19 +1,20 @@
 """Tokenizer files of transformers' folders: taken over, and written so that `AutoTokenizer` reads what we mean."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from glassformer import files
-from glassformer.errors import UserError
+from glassformer.config import TokenHead, TransformerConfig
+from glassformer.errors import UserError, shown
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
 from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import Seq2SeqConfig
 from glassformer.store.model_directory import StoredModel
-from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES
+from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, tables
+from glassformer.tokenization.frames import Frame, Frames
 from glassformer.tokenization.tokenizer import Tokenizer
 
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -21,7 +22,15 @@ TARGET = "target"
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """What a special token can be for; their files say `pad_token`."""
 ANY_CLASS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes of tokenizers without special tokens of their own."""
+"""Classes of tokenizers without special tokens of their own, which run `tokenizer.json` as it is."""
+
+
+OF_BERT = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+}
+"""What the settings call the options of a `BertNormalizer`."""
 
 
 def read_tokenizers(
@@ -50,9 +59,30 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str]) -> Tokenizer:
         said = roles(folder)
         tokenizer = Tokenizer.imported(text, said)
         left = {role: token for role, token in _unsaid(folder, usual).items() if token in tokenizer.vocab}
-        return Tokenizer.imported(text, said | left) if left else tokenizer
+        tokenizer = Tokenizer.imported(text, said | left) if left else tokenizer
     except UserError as error:
         raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
+    _require_agreement(folder, json.loads(text))
+    return tokenizer
+
+
+def _require_agreement(folder: HFFolder, description: dict[str, Any]) -> None:
+    """`UserError` where the settings split a text otherwise than the file: transformers follows them then."""
+    said = _said(folder)
+    if said.get("tokenizer_class") in ANY_CLASS:
+        return
+    for place, kind, options in (
+        ("normalizer", "BertNormalizer", OF_BERT),
+        ("pre_tokenizer", "ByteLevel", {"add_prefix_space": "add_prefix_space"}),
+    ):
+        parts = [part for part in tables(description.get(place)) if part.get("type") == kind]
+        for option, field in options.items():
+            value = said.get(option)
+            if value is not None and any(part.get(field) != value for part in parts):
+                raise UserError(
+                    f"{folder.path / TOKENIZER_CONFIG} says {option} {shown(str(value))} and {TOKENIZER} another: load "
+                    "it with transformers once and call save_pretrained, which makes them agree"
+                )
 
 
 def roles(folder: HFFolder) -> dict[str, str]:
@@ -95,21 +125,19 @@ def _why_not(folder: Path) -> str:
 
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:
     """Writes the tokenizer; that of a target with a vocabulary of its own goes into the subfolder `target`."""
-    seq2seq = stored.config.kind == "transformer" and isinstance(stored.run.objective, Seq2SeqConfig)
-    if stored.source_tokenizer is None:
-        write_tokenizer(stored.tokenizer, folder, stored.config, is_source=seq2seq)
-        return
-    write_tokenizer(stored.source_tokenizer, folder, stored.config, is_source=True)
-    (folder / TARGET).mkdir()
-    write_tokenizer(stored.tokenizer, folder / TARGET, stored.config, is_source=False)
+    config, first = stored.config, stored.source_tokenizer or stored.tokenizer
+    write_tokenizer(first, folder, config, config.source_max_len or config.max_len)
+    if stored.source_tokenizer is not None:
+        (folder / TARGET).mkdir()
+        write_tokenizer(stored.tokenizer, folder / TARGET, config, config.max_len)
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path, config: ModelConfig, *, is_source: bool) -> None:
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, config: ModelConfig, max_len: int) -> None:
     """Writes `tokenizer.json`, and what says the roles of its special tokens and what a model reads around a text."""
     description = json.loads(tokenizer.to_json())
     if description.get("post_processor") is None:
-        description["post_processor"] = _around(tokenizer, config, is_source)
-    if tokenizer.roles is None and tokenizer.flavour == "byte":
+        description["post_processor"] = _around(tokenizer, config)
+    if tokenizer.roles is None and tokenizer.flavour == "byte" and getattr(config, "encoder", None) is not None:
         for token in description["added_tokens"]:  # a byte-level token brings its own space: so does what fills a mask
             token["lstrip"] = token["lstrip"] or token["id"] == tokenizer.mask_id
     files.write_text(folder / TOKENIZER, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
@@ -122,34 +150,44 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, config: ModelConfig, *, 
     has_types = getattr(config, "n_token_types", 0) > 1
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        "model_max_length": config.max_len,
+        "model_max_length": max_len,
         "model_input_names": ["input_ids", *(["token_type_ids"] if has_types else []), "attention_mask"],
         "clean_up_tokenization_spaces": False,
     }
     files.write_json(folder / TOKENIZER_CONFIG, settings | special)
 
 
-def _around(tokenizer: Tokenizer, config: ModelConfig, is_source: bool) -> dict[str, Any] | None:
-    """A `TemplateProcessing` with the tokens that stand around a text of this model; None where there are none."""
-    if is_source:
-        before, behind = None, tokenizer.eos_id
-    elif getattr(config, "encoder", None) is not None and getattr(config, "decoder", None) is None:
-        before, behind = tokenizer.cls_id, tokenizer.sep_id
-    else:
+def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
+    """A `TemplateProcessing` of the frames in which this model reads texts; None where nothing stands around them."""
+    one, two = _frames(tokenizer.frames, config)
+    if not one.n_added + two.n_added:
         return None
 
-    def special(token_id: int | None, type_id: int) -> list[dict[str, Any]]:
-        token = None if token_id is None else {"id": tokenizer.id_to_token(token_id), "type_id": type_id}
-        return [] if token is None else [{"SpecialToken": token}]
+    def special(ids: Sequence[int], types: Sequence[int]) -> list[dict[str, Any]]:
+        pairs = zip(ids, types, strict=True)
+        return [{"SpecialToken": {"id": tokenizer.id_to_token(i), "type_id": kind}} for i, kind in pairs]
 
-    first, second = ([{"Sequence": {"id": name, "type_id": i}}] for i, name in enumerate("AB"))
-    single = [*special(before, 0), *first, *special(behind, 0)]
-    if len(single) == 1:
-        return None
-    used = [tokenizer.id_to_token(i) for i in (before, behind) if i is not None]
+    def before(frame: Frame) -> list[dict[str, Any]]:
+        return [*special(frame.before, [0] * len(frame.before)), {"Sequence": {"id": "A", "type_id": 0}}]
+
+    def behind(frame: Frame, kind: int) -> list[dict[str, Any]]:
+        return special(frame.behind, [kind] * len(frame.behind))
+
+    second = {"Sequence": {"id": "B", "type_id": two.second_type}}
+    pair = [*before(two), *special(two.between, two.between_types), second, *behind(two, two.second_type)]
+    used = {tokenizer.id_to_token(i): i for f in (one, two) for i in (*f.before, *f.between, *f.behind)}
     return {
         "type": "TemplateProcessing",
-        "single": single,
-        "pair": [*single, *second, *special(behind, 1)],
-        "special_tokens": {name: {"id": name, "ids": [tokenizer.vocab[name]], "tokens": [name]} for name in used},
+        "single": [*before(one), *behind(one, 0)],
+        "pair": pair,
+        "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in used.items()},
     }
+
+
+def _frames(frames: Frames, config: ModelConfig) -> tuple[Frame, Frame]:
+    """Those of one text and of two."""
+    if not isinstance(config, TransformerConfig) or (config.encoder is not None and config.decoder is not None):
+        return frames.source, frames.source  # a target has the same
+    if config.encoder is None and isinstance(config.head, TokenHead):
+        return frames.prompt, frames.prompt
+    return frames.text, frames.pair

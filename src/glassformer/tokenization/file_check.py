@@ -3,7 +3,7 @@
 The library builds whatever a file asks for: it counts up to the largest id, gives up (panics) on some damaged parts,
 and its expressions backtrack, so that one such as `(a+)+$` may take longer than anybody lives. No expression can be
 told to be harmless by looking at it, so only known ones are let through. Parts that could make a text grow without
-end, each doubling what the last one left, are bounded.
+end, each doubling what the last one left, are bounded. A part has a type of its place, or the library would guess one.
 """
 
 import base64
@@ -20,16 +20,28 @@ MAX_WORD_CHARACTERS = 256  # of WordPiece, whose time grows with their square; a
 MAX_MAPPED_BYTES = 64  # what a map of characters makes of one; the longest in use, of U+FDFA, has 33
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """What a special token can be for, in the order of our own."""
-_PARTS = ("normalizer", "pre_tokenizer", "post_processor", "decoder")
+MAX_AFFIX_CHARACTERS = 64  # what a model puts before or behind each piece that it looks up: `##`, `</w>`
+MAX_AROUND = 64  # tokens that stand around texts
 _MODELS = ("BPE", "WordLevel", "WordPiece", "Unigram")
 _KNOWN = {
-    *("Sequence", "Split", "Replace", "Strip"),
-    *("BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Lowercase", "StripAccents", "Prepend", "Precompiled"),
-    *("ByteLevel", "BertPreTokenizer", "Metaspace", "Whitespace", "WhitespaceSplit", "Digits", "Punctuation"),
-    *("TemplateProcessing", "BertProcessing", "RobertaProcessing"),
-    *("BPEDecoder", "WordPiece", "ByteFallback", "Fuse"),
+    "normalizer": (
+        *("Sequence", "Replace", "Strip", "BertNormalizer", "NFC", "NFD", "NFKC", "NFKD", "Nmt", "Lowercase"),
+        *("StripAccents", "Prepend", "Precompiled", "ByteLevel"),
+    ),
+    "pre_tokenizer": (
+        *("Sequence", "Split", "ByteLevel", "BertPreTokenizer", "Metaspace", "Whitespace", "WhitespaceSplit"),
+        *("Digits", "Punctuation"),
+    ),
+    "post_processor": ("Sequence", "ByteLevel", "TemplateProcessing", "BertProcessing", "RobertaProcessing"),
+    "decoder": (
+        *("Sequence", "Replace", "Strip", "ByteLevel", "Metaspace", "BPEDecoder", "WordPiece", "ByteFallback", "Fuse"),
+    ),
 }
-"""Types of parts: of all places, of normalizers, of pre-tokenizers, around texts, of decoders."""
+"""Types of parts, by their place."""
+_IN_SEQUENCE = ("normalizers", "pretokenizers", "processors", "decoders")
+_GROWING = ("ByteLevel", "Precompiled")
+"""What may make several characters of each, and so doubles a text as often as it is there."""
+_BEGIN = "it splits or changes text in a way that is not known here"
 
 
 def check_file(description: Any) -> None:
@@ -41,17 +53,23 @@ def check_file(description: Any) -> None:
         raise UserError(f"its model is {model['type']!s:.40}, and {', '.join(_MODELS)} are read here")
     if model.get("dropout"):
         raise UserError(f"its model sets dropout to {model['dropout']!r:.40}, which is not supported here")
-    parts = [part for place in _PARTS for part in tables(description.get(place)) if "type" in part]
+    parts = [(place, part) for place in _KNOWN for part in _parts(description.get(place))]
     if len(parts) > MAX_PARTS:
         raise UserError(f"it changes and splits text in {len(parts)} parts, more than {MAX_PARTS}")
-    for part in (inner for place in _PARTS for inner in tables(description.get(place))):
-        _check_part(part)
+    for place, part in parts:
+        _check_part(place, part)
+    before = [part["type"] for place, part in parts if place in ("normalizer", "pre_tokenizer")]
+    if twice := [kind for kind in _GROWING if before.count(kind) > 1]:
+        raise UserError(f"{_BEGIN}: it has {before.count(twice[0])} parts of type {twice[0]}, and one is allowed")
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
         raise ValueError("its added tokens are no list of tables")
     _check_ids(_vocabulary(model), [(token.get("content"), token.get("id")) for token in added])
     limit = model.get("max_input_chars_per_word", 0)
     if not _is_count(limit) or limit > MAX_WORD_CHARACTERS:
         raise UserError(f"its model looks at words of {limit!s:.40} characters, and {MAX_WORD_CHARACTERS} are allowed")
+    affixes = [model.get(name) or "" for name in ("continuing_subword_prefix", "end_of_word_suffix")]
+    if (longest := max(map(len, affixes))) > MAX_AFFIX_CHARACTERS:
+        raise UserError(f"its model puts {longest:,} characters at pieces, and {MAX_AFFIX_CHARACTERS} are allowed")
     frequencies = model.get("frequencies")
     if frequencies is not None and not (isinstance(frequencies, list) and all(map(_is_count, frequencies))):
         raise ValueError("its frequencies are no list of whole numbers")
@@ -65,19 +83,34 @@ def check_roles(roles: Any) -> None:
         raise UserError(f"its roles are no table of tokens by {', '.join(ROLES)}")
 
 
-def _check_part(part: dict[str, Any]) -> None:
-    begin = "it splits or changes text in a way that is not known here"
-    if "type" in part and part["type"] not in _KNOWN:
-        raise UserError(f"{begin}: it has a part of type {part['type']!s:.40}")
-    if "Regex" in part and part["Regex"] not in KNOWN_EXPRESSIONS:
-        raise UserError(f"{begin}: its expression {part['Regex']!r:.60} is none of the known ones, and some never end")
-    pattern, content = part.get("pattern"), part.get("content", "")
-    if part.get("type") == "Replace" and (len(content) > 1 or pattern == {"String": ""}):
-        raise UserError(f"{begin}: it puts {content!r:.40} for {pattern!s:.60}, and one character at most is allowed")
-    if part.get("type") == "Prepend" and len(part["prepend"]) > 1:
-        raise UserError(f"{begin}: it puts {part['prepend']!r:.40} before a text, and one character is allowed")
-    if part.get("type") == "Precompiled":
+def _check_part(place: str, part: dict[str, Any]) -> None:
+    kind = part.get("type")
+    if kind not in _KNOWN[place]:
+        raise UserError(f"{_BEGIN}: it has a part of type {kind!s:.40} as {place}")
+    for regex in (inner["Regex"] for inner in tables(part) if "Regex" in inner):
+        if regex not in KNOWN_EXPRESSIONS:
+            raise UserError(f"{_BEGIN}: its expression {regex!r:.60} is none of the known ones, and some never end")
+    if kind == "Replace" and (len(part["content"]) > 1 or part["pattern"] == {"String": ""}):
+        content, pattern = part["content"], part["pattern"]
+        raise UserError(f"{_BEGIN}: it puts {content!r:.40} for {pattern!s:.60}, and one character at most is allowed")
+    if kind == "Prepend" and len(part["prepend"]) > 1:
+        raise UserError(f"{_BEGIN}: it puts {part['prepend']!r:.40} before a text, and one character is allowed")
+    if kind == "Precompiled":
         _check_map(base64.b64decode(part["precompiled_charsmap"], validate=True))
+    if kind == "TemplateProcessing":
+        n_ids = sum(len(token["ids"]) for token in part["special_tokens"].values())
+        if max(len(part["single"]), len(part["pair"]), n_ids) > MAX_AROUND:
+            raise UserError(f"its post_processor puts more than {MAX_AROUND} tokens around a text")
+
+
+def _parts(part: Any) -> Iterator[dict[str, Any]]:
+    """A part of the file, and those that it is a sequence of."""
+    if part is None:
+        return
+    yield part
+    for name in _IN_SEQUENCE:
+        for inner in part.get(name, ()):
+            yield from _parts(inner)
 
 
 def _check_map(charsmap: bytes) -> None:

@@ -80,12 +80,11 @@ class Frames:
     def of_file(cls, rust: tokenizers.Tokenizer) -> "Frames":
         """Those that the post-processor of a `tokenizer.json` makes, found by giving it a text and a pair."""
         tokens = sorted(rust.get_vocab(with_added_tokens=False), key=lambda token: (len(token), token))
-        probes = (rust.encode(text, add_special_tokens=False) for text in ["a", "1", *tokens[:1000]])
-        probe = next((encoding for encoding in probes if encoding.ids), None)
-        if probe is None:
+        probes = ((text, len(rust.encode(text, add_special_tokens=False).ids)) for text in ["a", "1", *tokens[:1000]])
+        probe, n = next((probe for probe in probes if probe[1]), ("", 0))
+        if not n:
             raise UserError("it makes no token of any text")
-        one = _frame(rust.post_process(probe), 1, len(probe.ids))
-        two = _frame(rust.post_process(probe, probe), 2, len(probe.ids))
+        one, two = _frame(rust.encode(probe), 1, n), _frame(rust.encode(probe, probe), 2, n)
         n_ids = rust.get_vocab_size()
         if any(i >= n_ids for frame in (one, two) for i in (*frame.before, *frame.between, *frame.behind)):
             raise UserError("what its post_processor puts around a text is not in its vocabulary")

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from glassformer import api
 from glassformer.errors import UserError
-from glassformer.inference.decode import beginning
+from glassformer.inference.decode import beginning, start_id
 from glassformer.inference.score import MAX_TOKENS, ForcedScore, Ids, continuation_scores, fit, split_pair, windows
 from glassformer.run_config import GenerationConfig
 
@@ -40,8 +40,8 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
 
     `model_args`: `path` (the model directory), `step` (one of its checkpoints), `device` (auto, cpu, cuda, cuda:N,
     mps), `batch_size` (rows at a time; auto: as many as fit 2,048 positions, `max_batch_size` at most),
-    `prefix_token_id` (what is read before the first token of a text; the tokenizer's end token, which stood there in
-    training). Special tokens in a text are text, and none but the end is ever written.
+    `prefix_token_id` (what is read before the first token of a text; what the tokenizer puts there, or its end token,
+    which stood there in training). Special tokens in a text are text, and none but the end is ever written.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
             raise UserError(f"prefix_token_id is {prefix_token_id}: the vocabulary has the ids 0 to {vocab_size - 1}")
         self.batch_size = int(max_batch_size if self.is_auto else batch_size)
         self.max_len = self.model.network.config.max_len
-        self.start_id = self.model.tokenizer.eos_id if prefix_token_id is None else prefix_token_id
+        self.start_id = start_id(self.model.tokenizer) if prefix_token_id is None else prefix_token_id
         self._device = self.model.device
 
     @classmethod

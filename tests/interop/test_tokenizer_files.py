@@ -1,0 +1,139 @@
+"""Tokenizers that go out: `AutoTokenizer` reads a text as our model does, and so does ours when it comes back."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+from glassformer.config import SequenceHead, Stack, TransformerConfig  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.directory import HFFolder  # noqa: E402
+from glassformer.interop.tokenizer_files import read_tokenizers, write_tokenizers  # noqa: E402
+from glassformer.run_config import InfillingConfig, ObjectiveConfig, Seq2SeqConfig, SpansConfig  # noqa: E402
+from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402
+from glassformer.tokenization.pretokenize import FLAVOURS, Flavour  # noqa: E402
+from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer  # noqa: E402
+from interop.checkpoints import TEXT, model_directory  # noqa: E402
+from tokenization import families  # noqa: E402
+
+STACK = Stack(n_layers=1, n_heads=2, d_ff=8)
+DECODER = TransformerConfig(decoder=STACK, d_model=8, vocab_size=400, max_len=64)
+ENCODER = replace(DECODER, encoder=STACK, decoder=None)
+BOTH = replace(ENCODER, decoder=STACK, source_max_len=32)
+CLASSES = SequenceHead(n_labels=2)
+MODELS = {
+    "decoder": DECODER,
+    "decoder with classes": replace(DECODER, head=CLASSES),
+    "encoder": ENCODER,
+    "encoder with token types": replace(ENCODER, n_token_types=2),
+    "encoder with classes": replace(ENCODER, n_token_types=2, head=CLASSES),
+}
+CONTRARY = [
+    ("bert", "BertTokenizer", {"do_lower_case": False}),
+    ("bert", "BertTokenizer", {"strip_accents": False}),
+    ("bert", "BertTokenizer", {"tokenize_chinese_chars": False}),
+    ("roberta", "RobertaTokenizer", {"add_prefix_space": True}),
+]
+FEW = ("[UNK]", "[EOS]")
+LINES = ("to be, or not", "edler im  Gemüt?", " the question ", "", "1601", "zzz ☃ qq to", "to\n\nbe")
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredModel:
+    """Any model: its parts are replaced."""
+    return read_model(model_directory(DECODER, tmp_path_factory.mktemp("any") / "ours"))
+
+
+def learn(flavour: Flavour, special: tuple[str, ...], text: str = TEXT) -> Tokenizer:
+    n = {"byte": 300, "whole_words": 0}.get(flavour, 100)
+    return Tokenizer.train([text * 4], vocab_size=n, flavour=flavour, special_tokens=special, min_frequency=1)
+
+
+def gone_out(stored: StoredModel, folder: Path) -> Path:
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "gpt2"}))
+    write_tokenizers(stored, folder)
+    return folder
+
+
+@pytest.mark.parametrize("special", [SPECIAL_TOKENS, FEW], ids=["all", "few"])
+@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("name", MODELS)
+def test_texts_and_pairs(stored: StoredModel, tmp_path: Path, name: str, flavour: Flavour, special: tuple) -> None:
+    config, ours = MODELS[name], learn(flavour, special)
+    folder = gone_out(replace(stored, config=config, tokenizer=ours), tmp_path / "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    assert theirs.model_max_length == 64
+    back, none = read_tokenizers(HFFolder(folder, {}, {}), print)
+    assert none is None and back.vocab == ours.vocab
+    is_mask_wide = flavour == "byte" and config.encoder is not None and special != FEW
+    assert back.flavour == (None if is_mask_wide else flavour)
+    for line in LINES:
+        ids = ours.encode(line)
+        assert back.encode(line) == ids
+        if name == "decoder":
+            assert theirs(line)["input_ids"] == ours.frames.prompt.around(ids) == back.frames.prompt.around(ids)
+            continue
+        assert theirs(line)["input_ids"] == ours.frames.text.around(ids) == back.frames.text.around(ids)
+        for second in LINES[:3]:
+            two = ours.frames.pair.around_pair(ids, ours.encode(second))
+            found = theirs(line, second, return_token_type_ids=True)
+            assert (found["input_ids"], found["token_type_ids"]) == two
+            assert back.frames.pair.around_pair(ids, ours.encode(second)) == two
+            assert ("token_type_ids" in theirs(line, second)) == (config.n_token_types > 0)
+
+
+@pytest.mark.parametrize("n_tokenizers", [1, 2])
+@pytest.mark.parametrize("objective", [Seq2SeqConfig(), InfillingConfig(), SpansConfig()])
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_sources_and_targets(
+    stored: StoredModel, tmp_path: Path, flavour: Flavour, objective: ObjectiveConfig, n_tokenizers: int
+) -> None:
+    """Both end with the end token, whatever the model learned and however many vocabularies it has."""
+    target = learn(flavour, FEW)
+    source = learn(flavour, FEW, TEXT[::-1]) if n_tokenizers == 2 else None
+    run = replace(stored.run, objective=objective)
+    stored = replace(stored, config=BOTH, run=run, tokenizer=target, source_tokenizer=source)
+    folder = gone_out(stored, tmp_path / "hf")
+    theirs = transformers.AutoTokenizer.from_pretrained(folder)
+    of_target = transformers.AutoTokenizer.from_pretrained(folder / "target") if source else theirs
+    assert (theirs.model_max_length, of_target.model_max_length) == (32, 64 if source else 32)
+    target_back, source_back = read_tokenizers(HFFolder(folder, {}, {}), print)
+    source, source_back = source or target, source_back or target_back
+    for line in LINES:
+        ids = [*source.encode(line), source.eos_id]
+        assert theirs(line)["input_ids"] == ids == source_back.frames.source.around(source_back.encode(line))
+        ids = [*target.encode(line), target.eos_id]
+        assert of_target(text_target=line)["input_ids"] == ids
+        assert target_back.frames.target.around(target_back.encode(line)) == ids
+
+
+@pytest.mark.parametrize(("name", "kind", "settings"), CONTRARY)
+def test_settings_that_change_the_file_are_refused(
+    tmp_path: Path, name: str, kind: str, settings: dict[str, Any]
+) -> None:
+    """Their classes follow the settings, and would give other ids than the file; what they save agrees."""
+    rust, roles = families.families([TEXT] * 9)[name]
+    rust.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
+    said = settings | {f"{role}_token": token for role, token in roles.items()}
+    folder, line = HFFolder(tmp_path, {}, {}), "To be, or nöt 日本"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    ours, _ = read_tokenizers(folder, print)  # this class does not follow them
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    as_the_file_says = theirs(line)["input_ids"]
+    assert ours.frames.text.around(ours.encode(line)) == as_the_file_says
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"tokenizer_class": kind}))
+    with pytest.raises(UserError, match=f"says {next(iter(settings))} .* another"):
+        read_tokenizers(folder, print)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(line)["input_ids"] != as_the_file_says
+    theirs.save_pretrained(tmp_path / "saved")
+    (tmp_path / "saved" / "config.json").write_text(json.dumps({"model_type": name}))
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "saved")
+    ours, _ = read_tokenizers(HFFolder(tmp_path / "saved", {}, {}), print)
+    assert ours.frames.text.around(ours.encode(line)) == theirs(line)["input_ids"]
