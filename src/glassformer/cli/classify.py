@@ -19,7 +19,7 @@ def main(argv: list[str]) -> int:
 
 
 def classify(
-    models: tyro.conf.Positional[tuple[str, ...]],
+    models: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR… [TEXT]")]],
     second: str | None = None,
     input: str | None = None,
     n: int = 1,
@@ -30,8 +30,7 @@ def classify(
     """The class of every text and its probability, or the number: one line a text, "label TAB probability TAB text".
 
     Args:
-        models: Model directories, and behind them the text: a last word that is no folder. Several models average
-            their probabilities, or their numbers.
+        models: Model directories, which vote by their mean, and the text: the last argument if it is no folder.
         second: The second text of a pair; in a file the two stand on a line with a tab between them.
         input: A file with a text a line, or - for standard input, which is read where no text is given.
         n: Print so many classes of each text, the most probable first.

@@ -38,9 +38,8 @@ def evaluate(
     eval), word and phoneme error rates for pronunciations, accuracy, F1 and calibration for labels, accuracy for masks.
 
     Args:
-        directories: Model directories; several average their probabilities, of targets or of labels, or their numbers.
-        data_path: A text, one file of pairs, or labelled texts, as a whole; by default the validation data
-            of the run, or of the first.
+        directories: Model directories; several vote by their mean, on targets or on labels.
+        data_path: A text, pairs in one file, or labelled texts, whole; by default the (first) run's validation data.
         data_source: The source side of pairs: a text file, one sentence a line.
         data_target: The target side: line i is the target of line i.
         beam: Hypotheses of a source that live at once; 1 is greedy; by default as the model says.

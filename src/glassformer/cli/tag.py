@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
 
 
 def tag(
-    models: tyro.conf.Positional[tuple[str, ...]],
+    models: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR… [TEXT]")]],
     input: str | None = None,
     checkpoint: int | None = None,
     device: str = "auto",
@@ -25,8 +25,7 @@ def tag(
     """The tag of every word and its probability: "word TAB tag TAB probability", and an empty line behind each text.
 
     Args:
-        models: Model directories, and behind them words with spaces between them: a last argument that is no folder.
-            Several models average their probabilities.
+        models: Model directories, which vote by their mean, and words: the last argument if it is no folder.
         input: A file with a text a line, or - for standard input, which is read where no text is given.
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
