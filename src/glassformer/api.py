@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from pathlib import Path
 
 from glassformer import files
 from glassformer.errors import UserError
 from glassformer.model import Model
 from glassformer.models.transforms import merge_lora
-from glassformer.run_config import Run
+from glassformer.run_config import LabelData, Run
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import model_files, read_model, weights_of, write_model_files
@@ -43,16 +44,38 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -
 
 
 def ensemble(models: Sequence[Model]) -> Model:
-    """Several models of the same tokenizers as one that translates with the mean of their probabilities."""
+    """Several models as one, which translates, classifies or tags with the mean of their probabilities.
+
+    Of numbers it says the mean. It is the first model in all but the networks: its settings, and its own data. Raises
+    `UserError` where members learned different things, have other labels or other tokenizers, and for models that go
+    on with a text or fill masks.
+    """
+    if not models:
+        raise UserError("name at least one model directory")
     first = models[0]
     for number, other in enumerate(models[1:], 2):
-        for name in ("tokenizer", "source_tokenizer"):
-            if getattr(other, name).fingerprint != getattr(first, name).fingerprint:
-                raise UserError(
-                    f"model 1 ({first.run.name}) and model {number} ({other.run.name}) differ in their "
-                    f"{name.replace('_', ' ')}: they cannot vote together"
-                )
+        if not (first.is_seq2seq or isinstance(first.run.data, LabelData)):
+            raise UserError(f"models vote on targets of sources and on labels; {first.name} learned to {first.learned}")
+        difference = _difference(first, other)
+        if difference is not None:
+            raise UserError(
+                f"model 1 ({first.name}) and model {number} ({other.name}) cannot vote together: {difference}"
+            )
     return replace(first, others=tuple(model.network for model in models[1:]))
+
+
+def _difference(one: Model, other: Model) -> str | None:
+    """What keeps two models from voting together, in words."""
+    if one.learned != other.learned:
+        return f"one learned to {one.learned}, the other to {other.learned}"
+    for place, names in enumerate(zip_longest(one.labels, other.labels), 1):
+        if names[0] != names[1]:
+            shown = ["missing" if name is None else repr(name) for name in names]
+            return f"label {place} is {shown[0]} of one and {shown[1]} of the other"
+    for name in ("tokenizer", "source_tokenizer"):
+        if getattr(one, name).fingerprint != getattr(other, name).fingerprint:
+            return f"they differ in their {name.replace('_', ' ')}"
+    return None
 
 
 def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> int:

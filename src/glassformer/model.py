@@ -7,20 +7,19 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, overload
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from glassformer.data.label_rows import encode_tagged, encode_texts
+from glassformer.data.label_rows import encode_texts
 from glassformer.data.pair_files import Pair
 from glassformer.errors import UserError
 from glassformer.evaluation.label_scores import label_scores
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
-from glassformer.inference.classify import predict
-from glassformer.inference.decode import StopWatch, beginning, check_prompts, generate, never_written
-from glassformer.inference.embed import embed
+from glassformer.inference.classify import classify_texts, tag_words, text_rows
+from glassformer.inference.decode import beginning, check_prompts, stream_texts
+from glassformer.inference.embed import Vectors, embed
+from glassformer.inference.ensemble import Vote
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
 from glassformer.inference.score import Score, text_scores
 from glassformer.inference.translator import Translation, Translator
@@ -39,6 +38,7 @@ from glassformer.run_config import (
     NothingConfig,
     PairData,
     Run,
+    Seq2SeqConfig,
     SpansConfig,
     TaggingConfig,
 )
@@ -70,11 +70,21 @@ class Model:
     labels: tuple[str, ...] = ()
     """Names of classes or tags, by number."""
     others: tuple[Network, ...] = ()
-    """Further members of an ensemble (`ensemble`), which translation averages."""
+    """Further members of an ensemble (`ensemble`), which vote on targets and on labels."""
     folder: Path | None = None
     """Where it was loaded from."""
     data_digest: str | None = None
     """Of the data that it was trained on; None where no state of training stands beside the model."""
+
+    @property
+    def members(self) -> list[Network]:
+        """All networks of an ensemble; else the one."""
+        return [self.network, *self.others]
+
+    @property
+    def vote(self) -> Network | Vote:
+        """What says labels of whole rows, and is measured: the network, or the members as one."""
+        return Vote(self.members, of_numbers=self.says_numbers) if self.others else self.network
 
     @property
     def is_seq2seq(self) -> bool:
@@ -108,6 +118,14 @@ class Model:
         """Whether its labels are numbers."""
         return isinstance(self.run.data, LabelData) and self.run.data.outputs == "numbers"
 
+    @property
+    def learned(self) -> str:
+        """What it learned to do, in words: models that learned something else cannot vote with it."""
+        if isinstance(self.run.objective, ClassificationConfig):
+            texts = "two texts" if self.reads_pairs else "a text"
+            return f"say a {'number' if self.says_numbers else 'label'} for {texts}"
+        return _LEARNED[self.run.objective.kind][0]
+
     @overload
     def generate(self, prompt: str, *, slide: bool = False, **settings: Any) -> str: ...
     @overload
@@ -132,34 +150,7 @@ class Model:
             raise self._is_for_other("generate")
         config = replace(self.generation, **settings)
         ids = [self.prompt_ids(prompt) for prompt in prompts]
-        streams = [self.tokenizer.stream() for _ in prompts]
-        watches = [StopWatch(config.stop) for _ in prompts]
-        pieces = [""] * len(prompts)
-        ends = (self.network.config.eos_id, self.tokenizer.eos_id)  # the model's own, where it has one
-        end_ids = [end for end in ends if end is not None][:1]
-
-        def is_finished(row: int, token: int) -> bool:
-            pieces[row] = "" if token in end_ids else watches[row].push(streams[row].push(token))
-            return watches[row].stopped
-
-        steps = generate(
-            self.network,
-            ids,
-            config,
-            max_len=self.network.config.max_len,
-            end_ids=end_ids,
-            never=[i for i in never_written(self.tokenizer, self.network.config.vocab_size) if i not in end_ids],
-            slide=slide,
-            device=self.device,
-            is_finished=is_finished,
-        )
-        for _ in steps:
-            yield list(pieces)
-            pieces[:] = [""] * len(prompts)
-        yield [
-            "" if watch.stopped else watch.push(stream.flush()) + watch.flush()
-            for watch, stream in zip(watches, streams, strict=True)
-        ]
+        yield from stream_texts(self.network, self.tokenizer, ids, config, slide=slide, device=self.device)
 
     def check_prompts(self, prompts: Sequence[str], *, slide: bool = False) -> None:
         """`UserError` when one of them cannot be gone on from, before any of them is."""
@@ -221,7 +212,7 @@ class Model:
     def translator(self) -> Translator:
         """What translates with this model; `UserError` when it has no source."""
         self.require_source()
-        return Translator([self.network, *self.others], self.tokenizer, self.source_tokenizer, self.device)
+        return Translator(self.members, self.tokenizer, self.source_tokenizer, self.device)
 
     def require_source(self) -> None:
         """`UserError` for a model that makes no target from a source."""
@@ -258,9 +249,10 @@ class Model:
         measure = self.measurer(say).measure(path, source, target)
         autocast = torch.bfloat16 if self.run.train.precision == "bf16" else None
         report = (lambda done: progress(done, measure.n_targets)) if progress else None
-        with evaluation_mode(self.network):
+        network = self.vote
+        with evaluation_mode(network):
             return evaluate_loss(
-                self.network, measure.objective, measure.batches(), self.device, measure.n_bytes, autocast, report
+                network, measure.objective, measure.batches(), self.device, measure.n_bytes, autocast, report
             )
 
     def scores(
@@ -286,7 +278,7 @@ class Model:
                 translation_scores(self.translator, measure.pairs, self.run.data, self._beam(settings), progress)
             )
         if isinstance(self.run.data, LabelData):
-            return label_scores(self.network, measure.examples, self.labels, self.run.data, self.device)
+            return label_scores(self.vote, measure.examples, self.labels, self.run.data, self.device)
         assert isinstance(measure.objective, MaskedObjective)
         n_masked = int(measure.n_targets * measure.objective.share * MASKED)
         report = (lambda done: progress(done, n_masked)) if progress else None
@@ -322,7 +314,7 @@ class Model:
             raise self._is_for_other("evaluate")
         separate = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
         tokenizers = Tokenizers(self.tokenizer, separate)
-        return Measurer(self.run, self.network.config, tokenizers, self.labels, self.data_digest, say)
+        return Measurer(self.run, self.vote.config, tokenizers, self.labels, self.data_digest, say)
 
     def fill(self, text: str, n: int = 5, **settings: Any) -> Filling:
         """What stands behind the `[MASK]`s of a text: candidates of an encoder, or a text that a denoiser writes.
@@ -332,7 +324,8 @@ class Model:
         objective = self.run.objective
         if isinstance(objective, MaskedConfig):
             return fill_masks(self.network, self.tokenizer, text, n, self.device)
-        if isinstance(objective, InfillingConfig):
+        was_denoiser = isinstance(objective, Seq2SeqConfig) and self.tokenizer.roles is not None  # BART, taken over
+        if isinstance(objective, InfillingConfig) or (was_denoiser and self.tokenizer.mask_id is not None):
             return fill_by_writing(self.network, self.tokenizer, text, self._beam(settings), self.device)
         if isinstance(objective, SpansConfig):
             known = sentinel_ids(self.tokenizer)
@@ -347,36 +340,19 @@ class Model:
         for row in rows:
             if (len(row) > 1) != self.reads_pairs:
                 raise UserError(f"{self.name} reads {'two texts' if self.reads_pairs else 'one text'} at a time")
-        examples, n_cut = encode_texts(self.tokenizer, rows, self.network.config.max_len)
-        if n_cut:
-            say(f"{n_cut:,} of {len(rows):,} texts are longer than {self.network.config.max_len:,} tokens and are cut")
-        logits = predict(self.network, examples, self.device)
-        if self.says_numbers:
-            return [{"number": float(x[0])} for x in logits]
-        return [dict(zip(self.labels, x.softmax(dim=0).tolist(), strict=True)) for x in logits]
+        return classify_texts(self.vote, self.tokenizer, rows, self.labels, self.device, say)
 
     def tag(self, sentences: Sequence[Sequence[str]], say: Say = _warn) -> list[list[tuple[str, float]]]:
         """The most probable tag of every word, and its probability; words behind the model's length have none."""
         if not isinstance(self.run.objective, TaggingConfig):
             raise self._is_for_other("tag")
-        examples, n_cut = encode_tagged(self.tokenizer, sentences, self.network.config.max_len)
-        if n_cut:
-            longest = self.network.config.max_len
-            say(f"{n_cut:,} sentences are longer than {longest:,} tokens, and the words behind that have no tag")
-        found = []
-        for logits in predict(self.network, examples, self.device):
-            best = logits.softmax(dim=1).max(dim=1)
-            pairs = zip(best.values.tolist(), best.indices.tolist(), strict=True)
-            found.append([(self.labels[i], p) for p, i in pairs])
-        return found
+        return tag_words(self.vote, self.tokenizer, sentences, self.labels, self.device, say)
 
-    def embed(self, texts: Sequence[str], say: Say = _warn) -> npt.NDArray[np.float32]:
+    def embed(self, texts: Sequence[str], say: Say = _warn) -> Vectors:
         """(N, D) the mean of the last hidden states of each text: a vector of what it is about."""
         if self.is_seq2seq:
             raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
-        examples, n_cut = encode_texts(self.tokenizer, [(text,) for text in texts], self.network.config.max_len)
-        if n_cut:
-            say(f"{n_cut:,} of {len(texts):,} texts are longer than {self.network.config.max_len:,} tokens and are cut")
+        examples = text_rows(self.tokenizer, [(text,) for text in texts], self.network.config.max_len, say)
         return embed(self.network, examples, self.device)
 
     def text_ids(self, text: str) -> list[int]:
@@ -386,8 +362,8 @@ class Model:
 
     def _is_for_other(self, verb: str) -> UserError:
         """What is said to someone who uses the model for what it has not learned."""
-        does, right = _LEARNED[self.run.objective.kind]
-        return UserError(f"{self.name} learned to {does}: use it with {right}, not {verb}")
+        right = _LEARNED[self.run.objective.kind][1]
+        return UserError(f"{self.name} learned to {self.learned}: use it with {right}, not {verb}")
 
 
 _LEARNED = {

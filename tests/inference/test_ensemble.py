@@ -12,7 +12,7 @@ from glassformer.errors import UserError
 from glassformer.inference.beam import beam_search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.decode import generate
-from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.ensemble import Ensemble, Vote
 from glassformer.inference.score import forced_scores
 from glassformer.run_config import BeamConfig, GenerationConfig
 
@@ -85,9 +85,16 @@ def test_a_state_selects_and_crops_all_members() -> None:
     assert state.lengths.tolist() == [5, 5]
 
 
+def test_a_vote_is_the_mean_of_whole_forwards() -> None:
+    models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(JOINT)]
+    ids = random_ids(19, 3, 5)
+    with torch.inference_mode():
+        torch.testing.assert_close(Vote(models)(token_ids=ids, source_ids=SOURCE_IDS), mean_of(models)(ids, SOURCE_IDS))
+
+
 def test_other_vocabularies_are_refused() -> None:
     paper = random_model(SEQ2SEQ["paper"])
     with pytest.raises(UserError, match=r"target vocabularies of 19 and 7 tokens.*same tokenizers"):
         Ensemble([paper, random_model(replace(SEQ2SEQ["paper"], vocab_size=7))])
     with pytest.raises(UserError, match="source vocabularies of 19 and 13 tokens"):
-        Ensemble([paper, random_model(SEQ2SEQ["two_vocabularies"])])
+        Vote([paper, random_model(SEQ2SEQ["two_vocabularies"])])

@@ -1,14 +1,13 @@
-"""glassformer classify DIR "A text" """
+"""glassformer classify DIR… "A text" """
 
 import json
-from pathlib import Path
 from typing import Annotated
 
 import tyro
 
-from glassformer import api
 from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
+from glassformer.cli.members import directories_and_text, load_ensemble
 from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError
@@ -20,8 +19,7 @@ def main(argv: list[str]) -> int:
 
 
 def classify(
-    directory: tyro.conf.Positional[Path],
-    text: tyro.conf.Positional[str | None] = None,
+    models: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR… [TEXT]")]],
     second: str | None = None,
     input: str | None = None,
     n: int = 1,
@@ -32,8 +30,7 @@ def classify(
     """The class of every text and its probability, or the number: one line a text, "label TAB probability TAB text".
 
     Args:
-        directory: The model directory.
-        text: A text.
+        models: Model directories, which vote by their mean, and the text: the last argument if it is no folder.
         second: The second text of a pair; in a file the two stand on a line with a tab between them.
         input: A file with a text a line, or - for standard input, which is read where no text is given.
         n: Print so many classes of each text, the most probable first.
@@ -43,10 +40,11 @@ def classify(
     """
     if n < 1:
         raise UserError(f"--n is {n} and must be at least 1")
+    directories, text = directories_and_text(models)
     given = given_texts(text, input)
     if second is not None and given.source is not None:
         raise UserError("--second goes with a text on the command line; in a file a tab stands between the two")
-    model = api.load(directory, step=checkpoint, device=device)
+    model = load_ensemble(directories, checkpoint, device)
     rows = []
     for place, one in enumerate(given.texts):
         with given.at(place):

@@ -1,4 +1,4 @@
-"""glassformer evaluate DIR"""
+"""glassformer evaluate DIR…"""
 
 import json
 import sys
@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import tyro
 
-from glassformer import api
 from glassformer.cli.arguments import parse
+from glassformer.cli.members import load_ensemble
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.pairs import require_scores
@@ -20,7 +20,7 @@ def main(argv: list[str]) -> int:
 
 
 def evaluate(
-    directory: tyro.conf.Positional[Path],
+    directories: tyro.conf.Positional[tuple[Path, ...]],
     data_path: Annotated[str | None, tyro.conf.arg(name="data.path")] = None,
     data_source: Annotated[str | None, tyro.conf.arg(name="data.source")] = None,
     data_target: Annotated[str | None, tyro.conf.arg(name="data.target")] = None,
@@ -38,8 +38,8 @@ def evaluate(
     eval), word and phoneme error rates for pronunciations, accuracy, F1 and calibration for labels, accuracy for masks.
 
     Args:
-        directory: The model directory.
-        data_path: A text, one file of pairs, or labelled texts, as a whole; by default the run's own validation data.
+        directories: Model directories; several vote by their mean, on targets or on labels.
+        data_path: A text, pairs in one file, or labelled texts, whole; by default the (first) run's validation data.
         data_source: The source side of pairs: a text file, one sentence a line.
         data_target: The target side: line i is the target of line i.
         beam: Hypotheses of a source that live at once; 1 is greedy; by default as the model says.
@@ -50,7 +50,7 @@ def evaluate(
         device: auto, cpu, cuda, cuda:N or mps.
         json_: Print one JSON object.
     """
-    model = api.load(directory, step=checkpoint, device=device)
+    model = load_ensemble(directories, checkpoint, device)
     places: dict[str, Any] = {"path": data_path, "source": data_source, "target": data_target}
     if isinstance(model.run.data, PairData) and not loss_only:
         _require_scores(model.run.data)

@@ -7,9 +7,10 @@ from typing import Annotated
 
 import tyro
 
-from glassformer import api, files
+from glassformer import files
 from glassformer.cli.arguments import parse
-from glassformer.cli.translate import cell, load_ensemble
+from glassformer.cli.members import load_ensemble
+from glassformer.cli.translate import cell
 from glassformer.data.pair_files import aligned_lines
 from glassformer.data.records import lines
 from glassformer.errors import UserError
@@ -43,12 +44,7 @@ def score(
     """
     if target is None:
         raise UserError("the target side is missing: give --target FILE")
-    many = len(directories) != 1
-    model = (
-        load_ensemble(directories, checkpoint, device)
-        if many
-        else api.load(directories[0], step=checkpoint, device=device)
-    )
+    model = load_ensemble(directories, checkpoint, device)
     if source is None and model.is_seq2seq:
         raise UserError("the source side is missing: give --source FILE")
     if source is None:

@@ -1,14 +1,14 @@
 """glassformer translate DIR…"""
 
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from glassformer import api, files
+from glassformer import files
 from glassformer.cli.arguments import parse, read_stdin
+from glassformer.cli.members import load_ensemble
 from glassformer.cli.progress import TerminalReporter, err
 from glassformer.data.records import lines
 from glassformer.errors import UserError
@@ -55,6 +55,7 @@ def translate(
     if output is not None:
         files.require_file_place(output)
     model = load_ensemble(directories, checkpoint, device)
+    model.require_source()
     if interactive:
         return _interactive(model, settings)
     with TerminalReporter() as reporter, reporter.phase("translating") as progress:
@@ -65,16 +66,6 @@ def translate(
     else:
         files.write_text(output, text)
     return 0
-
-
-def load_ensemble(directories: Sequence[Path], checkpoint: int | None, device: str) -> Model:
-    """The one model that is named, or an ensemble of several."""
-    if not directories:
-        raise UserError("name at least one model directory")
-    models = [api.load(directory, step=checkpoint, device=device) for directory in directories]
-    for model in models:
-        model.require_source()
-    return api.ensemble(models)
 
 
 def _lines(input: str | None) -> list[str]:

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from glassformer.data.batching import Example
 from glassformer.evaluation.labels import classification_report, is_bio, pearson, rmse, span_f1, spearman
 from glassformer.inference.classify import predict
-from glassformer.models.build import Network
 from glassformer.run_config import LabelData
 
 LABEL_SCORES: dict[str, dict[str, bool]] = {
@@ -21,7 +21,7 @@ LABEL_SCORES: dict[str, dict[str, bool]] = {
 
 
 def label_scores(
-    network: Network, rows: Sequence[Example], names: Sequence[str], data: LabelData, device: torch.device | str
+    network: nn.Module, rows: Sequence[Example], names: Sequence[str], data: LabelData, device: torch.device | str
 ) -> dict[str, Any]:
     """Accuracy, F1 and their like; of classes the whole report too, under `report`."""
     logits = predict(network, rows, device)

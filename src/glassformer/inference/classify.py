@@ -1,21 +1,68 @@
-"""What a model of labels says of rows."""
+"""What a model of labels says of texts, of words, and of rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.data.batching import Example, pad
 from glassformer.data.budget import evaluation_places, example_rows
+from glassformer.data.label_rows import encode_tagged, encode_texts
+from glassformer.inference.ensemble import Vote
 from glassformer.models.build import Network
+from glassformer.tokenization.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192
 Inputs = dict[str, Tensor]
+Say = Callable[[str], None]
+
+
+def classify_texts(
+    network: Network | Vote,
+    tokenizer: Tokenizer,
+    texts: Sequence[Sequence[str]],
+    names: Sequence[str],
+    device: torch.device | str,
+    say: Say,
+) -> list[dict[str, float]]:
+    """The probability of each of the named classes for texts or pairs, or, without names, the number under `number`."""
+    logits = predict(network, text_rows(tokenizer, texts, network.config.max_len, say), device)
+    if not names:
+        return [{"number": float(x[0])} for x in logits]
+    return [dict(zip(names, x.softmax(dim=0).tolist(), strict=True)) for x in logits]
+
+
+def text_rows(tokenizer: Tokenizer, texts: Sequence[Sequence[str]], max_len: int, say: Say) -> list[Example]:
+    """Texts or pairs in their frames; `say` is told how many are cut, having more than `max_len` tokens."""
+    rows, n_cut = encode_texts(tokenizer, texts, max_len)
+    if n_cut:
+        say(f"{n_cut:,} of {len(texts):,} texts are longer than {max_len:,} tokens and are cut")
+    return rows
+
+
+def tag_words(
+    network: Network | Vote,
+    tokenizer: Tokenizer,
+    sentences: Sequence[Sequence[str]],
+    names: Sequence[str],
+    device: torch.device | str,
+    say: Say,
+) -> list[list[tuple[str, float]]]:
+    """The most probable tag of every word, and its probability; words behind the network's length have none."""
+    max_len = network.config.max_len
+    examples, n_cut = encode_tagged(tokenizer, sentences, max_len)
+    if n_cut:
+        say(f"{n_cut:,} sentences are longer than {max_len:,} tokens, and the words behind that have no tag")
+    found = []
+    for logits in predict(network, examples, device):
+        best = logits.softmax(dim=1).max(dim=1)
+        found.append([(names[i], p) for p, i in zip(best.values.tolist(), best.indices.tolist(), strict=True)])
+    return found
 
 
 @torch.inference_mode()
-def predict(network: Network, rows: Sequence[Example], device: torch.device | str = "cpu") -> list[Tensor]:
+def predict(network: nn.Module, rows: Sequence[Example], device: torch.device | str = "cpu") -> list[Tensor]:
     """The logits of each row in fp32, on the CPU: (n_labels,) of a text, (words, n_labels) where words are tagged."""
     found: list[Tensor] = [torch.empty(0)] * len(rows)
     was_training = network.training

@@ -10,6 +10,7 @@ from torch import Tensor
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
+from glassformer.models.build import Network
 from glassformer.run_config import GenerationConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -165,6 +166,49 @@ def _next_ids(
     if config.temperature > 0:
         uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64)
     return choose(shaped.cpu(), uniform).tolist()  # in double precision, which not every device has
+
+
+def stream_texts(
+    network: Network,
+    tokenizer: Tokenizer,
+    prompts: Sequence[Sequence[int]],
+    config: GenerationConfig,
+    *,
+    slide: bool,
+    device: torch.device | str,
+) -> Iterator[list[str]]:
+    """Goes on with prompts of ids: yields the new text of every row, step by step, and last what was held back.
+
+    A character that is not whole, and what may become a stop text, wait for the tokens that decide.
+    """
+    streams = [tokenizer.stream() for _ in prompts]
+    watches = [StopWatch(config.stop) for _ in prompts]
+    pieces = [""] * len(prompts)
+    ends = (network.config.eos_id, tokenizer.eos_id)  # the model's own, where it has one
+    end_ids = [end for end in ends if end is not None][:1]
+
+    def is_finished(row: int, token: int) -> bool:
+        pieces[row] = "" if token in end_ids else watches[row].push(streams[row].push(token))
+        return watches[row].stopped
+
+    steps = generate(
+        network,
+        prompts,
+        config,
+        max_len=network.config.max_len,
+        end_ids=end_ids,
+        never=[i for i in never_written(tokenizer, network.config.vocab_size) if i not in end_ids],
+        slide=slide,
+        device=device,
+        is_finished=is_finished,
+    )
+    for _ in steps:
+        yield list(pieces)
+        pieces[:] = [""] * len(prompts)
+    yield [
+        "" if watch.stopped else watch.push(stream.flush()) + watch.flush()
+        for watch, stream in zip(watches, streams, strict=True)
+    ]
 
 
 class StopWatch:

@@ -1,17 +1,18 @@
-"""Several models as one: the mean of what they expect next."""
+"""Several models as one: the mean of what they expect next, and of what they say of a whole."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.errors import UserError
 from glassformer.inference.beam import log_softmax
 from glassformer.inference.decodable import Branching
 from glassformer.models.build import Network
+from glassformer.recurrent_config import ModelConfig
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,7 @@ class Ensemble:
     """
 
     def __init__(self, models: Sequence[Network]) -> None:
-        for name, sizes in (
-            ("target", [model.config.vocab_size for model in models]),
-            ("source", [model.config.source_vocab_size or model.config.vocab_size for model in models]),
-        ):
-            if len(set(sizes)) > 1:
-                raise UserError(
-                    f"the models have {name} vocabularies of {' and '.join(map(str, sizes))} tokens: an ensemble "
-                    "needs models that were trained with the same tokenizers"
-                )
+        _require_one_vocabulary(models)
         self.models = models
 
     def start(
@@ -67,6 +60,56 @@ class Ensemble:
     ) -> tuple[Tensor, EnsembleState]:
         """(B, T) more tokens → the log of the mean probability, (B, T, V): logits that are normalised already."""
         steps = [m.step(token_ids, s, attention_mask) for m, s in zip(self.models, state.members, strict=True)]
-        log_probs = torch.stack([log_softmax(logits) for logits, _ in steps])
-        mean = log_probs.logsumexp(dim=0) - math.log(len(steps))
-        return mean, EnsembleState([member for _, member in steps])
+        return mean_log_probs([logits for logits, _ in steps]), EnsembleState([member for _, member in steps])
+
+
+class Vote(nn.Module):
+    """The same of whole rows, with one forward of every member: the arithmetic mean of their probabilities.
+
+    Of numbers it is the mean of the numbers. What reads logits reads a vote's: they are normalised already.
+    """
+
+    def __init__(self, models: Sequence[Network], *, of_numbers: bool = False) -> None:
+        """Raises `UserError` when the members' vocabularies differ in size."""
+        super().__init__()
+        _require_one_vocabulary(models)
+        self.config = common_limits(models)
+        self.members = nn.ModuleList(models)
+        self.of_numbers = of_numbers
+
+    def forward(self, **inputs: Tensor) -> Tensor:
+        """What the members read → the log of their mean probability (…, V), or the mean of their numbers."""
+        outputs = [member(**inputs) for member in self.members]
+        return torch.stack(outputs).mean(dim=0) if self.of_numbers else mean_log_probs(outputs)
+
+
+def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
+    """log (Σ softmax(logitsᵢ) / n) of the logits (…, V) of n members, in single precision at the least.
+
+    >>> sure, unsure = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.9, 0.1]).log()
+    >>> mean_log_probs([sure, unsure]).exp()
+    tensor([0.7000, 0.3000])
+    """
+    return torch.stack([log_softmax(x) for x in logits]).logsumexp(dim=0) - math.log(len(logits))
+
+
+def common_limits(models: Sequence[Network]) -> ModelConfig:
+    """The configuration of the first, with the longest rows that every one of them reads and writes."""
+    configs = [model.config for model in models]
+    return replace(
+        configs[0],
+        max_len=min(config.max_len for config in configs),
+        source_max_len=min(config.source_max_len or config.max_len for config in configs),
+    )
+
+
+def _require_one_vocabulary(models: Sequence[Network]) -> None:
+    for name, sizes in (
+        ("target", [model.config.vocab_size for model in models]),
+        ("source", [model.config.source_vocab_size or model.config.vocab_size for model in models]),
+    ):
+        if len(set(sizes)) > 1:
+            raise UserError(
+                f"the models have {name} vocabularies of {' and '.join(map(str, sizes))} tokens: an ensemble "
+                "needs models that were trained with the same tokenizers"
+            )

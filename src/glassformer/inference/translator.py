@@ -9,7 +9,7 @@ from glassformer.errors import UserError
 from glassformer.inference.beam import Hypothesis
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import never_written
-from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.ensemble import Ensemble, common_limits
 from glassformer.inference.score import Score, forced_scores
 from glassformer.inference.translate import decode_sorted
 from glassformer.models.build import Network
@@ -35,8 +35,7 @@ class Translator:
         source_tokenizer: Tokenizer,
         device: torch.device | str = "cpu",
     ) -> None:
-        configs = [network.config for network in networks]
-        config = configs[0]
+        config = common_limits(networks)
         if config.decoder_start_id is None or config.eos_id is None:
             raise UserError("the model's configuration names no decoder_start_id or no eos_id")
         self.networks, self.tokenizer, self.source_tokenizer, self.device = (
@@ -47,8 +46,7 @@ class Translator:
         )
         self.start_id, self.end_id = config.decoder_start_id, config.eos_id
         self.vocab_size = config.vocab_size
-        self.max_len = min(c.max_len for c in configs)
-        self.source_max_len = min(c.source_max_len or c.max_len for c in configs)
+        self.max_len, self.source_max_len = config.max_len, config.source_max_len
 
     @property
     def model(self) -> Decodable:

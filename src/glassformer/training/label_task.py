@@ -112,7 +112,7 @@ class PreparedLabels:
         self.run, self.tokenizer, self.records, self.names = run, tokenizer, split, names
         with reporter.phase("preparing tokens"):
             self.train, self.valid = (
-                labelled_examples(side, tokenizer, run, names, name, reporter.say, dropout)
+                labelled_examples(side, tokenizer, run.model.max_len, names, name, reporter.say, dropout)
                 for side, name, dropout in zip(
                     split, ("training texts", "validation texts"), (run.tokenizer.dropout, 0.0), strict=True
                 )
@@ -183,7 +183,7 @@ def objective_of(run: Run) -> Objective:
 def labelled_examples(
     records: Sequence[LabelRecord],
     tokenizer: Tokenizer,
-    run: Run,
+    max_len: int,
     names: Sequence[str],
     name: str,
     say: Callable[[str], None],
@@ -195,17 +195,16 @@ def labelled_examples(
     labelled = [record for record in records if isinstance(record, Labelled)]
     if tagged:
         tags = [[numbers[tag] for tag in record.tags] for record in tagged]
-        rows, n_cut = encode_tagged(tokenizer, [record.words for record in tagged], run.model.max_len, tags, dropout)
+        rows, n_cut = encode_tagged(tokenizer, [record.words for record in tagged], max_len, tags, dropout)
         n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
         lost = f", {sum(map(len, tags)) - n_read:,} words with tags"
     else:
         values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
         texts = [_texts(record) for record in labelled]
-        rows, n_cut = encode_texts(tokenizer, texts, run.model.max_len, values, dropout)
+        rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout)
         lost = ""
     if n_cut:
-        longest = run.model.max_len
-        say(f"{n_cut:,} of the {len(rows):,} {name} are longer than {longest:,} tokens and lose their end{lost}")
+        say(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and lose their end{lost}")
     return rows
 
 

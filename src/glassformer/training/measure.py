@@ -109,7 +109,7 @@ class Measurer:
         # Words that are cut off have no tag: of other data the scores would be others.
         say = _refuse if data.outputs == "tags" and path is not None else self.say
         examples = label_task.labelled_examples(
-            self.labelled(path), self.tokenizers.target, self.run, self.labels, "texts", say
+            self.labelled(path), self.tokenizers.target, self.config.max_len, self.labels, "texts", say
         )
         rows = example_rows(examples, "texts")
         n = sum(int((e.labels != -100).sum()) if e.labels is not None else 1 for e in examples)
