@@ -23,8 +23,6 @@ ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """What a special token can be for; their files say `pad_token`."""
 ANY_CLASS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes of tokenizers without special tokens of their own, which run `tokenizer.json` as it is."""
-
-
 OF_BERT = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
