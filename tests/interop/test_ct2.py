@@ -31,8 +31,8 @@ from glassformer.config import (  # noqa: E402
 )
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.inference.beam import beam_search  # noqa: E402
-from glassformer.interop import ct2, ct2_spec  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.runtimes import ct2, ct2_spec  # noqa: E402
 from glassformer.models.transformer import Transformer  # noqa: E402
 from glassformer.run_config import BeamConfig, PairData, Seq2SeqConfig  # noqa: E402
 from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402

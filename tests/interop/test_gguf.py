@@ -24,7 +24,7 @@ from glassformer.config import (  # noqa: E402
 )
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.gguf import FILE, tokenizer_numbers  # noqa: E402
+from glassformer.interop.runtimes.gguf import FILE, tokenizer_numbers  # noqa: E402
 from glassformer.models.transformer import Transformer  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import TEXT, VOCAB, imported, model_directory, tiny_tokenizer  # noqa: E402

@@ -13,7 +13,7 @@ pytest.importorskip("gguf")
 import glassformer  # noqa: E402
 from glassformer.config import LinearScaling, Llama3Scaling, TransformerConfig, YarnScaling  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.gguf import FILE  # noqa: E402
+from glassformer.interop.runtimes.gguf import FILE  # noqa: E402
 from interop.checkpoints import VOCAB, model_directory  # noqa: E402
 from interop.test_gguf import GPT, ROTARY, turning  # noqa: E402
 

@@ -14,7 +14,7 @@ import glassformer
 from configs import BERT, GPT, LLAMA, ONE_WAY, PAPER, TINY, random_inputs, random_model
 from glassformer import config as c
 from glassformer.errors import UserError
-from glassformer.interop import onnx
+from glassformer.interop.runtimes import onnx
 from glassformer.recurrent_config import AttendAfter, AttendBefore, ModelConfig, NoAttention
 from glassformer.run_config import GenerationConfig, Run
 from glassformer.settings import to_dict

@@ -8,7 +8,7 @@ import tyro
 from glassformer.cli.arguments import parse
 from glassformer.interop.export import Target
 from glassformer.interop.export import export as export_model
-from glassformer.interop.gguf import Dtype
+from glassformer.interop.runtimes.gguf import Dtype
 
 
 def main(argv: list[str]) -> int:

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 
 from glassformer import files
 from glassformer.errors import UserError
-from glassformer.interop.gguf import Dtype
+from glassformer.interop.runtimes.gguf import Dtype
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import StoredModel, read_model
 
@@ -16,9 +16,9 @@ Say = Callable[[str], None]
 Target = Literal["hf", "onnx", "gguf", "ct2"]
 TARGETS: Mapping[str, str] = {
     "hf": "glassformer.interop.hf",
-    "onnx": "glassformer.interop.onnx",
-    "gguf": "glassformer.interop.gguf",
-    "ct2": "glassformer.interop.ct2",
+    "onnx": "glassformer.interop.runtimes.onnx",
+    "gguf": "glassformer.interop.runtimes.gguf",
+    "ct2": "glassformer.interop.runtimes.ct2",
 }
 """Where the `write(stored, folder)` of each target is: it fills a folder, checks it, and says what it found."""
 

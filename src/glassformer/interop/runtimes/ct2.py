@@ -18,7 +18,7 @@ from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference.score import forced_scores
 from glassformer.interop import tokenizer_files
-from glassformer.interop.ct2_spec import misfits, specify
+from glassformer.interop.runtimes.ct2_spec import misfits, specify
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.tokenizer import Tokenizer

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from glassformer import files
 from glassformer.config import TransformerConfig
 from glassformer.errors import UserError
-from glassformer.interop.recurrent_scan import ScannedRecurrent
+from glassformer.interop.runtimes.recurrent_scan import ScannedRecurrent
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
 from glassformer.recurrent_config import ModelConfig
