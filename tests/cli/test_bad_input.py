@@ -149,7 +149,7 @@ def test_commands_that_cannot_be(glassformer: Glassformer, tmp_path: Path, words
         (["generate", "DIR", "--top-k", "x"], "--top-k must be INT, not 'x'"),
         (["generate", "DIR", "--context", "drop"], "'drop' for argument '--context'"),
         (["evaluate", "DIR", "--jsn"], "did you mean --json?"),
-        (["evaluate"], "missing from glassformer evaluate: PATH"),
+        (["export", "DIR"], "missing from glassformer export: PATH"),
         (["tokenizer", "train", "x.txt", "--out", "t.json"], "missing from glassformer tokenizer train: --vocab-size"),
         (["data", "report", "x.txt", "--tokeniser", "t"], "did you mean --tokenizer?"),
     ],
