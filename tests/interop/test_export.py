@@ -19,6 +19,7 @@ from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families import FAMILIES  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.presets import PRESETS  # noqa: E402
 from glassformer.run_config import GenerationConfig, LoraConfig  # noqa: E402
 from interop.checkpoints import model_directory, tensors  # noqa: E402
 
@@ -186,3 +187,24 @@ def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> No
     assert "no such model directory" in capsys.readouterr().err
     with pytest.raises(UserError, match="no export to 'tflite'"):
         export(folder, tmp_path / "x", "tflite")  # type: ignore[arg-type]
+
+
+PRESET_FAMILIES = {
+    "gpt": "GPT-2",
+    "modern": "Qwen3",
+    "bert": "BERT",
+    "bart": "BART",
+    "transformer": "Marian",
+    "marian": "Marian",
+    "llama": "Llama",
+    "t5": "T5",
+}
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_has_a_family(name: str) -> None:
+    config = PRESETS[name]
+    if config.decoder_start_id is None:  # a tokenizer says it
+        config = replace(config, vocab_size=config.vocab_size or 1000, pad_id=0, eos_id=3, decoder_start_id=2)
+    (expected,) = (family for begin, family in PRESET_FAMILIES.items() if name.startswith(begin))
+    assert choose_family(config).name == expected
