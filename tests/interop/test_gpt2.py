@@ -11,6 +11,7 @@ transformers = pytest.importorskip("transformers")
 from glassformer import load  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from interop.checkpoints import VOCAB, imported  # noqa: E402
+from interop.decoding import assert_same_greedy  # noqa: E402
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -62,3 +63,8 @@ def test_a_text_ends_where_the_model_ends_it(tmp_path: Path) -> None:
     ours = load(tmp_path / "again", device="cpu")
     assert ours.tokenizer.eos_id == 3 and ours.network.config.eos_id == end
     assert written and ours.generate("to be", temperature=0.0, max_new_tokens=5) == ""
+
+
+@pytest.mark.parametrize("case", ["plain", "untied"])
+def test_greedy(tmp_path: Path, case: str) -> None:
+    assert_same_greedy(imported(gpt2(**CASES[case]), tmp_path))
