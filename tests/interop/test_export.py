@@ -151,9 +151,22 @@ def test_rounding_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     before = {name: x.clone() for name, x in weights_of(stored.network).items()}
     (tmp_path / "hf").mkdir()
     monkeypatch.setattr(hf, "TOLERANCE", 1e-10)
-    (line,) = [line for line in hf.write(stored, tmp_path / "hf") if "differ by" in line]
-    assert float(line.split("differ by ")[1].split()[0]) < 1e-12
+    lines = [line for line in hf.write(stored, tmp_path / "hf") if "differ by" in line]
+    assert len(lines) == 2 and all(float(line.split("differ by ")[1].split()[0]) < 1e-12 for line in lines)
     assert all(torch.equal(x, before[name]) for name, x in weights_of(stored.network).items())
+
+
+def test_a_recast_that_is_not_equal_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The model that is read back is run beside ours, whether or not transformers is there."""
+
+    def recast(config: TransformerConfig, weights: dict[str, torch.Tensor]) -> Any:
+        return config, {name: x * 1.01 if name.endswith("up_proj.weight") else x for name, x in weights.items()}
+
+    monkeypatch.setattr(hf, "FAMILIES", (replace(GPT2_FAMILY, recast=recast),))
+    folder = model_directory(GPT2, tmp_path / "ours")
+    with pytest.raises(UserError, match="the logits of what was read back differ by"):
+        export(folder, tmp_path / "hf")
+    assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
 def test_what_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

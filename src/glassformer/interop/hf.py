@@ -1,12 +1,12 @@
 """A model of ours as a folder that transformers loads: of the first family that can hold it exactly."""
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer import files
 from glassformer.config import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
@@ -17,7 +17,8 @@ from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
 from glassformer.interop.fit import distance
 from glassformer.interop.generation import write_generation
-from glassformer.interop.importing import find_family, read_config, require_fit
+from glassformer.interop.importing import find_family, read_config, read_weights, require_fit
+from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.recurrent_config import ModelConfig
 from glassformer.settings import to_dict, toml_value
@@ -49,11 +50,13 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     if config != stored.config:
         said.append(f"as an equal model that the family can hold: {', '.join(changes(stored.config, config))}")
     compare_weights(folder, weights)
-    said.append("read back: every tensor is the one that was written")
-    difference = compare_with_transformers(folder, architecture, network)
-    if difference is None:
+    difference = compare_read_back(folder, network)
+    what = _outputs(config)
+    said.append(f"read back: every tensor is the one that was written, and {what} differ by {difference:.1e} at most")
+    with_theirs = compare_with_transformers(folder, architecture, network)
+    if with_theirs is None:
         return [*said, "transformers is not installed, so the folder was not loaded with it"]
-    return [*said, f"loaded with transformers: {_outputs(config)} differ by {difference:.1e} at most"]
+    return [*said, f"loaded with transformers: {what} differ by {with_theirs:.1e} at most"]
 
 
 def changes(before: ModelConfig, after: ModelConfig) -> list[str]:
@@ -122,6 +125,22 @@ def compare_weights(folder: Path, ours: Mapping[str, Tensor]) -> None:
             raise UserError("what was written is not what was read back: nothing is kept; the disk may be damaged")
 
 
+def compare_read_back(folder: Path, network: Transformer) -> float:
+    """The largest difference of logits to what an import makes of the folder; `UserError` where it is too large."""
+    written = HFFolder.open(folder)
+    family, architecture = find_family(written)
+    config, _ = read_config(written, family, architecture)
+    again = build_model(config).eval()
+    own = weights_of(again)
+    with torch.no_grad():
+        for name, x in read_weights(written, family, config).items():
+            own[name].copy_(x)
+        difference, is_fine = _compare(network, again, lambda: _own_outputs(again, example_inputs(network.config)[0]))
+    if not is_fine:
+        raise UserError(f"the {_outputs(config)} of what was read back differ by {difference:.2e}: nothing is kept")
+    return difference
+
+
 def compare_with_transformers(folder: Path, architecture: str, network: Transformer) -> float | None:
     """The largest difference of logits to transformers; None where it is not installed.
 
@@ -137,25 +156,47 @@ def compare_with_transformers(folder: Path, architecture: str, network: Transfor
             raise UserError(
                 f"transformers does not find or know {', '.join(sorted(map(str, wrong))[:8])}: nothing is kept"
             )
-        difference, is_fine = _difference(network, theirs.eval())
-        if not is_fine:  # a model of great weights rounds by more: what is left in double precision is no rounding
-            difference, is_fine = _difference(network.double(), theirs.double())
-            network.float()  # to the bit what it was
+        theirs.eval()
+        difference, is_fine = _compare(
+            network, theirs, lambda: _their_outputs(theirs, example_inputs(network.config)[1])
+        )
     if not is_fine:
         raise UserError(f"the {_outputs(network.config)} of transformers differ by {difference:.2e}: nothing is kept")
     return difference
 
 
-def _difference(network: Transformer, theirs: Any) -> tuple[float, bool]:
-    """The largest difference of the outputs on the same ids, and whether it is within `TOLERANCE`."""
-    mine, other = example_inputs(network.config)
-    expected = theirs(**other)
-    pairs = [(network(**mine), expected.get("logits", expected.get("pooler_output")))]
-    if "logits" not in expected:
-        pairs.append((network.hidden(**mine), expected["last_hidden_state"]))
-    found = [(x, y) for x, y in pairs if y is not None]
-    difference = max(float((x - y).abs().max()) for x, y in found)
-    return difference, all(float((x - y).abs().max()) <= TOLERANCE * max(1.0, float(y.abs().max())) for x, y in found)
+def _compare(network: Transformer, other: nn.Module, outputs: Callable[[], list[Tensor]]) -> tuple[float, bool]:
+    """The largest difference to the `outputs` of another network, and whether all are within `TOLERANCE`.
+
+    A model of great weights rounds by more; then both are compared in double precision, and put back.
+    """
+    difference, is_fine = _difference(_own_outputs(network, example_inputs(network.config)[0]), outputs())
+    if not is_fine:
+        network.double(), other.double()
+        difference, is_fine = _difference(_own_outputs(network, example_inputs(network.config)[0]), outputs())
+        network.float()  # to the bit what it was
+    return difference, is_fine
+
+
+def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[float, bool]:
+    pairs = list(zip(found, expected, strict=False))  # theirs may lack the last: a pooler
+    differences = [(float((x - y).abs().max()), float(y.abs().max())) for x, y in pairs]
+    return max(d for d, _ in differences), all(d <= TOLERANCE * max(1.0, largest) for d, largest in differences)
+
+
+def _own_outputs(network: Transformer, inputs: dict[str, Any]) -> list[Tensor]:
+    """Logits; of a model of vectors its last hidden states, and the vectors."""
+    if not isinstance(network.config.head, VectorHead):
+        return [network(**inputs)]
+    return [network.hidden(**inputs), network(**inputs)]
+
+
+def _their_outputs(theirs: Any, inputs: dict[str, Any]) -> list[Tensor]:
+    found = theirs(**inputs)
+    if "logits" in found:
+        return [found["logits"]]
+    pooled = found.get("pooler_output")
+    return [found["last_hidden_state"], *([] if pooled is None else [pooled])]
 
 
 def _outputs(config: TransformerConfig) -> str:
