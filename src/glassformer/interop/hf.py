@@ -50,6 +50,7 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     if config != stored.config:
         said.append(f"as an equal model that the family can hold: {', '.join(changes(stored.config, config))}")
     compare_weights(folder, weights)
+    del own, weights  # as large as the model, each
     difference = compare_read_back(folder, network)
     what = _outputs(config)
     said.append(f"read back: every tensor is the one that was written, and {what} differ by {difference:.1e} at most")
