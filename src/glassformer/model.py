@@ -352,6 +352,8 @@ class Model:
         """(N, D) the mean of the last hidden states of each text: a vector of what it is about."""
         if self.is_seq2seq:
             raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
+        if self.others:
+            raise UserError("directions mean other things in each model: ask one of them for vectors, not the ensemble")
         examples = text_rows(self.tokenizer, [(text,) for text in texts], self.network.config.max_len, say)
         return embed(self.network, examples, self.device)
 

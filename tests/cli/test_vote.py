@@ -119,6 +119,13 @@ def test_numbers_and_tags_are_measured_as_they_are_said(members: dict[str, list[
     assert tagger.scores(words)["accuracy"] == pytest.approx(100 * mean([float(x) for x in right]))
 
 
+def test_vectors_are_of_one_model(members: dict[str, list[Path]]) -> None:
+    models = [api.load(folder, device="cpu") for folder in members["classes"]]
+    assert models[0].embed(["a text"]).shape == (1, models[0].network.config.d_model)
+    with pytest.raises(UserError, match="ask one of them for vectors"):
+        api.ensemble(models).embed(["a text"])
+
+
 def test_a_long_text_is_cut_for_all_where_the_shortest_ends(members: dict[str, list[Path]]) -> None:
     models = [api.load(folder) for folder in members["classes"]]
     said: list[str] = []

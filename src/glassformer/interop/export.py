@@ -1,6 +1,6 @@
 """`glassformer export`: a model directory in the formats of other programs, checked after it was written."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -12,7 +12,6 @@ from glassformer.interop.runtimes.gguf import Dtype
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import StoredModel, read_model
 
-Say = Callable[[str], None]
 Target = Literal["hf", "onnx", "gguf", "ct2"]
 TARGETS: Mapping[str, str] = {
     "hf": "glassformer.interop.hf",

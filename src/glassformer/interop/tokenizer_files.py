@@ -13,14 +13,12 @@ from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
 from glassformer.recurrent_config import ModelConfig
 from glassformer.store.model_directory import StoredModel
-from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, tables
+from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, ROLES, tables
 from glassformer.tokenization.frames import Frame, Frames
 from glassformer.tokenization.tokenizer import Tokenizer
 
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 TARGET = "target"
-ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
-"""What a special token can be for; their files say `pad_token`."""
 ANY_CLASS = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """Classes of tokenizers without special tokens of their own, which run `tokenizer.json` as it is."""
 OF_BERT = {
