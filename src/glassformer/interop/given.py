@@ -56,9 +56,6 @@ class Given:
         self._seen: set[str] = set()
         self._problems: list[str] = []
 
-    def __contains__(self, key: str) -> bool:
-        return self.table.get(key) is not None
-
     def holds(self, ending: str) -> bool:
         """Whether the weights beside it have a tensor whose name ends so: what no key says."""
         return any(f".{name}".endswith(f".{ending}") for name in self.tensors)
