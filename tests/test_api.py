@@ -58,7 +58,7 @@ def test_evaluation_needs_a_text(model: Model) -> None:
 
 @pytest.mark.parametrize("settings", [{"temperature": 0.0, "max_new_tokens": 15}, DRAWN], ids=["greedy", "drawn"])
 def test_pitfall_32_prompts_together_give_what_each_gives_alone(model: Model, settings: Any) -> None:
-    prompts = ["a", "abc def ghi jab ", "", "日本 🙂"]
+    prompts = ["a", "abc def ghi jab ", "é", "日本 🙂"]
     assert model.generate(prompts, **settings) == [model.generate(prompt, **settings) for prompt in prompts]
 
 
@@ -88,15 +88,15 @@ def test_pitfall_36_what_is_streamed_is_what_all_ids_decode_to(model: Model) -> 
         assert "".join(pieces) == fresh.tokenizer.decode(ids)
 
 
-def scripted(model: Model, text: str) -> Model:
-    """A model that writes this text byte by byte, whatever it reads."""
+def scripted(model: Model, text: str, **changes: Any) -> Model:
+    """A model that writes this text byte by byte, whatever it reads; `changes` are to its configuration."""
     ids = [model.tokenizer.vocab[token] for token in model.tokenizer.vocab if len(token) == 1]
     by_byte = {model.tokenizer.decode([i]): i for i in ids}
     assert by_byte
     wanted = [next(i for i in ids if model.tokenizer.pieces[i] == bytes([byte])) for byte in text.encode()]
 
     class Script(torch.nn.Module):
-        config = model.network.config
+        config = replace(model.network.config, **changes)
 
         def start(self, n_rows: int, max_len: int) -> Any:
             return model.network.start(n_rows, max_len)
@@ -141,11 +141,14 @@ def test_pitfall_33_a_prompt_longer_than_the_context(model: Model) -> None:
     model.check_prompts([long], slide=True)
 
 
-def test_an_empty_prompt_starts_from_the_end_token_or_is_refused(model: Model) -> None:
-    assert model.prompt_ids("") == [model.tokenizer.eos_id]
-    bare = replace(model, tokenizer=Tokenizer.train(["abc"], vocab_size=0, flavour="char", special_tokens=()))
-    with pytest.raises(UserError, match="has no end token to start from"):
-        bare.prompt_ids("")
+def test_an_empty_prompt_starts_from_the_trained_start_token_or_is_refused(model: Model) -> None:
+    """One text trains no start token, however many special tokens its tokenizer reserves."""
+    assert model.tokenizer.bos_id is not None and model.tokenizer.eos_id is not None
+    with pytest.raises(UserError, match="was not trained to start a text"):
+        model.prompt_ids("")
+    started = scripted(model, "ab", decoder_start_id=model.tokenizer.bos_id)
+    assert started.prompt_ids("") == [model.tokenizer.bos_id]
+    assert started.prompt_ids("abc") == [model.tokenizer.bos_id, *model.tokenizer.encode("abc")]
 
 
 def test_a_prompt_may_be_its_ids(model: Model) -> None:
@@ -153,20 +156,25 @@ def test_a_prompt_may_be_its_ids(model: Model) -> None:
 
 
 def test_the_score_of_a_text_is_its_loss(model: Model) -> None:
-    """The token between documents is read before it; the last window has a full context."""
+    """The first token is context alone where no start token was trained; the last window has a full context."""
     text = made_up_text(2)[:60]
-    ids = [model.tokenizer.eos_id, *model.tokenizer.encode(text)]
-    score = model.score(text)
+    ids = model.tokenizer.encode(text)
+    said: list[str] = []
+    score = model.score(text, say=said.append)
+    assert said == [model.no_start] and "the first token of each text is read and not scored" in said[0]
     assert 33 < len(ids) < 64, "longer than the context, so the end is read in a second window"
     with torch.no_grad():
         first, last = model.network(torch.tensor([ids[:32], ids[-33:-1]])).log_softmax(-1)
     targets = [first[t, ids[t + 1]] for t in range(32)] + [last[t, ids[t]] for t in range(33 - len(ids), 0)]
     assert score.log_prob == pytest.approx(float(sum(targets)), rel=1e-5)
-    assert score.n_tokens == len(ids) - 1 and score.n_bytes == len(text.encode())
+    assert score.n_tokens == len(ids) - 1
+    assert score.n_bytes == len(text.encode()) - len(model.tokenizer.pieces[ids[0]])
     assert score.nats_per_token * score.n_tokens == pytest.approx(-score.log_prob)
-    assert model.score([text, "abc"]) == [score, model.score("abc")]
-    assert model.score("abc", " def") == model.score(["abc"], [" def"])[0]
+    assert model.score([text, "abc"], say=said.append) == [score, model.score("abc", say=said.append)]
+    assert model.score("abc", " def") == model.score(["abc"], [" def"])[0], "a context needs no start token"
     assert model.score("abc ", "def").n_bytes == 3 and model.score("abc ", "def").log_prob < 0
+    with pytest.warns(UserWarning, match="was not trained to start a text"):
+        model.score(text)
     encoder = replace(model, run=replace(model.run, objective=MaskedConfig()))
     with pytest.raises(UserError, match="learned to fill masks: use it with fill, not score"):
         encoder.score(text)
@@ -196,7 +204,7 @@ def test_texts_kept_apart_teach_the_end(tmp_path: Path) -> None:
     reporter = Recording()
     outcome = api.train(tiny_run(write_documents(tmp_path), max_steps=2), tmp_path / "run", reporter)
     loaded = api.load(outcome.folder)
-    ends = scripted(loaded, "ab")
+    ends = scripted(loaded, "-ab")  # the start token is read before the prompt
     assert ends.generate("a", temperature=0.0, max_new_tokens=3) == "abb"
     assert MODEL.max_len == loaded.network.config.max_len
 

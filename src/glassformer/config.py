@@ -260,7 +260,9 @@ class TransformerConfig:
     eos_id: int | None = setting(None, "id of the token that ends a sequence or document")
     unk_id: int | None = setting(None, "id of the token for unknown characters")
     mask_id: int | None = setting(None, "id of the mask token")
-    decoder_start_id: int | None = setting(None, "id that a decoder with an encoder starts from")
+    decoder_start_id: int | None = setting(
+        None, "id that the decoder was trained to start a text from; none = it was trained from no start token"
+    )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot make a model."""

@@ -17,7 +17,7 @@ from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mo
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.classify import classify_texts, tag_words, text_rows
-from glassformer.inference.decode import beginning, check_prompts, stream_texts
+from glassformer.inference.decode import check_prompts, stream_texts, text_start
 from glassformer.inference.embed import Vectors, embed
 from glassformer.inference.ensemble import Vote
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
@@ -157,10 +157,18 @@ class Model:
         check_prompts([self.prompt_ids(prompt) for prompt in prompts], self.network.config.max_len, slide)
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """The ids of a prompt in its frame; an empty one starts from the token that stands between documents."""
-        if not isinstance(prompt, str):
-            return list(prompt) or beginning(self.tokenizer)
-        return self.tokenizer.frames.prompt.around(self.tokenizer.encode(prompt)) or beginning(self.tokenizer)
+        """The ids of a prompt: of a text behind what training put before one, or the ids as they are given.
+
+        Raises `UserError` for an empty prompt where training put nothing before a text.
+        """
+        start = text_start(self.tokenizer, self.network.config)
+        ids = [*start, *self.tokenizer.encode(prompt)] if isinstance(prompt, str) else list(prompt) or start
+        if not ids:
+            raise UserError(
+                f"the prompt is empty, and {self.name} was not trained to start a text (no start token is recorded): "
+                "give a prompt of at least one token"
+            )
+        return ids
 
     @overload
     def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...
@@ -189,24 +197,40 @@ class Model:
         return self.translator.translate(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 
     @overload
-    def score(self, text: str, target: str | None = None) -> Score: ...  # type: ignore[overload-overlap]
+    def score(self, text: str, target: str | None = None, *, say: Say = ...) -> Score: ...  # type: ignore[overload-overlap]
     @overload
-    def score(self, text: Sequence[str], target: Sequence[str] | None = None) -> list[Score]: ...
-    def score(self, text: Any, target: Any = None) -> Score | list[Score]:
+    def score(self, text: Sequence[str], target: Sequence[str] | None = None, *, say: Say = ...) -> list[Score]: ...
+    def score(self, text: Any, target: Any = None, *, say: Say = _warn) -> Score | list[Score]:
         """log p of a text, or of a target given a text that is its source or its beginning; or of each of several.
 
         A model that goes on with a text takes both (`text_scores`); one that makes targets from sources needs a target.
+        `say` is told when training put no start token before a text, so that first tokens are not scored.
         """
         if isinstance(text, str):
-            return self.score([text], None if target is None else [target])[0]
+            return self.score([text], None if target is None else [target], say=say)[0]
         if self.is_seq2seq:
             if target is None:
                 raise UserError(f"{self.name} makes a target from a source: give the target that is to be scored too")
             return self.translator.score(text, target)
         if not self.goes_on:
             raise self._is_for_other("score")
-        max_len = self.network.config.max_len
-        return text_scores(self.network, self.tokenizer, text, target, max_len=max_len, device=self.device)
+        start = text_start(self.tokenizer, self.network.config)
+        if not start and (target is None or not all(text)):
+            say(self.no_start)
+        return text_scores(
+            self.network,
+            self.tokenizer,
+            text,
+            target,
+            start=start,
+            max_len=self.network.config.max_len,
+            device=self.device,
+        )
+
+    @property
+    def no_start(self) -> str:
+        """The sentence for a model whose training put no start token before a text."""
+        return f"{self.name} was not trained to start a text: the first token of each text is read and not scored"
 
     @property
     def translator(self) -> Translator:

@@ -10,6 +10,7 @@ import tyro
 from glassformer import files
 from glassformer.cli.arguments import parse
 from glassformer.cli.members import load_ensemble
+from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.data.pair_files import aligned_lines
 from glassformer.data.records import lines
@@ -49,11 +50,11 @@ def score(
         raise UserError("the source side is missing: give --source FILE")
     if source is None:
         sources, targets = None, lines(files.read_text(Path(target)))
-        scores = model.score(targets)
+        scores = model.score(targets, say=err)
     else:
         pairs = aligned_lines(Path(source), Path(target))
         sources, targets = [one for one, _ in pairs], [other for _, other in pairs]
-        scores = model.score(sources, targets)
+        scores = model.score(sources, targets, say=err)
     for i, (found, text) in enumerate(zip(scores, targets, strict=True)):
         if json_:
             values = asdict(found) | ({} if sources is None else {"source": sources[i]}) | {"target": text}

@@ -6,10 +6,11 @@ A prepared corpus is a folder of its cache, named after the hash of everything t
     train.starts, valid.starts  where each document begins, little-endian int64
     tokens.json                 counts, and the sizes and SHA-256 of these files
 
-Each document is followed by the end token when several documents train and the tokenizer has such a token, so
-that documents are kept apart and a model learns to end. A single text has no end to learn (its last character
-is where the split, not its author, stopped), so it gets none: its ids are those of the text and nothing else,
-as in nanoGPT.
+When several documents train, each is followed by the tokenizer's end token, so that documents are kept apart and a
+model learns to end a text. For next-token prediction each also begins with a start token, so that a model learns to
+begin one, and so that every token of the text is a target. Where one token does both (GPT-2's `<|endoftext|>`), it is
+written once between two documents. A single text gets neither: a random window almost never holds its beginning, and
+its last character is where the split ended it. Its ids are those of the text alone, as in nanoGPT.
 """
 
 import hashlib
@@ -48,9 +49,10 @@ class TokenFile:
 
     name: str  # what messages call it: "the training text"
     ids: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]  # (n_tokens,)
-    document_starts: npt.NDArray[np.int64]  # (n_documents,), the first is 0
-    n_bytes: int  # of the text as UTF-8: the divisor of bits per byte
+    document_starts: npt.NDArray[np.int64]  # (n_documents,), the first is 0; a start token is part of its document
+    n_bytes: int  # of the text as UTF-8
     n_characters: int
+    n_shared: int = 0  # tokens that end one document and start the next: 1 where one token does both, else 0
 
     @property
     def n_tokens(self) -> int:
@@ -62,8 +64,8 @@ class TokenFile:
 
     @property
     def document_lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each document, its end token included."""
-        return np.diff(self.document_starts, append=self.n_tokens)
+        """Tokens of each document, its start and end tokens included."""
+        return np.diff(self.document_starts, append=self.n_tokens - self.n_shared) + self.n_shared
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def prepare(
     tokenizer: Tokenizer,
     cache_dir: Path,
     *,
+    start_id: int | None = None,
     dropout: float = 0.0,
     progress: Progress | None = None,
 ) -> TokenSplits:
@@ -89,10 +92,12 @@ def prepare(
     changed (size or SHA-256) is prepared anew, and a preparation that dies leaves nothing that a later one
     would accept. Memory does not grow with the text. `progress(done, total)` counts bytes of text.
 
+    `start_id` is put before each document; None puts nothing there.
+
     `dropout` is the share of merges left out of the training side (BPE-dropout, Provilkov et al. 2020). It is
     drawn once and the same each time; the validation side never has any.
     """
-    folder = cache_dir / _key(corpus, tokenizer, dropout)
+    folder = cache_dir / _key(corpus, tokenizer, start_id, dropout)
     if (found := _open(folder)) is not None:
         return found
     n_bytes = corpus.n_bytes
@@ -109,8 +114,11 @@ def prepare(
     files.clean_unfinished(cache_dir, KEY)
     with files.new_folder(folder) as temporary:
         sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "text": corpus.name, "end_id": end_id}
+        if start_id is not None:
+            sidecar["start_id"] = start_id
         for side in _NAMES:
-            parts = encode_pieces(corpus.pieces(side), tokenizer, end_id, dropout=dropout if side == "train" else 0.0)
+            side_dropout = dropout if side == "train" else 0.0
+            parts = encode_pieces(corpus.pieces(side), tokenizer, end_id, start_id, dropout=side_dropout)
             sidecar[side] = write_stream(temporary, side, map(advance, parts), id_dtype(tokenizer.vocab_size))
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
@@ -118,16 +126,19 @@ def prepare(
     return await_streams(lambda: _open(folder), folder)
 
 
-def encode_text(tokenizer: Tokenizer, documents: Iterable[str], *, name: str = "the text") -> TokenFile:
+def encode_text(
+    tokenizer: Tokenizer, documents: Iterable[str], *, start_id: int | None = None, name: str = "the text"
+) -> TokenFile:
     """The tokens of whole documents, in memory: for a small text that is not worth a place in the cache.
 
-    The rule for end tokens is that of `prepare`: one after each document, none when there is a single one.
+    Each document begins with `start_id`, if there is one. The rule for end tokens is that of `prepare`: one after each
+    document, none when there is a single one.
     """
     rest = iter(documents)
     first = list(itertools.islice(rest, 2))
     end_id = tokenizer.eos_id if len(first) > 1 else None
     pieces = (piece for document in itertools.chain(first, rest) for piece in cut([document]))
-    parts = list(encode_pieces(pieces, tokenizer, end_id))
+    parts = list(encode_pieces(pieces, tokenizer, end_id, start_id))
     if not sum(len(part.ids) for part in parts):
         raise UserError(f"{name} gives no token at all; give more text")
     dtype = id_dtype(tokenizer.vocab_size)
@@ -137,23 +148,37 @@ def encode_text(tokenizer: Tokenizer, documents: Iterable[str], *, name: str = "
         document_starts=np.concatenate([part.starts for part in parts]),
         n_bytes=sum(part.n_bytes for part in parts),
         n_characters=sum(part.n_characters for part in parts),
+        n_shared=_n_shared(start_id, end_id),
     )
+
+
+def _n_shared(start_id: int | None, end_id: int | None) -> int:
+    return int(start_id is not None and start_id == end_id)
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedPart:
     """Some pieces as ids."""
 
-    ids: npt.NDArray[np.int64]  # end tokens included
+    ids: npt.NDArray[np.int64]  # start and end tokens included
     starts: npt.NDArray[np.int64]  # in the whole stream, of the documents that begin in this part
     n_bytes: int
     n_characters: int
 
 
 def encode_pieces(
-    pieces: Iterable[Piece], tokenizer: Tokenizer, end_id: int | None, *, dropout: float = 0.0
+    pieces: Iterable[Piece],
+    tokenizer: Tokenizer,
+    end_id: int | None,
+    start_id: int | None = None,
+    *,
+    dropout: float = 0.0,
 ) -> Iterator[EncodedPart]:
-    """Encodes a stream of pieces, about a million characters at a time, with `end_id` after each document."""
+    """Encodes a stream of pieces, about a million characters at a time.
+
+    Each document has `start_id` before it and `end_id` after it. Where the two are the same token, the end of one
+    document is the start of the next.
+    """
     n_tokens, begins = 0, True
     for number, batch in enumerate(_batches(pieces)):
         texts = [piece.text for piece in batch]
@@ -162,7 +187,12 @@ def encode_pieces(
         encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=number)
         for piece, piece_ids in zip(batch, encoded, strict=True):
             if begins:
-                starts.append(n_tokens + len(ids))
+                n_before = n_tokens + len(ids)
+                if n_before and _n_shared(start_id, end_id):
+                    starts.append(n_before - 1)
+                else:
+                    starts.append(n_before)
+                    ids += [] if start_id is None else [start_id]
             ids += piece_ids
             if piece.ends_document and end_id is not None:
                 ids.append(end_id)
@@ -189,8 +219,9 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _key(corpus: Corpus, tokenizer: Tokenizer, dropout: float) -> str:
-    return content_hash([FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout])[:32]
+def _key(corpus: Corpus, tokenizer: Tokenizer, start_id: int | None, dropout: float) -> str:
+    decided_by = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
+    return content_hash(decided_by if start_id is None else [*decided_by, start_id])[:32]
 
 
 def content_hash(value: Any) -> str:
@@ -240,7 +271,8 @@ def open_streams(folder: Path, names: Mapping[str, str]) -> dict[str, TokenFile]
         sidecar = files.read_json(folder / SIDECAR)
         if sidecar.pop("sha256") != content_hash(sidecar):
             raise ValueError(f"{folder / SIDECAR} is not what was written")
-        return {stem: _open_stream(folder, stem, sidecar[stem], name) for stem, name in names.items()}
+        n_shared = _n_shared(sidecar.get("start_id"), sidecar.get("end_id"))
+        return {stem: _open_stream(folder, stem, sidecar[stem], name, n_shared) for stem, name in names.items()}
     except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -254,7 +286,7 @@ def await_streams(open_folder: Callable[[], T | None], folder: Path) -> T:
     raise UserError(f"the tokens just written to {folder} read back altered: the disk is not to be trusted")
 
 
-def _open_stream(folder: Path, stem: str, described: dict[str, Any], name: str) -> TokenFile:
+def _open_stream(folder: Path, stem: str, described: dict[str, Any], name: str, n_shared: int) -> TokenFile:
     paths = _stream_paths(folder, stem)
     counts = (described["n_bytes"], described["n_characters"])
     if described["dtype"] not in DTYPES or any(type(count) is not int for count in counts):
@@ -270,6 +302,7 @@ def _open_stream(folder: Path, stem: str, described: dict[str, Any], name: str) 
         document_starts=np.fromfile(paths[1], "<i8"),
         n_bytes=described["n_bytes"],
         n_characters=described["n_characters"],
+        n_shared=n_shared,
     )
 
 

@@ -11,6 +11,7 @@ from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
+from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import GenerationConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -99,18 +100,13 @@ def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = 
             )
 
 
-def start_id(tokenizer: Tokenizer) -> int | None:
-    """What a text's first token stands behind: what is put before a prompt, else the token between documents."""
-    before = tokenizer.frames.prompt.before
-    return before[-1] if before else tokenizer.eos_id
+def text_start(tokenizer: Tokenizer, config: ModelConfig) -> list[int]:
+    """The ids that a model was trained to read before a text; [] where training put none there, or nothing is recorded.
 
-
-def beginning(tokenizer: Tokenizer) -> list[int]:
-    """What an empty text starts from, its `start_id`; `UserError` where there is none."""
-    first = start_id(tokenizer)
-    if first is None:
-        raise UserError("the prompt is empty, and this tokenizer has no end token to start from: give a prompt")
-    return [first]
+    What the tokenizer's file puts before a prompt (`<s>` of Llama), else the start token of the model's configuration.
+    """
+    start = [] if config.decoder_start_id is None else [config.decoder_start_id]
+    return list(tokenizer.frames.prompt.before) or start
 
 
 def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:

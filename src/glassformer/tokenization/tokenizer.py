@@ -369,6 +369,24 @@ class Tokenizer:
         """Readable tokens: spaces as they are, `</w>` where a word ends, `<0xE2>` for a part of a character."""
         return [self._codec.show(self.id_to_token(token_id)) for token_id in ids]
 
+    @property
+    def start_id(self) -> int | None:
+        """The id that a text begins with in training: what the file puts before a text, else BOS, else EOS."""
+        before = self.frames.prompt.before
+        if before:
+            return before[-1]
+        return self.eos_id if self.bos_id is None else self.bos_id
+
+    def n_bytes_of(self, ids: Iterable[int]) -> int:
+        """Bytes of text that these tokens stand for, as UTF-8; a special token stands for none.
+
+        >>> tokenizer = Tokenizer.train(["é"], vocab_size=0, flavour="char", special_tokens=("[BOS]",))
+        >>> tokenizer.n_bytes_of([0, 1])
+        2
+        """
+        special = {self.vocab[token] for token in self.special_tokens}
+        return sum(len(self.pieces[i]) for i in ids if i not in special)
+
     @cached_property
     def _tokens(self) -> list[str]:
         return list(self.vocab)

@@ -63,6 +63,9 @@ class LabelMaterial:
             raise UserError(f"{self.name} has numbers that are too large to square: divide them")
         return mean, spread or 1.0
 
+    def trains_starts(self, run: Run) -> bool:
+        return False
+
     def check(self, run: Run) -> None:
         tags = self.data.outputs == "tags"
         wanted, head, kind = (

@@ -83,7 +83,9 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
         run = replace(
             run,
-            model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread),
+            model=complete(
+                run.model, tokenizers, material.n_outputs, material.mean_and_spread, material.trains_starts(run)
+            ),
             data=_with_whole_paths(run.data),
         )
         with ranks.first_alone():
@@ -273,9 +275,12 @@ def complete(
     tokenizers: Tokenizers,
     n_outputs: int = 0,
     mean_and_spread: tuple[float, float] | None = None,
+    trains_starts: bool = False,
 ) -> ModelConfig:
-    """The configuration with the tokenizers' special ids, and what it leaves open: vocabularies, labels, the scale of
-    numbers."""
+    """Fill in what the configuration leaves open: special ids, vocabularies, labels, the scale of numbers.
+
+    `decoder_start_id` of a decoder alone records that training begins each document with it (`trains_starts`).
+    """
     tokenizer = tokenizers.target
     vocab_size = _vocab_size("vocab_size", model.vocab_size, tokenizer.vocab_size)
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
@@ -289,7 +294,7 @@ def complete(
             head = replace(head, mean=mean_and_spread[0], spread=mean_and_spread[1])
         model = replace(model, head=head)
     if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
-        return model
+        return replace(model, decoder_start_id=tokenizer.start_id) if trains_starts else model
     source = None if model.share_embeddings else tokenizers.separate_source
     size = 0 if source is None else _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
     start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id

@@ -63,6 +63,10 @@ class Material(Protocol):
         """A hash of the data's bytes and of the rule that splits them."""
         ...
 
+    def trains_starts(self, run: Run) -> bool:
+        """Whether each document begins with a start token, often enough for a model to learn what begins a text."""
+        ...
+
     def check(self, run: Run) -> None:
         """`UserError` when the run's model or objective cannot learn from this."""
         ...

@@ -42,6 +42,9 @@ class PairMaterial:
     def digest(self) -> str:
         return self.corpus.digest
 
+    def trains_starts(self, run: Run) -> bool:
+        return False
+
     def check(self, run: Run) -> None:
         model = run.model
         if not isinstance(run.objective, Seq2SeqConfig):

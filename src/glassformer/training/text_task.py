@@ -18,7 +18,7 @@ from glassformer.training.material import Tokenizers, cache_folder, learn_tokeni
 from glassformer.training.reporting import LaunchReporter
 from glassformer.training.samples import sample
 from glassformer.training.task import Task
-from glassformer.training.text_objectives import check_model, needed_special_tokens, text_objective
+from glassformer.training.text_objectives import check_model, needed_special_tokens, start_id_of, text_objective
 
 TRAIN_TOKENS_EVALUATED = 32_768
 
@@ -37,6 +37,9 @@ class TextMaterial:
     @property
     def digest(self) -> str:
         return self.corpus.digest
+
+    def trains_starts(self, run: Run) -> bool:
+        return isinstance(run.objective, CausalConfig) and self.corpus.plan.end_tokens
 
     def check(self, run: Run) -> None:
         check_model(run)
@@ -62,7 +65,14 @@ class TextMaterial:
             run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(run.objective)
         )
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
-            reporter.say("the tokenizer has no end token, so nothing stands between the documents")
+            reporter.say("the tokenizer has no end token: nothing marks the end of a document")
+        if self.trains_starts(run) and tokenizer.start_id is None:
+            reporter.say("the tokenizer has no start token: the first token of each document is not predicted")
+        elif not self.trains_starts(run) and tokenizer.frames.prompt.before:
+            reporter.say(
+                f"the tokenizer puts {tokenizer.tokens(tokenizer.frames.prompt.before)[0]} before every prompt, and a "
+                "single text does not train it: give several documents to train how a text begins"
+            )
         return Tokenizers(tokenizer)
 
     def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedText":
@@ -112,14 +122,14 @@ class PreparedText:
         for batches in evaluations.values():
             next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
         # Flavours other than these do not keep white space: the bytes of a part of the text are unknown.
-        is_causal, lossless = isinstance(run.objective, CausalConfig), self.tokenizer.flavour in ("byte", "char")
+        lossless = self.tokenizer.flavour in ("byte", "char")
         return Task(
             learned.objective,
             sampler,
             evaluations,
             n_bytes={
-                "train": slice_of_train.n_bytes if is_causal and lossless else None,
-                "valid": splits.valid.n_bytes if is_causal else None,
+                "train": predicted_bytes(run, self.tokenizer, slice_of_train) if lossless else None,
+                "valid": predicted_bytes(run, self.tokenizer, splits.valid),
             },
             sample=lambda: sample(network, self.tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
         )
@@ -128,14 +138,27 @@ class PreparedText:
 def evaluation_of(
     run: Run, tokenizer: Tokenizer, tokens: TokenFile
 ) -> tuple[Objective, Callable[[], Iterable[Sequence[Example]]], int | None]:
-    """The run's objective, batches of a whole text for it, and the bytes of the text where each token is a target."""
+    """The run's objective, batches of a whole text for it, and the bytes that its targets stand for."""
     learned = text_objective(run, tokenizer, context_of(run))
     apart = not isinstance(text_of(run).arrangement, WindowRows)
-    is_causal = isinstance(run.objective, CausalConfig)
     return (
         learned.objective,
         lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
-        tokens.n_bytes if is_causal else None,
+        predicted_bytes(run, tokenizer, tokens),
+    )
+
+
+def predicted_bytes(run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
+    """Bytes of a text whose tokens are predicted: the divisor of bits per byte; None where only some are targets.
+
+    The first id of a window or document is never predicted. It is a start token, which stands for no byte, or else the
+    first token of the text or document, whose bytes are left out.
+    """
+    if not isinstance(run.objective, CausalConfig):
+        return None
+    apart = not isinstance(text_of(run).arrangement, WindowRows)
+    return tokens.n_bytes - tokenizer.n_bytes_of(
+        (tokens.ids[tokens.document_starts] if apart else tokens.ids[:1]).tolist()
     )
 
 
@@ -168,7 +191,14 @@ def prepared_tokens(
     run: Run, corpus: Corpus, tokenizer: Tokenizer, progress: Callable[[int, int], None] | None = None
 ) -> TokenSplits:
     """The tokens of a run's text, from the cache when they are there."""
-    return prepare(corpus, tokenizer, cache_folder(run.data), dropout=run.tokenizer.dropout, progress=progress)
+    return prepare(
+        corpus,
+        tokenizer,
+        cache_folder(run.data),
+        start_id=start_id_of(run),
+        dropout=run.tokenizer.dropout,
+        progress=progress,
+    )
 
 
 def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:
