@@ -14,7 +14,6 @@ from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.run_config import MaskedConfig
-from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.launch import Outcome
 from runs import MODEL, Recording, made_up_text, tiny_run, write_documents
 

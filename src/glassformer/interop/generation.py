@@ -106,7 +106,8 @@ def write_generation(
     Their beam search is ours with `finished = "leave"`, where theirs has `early_stopping` "never", and divides by
     length^penalty; a beam of ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
     """
-    ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in _IDS}
+    names = _IDS if config.encoder is not None and config.decoder is not None else _IDS[:-1]
+    ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in names}
     found: dict[str, Any] = {key: value for key, value in ids.items() if value is not None}
     if isinstance(generation, BeamConfig):
         penalty = generation.length_penalty if generation.normalisation == "average" else 1.0

@@ -52,9 +52,10 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
 
     `model_args`: `path` (the model directory), `step` (one of its checkpoints), `device` (auto, cpu, cuda, cuda:N,
     mps), `batch_size` (rows at a time; auto: as many as fit 2,048 positions, `max_batch_size` at most),
-    `prefix_token_id` (what is read before the first token of a text; by default what training put there). A model that
-    was trained from no start token has no such id: the first token of a text is then read and not scored, and a warning
-    says so. Special tokens in a text are text, and none but the end is ever written.
+    `prefix_token_id` (what is read before the first token of a text that has no context; by default what training put
+    there, and with a tokenizer from elsewhere its beginning or end token, as in the harness's `hf`). A model that was
+    trained here from no start token has no such id: the first token of a text is then read and not scored, and a
+    warning says so. Special tokens in a text are text, and none but the end is ever written.
     """
 
     def __init__(
@@ -89,11 +90,21 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
             raise UserError(f"prefix_token_id is {prefix_token_id}: the vocabulary has the ids 0 to {vocab_size - 1}")
         self.batch_size = int(max_batch_size if self.is_auto else batch_size)
         self.max_len = self.model.network.config.max_len
-        trained = text_start(self.model.tokenizer, self.model.network.config)
-        self.start = trained if prefix_token_id is None else [prefix_token_id]
-        if not self.start:
-            logger.warning(f"{self.model.no_start}; prefix_token_id=ID sets what is read before it")
+        self.before_text = text_start(self.model.tokenizer, self.model.network.config)
+        self.start = self._start(prefix_token_id)
         self._device = self.model.device
+
+    def _start(self, prefix_token_id: int | None) -> list[int]:
+        """The ids that are read before the first token of a text that has no context."""
+        tokenizer = self.model.tokenizer
+        if prefix_token_id is not None:
+            return [prefix_token_id]
+        if self.before_text:
+            return self.before_text
+        if tokenizer.roles is not None and tokenizer.start_id is not None:  # from elsewhere: the rule of the harness
+            return [tokenizer.start_id]
+        logger.warning(f"{self.model.no_start}; prefix_token_id=ID sets what is read before it")
+        return []
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
@@ -133,7 +144,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         before, target = split_pair(self.model.tokenizer, context, continuation)
-        return [*self.start, *before], target
+        return [*self.before_text, *before], target
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Pair], disable_tqdm: bool = False, **others: Any
