@@ -111,6 +111,7 @@ def pairs(
         valid_fraction=valid_fraction,
         source_field=source_field,
         target_field=target_field,
+        split="filled",
     )
     found = pair_report(PairCorpus(data))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
@@ -147,6 +148,7 @@ def labels(
         second_field=second_field,
         label_field=label_field,
         valid_fraction=valid_fraction,
+        split="filled",
     )
     found = class_report(LabelCorpus(data))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)

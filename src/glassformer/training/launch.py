@@ -37,7 +37,7 @@ from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
 from glassformer.training.saving import differing
 from glassformer.training.starting import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
-from glassformer.training.task import Task
+from glassformer.training.task import Task, few_targets
 from glassformer.training.text_task import TextMaterial
 from glassformer.training.trainer import Trainer
 
@@ -71,6 +71,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     if start is not None:
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(Path(str(run.init.path)).absolute())))
     require_memory(run.model)
+    run = with_present_rules(run)
     material = material_of(run)
     material.check(run)
     device = own_device(choose_device(run.train.device))
@@ -98,6 +99,8 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
             f"{run.name}: {n_parameters:,} parameters on {_place(device, ranks)}; {prepared.summary}, "
             f"{_vocabulary(run, tokenizers, is_given=start is not None)}"
         )
+        for sentence in few_targets(task):
+            reporter.say(sentence)
         trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
         with locked(folder) if ranks.is_first else nullcontext():
             if ranks.is_first:
@@ -268,6 +271,11 @@ def material_of(run: Run) -> Material:
         LabelData.kind: LabelMaterial,
     }
     return kinds[run.data.kind](run)
+
+
+def with_present_rules(run: Run) -> Run:
+    """Record the rules that a new run follows; a `run.toml` without them is of an older version, with older rules."""
+    return replace(run, data=replace(run.data, split="filled"))
 
 
 def complete(

@@ -3,10 +3,15 @@
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 
+import numpy as np
+
 from glassformer.data.batching import Example, Sampler
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.objective import Objective
+
+FEW_TARGETS = 1000
+"""With fewer targets a validation loss is too uncertain to choose a checkpoint by."""
 
 
 @dataclass(frozen=True)
@@ -30,3 +35,16 @@ def require_metric(name: str, task: Task) -> None:
     known = [f.name for f in fields(LossReport) if f.name not in missing]
     if name not in known:
         raise UserError(f"train.early_stopping.metric is {name!r}, which is unknown here; there are {', '.join(known)}")
+
+
+def few_targets(task: Task) -> list[str]:
+    """Return a sentence where the validation side has fewer than `FEW_TARGETS` targets."""
+    n, rng = 0, np.random.default_rng(0)
+    for examples in task.evaluations["valid"]():
+        n += task.objective.collate(examples, rng).n_targets
+        if n >= FEW_TARGETS:
+            return []
+    return [
+        f"the validation side has only {n:,} targets: its loss is uncertain, and so are the best checkpoint and early "
+        "stopping, which go by it; give more data, a larger data.valid_fraction, or validation data of its own"
+    ]

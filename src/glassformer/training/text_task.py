@@ -56,9 +56,7 @@ class TextMaterial:
             raise UserError("source_tokenizer is for pairs, and the data is a text")
 
     def news(self) -> list[str]:
-        n_left_out = self.corpus.plan.n_left_out
-        said = f"{n_left_out} training documents also stand in the validation text and are left out"
-        return [said] if n_left_out else []
+        return self.corpus.news()
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         tokenizer = learn_tokenizer(
@@ -184,6 +182,7 @@ def corpus_of(run: Run) -> Corpus:
         valid_paths=[data.valid_path] if data.valid_path else [],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
+        split=data.split,
     )
 
 
