@@ -17,7 +17,7 @@ from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mo
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.classify import classify_texts, tag_words, text_rows
-from glassformer.inference.decode import beginning, check_prompts, stream_texts
+from glassformer.inference.decode import beginning, causal_frame, check_prompts, start_id, stream_texts
 from glassformer.inference.embed import Vectors, embed
 from glassformer.inference.ensemble import Vote
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
@@ -160,7 +160,7 @@ class Model:
         """The ids of a prompt in its frame; an empty one starts from the token that stands between documents."""
         if not isinstance(prompt, str):
             return list(prompt) or beginning(self.tokenizer)
-        return self.tokenizer.frames.prompt.around(self.tokenizer.encode(prompt)) or beginning(self.tokenizer)
+        return causal_frame(self.tokenizer).around(self.tokenizer.encode(prompt)) or beginning(self.tokenizer)
 
     @overload
     def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...
@@ -349,16 +349,33 @@ class Model:
         return tag_words(self.vote, self.tokenizer, sentences, self.labels, self.device, say)
 
     def embed(self, texts: Sequence[str], say: Say = _warn) -> Vectors:
-        """(N, D) the mean of the last hidden states of each text: a vector of what it is about."""
+        """(N, D) a vector of each text, in the frame in which the model reads a text in training.
+
+        A model of vectors gives what its `forward` gives: pooled as its head says. Any other model gives the mean of
+        the last hidden states: an encoder over all tokens, special ones included; a causal model over the text's own
+        tokens, without those before it, which see nothing of the text. `say` is told how many texts are cut.
+        """
         if self.is_seq2seq:
             raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
         if self.others:
             raise UserError("directions mean other things in each model: ask one of them for vectors, not the ensemble")
-        examples = text_rows(self.tokenizer, [(text,) for text in texts], self.network.config.max_len, say)
-        return embed(self.network, examples, self.device)
+        rows, max_len = [(text,) for text in texts], self.network.config.max_len
+        if not self.goes_on:
+            return embed(self.network, text_rows(self.tokenizer, rows, max_len, say), self.device)
+        frame, start = causal_frame(self.tokenizer), start_id(self.tokenizer)
+        if_empty = [] if start is None else [start]
+        examples = text_rows(self.tokenizer, rows, max_len, say, frame=frame, if_empty=if_empty)
+        return embed(self.network, examples, self.device, n_before=len(frame.before))
 
     def text_ids(self, text: str) -> list[int]:
-        """The ids that an encoder reads: the text, and the special tokens that stand around it."""
+        """The ids that the model reads for one text, with the special tokens of its training around them; not cut.
+
+        Of an encoder-decoder these are the ids that its encoder reads.
+        """
+        if self.is_seq2seq:
+            return self.encode_source(text)
+        if self.goes_on:
+            return self.prompt_ids(text)
         (row,), _ = encode_texts(self.tokenizer, [(text,)], sys.maxsize)
         return row.token_ids.tolist()
 

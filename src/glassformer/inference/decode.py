@@ -12,6 +12,7 @@ from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
 from glassformer.run_config import GenerationConfig
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Source = tuple[Tensor, Tensor | None]
@@ -99,9 +100,17 @@ def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = 
             )
 
 
+def causal_frame(tokenizer: Tokenizer) -> Frame:
+    """The special tokens that a causal model reads around one text, as in its training.
+
+    Every place that gives a text to a causal model takes the frame from here: prompts, scores and vectors.
+    """
+    return tokenizer.frames.prompt
+
+
 def start_id(tokenizer: Tokenizer) -> int | None:
     """What a text's first token stands behind: what is put before a prompt, else the token between documents."""
-    before = tokenizer.frames.prompt.before
+    before = causal_frame(tokenizer).before
     return before[-1] if before else tokenizer.eos_id
 
 

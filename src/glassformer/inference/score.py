@@ -11,7 +11,7 @@ from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference.beam import log_softmax
 from glassformer.inference.decodable import Decodable
-from glassformer.inference.decode import beginning, read_prompts, start_id
+from glassformer.inference.decode import beginning, causal_frame, read_prompts, start_id
 from glassformer.inference.translate import batches_by_length
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -188,7 +188,7 @@ def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[in
             f"{target[:40]!r} has no token of its own after {context[-40:]!r}, whose last token takes it in: end the "
             "context where a word ends"
         )
-    return tokenizer.frames.prompt.around(context_ids), target_ids
+    return causal_frame(tokenizer).around(context_ids), target_ids
 
 
 def fit(context: Ids, target: Ids, max_len: int) -> tuple[Ids, Ids]:
