@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import torch
 
+from glassformer.config import TransformerConfig, VectorHead
 from glassformer.data.label_rows import encode_texts
 from glassformer.data.pair_files import Pair
 from glassformer.errors import UserError
@@ -18,7 +19,7 @@ from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.classify import classify_texts, tag_words, text_rows
 from glassformer.inference.decode import beginning, causal_frame, check_prompts, start_id, stream_texts
-from glassformer.inference.embed import Vectors, embed
+from glassformer.inference.embed import Vectors, described, embed
 from glassformer.inference.ensemble import Vote
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
 from glassformer.inference.score import Score, text_scores
@@ -359,13 +360,24 @@ class Model:
             raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
         if self.others:
             raise UserError("directions mean other things in each model: ask one of them for vectors, not the ensemble")
-        rows, max_len = [(text,) for text in texts], self.network.config.max_len
+        config = self.network.config
+        assert isinstance(config, TransformerConfig)  # one stack
+        cut = config.head.max_tokens if isinstance(config.head, VectorHead) else 0
+        max_len = cut or config.max_len
+        rows = [(text,) for text in texts]
         if not self.goes_on:
             return embed(self.network, text_rows(self.tokenizer, rows, max_len, say), self.device)
         frame, start = causal_frame(self.tokenizer), start_id(self.tokenizer)
         if_empty = [] if start is None else [start]
         examples = text_rows(self.tokenizer, rows, max_len, say, frame=frame, if_empty=if_empty)
         return embed(self.network, examples, self.device, n_before=len(frame.before))
+
+    @property
+    def vectors_are(self) -> str:
+        """What the vectors of `embed` are, in words."""
+        config = self.network.config
+        assert isinstance(config, TransformerConfig)  # one stack
+        return described(config.head, is_causal=self.goes_on)
 
     def text_ids(self, text: str) -> list[int]:
         """The ids that the model reads for one text, with the special tokens of its training around them; not cut.

@@ -12,6 +12,7 @@ from torch import Tensor
 from configs import BERT, GPT, randomise
 from glassformer.config import Head, PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig, VectorHead
 from glassformer.data.batching import Example
+from glassformer.errors import UserError
 from glassformer.inference.decode import causal_frame
 from glassformer.inference.embed import embed
 from glassformer.model import Model
@@ -132,7 +133,7 @@ def test_tokens_before_the_text_are_no_part_of_the_mean_of_a_causal_model() -> N
 
 def test_an_empty_text_without_a_start_token_is_refused() -> None:
     bare = Tokenizer.train(TEXTS * 3, vocab_size=300, special_tokens=())
-    with pytest.raises(Exception, match="a text is empty"):
+    with pytest.raises(UserError, match="a text is empty"):
         model_of(GPT, CausalConfig(), bare).embed(["to be", ""])
 
 
@@ -177,3 +178,36 @@ def test_a_long_text_is_cut_and_that_is_said(own: Tokenizer) -> None:
     assert told == ["1 of 2 texts are longer than 64 tokens and are cut"]
     kept = own.decode(own.encode(long)[:64])
     np.testing.assert_allclose(vectors[0], model.embed([kept])[0], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pooler", ["none", "tanh", "relu", "unused"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_normalized_vectors_have_length_1(pooling: Any, pooler: Any) -> None:
+    head = VectorHead(pooling, pooler, normalize=True)
+    network = network_of(replace(BERT, head=head))
+    vectors = embed(network, ROWS)
+    for row, vector in zip(ROWS, torch.from_numpy(vectors), strict=True):
+        ids = torch.from_numpy(row.token_ids)[None]
+        expected = by_hand(
+            replace(head, pooler="none") if pooler == "unused" else head, network, network.hidden(ids)[0]
+        )
+        torch.testing.assert_close(vector, expected / expected.norm(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(vector, network(ids)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_texts_are_cut_where_the_head_says(own: Tokenizer) -> None:
+    """At `max_tokens`, special tokens included."""
+    told: list[str] = []
+    model = model_of(replace(BERT, head=VectorHead(max_tokens=7)), NothingConfig(), own)
+    (vector,) = model.embed(["to be or not to be, that is the question"], say=told.append)
+    assert told == ["1 of 1 texts are longer than 7 tokens and are cut"]
+    ids = [own.cls_id or 0, *own.encode("to be or not to be, that is the question")[:5], own.sep_id or 0]
+    np.testing.assert_allclose(vector, embed(model.network, [Example(np.array(ids))])[0], rtol=1e-4, atol=1e-5)
+    assert model.vectors_are.endswith("over all tokens; texts are cut to 7 tokens")
+
+
+@pytest.mark.parametrize("max_tokens", [-1, 25])
+def test_a_cut_beyond_the_model_is_refused(max_tokens: int) -> None:
+    with pytest.raises(UserError, match=r"max_tokens is -?\d+ and must be from 0 to model\.max_len"):
+        replace(BERT, head=VectorHead(max_tokens=max_tokens))

@@ -34,7 +34,7 @@ def encode_texts(
         around = tokenizer.frames.pair if is_pair else frame or tokenizer.frames.text
         room = max_len - around.n_added
         if room < 1 + is_pair:
-            raise UserError(f"model.max_len is {max_len}: too few tokens for a text and what stands around it")
+            raise UserError(f"max_len is {max_len}: too few tokens for a text and the special tokens around it")
         n_cut += len(a) + len(b) > room
         kept_a, kept_b = _cut_to(len(a), len(b), room)
         ids, types = around.around_pair(a[:kept_a], b[:kept_b]) if is_pair else (around.around(a[:kept_a]), None)

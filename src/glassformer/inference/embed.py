@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.config import VectorHead
+from glassformer.config import Head, VectorHead
 from glassformer.data.batching import Example
 from glassformer.inference.classify import in_batches
 from glassformer.models.build import Network
@@ -50,6 +50,29 @@ def _without_first(mask: Tensor, n: int) -> Tensor:
     """
     later = mask & (torch.arange(mask.shape[1], device=mask.device) >= n)
     return torch.where(later.any(dim=1, keepdim=True), later, mask)
+
+
+def described(head: Head, *, is_causal: bool = False) -> str:
+    """What the vectors of a model with this head are, in words.
+
+    >>> described(VectorHead("mean", normalize=True, max_tokens=256))
+    'the mean of the last hidden states over all tokens, divided by its length; texts are cut to 256 tokens'
+    """
+    if not isinstance(head, VectorHead):
+        whose = "the text's own tokens" if is_causal else "all tokens"
+        return f"the mean of the last hidden states over {whose}"
+    found = _POOLED[head.pooling]
+    found += f", then a dense layer and {head.pooler}" if head.pooler in ("tanh", "relu") else ""
+    found += ", divided by its length" if head.normalize else ""
+    return found + (f"; texts are cut to {head.max_tokens:,} tokens" if head.max_tokens else "")
+
+
+_POOLED = {
+    "first": "the last hidden state of the first token",
+    "last": "the last hidden state of the last token",
+    "mean": "the mean of the last hidden states over all tokens",
+    "max": "the maximum of the last hidden states over all tokens",
+}
 
 
 def nearest(vectors: Vectors, query: Vectors, n: int) -> list[tuple[int, float]]:
