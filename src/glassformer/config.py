@@ -175,7 +175,11 @@ class VectorHead:
 
     kind: ClassVar[str] = "vectors"
     pooling: Literal["first", "last", "mean", "max"] = setting("mean", "which hidden states are read")
-    pooler: Literal["none", "tanh", "relu"] = setting("none", "dense layer and activation after pooling")
+    pooler: Literal["none", "tanh", "relu", "unused"] = setting(
+        "none", "dense layer and activation after pooling; unused = a layer that is stored and not applied (BERT)"
+    )
+    normalize: bool = setting(False, "vectors are divided by their length (L2 norm)")
+    max_tokens: int = setting(0, "texts are cut to this many tokens, special ones included; 0 = max_len")
 
 
 Head = TokenHead | PositionHead | SequenceHead | VectorHead
@@ -296,6 +300,8 @@ class TransformerConfig:
             raise UserError(f"model.norm_eps is {self.norm_eps} and must be positive")
         if isinstance(self.head, (PositionHead, SequenceHead)) and self.head.n_labels > MAX_VOCAB:
             raise UserError(f"model.head.n_labels is {self.head.n_labels:,} and must be at most {MAX_VOCAB:,}")
+        if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
+            raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
         self._check_positions()
 
     def _check_positions(self) -> None:

@@ -9,6 +9,7 @@ from typing import Any, overload
 
 import torch
 
+from glassformer.config import TransformerConfig, VectorHead
 from glassformer.data.label_rows import encode_texts
 from glassformer.data.pair_files import Pair
 from glassformer.errors import UserError
@@ -17,8 +18,8 @@ from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mo
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.classify import classify_texts, tag_words, text_rows
-from glassformer.inference.decode import check_prompts, stream_texts, text_start
-from glassformer.inference.embed import Vectors, embed
+from glassformer.inference.decode import causal_frame, check_prompts, stream_texts
+from glassformer.inference.embed import Vectors, described, embed
 from glassformer.inference.ensemble import Vote
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
 from glassformer.inference.score import Score, text_scores
@@ -161,8 +162,10 @@ class Model:
 
         Raises `UserError` for an empty prompt where training put nothing before a text.
         """
-        start = text_start(self.tokenizer, self.network.config)
-        ids = [*start, *self.tokenizer.encode(prompt)] if isinstance(prompt, str) else list(prompt) or start
+        frame = causal_frame(self.tokenizer, self.network.config)
+        ids = frame.around(self.tokenizer.encode(prompt) if isinstance(prompt, str) else [])
+        if not isinstance(prompt, str) and prompt:
+            ids = list(prompt)
         if not ids:
             raise UserError(
                 f"the prompt is empty, and {self.name} was not trained to start a text (no start token is recorded): "
@@ -214,7 +217,7 @@ class Model:
             return self.translator.score(text, target)
         if not self.goes_on:
             raise self._is_for_other("score")
-        start = text_start(self.tokenizer, self.network.config)
+        start = causal_frame(self.tokenizer, self.network.config).before
         if not start and (target is None or not all(text)):
             say(self.no_start)
         return text_scores(
@@ -373,16 +376,43 @@ class Model:
         return tag_words(self.vote, self.tokenizer, sentences, self.labels, self.device, say)
 
     def embed(self, texts: Sequence[str], say: Say = _warn) -> Vectors:
-        """(N, D) the mean of the last hidden states of each text: a vector of what it is about."""
+        """(N, D) a vector of each text, in the frame in which the model reads a text in training.
+
+        A model of vectors gives what its `forward` gives: pooled as its head says. Any other model gives the mean of
+        the last hidden states: an encoder over all tokens, special ones included; a causal model over the text's own
+        tokens, without those before it, which see nothing of the text. `say` is told how many texts are cut.
+        """
         if self.is_seq2seq:
             raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
         if self.others:
             raise UserError("directions mean other things in each model: ask one of them for vectors, not the ensemble")
-        examples = text_rows(self.tokenizer, [(text,) for text in texts], self.network.config.max_len, say)
-        return embed(self.network, examples, self.device)
+        config = self.network.config
+        assert isinstance(config, TransformerConfig)  # one stack
+        cut = config.head.max_tokens if isinstance(config.head, VectorHead) else 0
+        max_len = cut or config.max_len
+        rows = [(text,) for text in texts]
+        if not self.goes_on:
+            return embed(self.network, text_rows(self.tokenizer, rows, max_len, say), self.device)
+        frame = causal_frame(self.tokenizer, config)
+        examples = text_rows(self.tokenizer, rows, max_len, say, frame=frame)
+        return embed(self.network, examples, self.device, n_before=len(frame.before))
+
+    @property
+    def vectors_are(self) -> str:
+        """What the vectors of `embed` are, in words."""
+        config = self.network.config
+        assert isinstance(config, TransformerConfig)  # one stack
+        return described(config.head, is_causal=self.goes_on)
 
     def text_ids(self, text: str) -> list[int]:
-        """The ids that an encoder reads: the text, and the special tokens that stand around it."""
+        """The ids that the model reads for one text, with the special tokens of its training around them; not cut.
+
+        Of an encoder-decoder these are the ids that its encoder reads.
+        """
+        if self.is_seq2seq:
+            return self.encode_source(text)
+        if self.goes_on:
+            return self.prompt_ids(text)
         (row,), _ = encode_texts(self.tokenizer, [(text,)], sys.maxsize)
         return row.token_ids.tolist()
 

@@ -163,6 +163,26 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     require_one_sentence(glassformer("embed", pairs.folder, "--query", "a", stdin="b\n"), "one stack")
 
 
+@pytest.mark.parametrize("verb", ["embed", "classify", "tag"])
+def test_no_texts_give_empty_results(
+    glassformer: Glassformer, models: dict[str, Outcome], verb: str, tmp_path: Path
+) -> None:
+    folder = models["tags" if verb == "tag" else "classes"].folder
+    model = api.load(folder, device="cpu")
+    if verb == "embed":
+        vectors = model.embed([])
+        assert vectors.shape == (0, model.network.config.d_model) and vectors.dtype == np.float32
+    else:
+        assert getattr(model, verb)([]) == []
+    texts, out = tmp_path / "texts", tmp_path / "v.npy"
+    texts.write_text("")
+    options = ["--output", out, "--query", "the dog"] if verb == "embed" else ["--json"]
+    printed = glassformer(verb, folder, "--input", texts, *options)
+    assert (printed.code, printed.out) == (0, "")
+    if verb == "embed":
+        assert np.load(out).shape == (0, model.network.config.d_model)
+
+
 def test_an_adapter_of_another_name_is_refused_before_training(tmp_path: Path) -> None:
     run = replace(label_run(tmp_path), lora=LoraConfig(targets=("*.no_such",)))
     with pytest.raises(Exception, match="no_such"):

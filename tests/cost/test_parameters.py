@@ -80,7 +80,7 @@ def transformers(draw: st.DrawFn) -> TransformerConfig:
         TokenHead(draw(flags), draw(st.sampled_from(("none", "learned", "constant")))),
         PositionHead(draw(st.integers(1, 5))),
         SequenceHead(draw(st.integers(1, 5)), pooler=draw(st.sampled_from(("none", "tanh")))),
-        VectorHead(pooler=draw(st.sampled_from(("none", "relu")))),
+        VectorHead(pooler=draw(st.sampled_from(("none", "relu", "unused")))),
     )
     return TransformerConfig(
         encoder=encoder,

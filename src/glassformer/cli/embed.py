@@ -27,7 +27,9 @@ def embed(
     checkpoint: int | None = None,
     device: str = "auto",
 ) -> int:
-    """A vector for every line, the mean of the last hidden states, as a npy file; or the lines nearest to a query.
+    """A vector for every line as a npy file; or the lines nearest to a query.
+
+    A model with a head of vectors pools as its head says; others give the mean of the last hidden states.
 
     Args:
         directory: The model directory.
@@ -51,7 +53,7 @@ def embed(
         data = io.BytesIO()
         np.save(data, vectors)
         files.write_bytes(output, data.getvalue())
-        err(f"{output}: {vectors.shape[0]:,} vectors of {vectors.shape[1]:,}")
+        err(f"{output}: {vectors.shape[0]:,} vectors of {vectors.shape[1]:,}; each is {model.vectors_are}")
     if query is not None:
         for place, cosine in nearest(vectors, model.embed([query], say=err)[0], n):
             print(f"{cosine:.4f}\t{texts[place]}")

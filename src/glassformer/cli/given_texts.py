@@ -33,7 +33,10 @@ class GivenTexts:
 
 
 def given_texts(text: str | None, input: str | None) -> GivenTexts:
-    """`UserError` when there is none, when both are given, and for an empty line: each gives a line, or a row."""
+    """The text of the command line, or the lines of a file or of standard input; an empty file gives no texts.
+
+    `UserError` when both are given, and for an empty text or line: each gives a line of output, or a row.
+    """
     if text is not None and input is not None:
         raise UserError("give a text or --input FILE, not both")
     if text is not None:
@@ -42,7 +45,7 @@ def given_texts(text: str | None, input: str | None) -> GivenTexts:
         found = GivenTexts(lines(read_stdin()), "standard input")
     else:
         found = GivenTexts(lines(files.read_text(Path(str(input)))), str(input))
-    if not any(line.strip() for line in found.texts):
+    if found.texts and not any(line.strip() for line in found.texts):
         raise UserError("there is no text: give one, or --input FILE, or lines on standard input")
     for place, line in enumerate(found.texts):
         if not line.strip():

@@ -70,7 +70,7 @@ def head_matrices(config: TransformerConfig) -> int:
     if isinstance(head, SequenceHead):
         return d * head.n_labels + (d * d if head.pooler != "none" else 0)
     if isinstance(head, VectorHead):
-        return d * d if head.pooler != "none" else 0
+        return d * d if head.pooler in ("tanh", "relu") else 0
     return e * config.vocab_size + (d * e if head.transform or e != d else 0)
 
 
@@ -126,7 +126,7 @@ def _head(config: TransformerConfig) -> int:
     if isinstance(head, SequenceHead):
         return n + head.n_labels + (d if head.pooler != "none" else 0)
     if isinstance(head, VectorHead):
-        return n + (d if head.pooler != "none" else 0)
+        return d * d + d if head.pooler != "none" else 0
     n -= config.tie_output * e * config.vocab_size
     n += e + _norm(config, e) if head.transform else 0
     return n + (config.vocab_size if head.bias == "learned" else 0)

@@ -61,10 +61,13 @@ def evaluation_batches(rows: "Rows", batch_tokens: int) -> Iterator[list[Example
 
 
 def evaluation_places(rows: "Rows", batch_tokens: int) -> Iterator[list[int]]:
-    """The places of the rows of `evaluation_batches`."""
+    """The places of the rows of `evaluation_batches`; no batch where there are no rows."""
+    if not len(rows.lengths):
+        return
     order = np.argsort(rows.lengths, kind="stable")
     cuts = _cuts(rows.lengths[order], max(batch_tokens, int(rows.lengths.max(initial=1))))
-    return (order[begin:end].tolist() for begin, end in itertools.pairwise(cuts))
+    for begin, end in itertools.pairwise(cuts):
+        yield order[begin:end].tolist()
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,6 +6,7 @@ import numpy as np
 
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -15,26 +16,31 @@ def encode_texts(
     max_len: int,
     labels: Sequence[float] | None = None,
     dropout: float = 0.0,
+    *,
+    frame: Frame | None = None,
 ) -> tuple[list[Example], int]:
     """Texts or pairs in the tokenizer's frames, such as `[CLS] A [SEP] B [SEP]`; and how many rows were cut.
 
     Of a pair that is too long the longer text loses its end, token by token (Devlin 2019's rule). `dropout` leaves
-    merges out (BPE-dropout), drawn once, the same in every call.
+    merges out (BPE-dropout), drawn once, the same in every call. `frame` replaces the tokenizer's frame of one text.
+    `UserError` for a text without any token.
     """
     sides = [text[0] for text in texts], [text[1] if len(text) > 1 else "" for text in texts]
     encoded = tokenizer.encode_batch([*sides[0], *sides[1]], dropout=dropout, seed=0)
     rows, n_cut = [], 0
     for number, (a, b) in enumerate(zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)):
         is_pair = len(texts[number]) > 1
-        frame = tokenizer.frames.pair if is_pair else tokenizer.frames.text
-        room = max_len - frame.n_added
+        around = tokenizer.frames.pair if is_pair else frame or tokenizer.frames.text
+        room = max_len - around.n_added
         if room < 1 + is_pair:
-            raise UserError(f"model.max_len is {max_len}: too few tokens for a text and what stands around it")
+            raise UserError(f"max_len is {max_len}: too few tokens for a text and the special tokens around it")
         n_cut += len(a) + len(b) > room
         kept_a, kept_b = _cut_to(len(a), len(b), room)
-        ids, types = frame.around_pair(a[:kept_a], b[:kept_b]) if is_pair else (frame.around(a[:kept_a]), None)
+        ids, types = around.around_pair(a[:kept_a], b[:kept_b]) if is_pair else (around.around(a[:kept_a]), None)
         if not ids:
-            raise UserError("a text is empty, and this tokenizer has no [CLS] that could stand for it")
+            raise UserError(
+                "a text is empty, and the model reads no special token around a text: give a text of at least one token"
+            )
         token_types = None if types is None else np.array(types, dtype=np.int64)
         label = None if labels is None else labels[number]
         rows.append(Example(np.array(ids, dtype=np.int64), token_types=token_types, label=label))

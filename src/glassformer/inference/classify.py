@@ -11,6 +11,7 @@ from glassformer.data.budget import evaluation_places, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.inference.ensemble import Vote
 from glassformer.models.build import Network
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192
@@ -33,9 +34,19 @@ def classify_texts(
     return [dict(zip(names, x.softmax(dim=0).tolist(), strict=True)) for x in logits]
 
 
-def text_rows(tokenizer: Tokenizer, texts: Sequence[Sequence[str]], max_len: int, say: Say) -> list[Example]:
-    """Texts or pairs in their frames; `say` is told how many are cut, having more than `max_len` tokens."""
-    rows, n_cut = encode_texts(tokenizer, texts, max_len)
+def text_rows(
+    tokenizer: Tokenizer,
+    texts: Sequence[Sequence[str]],
+    max_len: int,
+    say: Say,
+    *,
+    frame: Frame | None = None,
+) -> list[Example]:
+    """Texts or pairs in their frames; `say` is told how many are cut, having more than `max_len` tokens.
+
+    `frame` is that of `encode_texts`.
+    """
+    rows, n_cut = encode_texts(tokenizer, texts, max_len, frame=frame)
     if n_cut:
         say(f"{n_cut:,} of {len(texts):,} texts are longer than {max_len:,} tokens and are cut")
     return rows

@@ -13,6 +13,7 @@ from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import GenerationConfig
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Source = tuple[Tensor, Tensor | None]
@@ -100,13 +101,15 @@ def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = 
             )
 
 
-def text_start(tokenizer: Tokenizer, config: ModelConfig) -> list[int]:
-    """The ids that a model was trained to read before a text; [] where training put none there, or nothing is recorded.
+def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
+    """The special tokens that a causal model reads around a text, as in its training.
 
-    What the tokenizer's file puts before a prompt (`<s>` of Llama), else the start token of the model's configuration.
+    Before it stands what the tokenizer's file puts there (`<s>` of Llama), else the start token that the model's
+    configuration records. Nothing stands there where training put nothing, or where nothing is recorded. Every place
+    that gives a text to a causal model takes the frame from here: prompts, scores and vectors.
     """
-    start = [] if config.decoder_start_id is None else [config.decoder_start_id]
-    return list(tokenizer.frames.prompt.before) or start
+    start = () if config.decoder_start_id is None else (config.decoder_start_id,)
+    return Frame(before=tokenizer.frames.prompt.before or start)
 
 
 def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:

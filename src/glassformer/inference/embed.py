@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
+from glassformer.config import Head, VectorHead
 from glassformer.data.batching import Example
 from glassformer.inference.classify import in_batches
 from glassformer.models.build import Network
@@ -16,18 +18,61 @@ Vectors = npt.NDArray[np.float32]
 
 
 @torch.inference_mode()
-def embed(network: Network, rows: Sequence[Example], device: torch.device | str = "cpu") -> Vectors:
-    """(N, D) the mean of the last hidden states over the tokens of each row, special ones included."""
+def embed(
+    network: Network, rows: Sequence[Example], device: torch.device | str = "cpu", *, n_before: int = 0
+) -> Vectors:
+    """(N, D) a vector of each row in fp32; a row has the same vector in any batch.
+
+    A model of vectors gives its `forward`. Any other model gives the mean of its last hidden states over the tokens of
+    a row, special ones included, but for the first `n_before`; a row that has no others is the mean over these.
+    """
     assert isinstance(network, Transformer)
     found = np.zeros((len(rows), network.config.d_model), dtype=np.float32)
     was_training = network.training
     network.eval()
     for places, mask, inputs in in_batches(rows, device):
-        found[places] = (
-            pool(network.hidden(inputs["token_ids"], inputs.get("attention_mask")), mask, "mean").float().cpu().numpy()
-        )
+        if isinstance(network.config.head, VectorHead):
+            vectors = network(**inputs)
+        else:
+            types = inputs.get("token_types")
+            hidden = network.hidden(inputs["token_ids"], inputs.get("attention_mask"), token_types=types)
+            vectors = pool(hidden, _without_first(mask, n_before), "mean")
+        found[places] = vectors.float().cpu().numpy()
     network.train(was_training)
     return found
+
+
+def _without_first(mask: Tensor, n: int) -> Tensor:
+    """A mask (B, T), True = a real token, without the first `n` tokens of each row that has more.
+
+    >>> _without_first(torch.tensor([[True, True, True], [True, False, False]]), 1).int().tolist()
+    [[0, 1, 1], [1, 0, 0]]
+    """
+    later = mask & (torch.arange(mask.shape[1], device=mask.device) >= n)
+    return torch.where(later.any(dim=1, keepdim=True), later, mask)
+
+
+def described(head: Head, *, is_causal: bool = False) -> str:
+    """What the vectors of a model with this head are, in words.
+
+    >>> described(VectorHead("mean", normalize=True, max_tokens=256))
+    'the mean of the last hidden states over all tokens, divided by its length; texts are cut to 256 tokens'
+    """
+    if not isinstance(head, VectorHead):
+        whose = "the text's own tokens" if is_causal else "all tokens"
+        return f"the mean of the last hidden states over {whose}"
+    found = _POOLED[head.pooling]
+    found += f", then a dense layer and {head.pooler}" if head.pooler in ("tanh", "relu") else ""
+    found += ", divided by its length" if head.normalize else ""
+    return found + (f"; texts are cut to {head.max_tokens:,} tokens" if head.max_tokens else "")
+
+
+_POOLED = {
+    "first": "the last hidden state of the first token",
+    "last": "the last hidden state of the last token",
+    "mean": "the mean of the last hidden states over all tokens",
+    "max": "the maximum of the last hidden states over all tokens",
+}
 
 
 def nearest(vectors: Vectors, query: Vectors, n: int) -> list[tuple[int, float]]:

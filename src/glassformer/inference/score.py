@@ -148,9 +148,9 @@ def text_scores(
 ) -> list[Score]:
     """log p of every text, token by token, or, with `targets`, of each target as what follows its text.
 
-    A text begins after `start`, the ids that training put before it (`decode.text_start`). Where `start` is empty, the
-    first token of the whole is context alone: it is not scored, and its bytes do not count. A text beyond the context
-    `max_len` is read in `windows`.
+    A text begins after `start`, the ids that training put before it (`decode.causal_frame`). Where `start` is empty,
+    the first token of the whole is context alone: it is not scored, and its bytes do not count. A text beyond the
+    context `max_len` is read in `windows`.
     """
     rows: list[list[tuple[Ids, Ids]]]
     if targets is None:

@@ -43,7 +43,7 @@ CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
     "lstm": (nn.LSTM, lstm_step),
 }
 """A recurrent module, and one step of it in the open."""
-POOLERS: dict[str, Activation | None] = {"none": None, "tanh": torch.tanh, "relu": torch.relu}
+POOLERS: dict[str, Activation | None] = {"none": None, "tanh": torch.tanh, "relu": torch.relu, "unused": None}
 
 
 @overload
@@ -232,7 +232,13 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     if isinstance(head, c.PositionHead):
         return PositionLogits(config.d_model, head.n_labels)
     if isinstance(head, c.VectorHead):
-        return SequenceVector(config.d_model, head.pooling, POOLERS[head.pooler])
+        return SequenceVector(
+            config.d_model,
+            head.pooling,
+            POOLERS[head.pooler],
+            stores_pooler=head.pooler == "unused",
+            normalize=head.normalize,
+        )
     if isinstance(head, c.SequenceHead):
         pooler = POOLERS[head.pooler]
         return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, head.spread or 1.0)

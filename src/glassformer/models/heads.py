@@ -1,7 +1,10 @@
 """What is read off the hidden states: logits over tokens or labels, a position or a sequence; or a vector."""
 
+import functools
+
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from glassformer.nn.feedforward import Activation
 
@@ -95,20 +98,33 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
 
 
 class SequenceVector(nn.Module):
-    """Hidden states of a sequence → pooled → dense and activation, when there is a pooler."""
+    """Hidden states of a sequence → pooled → dense and activation, when there is a pooler → divided by the length.
 
-    def __init__(self, d_model: int, pooling: str, pooler_activation: Activation | None) -> None:
+    `stores_pooler` adds the dense layer without applying it, where there is no activation.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        pooling: str,
+        pooler_activation: Activation | None,
+        *,
+        stores_pooler: bool = False,
+        normalize: bool = False,
+    ) -> None:
         super().__init__()
         self.pooling = pooling
         self.pooler_activation = pooler_activation
-        self.pooler = None if pooler_activation is None else nn.Linear(d_model, d_model)
+        has_pooler = stores_pooler or pooler_activation is not None
+        self.pooler = nn.Linear(d_model, d_model) if has_pooler else None
+        self.normalize = functools.partial(F.normalize, dim=-1) if normalize else None
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(B, T, D) and (B, T) True = real → (B, D)."""
         x = pool(hidden, attention_mask, self.pooling)
         if self.pooler is not None and self.pooler_activation is not None:
             x = self.pooler_activation(self.pooler(x))
-        return x
+        return x if self.normalize is None else self.normalize(x)
 
 
 class SequenceLogits(SequenceVector):

@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from glassformer import api
 from glassformer.errors import UserError
-from glassformer.inference.decode import text_start
+from glassformer.inference.decode import causal_frame
 from glassformer.inference.score import (
     MAX_TOKENS,
     ForcedScore,
@@ -90,7 +90,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
             raise UserError(f"prefix_token_id is {prefix_token_id}: the vocabulary has the ids 0 to {vocab_size - 1}")
         self.batch_size = int(max_batch_size if self.is_auto else batch_size)
         self.max_len = self.model.network.config.max_len
-        self.before_text = text_start(self.model.tokenizer, self.model.network.config)
+        self.before_text = list(causal_frame(self.model.tokenizer, self.model.network.config).before)
         self.start = self._start(prefix_token_id)
         self._device = self.model.device
 

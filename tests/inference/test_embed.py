@@ -1,0 +1,212 @@
+"""Vectors of texts: the frame of training around them, and the pooling of the head, alone and in a batch."""
+
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from configs import BERT, GPT, randomise
+from glassformer.config import Head, PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig, VectorHead
+from glassformer.data.batching import Example
+from glassformer.errors import UserError
+from glassformer.inference.embed import embed
+from glassformer.model import Model
+from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
+from glassformer.run_config import (
+    BeamConfig,
+    CausalConfig,
+    ClassificationConfig,
+    GenerationConfig,
+    InfillingConfig,
+    LabelData,
+    MaskedConfig,
+    NothingConfig,
+    ObjectiveConfig,
+    Run,
+    TaggingConfig,
+)
+from glassformer.tokenization.tokenizer import Tokenizer
+from tokenization import families
+
+TEXTS = ["to be", "or not to be that is", "", "question", "to be or not to be, that is the question: whether"]
+POOLINGS = ("first", "last", "mean", "max")
+VECTOR_HEADS = [VectorHead(pooling, pooler) for pooling, pooler in product(POOLINGS, ("none", "tanh", "relu"))]
+OTHER_HEADS: list[Head] = [TokenHead(), PositionHead(5), SequenceHead(3, "first", "tanh"), SequenceHead(1, "max")]
+ROWS = [Example(np.arange(3, 3 + n)) for n in (5, 1, 12, 7, 5, 2)]
+
+
+def network_of(config: TransformerConfig) -> Transformer:
+    network = build_model(config).eval()
+    randomise(network)
+    return network
+
+
+def by_hand(head: Head, network: Transformer, hidden: Tensor) -> Tensor:
+    """The vector of the last hidden states (T, D) of one row without padding, from the words of the settings."""
+    pooling = head.pooling if isinstance(head, VectorHead) else "mean"
+    x = {"first": hidden[0], "last": hidden[-1], "mean": hidden.mean(dim=0), "max": hidden.amax(dim=0)}[pooling]
+    if isinstance(head, VectorHead) and head.pooler != "none":
+        weights: Any = network.output.pooler
+        x = x @ weights.weight.T + weights.bias
+        x = x.tanh() if head.pooler == "tanh" else x.clamp(min=0)
+    return x
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("base", [BERT, GPT], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("head", [*VECTOR_HEADS, *OTHER_HEADS], ids=str)
+def test_vectors_are_pooled_as_the_head_says(base: TransformerConfig, head: Head) -> None:
+    """In a padded batch, alone, by `forward`, and computed directly from the hidden states: the same vector."""
+    network = network_of(replace(base, head=head))
+    vectors = embed(network, ROWS)
+    assert vectors.dtype == np.float32 and vectors.shape == (len(ROWS), 16)
+    for row, vector in zip(ROWS, torch.from_numpy(vectors), strict=True):
+        ids = torch.from_numpy(row.token_ids)[None]
+        torch.testing.assert_close(vector, by_hand(head, network, network.hidden(ids)[0]), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(vector, torch.from_numpy(embed(network, [row]))[0], rtol=1e-4, atol=1e-5)
+        if isinstance(head, VectorHead):
+            torch.testing.assert_close(vector, network(ids)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_the_network_stays_in_training_mode() -> None:
+    network = network_of(BERT).train()
+    embed(network, ROWS)
+    assert network.training
+
+
+def test_no_rows_give_no_vectors() -> None:
+    assert embed(network_of(BERT), []).shape == (0, 16)
+
+
+# The frames of a model
+
+
+def model_of(config: TransformerConfig, objective: ObjectiveConfig, tokenizer: Tokenizer, **changes: Any) -> Model:
+    torch.manual_seed(0)
+    config = replace(config, vocab_size=tokenizer.vocab_size, max_len=64)
+    generation = BeamConfig() if config.encoder and config.decoder else GenerationConfig()
+    run = Run(model=config, objective=objective, generation=generation, **changes)
+    return Model(network_of(config), tokenizer, tokenizer, generation, run, torch.device("cpu"))
+
+
+@pytest.fixture(scope="module")
+def own() -> Tokenizer:
+    """A tokenizer with every special token, as training learns one."""
+    return Tokenizer.train(TEXTS * 3, vocab_size=300)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("starts", [False, True], ids=["from its first token", "from a trained start token"])
+def test_a_causal_model_reads_a_text_as_in_training(own: Tokenizer, starts: bool) -> None:
+    """It has never seen [CLS] and [SEP]: neither stands in its ids, nor changes its vectors."""
+    model = model_of(replace(GPT, decoder_start_id=own.bos_id if starts else None), CausalConfig(), own)
+    assert model.text_ids("to be or not") == [own.bos_id] * starts + own.encode("to be or not")
+    texts = [text for text in TEXTS if text or starts]
+    vectors = model.embed(texts)
+    for text, vector in zip(texts, vectors, strict=True):
+        assert isinstance(model.network, Transformer)
+        n_before = int(starts and bool(text))
+        hidden = model.network.hidden(torch.tensor([model.text_ids(text)]))[0, n_before:]
+        np.testing.assert_allclose(vector, hidden.mean(dim=0).numpy(), rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+def test_tokens_before_the_text_are_no_part_of_the_mean_of_a_causal_model() -> None:
+    """An imported tokenizer puts a start token there, which sees nothing of the text; it is read all the same."""
+    rust, roles = families.llama_3(TEXTS * 3)
+    llama = Tokenizer.imported(rust.to_str(), roles)
+    model = model_of(GPT, CausalConfig(), llama)
+    ids = model.text_ids("to be")
+    assert ids == [llama.vocab["<|begin_of_text|>"], *llama.encode("to be")]
+    assert isinstance(model.network, Transformer)
+    hidden = model.network.hidden(torch.tensor([ids]))[0]
+    vectors = model.embed(["to be", "", "or not to be"])
+    np.testing.assert_allclose(vectors[0], hidden[1:].mean(dim=0).numpy(), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(vectors[1], hidden[0].numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_an_empty_text_without_a_start_token_is_refused() -> None:
+    bare = Tokenizer.train(TEXTS * 3, vocab_size=300, special_tokens=())
+    with pytest.raises(UserError, match="a text is empty"):
+        model_of(GPT, CausalConfig(), bare).embed(["to be", ""])
+
+
+ENCODER_TASKS: dict[str, tuple[TransformerConfig, ObjectiveConfig, dict[str, Any]]] = {
+    "masked": (BERT, MaskedConfig(), {}),
+    "classification": (replace(BERT, head=SequenceHead(3)), ClassificationConfig(), {"data": LabelData()}),
+    "classification_by_a_decoder": (
+        replace(GPT, head=SequenceHead(3, "last")),
+        ClassificationConfig(),
+        {"data": LabelData()},
+    ),
+    "tagging": (replace(BERT, head=PositionHead(3)), TaggingConfig(), {"data": LabelData(outputs="tags")}),
+    "vectors": (replace(BERT, head=VectorHead("first")), NothingConfig(), {}),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("task", ENCODER_TASKS)
+def test_other_models_read_the_frame_of_a_text(own: Tokenizer, task: str) -> None:
+    """[CLS] and [SEP] are part of the mean, as in sentence-transformers, which counts every token that is read."""
+    config, objective, changes = ENCODER_TASKS[task]
+    model = model_of(config, objective, own, **changes)
+    ids = model.text_ids("to be or not")
+    assert ids == [own.cls_id, *own.encode("to be or not"), own.sep_id]
+    assert isinstance(model.network, Transformer)
+    hidden = model.network.hidden(torch.tensor([ids]))[0]
+    expected = hidden[0] if task == "vectors" else hidden.mean(dim=0)
+    np.testing.assert_allclose(model.embed(["to be or not", "to"])[0], expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_text_ids_of_a_denoiser_are_those_of_its_encoder(own: Tokenizer) -> None:
+    both = replace(GPT, encoder=Stack(1, 2, d_ff=8), eos_id=own.eos_id, decoder_start_id=own.bos_id)
+    model = model_of(both, InfillingConfig(), own)
+    assert model.text_ids("to be") == [*own.encode("to be"), own.eos_id] == model.encode_source("to be")
+
+
+def test_a_long_text_is_cut_and_that_is_said(own: Tokenizer) -> None:
+    told: list[str] = []
+    model = model_of(GPT, CausalConfig(), own)
+    long = "to be or not " * 50
+    vectors = model.embed([long, "to be"], say=told.append)
+    assert told == ["1 of 2 texts are longer than 64 tokens and are cut"]
+    kept = own.decode(own.encode(long)[:64])
+    np.testing.assert_allclose(vectors[0], model.embed([kept])[0], rtol=1e-4, atol=1e-5)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("pooler", ["none", "tanh", "relu", "unused"])
+@pytest.mark.parametrize("pooling", POOLINGS)
+def test_normalized_vectors_have_length_1(pooling: Any, pooler: Any) -> None:
+    head = VectorHead(pooling, pooler, normalize=True)
+    network = network_of(replace(BERT, head=head))
+    vectors = embed(network, ROWS)
+    for row, vector in zip(ROWS, torch.from_numpy(vectors), strict=True):
+        ids = torch.from_numpy(row.token_ids)[None]
+        expected = by_hand(
+            replace(head, pooler="none") if pooler == "unused" else head, network, network.hidden(ids)[0]
+        )
+        torch.testing.assert_close(vector, expected / expected.norm(), rtol=1e-4, atol=1e-5)
+        torch.testing.assert_close(vector, network(ids)[0], rtol=1e-4, atol=1e-5)
+
+
+def test_texts_are_cut_where_the_head_says(own: Tokenizer) -> None:
+    """At `max_tokens`, special tokens included."""
+    told: list[str] = []
+    model = model_of(replace(BERT, head=VectorHead(max_tokens=7)), NothingConfig(), own)
+    (vector,) = model.embed(["to be or not to be, that is the question"], say=told.append)
+    assert told == ["1 of 1 texts are longer than 7 tokens and are cut"]
+    ids = [own.cls_id or 0, *own.encode("to be or not to be, that is the question")[:5], own.sep_id or 0]
+    np.testing.assert_allclose(vector, embed(model.network, [Example(np.array(ids))])[0], rtol=1e-4, atol=1e-5)
+    assert model.vectors_are.endswith("over all tokens; texts are cut to 7 tokens")
+
+
+@pytest.mark.parametrize("max_tokens", [-1, 25])
+def test_a_cut_beyond_the_model_is_refused(max_tokens: int) -> None:
+    with pytest.raises(UserError, match=r"max_tokens is -?\d+ and must be from 0 to model\.max_len"):
+        replace(BERT, head=VectorHead(max_tokens=max_tokens))
