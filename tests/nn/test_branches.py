@@ -29,7 +29,7 @@ def test_every_row_has_its_own_past(name: str, width: int) -> None:
     owners = [0, 1, 2]
     with torch.inference_mode():
         _, state = model.step(tokens, model.start(3, 20, **source), mask)
-        state = state.branched(width)
+        state = state.branched()
         n_compacted = 0
         for step in range(14):
             rows = [
@@ -96,7 +96,7 @@ def test_compacting_keeps_every_rows_past_in_its_order() -> None:
 def test_a_branched_state_takes_one_token_a_row_and_forgets_none() -> None:
     model = random_model("paper")
     with torch.inference_mode():
-        state = model.start(2, 9, random_ids(19, 2, 4)).branched(3)
+        state = model.start(2, 9, random_ids(19, 2, 4)).branched()
         with pytest.raises(ValueError, match="one token a row"):
             model.step(random_ids(19, 2, 2), state)
         with pytest.raises(ValueError, match="cannot be cropped"):

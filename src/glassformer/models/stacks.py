@@ -157,10 +157,11 @@ class Decoder(_Stack):
             # A padding token stands where the last real one does: inside the table, and with a key to see.
             positions = (state.lengths[:, None] + real.cumsum(dim=1) - 1).clamp(min=0)  # (B, T)
             lengths = state.lengths + real.sum(dim=1)
-            slots = Slots(None, int(lengths.max()), positions.masked_fill(~real, state.max_len))
+            slots = Slots(None, int(lengths.max()), positions.masked_fill(~real, -1))
         if slots.n_filled > state.max_len:
             raise ValueError(f"{slots.n_filled} tokens do not fit a state made for {state.max_len}")
         self.check_length(slots.n_filled)
+        state.make_room(slots.n_filled)
         # Slots are positions: the causal rule alone hides both the future and what other rows have beyond this one.
         key_positions = torch.arange(slots.n_filled, device=token_ids.device)
         at_start = slots.start == 0
@@ -185,6 +186,7 @@ class Decoder(_Stack):
         mask = Mask(query_index=in_groups, key_index=branches.positions, pairs=grid.fold(branches.seen[:, None]))
         x = self.embeddings(token_ids, positions)
         slots = Slots(branches.n_slots - grid.width, branches.n_slots)
+        state.make_room(slots.n_filled)
         inputs = BlockInputs(slots=slots, grid=grid, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
         x = self.run_blocks(x, mask, in_groups, branches.positions, inputs, state)
         return x, replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)

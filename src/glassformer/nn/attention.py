@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.branches import Grid
-from glassformer.nn.kv_cache import LayerCache, Slots
+from glassformer.nn.kv_cache import FIRST_SLOTS, LayerCache, Slots
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
@@ -149,8 +149,8 @@ class MultiHeadAttention(nn.Module):
 def new_layer_cache(
     attention: MultiHeadAttention, n_rows: int, max_len: int, dtype: torch.dtype, device: torch.device
 ) -> LayerCache:
-    """Empty buffers for one layer; one slot more than `max_len` takes what padding writes."""
-    shape = (n_rows, attention.n_kv_heads, max_len + 1)
+    """Empty buffers for one layer, to be grown; at most for `max_len` tokens and what padding writes."""
+    shape = (n_rows, attention.n_kv_heads, min(FIRST_SLOTS, max_len + 1))
     return LayerCache(
         keys=torch.zeros(*shape, attention.d_head, dtype=dtype, device=device),
         values=torch.zeros(*shape, attention.d_value, dtype=dtype, device=device),
