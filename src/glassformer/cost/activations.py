@@ -140,8 +140,8 @@ class _Stack:
         match config.positions:
             case LearnedPositions():
                 n += self.n_own * _INT64
-            case RotaryPositions(fraction=fraction):
-                n += 2 * self.n_own * int(self.widths.d_head * fraction) * _FP32
+            case RotaryPositions():
+                n += 2 * self.n_own * config.positions.width(self.widths.d_head) * _FP32
             case RelativePositions():
                 n += self.n_own**2 * _INT64
         if self._has_bias and not self._keeps_weights(True) and not all(self._masked(window) for window in windows):
