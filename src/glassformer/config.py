@@ -111,6 +111,14 @@ class RotaryPositions:
     fraction: float = setting(1.0, "share of each head's width that is turned")
     scaling: Scaling | None = setting(None, "how the frequencies are stretched for a longer context")
 
+    def width(self, d_head: int) -> int:
+        """How many of a head's dimensions are turned.
+
+        >>> RotaryPositions(fraction=0.25).width(64)
+        16
+        """
+        return int(d_head * self.fraction)
+
 
 @dataclass(frozen=True)
 class AlibiPositions:
@@ -274,6 +282,7 @@ class TransformerConfig:
         require_special_ids(self, self.vocab_size)
         if self.encoder is None and self.decoder is None:
             raise UserError("a model needs a [model.encoder] or a [model.decoder] table, or both")
+        self._check_positions()
         for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
             if stack is not None:
                 self._check_stack(name, stack)
@@ -295,14 +304,12 @@ class TransformerConfig:
         if isinstance(self.positions, SinusoidalPositions) and width % 2:
             name = "d_embedding" if self.d_embedding else "d_model"
             raise UserError(f"sinusoidal positions come in pairs, and model.{name} is {width}: make it even")
-
         if not self.norm_eps > 0:
             raise UserError(f"model.norm_eps is {self.norm_eps} and must be positive")
         if isinstance(self.head, (PositionHead, SequenceHead)) and self.head.n_labels > MAX_VOCAB:
             raise UserError(f"model.head.n_labels is {self.head.n_labels:,} and must be at most {MAX_VOCAB:,}")
         if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
             raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
-        self._check_positions()
 
     def _check_positions(self) -> None:
         positions = self.positions
@@ -348,8 +355,13 @@ class TransformerConfig:
             )
         if isinstance(self.positions, RotaryPositions):
             d_head = stack.d_head or self.d_model // stack.n_heads
-            if d_head < 2 or int(d_head * self.positions.fraction) % 2:
-                raise UserError(f"rotary positions turn pairs, and {d_head} × fraction is not an even width")
+            width = self.positions.width(d_head)
+            if width < 2 or width % 2:
+                raise UserError(
+                    f"model.positions.fraction {self.positions.fraction:g} turns {width} of the {d_head} dimensions of "
+                    f"a head of model.{name}, and rotary positions turn pairs: give a fraction (at most 1) and a "
+                    "d_head whose product is an even number from 2 on"
+                )
 
     @property
     def head_stack(self) -> Stack:

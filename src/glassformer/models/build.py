@@ -204,7 +204,7 @@ def _rotary(positions: c.Positions, d_head: int) -> p.Rotary | None:
 
 
 def _rotary_frequencies(positions: c.RotaryPositions, d_head: int) -> tuple[Tensor, float]:
-    frequencies = p.rotary_frequencies(positions.base, int(d_head * positions.fraction))
+    frequencies = p.rotary_frequencies(positions.base, positions.width(d_head))
     attention_factor = 1.0
     match positions.scaling:
         case c.LinearScaling(factor):
