@@ -45,6 +45,7 @@ from glassformer.run_config import (
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.material import Tokenizers
 from glassformer.training.measure import Measurer
+from glassformer.training.precision import autocast_dtype
 from glassformer.training.text_objectives import sentinel_ids
 
 Progress = Callable[[int, int], None]
@@ -247,7 +248,7 @@ class Model:
         what is left out (`pairs`), and that the run's own data has changed since.
         """
         measure = self.measurer(say).measure(path, source, target)
-        autocast = torch.bfloat16 if self.run.train.precision == "bf16" else None
+        autocast = autocast_dtype(self.run.train.precision)
         report = (lambda done: progress(done, measure.n_targets)) if progress else None
         network = self.vote
         with evaluation_mode(network):

@@ -88,6 +88,8 @@ class PlateauSchedule:
     patience: int = setting(2, "evaluations without improvement before the rate drops")
     ratio: float = setting(0.5, "factor of a drop")
     min_ratio: float = setting(0.01, "the floor as a share of the peak rate")
+    metric: str = setting("loss", "the validation loss or score that is watched")
+    higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,12 @@ class TrainConfig:
             patience = self.early_stopping.patience
             require(patience >= 1, "train.early_stopping.patience", patience, "be at least 1")
         _check_optimizer("train.optimizer", self.optimizer)
+
+    @property
+    def watchers(self) -> "dict[str, EarlyStopping | PlateauSchedule]":
+        """The settings that watch a validation metric, by their keys."""
+        settings = {"train.early_stopping": self.early_stopping, "train.schedule": self.schedule}
+        return {key: found for key, found in settings.items() if isinstance(found, (EarlyStopping, PlateauSchedule))}
 
 
 @dataclass(frozen=True)
