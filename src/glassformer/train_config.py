@@ -139,6 +139,10 @@ class TrainConfig:
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "bf16, fp16 = autocast; weights and sums stay in fp32, and fp16 scales the loss"
     )
+    matmul_precision: Literal["highest", "high", "medium"] = setting(
+        "highest", "fp32 matrix products: highest = exact fp32; high = TF32 on CUDA; medium = also bf16"
+    )
+    deterministic: bool = setting(False, "kernels that give the same bits every time, also on CUDA; slower there")
     compile: bool = setting(False, "compile the step (torch.compile)")
     activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
     ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none")

@@ -28,7 +28,7 @@ from glassformer.training.bad_numbers import MAX_ROLLBACKS, MAX_SKIPPED, BadNumb
 from glassformer.training.metrics_log import MetricsLog
 from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.parallel import Ranks
-from glassformer.training.precision import autocast_dtype
+from glassformer.training.precision import arithmetic, autocast_dtype
 from glassformer.training.progress import Clock, Progress, made_with
 from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import Reporter
@@ -127,7 +127,7 @@ class Trainer:
         Raises `Interrupted` after saving, when a signal or the time asked to stop.
         """
         config, log = self.config, None
-        with files.writing(self.folder), ExitStack() as stack:
+        with files.writing(self.folder), arithmetic(config), ExitStack() as stack:
             if self.ranks.is_first:
                 log = stack.enter_context(MetricsLog(self.folder, self.progress.step, config.tensorboard))
             stop = stack.enter_context(stop_on_signals(self.began + (config.max_time or math.inf)))
@@ -144,7 +144,8 @@ class Trainer:
     def replay(self, until: int) -> Snapshot:
         """The run as it is after step `until`, going on from here; nothing is written."""
         self.saver = kept = KeepsLast()
-        self._loop(None, StopRequest(), until)
+        with arithmetic(self.config):
+            self._loop(None, StopRequest(), until)
         if kept.snapshot is None or kept.snapshot.step != self.progress.step:  # a signal's, which no recipe asks for
             self._save(is_scheduled=False)
         assert kept.snapshot is not None
