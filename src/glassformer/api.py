@@ -5,9 +5,12 @@ from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
+import torch
+
 from glassformer import files
 from glassformer.errors import UserError
 from glassformer.model import Model
+from glassformer.models.half_precision import convert, weights_dtype
 from glassformer.models.transforms import merge_lora
 from glassformer.run_config import LabelData, Run
 from glassformer.store import checkpoint
@@ -20,15 +23,23 @@ from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
 
 
-def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -> Model:
-    """A model directory, verified, on a device; `step` takes one of a run's checkpoints."""
+def load(folder: str | Path, *, step: int | None = None, device: str = "auto", dtype: str | None = None) -> Model:
+    """A model directory, verified, on a device; `step` takes one of a run's checkpoints.
+
+    `dtype` "bf16" or "fp16" converts the weights once, "fp32" keeps them. Without it the weights are in fp32 too, and
+    `evaluate` measures in the precision of the run. Raises `UserError` for other names, and for a type that the device
+    cannot compute in.
+    """
     path = Path(folder)
     if step is not None:
         path = checkpoint.find(path, step)
     where = choose_device(device)
+    weights = None if dtype is None else weights_dtype(dtype, where)
     stored = read_model(path)
     source_tokenizer = stored.source_tokenizer or stored.tokenizer
     network = stored.network.to(where)
+    if weights is not None and weights != torch.float32:
+        convert(network, weights)
     progress = _progress(path)
     return Model(
         network,
@@ -40,6 +51,7 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -
         stored.labels,
         folder=Path(folder),
         data_digest=None if progress is None else progress.data_digest,
+        dtype=dtype,
     )
 
 

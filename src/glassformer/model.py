@@ -3,6 +3,7 @@
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, overload
@@ -46,6 +47,7 @@ from glassformer.run_config import (
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.material import Tokenizers
 from glassformer.training.measure import Measurer
+from glassformer.training.precision import arithmetic, autocast_dtype
 from glassformer.training.text_objectives import sentinel_ids
 
 Progress = Callable[[int, int], None]
@@ -76,6 +78,9 @@ class Model:
     """Where it was loaded from."""
     data_digest: str | None = None
     """Of the data that it was trained on; None where no state of training stands beside the model."""
+    dtype: str | None = None
+    """The precision that `load` was asked for; None keeps weights in fp32, and `evaluate` in the precision of the
+    run."""
 
     @property
     def members(self) -> list[Network]:
@@ -269,15 +274,19 @@ class Model:
     ) -> LossReport:
         """The reported loss on the validation side of the run's own data, or on the whole of other data.
 
-        Every target once; the trainer's number, by its own code. Text is cut into consecutive windows of the context
+        Every target once; the trainer's number, by its own code and in the precision of the run, unless the model was
+        loaded with a `dtype`. Text is cut into consecutive windows of the context
         length; pairs are `source` and `target`, two aligned files, or `path`, one file that holds both. `say` is told
         what is left out (`pairs`), and that the run's own data has changed since.
         """
         measure = self.measurer(say).measure(path, source, target)
-        autocast = torch.bfloat16 if self.run.train.precision == "bf16" else None
+        autocast = autocast_dtype(self.run.train.precision)
+        settings: AbstractContextManager[None] = arithmetic(self.run.train)
+        if self.dtype is not None:
+            autocast, settings = None, nullcontext()
         report = (lambda done: progress(done, measure.n_targets)) if progress else None
         network = self.vote
-        with evaluation_mode(network):
+        with evaluation_mode(network), settings:
             return evaluate_loss(
                 network, measure.objective, measure.batches(), self.device, measure.n_bytes, autocast, report
             )

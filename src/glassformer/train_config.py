@@ -88,6 +88,8 @@ class PlateauSchedule:
     patience: int = setting(2, "evaluations without improvement before the rate drops")
     ratio: float = setting(0.5, "factor of a drop")
     min_ratio: float = setting(0.01, "the floor as a share of the peak rate")
+    metric: str = setting("loss", "the validation loss or score that is watched")
+    higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
 
 
 @dataclass(frozen=True)
@@ -137,6 +139,10 @@ class TrainConfig:
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "bf16, fp16 = autocast; weights and sums stay in fp32, and fp16 scales the loss"
     )
+    matmul_precision: Literal["highest", "high", "medium"] = setting(
+        "highest", "fp32 matrix products: highest = exact fp32; high = TF32 on CUDA; medium = also bf16"
+    )
+    deterministic: bool = setting(False, "kernels that give the same bits every time, also on CUDA; slower there")
     compile: bool = setting(False, "compile the step (torch.compile)")
     activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
     ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none")
@@ -175,6 +181,12 @@ class TrainConfig:
             patience = self.early_stopping.patience
             require(patience >= 1, "train.early_stopping.patience", patience, "be at least 1")
         _check_optimizer("train.optimizer", self.optimizer)
+
+    @property
+    def watchers(self) -> "dict[str, EarlyStopping | PlateauSchedule]":
+        """The settings that watch a validation metric, by their keys."""
+        settings = {"train.early_stopping": self.early_stopping, "train.schedule": self.schedule}
+        return {key: found for key, found in settings.items() if isinstance(found, (EarlyStopping, PlateauSchedule))}
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from glassformer import api, files
+from glassformer import files
 from glassformer.cli.arguments import parse, read_stdin
+from glassformer.cli.members import BY_DEFAULT, Loaded
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.model import Model
@@ -36,8 +37,7 @@ def generate(
     stop: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="TEXT …")] = None,
     seed: int | None = None,
     context: Literal["refuse", "slide"] = "refuse",
-    checkpoint: int | None = None,
-    device: str = "auto",
+    loading: Loaded = BY_DEFAULT,
 ) -> int:
     """Writes text with a trained model; without a prompt it asks for one, again and again.
 
@@ -56,8 +56,6 @@ def generate(
         seed: The same seed gives the same text.
         context: What to do when the text outgrows the model's context: refuse a long prompt and stop when full, or
             let it slide, which drops the older half.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
     given = {
         "max_new_tokens": max_new_tokens,
@@ -77,7 +75,7 @@ def generate(
         raise UserError(f'{input} holds no prompt: each line must be an object with a text field "prompt"')
     if output is not None:
         files.require_writable(output.parent)
-    model = api.load(directory, step=checkpoint, device=device)
+    model = loading.model(directory)
     slide = context == "slide"
     if prompts is not None:
         _from_file(model, prompts, output, slide, settings)

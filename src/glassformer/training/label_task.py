@@ -24,7 +24,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.train_config import TrainConfig
 from glassformer.training.material import Tokenizers, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
-from glassformer.training.task import Task
+from glassformer.training.task import Task, watched_scores
 
 ROWS_OF_TRAIN_EVALUATED = 1000
 
@@ -145,18 +145,11 @@ class PreparedLabels:
         )
 
     def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
-        """Scores at each evaluation; an early stopping that names none of them is refused."""
-        stopping, known = self.run.train.early_stopping, dict(LABEL_SCORES[labels_of(self.run).outputs])
+        """Scores at each evaluation; `UserError` for a setting that watches another metric."""
+        known = dict(LABEL_SCORES[labels_of(self.run).outputs])
         if not is_bio(self.names):
             known.pop("span_f1", None)
-        if stopping is not None and stopping.metric not in {"loss", *known}:
-            raise UserError(
-                f"train.early_stopping.metric is {stopping.metric!r}, which is unknown here; there are loss, "
-                f"{', '.join(known)}"
-            )
-        if stopping is not None and stopping.metric != "loss" and stopping.higher_is_better != known[stopping.metric]:
-            right = str(known[stopping.metric]).lower()
-            raise UserError(f"train.early_stopping.higher_is_better must be {right} for {stopping.metric}")
+        watched_scores(self.run.train, ["loss"], known)
 
         def score() -> dict[str, float]:
             found = label_scores(network, self.valid, self.names, labels_of(self.run), device)

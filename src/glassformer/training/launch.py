@@ -33,6 +33,7 @@ from glassformer.training.label_task import LabelMaterial
 from glassformer.training.material import Material, Tokenizers
 from glassformer.training.pair_task import PairMaterial
 from glassformer.training.parallel import Ranks, is_first, is_several, own_device, processes, was_restarted
+from glassformer.training.precision import repeats_bits
 from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
 from glassformer.training.saving import differing
@@ -132,6 +133,8 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
             trainer.restore(newest)
             trainer.publish()
             _tell_of_another_machine(checkpoint.load_numbers(newest).get("made_with", before), before, reporter)
+            if not repeats_bits(run.train, device):
+                reporter.say(f"on {device.type} without train.deterministic a run goes on equal to rounding")
             step = trainer.progress.step
             done = trainer.progress.finished or step >= run.train.max_steps
             told = ": nothing is left to do" if done else ""
@@ -148,8 +151,10 @@ class Replay:
     differing: list[str]
     """Names of tensors and numbers that are not equal to the bit."""
     is_same_machine: bool
-    """Of the same kind, with the same versions and number of threads, as far as the checkpoint tells: only then are
-    bits promised."""
+    """Of the same kind, with the same versions and number of threads, as far as the checkpoint tells."""
+    repeats_bits: bool
+    """Whether the device gives the same bits every time: the CPU does, CUDA with `train.deterministic`. Equal bits are
+    promised only on the same machine and where this holds."""
 
 
 def replay(folder: Path, reporter: LaunchReporter) -> Replay:
@@ -176,7 +181,13 @@ def _replay(folder: Path, reporter: LaunchReporter) -> Replay:
     reporter.say(f"taking steps {steps[-2] + 1} to {steps[-1]} again")
     found, stored = trainer.replay(steps[-1]), checkpoint.load_state(end)
     was_made_with = stored.numbers.get("made_with", {})
-    return Replay(steps[-2], steps[-1], differing(found, end, stored), not _changed(was_made_with, made_with))
+    return Replay(
+        steps[-2],
+        steps[-1],
+        differing(found, end, stored),
+        is_same_machine=not _changed(was_made_with, made_with),
+        repeats_bits=repeats_bits(run.train, device),
+    )
 
 
 def _require_same(newest: Path, ranks: Ranks) -> None:

@@ -19,7 +19,7 @@ from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, 
 from glassformer.train_config import TrainConfig
 from glassformer.training.material import Tokenizers, cache_folder, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
-from glassformer.training.task import Task
+from glassformer.training.task import Task, watched_scores
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
 GREEDY = BeamConfig(beam=1, max_ratio=3.0)
@@ -143,27 +143,16 @@ class PreparedPairs:
         return f"{source} │ {best[0].text}"
 
     def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
-        """The score that the run is stopped or chosen by, of greedy outputs; none where it goes by a loss."""
-        stopping, data = self.run.train.early_stopping, pairs_of(self.run)
-        if stopping is None or stopping.metric in LOSSES:
+        """The scores of greedy outputs that the run's settings watch; None where they watch losses alone."""
+        data = pairs_of(self.run)
+        names = watched_scores(self.run.train, LOSSES, SCORES[data.outputs], f"for {data.outputs}")
+        if not names:
             return None
-        known = SCORES[data.outputs]
-        if stopping.metric not in known:
-            raise UserError(
-                f"train.early_stopping.metric is {stopping.metric!r}, which is unknown for {data.outputs}; there are "
-                f"{', '.join([*LOSSES, *known])}"
-            )
-        if stopping.higher_is_better != known[stopping.metric]:
-            raise UserError(
-                f"train.early_stopping.higher_is_better must be {str(known[stopping.metric]).lower()} for "
-                f"{stopping.metric}"
-            )
-
         require_scores(data.outputs)
 
         def score() -> dict[str, float]:
             scores = translation_scores(self._translator(network, device), self.valid_pairs, data, GREEDY)
-            return {stopping.metric: float(scores[stopping.metric])}
+            return {name: float(scores[name]) for name in names}
 
         return score
 

@@ -21,6 +21,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.errors import UserError
 from glassformer.train_config import MuonConfig, ParallelConfig, TrainConfig
+from glassformer.training.precision import autocast_dtype
 
 T = TypeVar("T")
 _BACKENDS = {"cuda": "cpu:gloo,cuda:nccl"}
@@ -151,10 +152,9 @@ class ProcessGroup(Ranks):
             )
         if self.config.cpu_offload and self.device.type == "cpu":
             raise UserError("parallel.cpu_offload is for accelerators, and this run is on the CPU: leave it out")
-        dtypes = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
         policy: dict[str, Any] = {
             "mesh": self._mesh(),
-            "mp_policy": MixedPrecisionPolicy(param_dtype=dtypes[config.precision], reduce_dtype=torch.float32),
+            "mp_policy": MixedPrecisionPolicy(autocast_dtype(config.precision), reduce_dtype=torch.float32),
             "offload_policy": CPUOffloadPolicy() if self.config.cpu_offload else OffloadPolicy(),
         }
         for module in network.modules():
