@@ -10,10 +10,11 @@ own tag as `kind: ClassVar[str]`. A field that may be None is left out of TOML, 
 import dataclasses
 import difflib
 import math
+import os
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, cast
 
@@ -132,19 +133,86 @@ def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command li
     >>> apply_flags(Stack(), {"n-layers": "3"}).n_layers
     3
     """
+    return apply_changes(value, {flag: FlagText(text) for flag, text in flags.items()}, where)
+
+
+def apply_changes(value: T, changes: Mapping[str, Any], where: str = "") -> T:
+    """Copy a configuration with some dotted keys replaced by plain values, or by whole dataclasses.
+
+    >>> from glassformer.config import RotaryPositions, TransformerConfig, Stack
+    >>> config = TransformerConfig(decoder=Stack())
+    >>> changed = apply_changes(config, {"positions": RotaryPositions(), "positions.base": 500.0, "max_len": 64})
+    >>> changed.positions.base, changed.max_len
+    (500.0, 64)
+    """
     table = to_dict(value)
-    kinds_first = sorted(flags.items(), key=lambda item: (not item[0].endswith(".kind"), item[0].count(".")))
-    for flag, text in kinds_first:  # from the outside in: a new kind clears the keys below it
-        *path, leaf = flag.replace("-", "_").split(".")
+
+    def place(item: tuple[str, Any]) -> tuple[bool, int]:  # outer tables first: a new kind clears the keys below it
+        key, new = item
+        return not (key.endswith(".kind") or dataclasses.is_dataclass(new)), key.count(".")
+
+    for name, new in sorted(changes.items(), key=place):
+        *path, leaf = name.replace("-", "_").split(".")
         inner = table
-        for name in path:
-            if not isinstance(inner.get(name), dict):
-                inner[name] = {}
-            inner = inner[name]
-        if leaf == "kind" and inner.get("kind") != text:
+        for part in path:
+            if not isinstance(inner.get(part), dict):
+                inner[part] = {}
+            inner = inner[part]
+        if leaf == "kind" and inner.get("kind") != new:
             inner.clear()  # the keys of the former kind do not apply
-        inner[leaf] = FlagText(text)
+        inner[leaf] = to_dict(new)
     return from_dict(type(value), table, where)
+
+
+def whole_keys(value: Any, changes: Mapping[str, Any], others: Sequence[str] = ()) -> dict[str, Any]:
+    """Replace short names of keys by the dotted keys that they mean; a table counts as its keys, one by one.
+
+    A short name is the end of a dotted key. Where several keys end alike, the one that `value` has is meant. `others`
+    are known beside the keys of `value`. Raises `UserError` for a name that is unknown, or may mean several keys.
+
+    >>> from glassformer.run_config import Run
+    >>> whole_keys(Run(), {"max_steps": 5, "optimizer": {"learning_rate": 0.1}, "train.batch-size": 8})
+    {'train.max_steps': 5, 'train.optimizer.learning_rate': 0.1, 'train.batch_size': 8}
+    """
+    known = _with_tables([*known_keys(type(value)), *others])
+    own = _with_tables(_dotted(to_dict(value)))
+    whole: dict[str, Any] = {}
+    for name, new in changes.items():
+        key = _whole_key(name.replace("-", "_"), known, own)
+        found = _dotted(new, f"{key}.") if isinstance(new, Mapping) else {key: new}
+        if twice := [key for key in found if key in whole]:
+            raise UserError(f"{twice[0]} is given twice: give it once")
+        whole |= found
+    return whole
+
+
+def _whole_key(name: str, known: Sequence[str], own: Sequence[str]) -> str:
+    if "." in name or name in known:
+        return name  # `from_dict` names the nearest key of a dotted one that is unknown
+    alike = [key for key in known if key.rsplit(".", 1)[-1] == name]
+    found = [key for key in alike if key in own] if len(alike) > 1 else alike
+    if len(found) == 1:
+        return found[0]
+    if alike:
+        raise UserError(f"{name} may be {' or '.join(found or alike)}: give the whole key")
+    leaves = [key.rsplit(".", 1)[-1] for key in known]
+    near = difflib.get_close_matches(name, leaves, n=1, cutoff=0.6)
+    hint = f": did you mean {known[leaves.index(near[0])]}?" if near else ""
+    raise UserError(f"unknown key {shown(name)}{hint}")
+
+
+def _with_tables(keys: Iterable[str]) -> list[str]:
+    """Dotted keys, and the tables that hold them."""
+    found = [key.split(".")[:n] for key in keys for n in range(1, key.count(".") + 2)]
+    return list(dict.fromkeys(".".join(parts) for parts in found))
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by their dotted keys."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
 
 
 def parse_toml(text: str, where: str) -> Table:
@@ -288,6 +356,8 @@ class _Reader:
             return self.flag(kind, value)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             return float(value)
+        if kind is str and isinstance(value, os.PathLike):
+            return os.fspath(value)
         if not isinstance(kind, type) or type(value) is not kind or value != value:  # NaN is no value of any field
             raise ValueError
         return value
