@@ -8,14 +8,18 @@ import pytest
 import torch
 
 import glassformer
-from glassformer import api
+from glassformer import api, recipes
+from glassformer.cli.arguments import read_words
+from glassformer.cli.train import run_for
 from glassformer.errors import UserError
 from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
-from glassformer.run_config import MaskedConfig
+from glassformer.presets import preset
+from glassformer.run_config import MaskedConfig, Run
+from glassformer.train_config import AdamWConfig
 from glassformer.training.launch import Outcome
-from runs import MODEL, Recording, made_up_text, tiny_run, write_documents
+from runs import MODEL, Recording, made_up_text, tiny_run, write_documents, write_text
 
 DRAWN = {"temperature": 1.5, "top_k": 0, "seed": 3, "max_new_tokens": 15}
 
@@ -219,3 +223,77 @@ def test_the_named_validation_text_is_read_as_the_trainer_read_it(tmp_path: Path
     copy = tmp_path / "copy.txt"
     copy.write_bytes(valid.read_bytes())
     assert model.evaluate(copy).n_tokens == model.evaluate().n_tokens - 1
+
+
+SMALL = {"max_steps": 2, "eval_every": 1, "batch_size": 2, "log_every": 1, "device": "cpu", "n_layers": 1}
+SMALL |= {"d_model": 16, "n_heads": 2, "d_ff": 32, "model.max_len": 16, "tokenizer.vocab_size": 290}
+"""Keys of a run that takes a second."""
+
+
+def test_a_text_file_trains_as_the_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is that of `glassformer train text.txt`; short names, whole names and tables change it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write_text(tmp_path)
+    outcome = glassformer.train("text.txt", changes=SMALL)
+    by_command = recipes.with_changes(run_for(read_words(["text.txt"], [])), SMALL)
+    assert outcome.folder == Path("runs/text") and outcome.run.train == by_command.train
+    assert outcome.run.generation == by_command.generation == recipes.for_text(str(path)).generation
+    assert outcome.model.name == "runs/text" and outcome.model is outcome.model
+    assert outcome.model.evaluate() == outcome.reports["valid"]
+    assert isinstance(outcome.model.generate("abc", max_new_tokens=3), str)
+    again = glassformer.resume("runs/text")
+    assert again.model.evaluate() == outcome.reports["valid"]
+    shown = repr(outcome).splitlines()
+    assert len(shown) == 3 and "text" in shown[0] and "valid loss" in shown[1] and "runs/text" in shown[2]
+
+
+def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reaches the launch, without training."""
+    seen: list[tuple[Run, Path]] = []
+
+    def launch(run: Run, folder: Path, _: object) -> Outcome:
+        seen.append((run, folder))
+        return Outcome(folder, {}, run)
+
+    monkeypatch.setattr(api, "launch", launch)
+    adamw = AdamWConfig(learning_rate=0.5)
+    glassformer.train("python-docs", max_steps=5, out=str(tmp_path / "a"), init="runs/b", schedule={"warmup_steps": 3})
+    glassformer.train(Path("python-docs"), changes={"train.max-steps": 5}, optimizer=adamw, data={"path": tmp_path})
+    glassformer.train("shakespeare-char", learning_rate=0.5, preset="gpt2", d_model=96, n_heads=4)
+    (one, folder), (two, default), (three, _) = seen
+    assert (one.train.max_steps, folder, one.init.path) == (5, tmp_path / "a", "runs/b")
+    assert one.train.schedule == replace(recipes.load("python-docs").train.schedule, warmup_steps=3)
+    assert (two.train.max_steps, two.train.optimizer, two.data.path) == (5, adamw, str(tmp_path))
+    assert default == Path("runs/python-docs")
+    assert three.train.optimizer.learning_rate == 0.5
+    gpt2 = preset("gpt2")
+    assert gpt2.decoder is not None
+    assert three.model == replace(gpt2, d_model=96, decoder=replace(gpt2.decoder, n_heads=4))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_stepz": 5}, r"unknown key max_stepz: did you mean train\.max_steps\?"),
+        ({"changes": {"train.max_stepz": 5}}, r"unknown key train\.max_stepz: did you mean train\.max_steps\?"),
+        ({"max_steps": "5"}, r"train\.max_steps must be integer, not '5'"),
+        ({"learning_rate": 0.1}, r"learning_rate may be train\.optimizer\.learning_rate or train\.optimizer\.adamw\."),
+        ({"max_steps": 5, "changes": {"train.max_steps": 5}}, r"train\.max_steps is given twice"),
+        ({"out": {"train.max_steps": 5}}, "out must be a path .a str or a Path., not dict"),
+        ({"init": 5}, "init must be a path"),
+        ({"preset": "gtp2"}, "unknown preset 'gtp2': did you mean gpt2"),
+    ],
+)
+def test_wrong_keys_of_a_run_are_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        glassformer.train("python-docs", **given)
+
+
+def test_what_is_no_run_is_named() -> None:
+    with pytest.raises(UserError, match=r"run must be a path .a str or a Path., not int"):
+        glassformer.train(5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"no such file: nowhere/my\.txt"):
+        glassformer.train("nowhere/my.txt")
+    with pytest.raises(UserError, match="did you mean python-docs"):
+        glassformer.train("pyton-docs")

@@ -244,6 +244,17 @@ def fsync_folder(path: Path) -> None:
         fsync_file(path)
 
 
+def as_path(value: object, argument: str) -> Path:
+    """The path that a caller gave as text or as a path; `UserError` that names the argument for anything else.
+
+    >>> as_path("runs/demo", "folder").name
+    'demo'
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise UserError(f"{argument} must be a path (a str or a Path), not {type(value).__name__}")
+    return Path(value)
+
+
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
     """Inside the block, what the system refuses is the user's to know, in one sentence."""

@@ -6,12 +6,13 @@ from typing import ClassVar, Literal
 from glassformer.config import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.recurrent_config import ModelConfig
-from glassformer.settings import require, setting
+from glassformer.settings import checked, require, setting
 from glassformer.train_config import ParallelConfig, TrainConfig
 
 MAX_BEAM = 10_000  # a thousand times the widest that helps
 
 
+@checked
 @dataclass(frozen=True)
 class TokenizerConfig:
     """How text becomes ids."""
@@ -38,6 +39,7 @@ SplitRule = Literal["by-hash", "filled"]
 SPLIT_DOC = "rule of the held-out part; a new run always records filled, and a run.toml without the key means by-hash"
 
 
+@checked
 @dataclass(frozen=True)
 class WindowRows:
     """Random windows over one stream of tokens."""
@@ -45,6 +47,7 @@ class WindowRows:
     kind: ClassVar[str] = "windows"
 
 
+@checked
 @dataclass(frozen=True)
 class ExampleRows:
     """One padded document an example, shuffled epochs."""
@@ -52,6 +55,7 @@ class ExampleRows:
     kind: ClassVar[str] = "examples"
 
 
+@checked
 @dataclass(frozen=True)
 class PackedRows:
     """Whole documents packed into rows; none sees its neighbours."""
@@ -59,6 +63,7 @@ class PackedRows:
     kind: ClassVar[str] = "packed"
 
 
+@checked
 @dataclass(frozen=True)
 class TextData:
     """Text: where it is and how it is cut."""
@@ -75,6 +80,7 @@ class TextData:
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
 
+@checked
 @dataclass(frozen=True)
 class PairData:
     """Pairs of a source and a target: two aligned files, or one file that holds both."""
@@ -103,6 +109,7 @@ class PairData:
         require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
 
 
+@checked
 @dataclass(frozen=True)
 class LabelData:
     """Texts, or pairs of texts, each with a label: a class, a number, or a tag for every word."""
@@ -131,6 +138,7 @@ class LabelData:
 DataConfig = TextData | PairData | LabelData
 
 
+@checked
 @dataclass(frozen=True)
 class CausalConfig:
     """Predict every next token."""
@@ -144,6 +152,7 @@ class CausalConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class Seq2SeqConfig:
     """Predict every token of the target from the source and the target's tokens before it (teacher forcing)."""
@@ -156,6 +165,7 @@ class Seq2SeqConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class GenerationConfig:
     """How text is drawn from the model."""
@@ -183,6 +193,7 @@ class GenerationConfig:
         require(self.seed >= 0, "seed", self.seed, "not be negative")
 
 
+@checked
 @dataclass(frozen=True)
 class BeamConfig:
     """How a target is searched for: the most probable one that a beam finds."""
@@ -207,6 +218,7 @@ class BeamConfig:
         require(0 <= self.max_ratio < float("inf"), "max_ratio", self.max_ratio, "not be negative")
 
 
+@checked
 @dataclass(frozen=True)
 class MaskedConfig:
     """Predict tokens that were masked, from all around them (Devlin 2019)."""
@@ -222,6 +234,7 @@ class MaskedConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class InfillingConfig:
     """Restore a text whose spans were each replaced by one mask, and whose sentences were shuffled (Lewis 2020)."""
@@ -238,6 +251,7 @@ class InfillingConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class SpansConfig:
     """Write the spans that sentinels stand for (Raffel 2020)."""
@@ -255,6 +269,7 @@ class SpansConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class ClassificationConfig:
     """Say the class of a text or a pair of texts; where labels are numbers, say the number."""
@@ -267,6 +282,7 @@ class ClassificationConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class TaggingConfig:
     """Say the tag of every word, at its first token."""
@@ -279,6 +295,7 @@ class TaggingConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class NothingConfig:
     """Predict nothing: of a model that gives vectors, and was taken over. No run can learn it."""
@@ -317,6 +334,7 @@ def _require_noise(share: float, mean_length: float) -> None:
     require(1 <= mean_length < float("inf"), "objective.mean_length", mean_length, "be at least 1")
 
 
+@checked
 @dataclass(frozen=True)
 class InitConfig:
     """From which model a run starts, and what of it learns."""
@@ -335,6 +353,7 @@ class InitConfig:
         require(0 < self.layer_decay <= 1, "init.layer_decay", self.layer_decay, "be above 0 and at most 1")
 
 
+@checked
 @dataclass(frozen=True)
 class LoraConfig:
     """Low-rank adaptation: a few small matrices learn beside weights that do not (Hu 2022)."""
@@ -366,6 +385,7 @@ Metric = Literal[
 ]
 
 
+@checked
 @dataclass(frozen=True)
 class ExpectedResult:
     """What a recipe must reach: `reproduce` compares."""
@@ -377,6 +397,7 @@ class ExpectedResult:
     note: str = setting("", "what the figure is, and how long it takes")
 
 
+@checked
 @dataclass(frozen=True)
 class Run:
     """A whole run, as a recipe states it."""

@@ -3,9 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glassformer.settings import require, setting
+from glassformer.settings import checked, require, setting
 
 
+@checked
 @dataclass(frozen=True)
 class AdamConfig:
     """Adam (Kingma 2015); decay is added to the gradient."""
@@ -18,6 +19,7 @@ class AdamConfig:
     decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
 
 
+@checked
 @dataclass(frozen=True)
 class AdamWConfig:
     """Adam with decoupled weight decay (Loshchilov 2019), fused."""
@@ -30,6 +32,7 @@ class AdamWConfig:
     decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
 
 
+@checked
 @dataclass(frozen=True)
 class MuonConfig:
     """Muon (Jordan 2024) for the hidden matrices, AdamW for everything else."""
@@ -43,6 +46,7 @@ class MuonConfig:
     adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "for embeddings, head, norms and biases")
 
 
+@checked
 @dataclass(frozen=True)
 class ConstantSchedule:
     """The peak rate after a linear warm-up."""
@@ -51,6 +55,7 @@ class ConstantSchedule:
     warmup_steps: int = setting(0, "steps of linear growth to the peak rate")
 
 
+@checked
 @dataclass(frozen=True)
 class CosineSchedule:
     """Linear warm-up, then half a cosine to final_ratio × peak."""
@@ -61,6 +66,7 @@ class CosineSchedule:
     final_ratio: float = setting(0.1, "the floor as a share of the peak rate")
 
 
+@checked
 @dataclass(frozen=True)
 class LinearSchedule:
     """Linear warm-up, then a straight line to final_ratio × peak."""
@@ -71,6 +77,7 @@ class LinearSchedule:
     final_ratio: float = setting(0.0, "the floor as a share of the peak rate")
 
 
+@checked
 @dataclass(frozen=True)
 class InverseSqrtSchedule:
     """Linear warm-up, then × (warmup_steps / step)^½ (Vaswani 2017, equation 3, peak normalised to 1)."""
@@ -79,6 +86,7 @@ class InverseSqrtSchedule:
     warmup_steps: int = setting(4000, "steps of linear growth to the peak rate")
 
 
+@checked
 @dataclass(frozen=True)
 class PlateauSchedule:
     """× ratio whenever the validation metric has not improved for `patience` evaluations."""
@@ -92,6 +100,7 @@ class PlateauSchedule:
     higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
 
 
+@checked
 @dataclass(frozen=True)
 class WarmupStableDecaySchedule:
     """Linear warm-up, the peak rate, then a straight line to final_ratio × peak."""
@@ -113,6 +122,7 @@ ScheduleConfig = (
 )
 
 
+@checked
 @dataclass(frozen=True)
 class EarlyStopping:
     """Stop when a validation metric has not improved for `patience` evaluations."""
@@ -124,6 +134,7 @@ class EarlyStopping:
     higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
 
 
+@checked
 @dataclass(frozen=True)
 class TrainConfig:
     """The loop."""
@@ -189,6 +200,7 @@ class TrainConfig:
         return {key: found for key, found in settings.items() if isinstance(found, (EarlyStopping, PlateauSchedule))}
 
 
+@checked
 @dataclass(frozen=True)
 class ParallelConfig:
     """Several processes, as `torchrun` starts them. They deal out the micro-batches of a step among themselves, so the

@@ -13,9 +13,10 @@ from typing import Any, NoReturn, TypeVar
 
 import tyro
 
+from glassformer import recipes
 from glassformer.errors import UserError
 from glassformer.run_config import Run
-from glassformer.settings import Entry, apply_flags, describe
+from glassformer.settings import Entry, FlagText, describe
 
 T = TypeVar("T")
 
@@ -72,12 +73,14 @@ def _value_after(key: str, queue: list[str]) -> str:
 
 def with_flags(run: Run, flags: dict[str, str]) -> Run:
     """The run with some of its keys replaced."""
-    return apply_flags(run, flags)
+    typed = {flag: FlagText(text) for flag, text in flags.items()}
+    return recipes.with_changes(run, typed, "the command line")
 
 
 def all_flags() -> list[Entry]:
     """Every key of a run that can be given as a flag."""
-    return [entry for entry in describe(Run) if "." in entry.key]
+    preset = Entry(recipes.PRESET, "text", None, "a preset that replaces the model; other keys of the model change it")
+    return [preset, *(entry for entry in describe(Run) if "." in entry.key)]
 
 
 def flags_help() -> str:

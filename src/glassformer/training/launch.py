@@ -57,6 +57,15 @@ class Outcome:
     reports: dict[str, LossReport]
     run: Run
 
+    def __repr__(self) -> str:
+        """Three lines: the run, the loss of its last evaluation, and where the model is."""
+        losses = [f"{side} loss {report.loss:.4f} nats" for side, report in self.reports.items()]
+        return (
+            f"{type(self).__name__}: {self.run.name}, {self.run.train.max_steps:,} steps at most\n"
+            f"  {', '.join(losses) or 'never evaluated'}\n"
+            f"  model directory: {self.folder}"
+        )
+
 
 def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     """Trains a run from its first step into a new folder; everything is checked before anything is written.
