@@ -33,7 +33,12 @@ def main(argv: list[str]) -> int:
 def run_for(words: Words) -> Run:
     """The run that the words of a command line mean."""
     if len(words.places) != 1:
-        fail("train needs one recipe, TOML file or text file; see `glassformer recipes` and `train --help`")
+        one = "train needs one recipe, TOML file or text file"
+        if words.places:
+            fail(
+                f"{one}, and {len(words.places)} were given ({', '.join(words.places)}): put several texts in a folder"
+            )
+        fail(f"{one}; see `glassformer recipes` and `train --help`")
     place = words.places[0]
     is_text = not place.endswith(".toml") and place not in recipes.names()
     is_text = is_text and (exists(Path(place)) or Path(place).suffix != "" or "/" in place)
