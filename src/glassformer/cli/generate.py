@@ -10,6 +10,7 @@ import tyro
 
 from glassformer import api, files
 from glassformer.cli.arguments import parse, read_stdin
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.model import Model
@@ -76,7 +77,7 @@ def generate(
     if prompts is not None and not prompts:
         raise UserError(f'{input} holds no prompt: each line must be an object with a text field "prompt"')
     if output is not None:
-        files.require_writable(output.parent)
+        require_output(output, [directory, input])
     model = api.load(directory, step=checkpoint, device=device)
     slide = context == "slide"
     if prompts is not None:
