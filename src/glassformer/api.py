@@ -17,7 +17,7 @@ from glassformer.models.transforms import merge_lora
 from glassformer.run_config import LabelData, Run
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import model_files, read_model, weights_of, write_model_files
+from glassformer.store.model_directory import model_files, own_paths, read_model, weights_of, write_model_files
 from glassformer.training.launch import Outcome, Replay, choose_device, launch, relaunch
 from glassformer.training.launch import replay as replay_run
 from glassformer.training.progress import Progress
@@ -97,11 +97,9 @@ def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> in
 
     `UserError` when `out` exists, and when there is nothing to merge.
     """
-    path, out = files.as_path(folder, "folder"), files.as_path(out, "out")
-    path = path if step is None else checkpoint.find(path, step)
-    if out.exists():
-        raise UserError(f"{out} exists already: name another --out")
-    files.require_writable(out)
+    folder, out = files.as_path(folder, "folder"), files.as_path(out, "out")
+    path = folder if step is None else checkpoint.find(folder, step)
+    files.require_new_folder(out, own_paths(folder))
     stored = read_model(path)
     n = merge_lora(stored.network)
     if not n:

@@ -18,7 +18,7 @@ import socket
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -282,6 +282,47 @@ def require_file_place(path: Path) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is to be written: give it a name")
     require_writable(path.parent)
+
+
+def require_apart(output: Path, inputs: Iterable[Path]) -> None:
+    """`UserError` where writing `output`, a file or a folder, would change or delete one of the inputs.
+
+    Raised where `output` is an input, is inside an input folder, or has an input inside of it. Links are followed, and
+    hard links to one file are one file.
+    """
+    for given in inputs:
+        if _is_same(output, given):
+            relation = "is the same as"
+        elif any(_is_same(parent, given) for parent in _resolved(output).parents):
+            relation = "is inside of"
+        elif any(_is_same(parent, output) for parent in _resolved(given).parents):
+            relation = "contains"
+        else:
+            continue
+        raise UserError(f"{output} {relation} {given}, which is an input: choose another place for the output")
+
+
+def require_new_folder(path: Path, inputs: Iterable[Path] = ()) -> None:
+    """`UserError` unless a folder can be made at `path`: it is free, can be written, and is apart from the inputs."""
+    if os.path.lexists(path):
+        raise UserError(f"{path} exists already: name another folder")
+    require_apart(path, inputs)
+    require_writable(path)
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):  # links in a circle, or a NUL: nothing can be there
+        return path.absolute()
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two paths are one file or folder; of places where nothing is yet, whether they are spelled alike."""
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return _resolved(one) == _resolved(other)
 
 
 @contextmanager

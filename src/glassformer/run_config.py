@@ -6,10 +6,11 @@ from typing import ClassVar, Literal
 from glassformer.config import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.recurrent_config import ModelConfig
-from glassformer.settings import checked, require, setting
+from glassformer.settings import checked, require, require_at_most, setting
 from glassformer.train_config import ParallelConfig, TrainConfig
 
 MAX_BEAM = 10_000  # a thousand times the widest that helps
+MAX_SENTINELS = 1 << 16  # six hundred times as many as T5 has
 
 
 @checked
@@ -266,6 +267,7 @@ class SpansConfig:
         """Raises `UserError` for shares and lengths that mean nothing."""
         _require_noise(self.share, self.mean_length)
         require(self.n_sentinels >= 2, "objective.n_sentinels", self.n_sentinels, "be at least 2")
+        require_at_most(self, "objective", {"n_sentinels": MAX_SENTINELS})
         _require_smoothing(self.label_smoothing)
 
 

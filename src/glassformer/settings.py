@@ -24,6 +24,7 @@ from glassformer.errors import UserError, shown
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has some thousands
 MAX_DOTS = 1000  # the reader takes time with the square of the parts of a dotted key
+MAX_INT = (1 << 63) - 1  # TOML, and most libraries, hold 64 bits
 _SHOWN = 60  # characters of a wrong value or key that a message repeats
 
 T = TypeVar("T")
@@ -100,6 +101,13 @@ def require(fine: bool, name: str, value: object, must: str) -> None:
     """`UserError` for a value that means nothing: `train.max_steps is 0 and must be at least 1`."""
     if not fine:
         raise UserError(f"{name} is {value} and must {must}")
+
+
+def require_int64(name: str, value: object) -> None:
+    """`UserError` for a whole number, or a list that has one, of more than 64 bits."""
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int) and abs(number) > MAX_INT:
+            raise UserError(f"{name} is {number!s:.{_SHOWN}} and must have at most 64 bits: up to {MAX_INT:,}")
 
 
 def require_at_most(config: Any, prefix: str, bounds: Mapping[str, int]) -> None:
@@ -388,9 +396,11 @@ class _Reader:
             return self.dataclass(self.choose(tables, value, key), value, f"{key}.")
         for member in options:
             try:
-                return self.leaf(member, value)
+                found = self.leaf(member, value)
             except ValueError:
                 continue
+            require_int64(key, found)
+            return found
         is_tagged = self.known and any(hasattr(member, "kind") for member in tables)
         hint = f"; give its kind as {key}.kind" if is_tagged else ""
         raise self.error(f"{key} must be {type_text(kind)}, not {value!r:.{_SHOWN}}{hint}")

@@ -3,7 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glassformer.settings import checked, require, setting
+from glassformer.settings import checked, require, require_at_most, setting
+
+MAX_ROWS = 1 << 24  # of a micro-batch: the loss alone would take tens of GiB
+MAX_ACCUMULATION = 1 << 20  # the micro-batches of a step are in memory together
+MAX_ITERATIONS = 1000  # of Newton-Schulz: a hundred times what helps
 
 
 @checked
@@ -177,6 +181,7 @@ class TrainConfig:
         """Raises `UserError` for numbers that cannot make a run."""
         for name in ("max_steps", "batch_size", "accumulation", "eval_every", "log_every", "keep_checkpoints"):
             require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "be at least 1")
+        require_at_most(self, "train", {"batch_size": MAX_ROWS, "accumulation": MAX_ACCUMULATION})
         for name in ("checkpoint_every", "clip_norm", "seed", "max_time"):
             require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "not be negative")
         require(0 <= self.ema_decay < 1, "train.ema_decay", self.ema_decay, "be at least 0 and below 1")
@@ -225,6 +230,7 @@ def _check_optimizer(name: str, config: OptimizerConfig) -> None:
     require(0 <= decay < float("inf"), f"{name}.weight_decay", decay, "not be negative")
     if isinstance(config, MuonConfig):
         require(config.n_steps >= 1, f"{name}.n_steps", config.n_steps, "be at least 1")
+        require_at_most(config, name, {"n_steps": MAX_ITERATIONS})
         require(0 <= config.momentum < 1, f"{name}.momentum", config.momentum, "be at least 0 and below 1")
         _check_optimizer(f"{name}.adamw", config.adamw)
     else:

@@ -10,6 +10,7 @@ from glassformer import files
 from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
 from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.inference.embed import nearest
@@ -43,7 +44,7 @@ def embed(
     if output is None and query is None:
         raise UserError("say what to make: --output FILE.npy, or --query TEXT for the nearest lines")
     if output is not None:
-        files.require_file_place(output)
+        require_output(output, [directory, input])
     texts = given_texts(None, input).texts
     model = loading.model(directory)
     vectors = model.embed(texts, say=err)

@@ -11,6 +11,7 @@ import tyro
 from glassformer import files
 from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.model import Model
@@ -74,7 +75,7 @@ def generate(
     if prompts is not None and not prompts:
         raise UserError(f'{input} holds no prompt: each line must be an object with a text field "prompt"')
     if output is not None:
-        files.require_writable(output.parent)
+        require_output(output, [directory, input])
     model = loading.model(directory)
     slide = context == "slide"
     if prompts is not None:

@@ -30,7 +30,12 @@ def main(argv: list[str]) -> int:
 def run_for(words: Words) -> Run:
     """The run that the words of a command line mean."""
     if len(words.places) != 1:
-        fail("train needs one recipe, TOML file or text file; see `glassformer recipes` and `train --help`")
+        one = "train needs one recipe, TOML file or text file"
+        if words.places:
+            fail(
+                f"{one}, and {len(words.places)} were given ({', '.join(words.places)}): put several texts in a folder"
+            )
+        fail(f"{one}; see `glassformer recipes` and `train --help`")
     start = {"init.path": words.options["init"]} if "init" in words.options else {}
     return with_flags(recipes.run_of(words.places[0]), start | words.flags)
 

@@ -9,6 +9,7 @@ import tyro
 from glassformer import files
 from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter, err
 from glassformer.data.records import lines
 from glassformer.errors import UserError
@@ -50,7 +51,7 @@ def translate(
     interactive = input is None and sys.stdin.isatty()
     sources = [] if interactive else _lines(input)
     if output is not None:
-        files.require_file_place(output)
+        require_output(output, [*directories, input])
     model = loading.ensemble(directories)
     model.require_source()
     if interactive:

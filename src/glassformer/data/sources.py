@@ -197,6 +197,14 @@ def _files_in(folder: Path, counts: Counts) -> list[Path]:
     return sorted(texts, key=lambda path: path.relative_to(folder).parts)
 
 
+def reads(folder: Path, path: Path) -> bool:
+    """Whether a file, there or not yet, is one of the texts that a folder gives."""
+    place, root = path.resolve(), folder.resolve()
+    if root not in place.parents or place.suffix.lower() not in FOLDER_SUFFIXES:
+        return False
+    return not any(part.startswith(".") for part in place.relative_to(root).parts)
+
+
 def _require_inside(path: Path, folder: Path) -> None:
     """A folder may be somebody else's: a link in it must not fetch other files, nor a pipe wait for ever."""
     if path.is_symlink() and folder.resolve() not in path.resolve().parents:

@@ -10,7 +10,7 @@ from glassformer import files
 from glassformer.errors import UserError
 from glassformer.interop.runtimes.gguf import Dtype
 from glassformer.store import checkpoint
-from glassformer.store.model_directory import StoredModel, read_model
+from glassformer.store.model_directory import StoredModel, own_paths, read_model
 
 Target = Literal["hf", "onnx", "gguf", "ct2"]
 TARGETS: Mapping[str, str] = {
@@ -43,9 +43,7 @@ def export(
     if dtype != "float32" and to != "gguf":
         raise UserError(f"the export to {to} writes float32: only gguf is written as {dtype}")
     path, out = Path(folder) if step is None else checkpoint.find(Path(folder), step), Path(out)
-    if out.exists():
-        raise UserError(f"{out} exists already: name another folder")
-    files.require_writable(out)
+    files.require_new_folder(out, own_paths(Path(folder)))
     stored = read_model(path)
     if stored.run.lora is not None:
         raise UserError(

@@ -62,9 +62,7 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     anything is not understood.
     """
     out = Path(out)
-    if out.exists():
-        raise UserError(f"{out} exists already: name another folder")
-    files.require_writable(out)
+    files.require_new_folder(out)
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder)
     config, labels = read_config(folder, family, architecture)

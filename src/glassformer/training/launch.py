@@ -15,6 +15,7 @@ from glassformer.config import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.memory import require_memory
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
+from glassformer.data.sources import reads
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
@@ -25,7 +26,7 @@ from glassformer.store import checkpoint, lock
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import MODEL_FILES, read_run, read_tokenizers, write_model_files
+from glassformer.store.model_directory import MODEL_FILES, own_paths, read_run, read_tokenizers, write_model_files
 from glassformer.training import bad_numbers, metrics_log
 from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.fine_tuning import layer_scales
@@ -76,6 +77,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     if was_restarted() and checkpoint.steps(folder) and _is_of_this_torchrun(folder):
         return relaunch(folder, reporter)
     _require_new(folder)
+    _require_apart(run, folder)
     files.require_writable(folder)
     start = read_start(run)
     if start is not None:
@@ -255,6 +257,20 @@ def _require_new(folder: Path) -> None:
     strangers = {name for name in names - OF_A_RUN if not name.startswith(bad_numbers.PREFIX) and ".tmp" not in name}
     if strangers:
         raise UserError(f"{folder} is not empty ({min(strangers)} is in it): name another --out")
+
+
+def _require_apart(run: Run, folder: Path) -> None:
+    """`UserError` where the run's folder would hold what the run reads, or would become part of it."""
+    data = [getattr(run.data, name, None) for name in PATHS if name != "cache_dir"]
+    given = [name for name in (*data, run.init.path, run.tokenizer.path) if name is not None]
+    for name in given:
+        place = Path(name.removeprefix(HUB).partition("#")[0] if name.startswith(HUB) else name)
+        files.require_apart(folder, own_paths(place) if place.is_dir() else [place])
+        if isinstance(run.data, TextData) and name in data and reads(place, folder / metrics_log.NAME):
+            raise UserError(
+                f"{folder} is inside of {place}, and the run's own {metrics_log.NAME} would become part of the text: "
+                "name an --out elsewhere"
+            )
 
 
 def _require_run(folder: Path) -> None:
