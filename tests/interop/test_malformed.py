@@ -164,6 +164,17 @@ def test_a_tensor_that_is_left_out(hf: Path, tmp_path: Path) -> None:
     assert (tmp_path / "ours" / "manifest.json").exists()
 
 
+def test_a_key_that_is_ignored_is_said(hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(hf, folder)
+    change_config(n_experts=8)(folder)
+    assert run(["import", str(folder), str(tmp_path / "ours"), "--ignore-keys", "n_experts"]) == 0
+    assert "n_experts = 8 of config.json is ignored, as --ignore-keys asks" in capsys.readouterr().err
+    for key in ("n_expert", "n_embd"):  # misspelled, and read
+        assert run(["import", str(folder), str(tmp_path / "x"), "--ignore-keys", "n_experts", key]) == 2
+        assert f"config.json has no unknown key {key} to ignore" in capsys.readouterr().err
+
+
 def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
     folder, told = tmp_path / "hf", list[str]()
     shutil.copytree(hf, folder)

@@ -54,12 +54,19 @@ class Imported:
     n_parameters: int
 
 
-def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] = (), say: Say = print) -> Imported:
+def import_model(
+    source: str | Path,
+    out: str | Path,
+    leave_out: Sequence[str] = (),
+    say: Say = print,
+    *,
+    ignore_keys: Sequence[str] = (),
+) -> Imported:
     """Writes a checkpoint of transformers, a folder or `hub:OWNER/NAME`, as a model directory into `out`.
 
-    `leave_out` names tensors (patterns such as `cls.seq_relationship.*`) that ours has no place for. `say` is told what
-    beside the model has no counterpart, such as defaults of generation. `UserError`, and nothing written, when
-    anything is not understood.
+    `leave_out` names tensors (patterns such as `cls.seq_relationship.*`) that ours has no place for. `ignore_keys`
+    names unknown keys of its configuration that are to be ignored. `say` is told what beside the model has no
+    counterpart, such as defaults of generation. `UserError`, and nothing written, when anything is not understood.
     """
     out = Path(out)
     if out.exists():
@@ -67,7 +74,7 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     files.require_writable(out)
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder)
-    config, labels = read_config(folder, family, architecture)
+    config, labels = read_config(folder, family, architecture, ignore_keys, say)
     tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(folder, say, family.roles)
     config = _with_special_ids(config, folder, tokenizer, say)
     n_source_rows = config.source_vocab_size or config.vocab_size
@@ -113,11 +120,22 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
     return family, architectures[0]
 
 
-def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[TransformerConfig, tuple[str, ...]]:
-    """Our configuration and the names of labels; `UserError` that lists all that does not fit."""
-    given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys())
+def read_config(
+    folder: HFFolder, family: Family, architecture: str, ignore: Sequence[str] = (), say: Say = print
+) -> tuple[TransformerConfig, tuple[str, ...]]:
+    """Our configuration and the names of labels; `UserError` that lists all that does not fit.
+
+    Unknown keys that `ignore` names are told to `say`; a name of `ignore` that is no unknown key is an error.
+    """
+    given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
     config = family.read(given, architecture)
     given.done()
+    if wrong := [key for key in ignore if key not in given.ignored]:
+        raise UserError(
+            f"{folder.path / CONFIG} has no unknown key {shown(wrong[0])} to ignore: leave it out of --ignore-keys"
+        )
+    for key, value in given.ignored.items():
+        say(f"{key} = {shown(str(value))} of {CONFIG} is ignored, as --ignore-keys asks")
     if not isinstance(config.head, (PositionHead, SequenceHead)):
         return config, ()
     labels = _labels(folder)

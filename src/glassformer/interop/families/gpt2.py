@@ -15,9 +15,10 @@ def read(given: Given, architecture: str) -> TransformerConfig:
     d_model, max_len = given.take("n_embd", int), given.take("n_positions", int)
     given.only("scale_attn_by_inverse_layer_idx", False)
     given.only("n_ctx", max_len)
+    given.only("n_special", 0)
     # Summaries of a head that is not read, and fp32 scores of half-precision ones: no other forward.
     given.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
-    given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn")
+    given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
     return TransformerConfig(
         decoder=Stack(
             given.take("n_layer", int), given.take("n_head", int), d_ff=given.take("n_inner", int, 4 * d_model)
