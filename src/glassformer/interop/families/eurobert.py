@@ -49,7 +49,7 @@ def recast(config: TransformerConfig, weights: Weights) -> Recast:
     """The biases of the feed-forward and of the logits are there or not together."""
     config, weights = recast_llama(config, weights)
     has_bias = config.ff_bias or (isinstance(config.head, TokenHead) and config.head.bias != "none")
-    return with_zero_biases(config, weights) if has_bias else (config, weights)
+    return with_zero_biases(config, weights, "ff_bias", logits=True) if has_bias else (config, weights)
 
 
 def lines(config: TransformerConfig) -> list[Line]:

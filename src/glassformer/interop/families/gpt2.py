@@ -7,6 +7,7 @@ from glassformer.interop.family import Family
 from glassformer.interop.fit import Fit
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
+from glassformer.interop.recast import SCALES_AND_BIASES, with_scales_and_biases
 
 ARCHITECTURE = "GPT2LMHeadModel"
 
@@ -46,7 +47,7 @@ def fit(config: TransformerConfig) -> list[str]:
     fit.need("positions", LearnedPositions())
     fit.need("head", TokenHead())
     fit.need("attention_scale", None, 1.0)
-    fit.holds("d_model", "tie_output", "norm_eps", "activation", "fused_qkv")
+    fit.holds("d_model", "tie_output", "norm_eps", "activation", "fused_qkv", *SCALES_AND_BIASES)
     return fit.done()
 
 
@@ -98,6 +99,7 @@ GPT2 = Family(
     write=write,
     table=table,
     prefix="transformer.",
+    recast=with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.wte.weight"},
     derived=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
     roles=dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>"),
