@@ -1,6 +1,6 @@
 """`glassformer import`: a checkpoint of transformers as a model directory, its weights as they are."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -81,7 +81,7 @@ def import_model(
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
         if one.vocab_size > n_rows:
             raise UserError(f"{folder.path}: its tokenizer has {one.vocab_size:,} tokens and its model {n_rows:,}")
-    weights = read_weights(folder, family, config, leave_out)
+    weights = read_weights(folder, family, config, leave_out, say)
     said = folder.config | folder.table(GENERATION)
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
     _say_what_stays(folder, say)
@@ -110,6 +110,11 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
         known = ", ".join(family.model_type for family in FAMILIES)
         raise UserError(
             f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not read here (known: {known})"
+        )
+    if architectures is None:
+        raise UserError(
+            f"{folder.path / CONFIG} has no architectures, which name the class of the model: add one of "
+            f"{', '.join(family.architectures)}"
         )
     if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in family.architectures:
         said = ", ".join(map(str, architectures)) if isinstance(architectures, list) else "none"
@@ -161,16 +166,19 @@ def _labels(folder: HFFolder) -> tuple[str, ...]:
 
 
 def read_weights(
-    folder: HFFolder, family: Family, config: TransformerConfig, leave_out: Sequence[str] = ()
+    folder: HFFolder, family: Family, config: TransformerConfig, leave_out: Sequence[str] = (), say: Say = print
 ) -> dict[str, Tensor]:
-    """Every tensor of ours from a folder; `UserError` that lists what is missing, unknown, or of another shape."""
+    """Every tensor of ours from a folder; float64 becomes float32, which is told to `say`.
+
+    `UserError` that lists what is missing, unknown, of another shape, or not finite.
+    """
     all_keys, names = require_fit(folder, family, config, leave_out)
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
     weights: dict[str, Tensor] = {}
     with folder.reading() as reader:
         for key in all_keys:
-            ours = key.to_ours([reader.take(names[name]) for name in key.theirs])
+            ours = key.to_ours([_narrow(reader.take(names[name])) for name in key.theirs])
             weights |= zip(key.ours, ours, strict=True)
         for name in fixed.keys() & names.keys():
             if not _almost_equal(reader.take(names[name]), fixed[name]):
@@ -186,7 +194,29 @@ def read_weights(
                     f"{folder.path}: {copy} must be {first} once more, as {CONFIG} has it, and it holds other numbers: "
                     f"{untie}leave it out with --leave-out {copy}"
                 )
+    _require_finite(folder, all_keys, weights)
+    if n_wide := sum(
+        folder.tensors[names[name]].shape.dtype == torch.float64 for key in all_keys for name in key.theirs
+    ):
+        say(f"{n_wide:,} tensors of float64 are stored as float32")
     return weights
+
+
+def _narrow(x: Tensor) -> Tensor:
+    """In single precision at most, which is what models here compute in."""
+    return x.float() if x.dtype == torch.float64 else x
+
+
+def _require_finite(folder: HFFolder, all_keys: Sequence[Key], weights: Mapping[str, Tensor]) -> None:
+    """`UserError` that names the tensors of a folder with NaN or Inf."""
+    theirs = {name: ", ".join(key.theirs) for key in all_keys for name in key.ours}
+    counts = {name: x.numel() - int(x.isfinite().sum()) for name, x in weights.items()}
+    if bad := [f"{theirs[name]} ({n:,} of {weights[name].numel():,} numbers)" for name, n in counts.items() if n]:
+        more = f" … and {len(bad) - MAX_LISTED:,} more" if len(bad) > MAX_LISTED else ""
+        raise UserError(
+            f"{folder.path} has NaN or Inf in its weights, in float32: {'; '.join(bad[:MAX_LISTED])}{more}; the "
+            "checkpoint is damaged: fetch it again, or take another one"
+        )
 
 
 def _almost_equal(x: Tensor, expected: Tensor) -> bool:
