@@ -185,7 +185,7 @@ class SequenceHead:
     kind: ClassVar[str] = "sequence"
     n_labels: int = setting(0, "number of labels; 0 = those of the data")
     pooling: Literal["first", "last", "mean", "max"] = setting("first", "which hidden states are read")
-    pooler: Literal["none", "tanh", "relu"] = setting("none", "dense layer and activation after pooling")
+    pooler: Literal["none", "tanh", "relu", "gelu"] = setting("none", "dense layer and activation after pooling")
     mean: float = setting(0.0, "of numbers: what an output of 0 says; that of the data where spread is 0")
     spread: float = setting(0.0, "of numbers: what an output of 1 adds; 0 = standard deviation of the data")
 
@@ -197,7 +197,7 @@ class VectorHead:
 
     kind: ClassVar[str] = "vectors"
     pooling: Literal["first", "last", "mean", "max"] = setting("mean", "which hidden states are read")
-    pooler: Literal["none", "tanh", "relu", "unused"] = setting(
+    pooler: Literal["none", "tanh", "relu", "gelu", "unused"] = setting(
         "none", "dense layer and activation after pooling; unused = a layer that is stored and not applied (BERT)"
     )
     normalize: bool = setting(False, "vectors are divided by their length (L2 norm)")

@@ -118,8 +118,11 @@ def nul_error(path: Path, offset: int, line: int) -> UserError:
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """What a JSON file says; see `parse_json`."""
+    text = read_text(path, max_bytes)
+    if not text.strip():
+        raise UserError(f"{path} is empty, and JSON is needed: fetch it again")
     try:
-        return parse_json(read_text(path, max_bytes))
+        return parse_json(text)
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
 
@@ -186,7 +189,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant
 
 
 def refuse_objects(path: Path) -> None:
-    """`UserError`, and how to convert it, for a file whose first bytes are those of a pickle; nothing is unpickled."""
+    """`UserError`, and what to do, for a file that begins as a pickle or is a Git LFS pointer; nothing is unpickled."""
     try:
         with open(path, "rb") as file:
             _refuse_objects(path, file.read(_HEAD))
@@ -210,9 +213,12 @@ def holds_objects(head: bytes) -> bool:
 
 
 _HEAD = 256
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def _refuse_objects(path: Path, head: bytes) -> None:
+    if head.startswith(_LFS_POINTER):
+        raise UserError(f"{path} is a Git LFS pointer and not the file itself: run `git lfs pull` in its folder")
     if holds_objects(head[:_HEAD]):
         raise UserError(
             f"{path} is a pickle or a zip of pickles, which may run any code when it is opened, so it never is: where "

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from glassformer.interop.family import Family
 from glassformer.interop.fit import distance
 from glassformer.interop.generation import write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights, require_fit
+from glassformer.interop.trained_start import trained_start
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.recurrent_config import ModelConfig
@@ -39,9 +41,10 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     config, own = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
     weights = to_theirs(family, config, own)
-    files.write_json(folder / CONFIG, their_config(family, config, stored.labels))
+    named = replace(config, bos_id=trained_start(stored))
+    files.write_json(folder / CONFIG, their_config(family, named, stored.labels))
     if isinstance(config.head, TokenHead) and config.decoder is not None:
-        generation = write_generation(config, stored.generation, stored.tokenizer)
+        generation = write_generation(named, stored.generation, stored.tokenizer)
         generation = {"transformers_version": WRITTEN_FOR} | generation
         files.write_json(folder / GENERATION, generation)
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)

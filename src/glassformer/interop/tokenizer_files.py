@@ -11,6 +11,7 @@ from glassformer.config import TokenHead, TransformerConfig
 from glassformer.errors import UserError, shown
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
+from glassformer.interop.trained_start import trained_start
 from glassformer.recurrent_config import ModelConfig
 from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, ROLES, tables
@@ -122,14 +123,20 @@ def _why_not(folder: Path) -> str:
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:
     """Writes the tokenizer; that of a target with a vocabulary of its own goes into the subfolder `target`."""
     config, first = stored.config, stored.source_tokenizer or stored.tokenizer
-    write_tokenizer(first, folder, config, config.source_max_len or config.max_len)
+    named = [role for role in ROLES if role != "bos" or trained_start(stored) is not None]
+    write_tokenizer(first, folder, config, config.source_max_len or config.max_len, named)
     if stored.source_tokenizer is not None:
         (folder / TARGET).mkdir()
-        write_tokenizer(stored.tokenizer, folder / TARGET, config, config.max_len)
+        write_tokenizer(stored.tokenizer, folder / TARGET, config, config.max_len, named)
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path, config: ModelConfig, max_len: int) -> None:
-    """Writes `tokenizer.json`, and what says the roles of its special tokens and what a model reads around a text."""
+def write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, config: ModelConfig, max_len: int, named: Sequence[str] = ROLES
+) -> None:
+    """Writes `tokenizer.json`, and the files that name the special tokens of the roles `named` and the model's length.
+
+    The post-processor of `tokenizer.json` puts around a text what the model reads around it.
+    """
     description = json.loads(tokenizer.to_json())
     if description.get("post_processor") is None:
         description["post_processor"] = _around(tokenizer, config)
@@ -138,7 +145,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, config: ModelConfig, max
             token["lstrip"] = token["lstrip"] or token["id"] == tokenizer.mask_id
     files.write_text(folder / TOKENIZER, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
     special = {}
-    for role in ROLES:
+    for role in named:
         token_id = getattr(tokenizer, f"{role}_id")
         if token_id is not None:
             special[f"{role}_token"] = tokenizer.id_to_token(token_id)

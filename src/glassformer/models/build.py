@@ -6,6 +6,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from glassformer import config as c
@@ -43,7 +44,13 @@ CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
     "lstm": (nn.LSTM, lstm_step),
 }
 """A recurrent module, and one step of it in the open."""
-POOLERS: dict[str, Activation | None] = {"none": None, "tanh": torch.tanh, "relu": torch.relu, "unused": None}
+POOLERS: dict[str, Activation | None] = {
+    "none": None,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "unused": None,
+}
 
 
 @overload

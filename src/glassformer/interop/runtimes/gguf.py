@@ -17,6 +17,7 @@ from glassformer.interop.families.llama_cpp import ARCHITECTURES, Architecture
 from glassformer.interop.family import Family
 from glassformer.interop.hf import choose_family
 from glassformer.interop.keymap import Key
+from glassformer.interop.trained_start import trained_start
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import llama3_scaled, rotary_frequencies
 from glassformer.store.model_directory import StoredModel, weights_of
@@ -53,7 +54,8 @@ def write(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[s
         raise UserError(f"this model goes out as {family.name}, which is not written as GGUF")
     require_fit(config, architecture)
     config, own = family.recast(config, weights_of(network))
-    numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizer, config)
+    named = replace(config, bos_id=trained_start(stored))
+    numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizer, named)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     tensors = Tensors(config, architecture, _keys(gguf, family, architecture, config))
     weights = {name: _rounded(name, x, dtype) for name, x in own.items()}
@@ -133,7 +135,8 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
     if not tokenizer.merges:
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only its 256 bytes")
     end = tokenizer.eos_id if config.eos_id is None else config.eos_id
-    begin, before = tokenizer.bos_id, tokenizer.frames.prompt.before
+    before = tokenizer.frames.prompt.before
+    begin = tokenizer.bos_id if before else config.bos_id
     if end is None:
         raise UserError("this tokenizer has no token that ends a text, and llama.cpp would take the one with id 11")
     if before not in ((), (begin,)):
