@@ -13,6 +13,7 @@ from torch import Tensor
 from glassformer import files
 from glassformer.config import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
 from glassformer.errors import UserError
+from glassformer.inference.decode import causal_frame
 from glassformer.interop.families.llama_cpp import ARCHITECTURES, Architecture
 from glassformer.interop.family import Family
 from glassformer.interop.hf import choose_family
@@ -135,12 +136,12 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
     if not tokenizer.merges:
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only its 256 bytes")
     end = tokenizer.eos_id if config.eos_id is None else config.eos_id
-    before = tokenizer.frames.prompt.before
-    begin = tokenizer.bos_id if before else config.bos_id
+    before = causal_frame(tokenizer, config).before
+    begin = before[0] if before else config.bos_id
     if end is None:
         raise UserError("this tokenizer has no token that ends a text, and llama.cpp would take the one with id 11")
-    if before not in ((), (begin,)):
-        raise UserError("llama.cpp puts one token before a prompt, and this tokenizer puts others")
+    if len(before) > 1:
+        raise UserError("llama.cpp puts one token before a prompt, and this tokenizer puts several")
     special = set(tokenizer.special_tokens)
     kinds = [CONTROL if token in special else NORMAL for token in tokenizer.vocab]
     spare = range(tokenizer.vocab_size, config.vocab_size)
