@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from glassformer import files
 from glassformer.data.corpus import Corpus, Side
-from glassformer.data.sources import Piece, cut
+from glassformer.data.sources import Piece, cut, joined
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -110,7 +110,9 @@ def prepare(
     with files.new_folder(folder) as temporary:
         sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "text": corpus.name, "end_id": end_id}
         for side in _NAMES:
-            parts = encode_pieces(corpus.pieces(side), tokenizer, end_id, dropout=dropout if side == "train" else 0.0)
+            of_side = dropout if side == "train" else 0.0
+            cuts = corpus.reading == 1  # which cut the documents for all tokenizers
+            parts = encode_pieces(corpus.pieces(side), tokenizer, end_id, dropout=of_side, always_in_pieces=cuts)
             sidecar[side] = write_stream(temporary, side, map(advance, parts), id_dtype(tokenizer.vocab_size))
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
@@ -151,9 +153,20 @@ class EncodedPart:
 
 
 def encode_pieces(
-    pieces: Iterable[Piece], tokenizer: Tokenizer, end_id: int | None, *, dropout: float = 0.0
+    pieces: Iterable[Piece],
+    tokenizer: Tokenizer,
+    end_id: int | None,
+    *,
+    dropout: float = 0.0,
+    always_in_pieces: bool = False,
 ) -> Iterator[EncodedPart]:
-    """Encodes a stream of pieces, about a million characters at a time, with `end_id` after each document."""
+    """Encode a stream of pieces, about a million characters at a time, with `end_id` after each document.
+
+    The ids are those of whole documents. A tokenizer that may join what stands on the two sides of a cut encodes each
+    document whole, which takes memory for all of it, unless it is to encode `always_in_pieces`.
+    """
+    if not (tokenizer.encodes_in_pieces or always_in_pieces):
+        pieces = joined(pieces)
     n_tokens, begins = 0, True
     for number, batch in enumerate(_batches(pieces)):
         texts = [piece.text for piece in batch]

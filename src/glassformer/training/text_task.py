@@ -159,7 +159,7 @@ def corpus_of(run: Run) -> Corpus:
         valid_paths=[data.valid_path] if data.valid_path else [],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
-        split=data.split,
+        reading=data.reading,
     )
 
 
