@@ -25,7 +25,9 @@ class TokenizerConfig:
     special_tokens: tuple[str, ...] = setting(
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "they take the first ids"
     )
-    dropout: float = setting(0.0, "share of merges left out at random in the training text, once (BPE-dropout)")
+    dropout: float = setting(
+        0.0, "BPE-dropout: share of merges left out of the training text at random, anew each epoch"
+    )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for a share that is none."""

@@ -81,6 +81,7 @@ def prepare(
     cache_dir: Path,
     *,
     dropout: float = 0.0,
+    dropout_seed: int = 0,
     progress: Progress | None = None,
 ) -> TokenSplits:
     """The tokens of a corpus: from the cache when they are there, whole and unaltered; else encoded.
@@ -90,9 +91,9 @@ def prepare(
     would accept. Memory does not grow with the text. `progress(done, total)` counts bytes of text.
 
     `dropout` is the share of merges left out of the training side (BPE-dropout, Provilkov et al. 2020). It is
-    drawn once and the same each time; the validation side never has any.
+    the same for the same `dropout_seed`; the validation side never has any.
     """
-    folder = cache_dir / _key(corpus, tokenizer, dropout)
+    folder = cache_dir / _key(corpus, tokenizer, dropout, dropout_seed)
     if (found := _open(folder)) is not None:
         return found
     n_bytes = corpus.n_bytes
@@ -110,9 +111,14 @@ def prepare(
     with files.new_folder(folder) as temporary:
         sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "text": corpus.name, "end_id": end_id}
         for side in _NAMES:
-            of_side = dropout if side == "train" else 0.0
-            cuts = corpus.reading == 1  # which cut the documents for all tokenizers
-            parts = encode_pieces(corpus.pieces(side), tokenizer, end_id, dropout=of_side, always_in_pieces=cuts)
+            parts = encode_pieces(
+                corpus.pieces(side),
+                tokenizer,
+                end_id,
+                dropout=dropout if side == "train" else 0.0,
+                dropout_seed=dropout_seed,
+                always_in_pieces=corpus.reading == 1,
+            )
             sidecar[side] = write_stream(temporary, side, map(advance, parts), id_dtype(tokenizer.vocab_size))
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
@@ -158,6 +164,7 @@ def encode_pieces(
     end_id: int | None,
     *,
     dropout: float = 0.0,
+    dropout_seed: int = 0,
     always_in_pieces: bool = False,
 ) -> Iterator[EncodedPart]:
     """Encode a stream of pieces, about a million characters at a time, with `end_id` after each document.
@@ -172,7 +179,7 @@ def encode_pieces(
         texts = [piece.text for piece in batch]
         ids: list[int] = []
         starts: list[int] = []
-        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=number)
+        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=dropout_seed + number)
         for piece, piece_ids in zip(batch, encoded, strict=True):
             if begins:
                 starts.append(n_tokens + len(ids))
@@ -202,8 +209,9 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _key(corpus: Corpus, tokenizer: Tokenizer, dropout: float) -> str:
-    return content_hash([FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout])[:32]
+def _key(corpus: Corpus, tokenizer: Tokenizer, dropout: float, dropout_seed: int) -> str:
+    drawn = [dropout, dropout_seed] if dropout_seed else [dropout]
+    return content_hash([FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, *drawn])[:32]
 
 
 def content_hash(value: Any) -> str:
