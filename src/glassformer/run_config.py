@@ -27,7 +27,9 @@ class TokenizerConfig:
     special_tokens: tuple[str, ...] = setting(
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "they take the first ids"
     )
-    dropout: float = setting(0.0, "share of merges left out at random in the training text, once (BPE-dropout)")
+    dropout: float = setting(
+        0.0, "BPE-dropout: share of merges left out of the training text at random, anew each epoch"
+    )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for a share that is none."""
@@ -36,8 +38,10 @@ class TokenizerConfig:
             raise UserError("tokenizer.dropout leaves out merges, and whole_words has none: leave it out")
 
 
-SplitRule = Literal["by-hash", "filled"]
-SPLIT_DOC = "rule of the held-out part; a new run always records filled, and a run.toml without the key means by-hash"
+Reading = Literal[1, 2]
+NEWEST_READING: Reading = 2
+"""What a new run records."""
+READING_DOC = "version of the rules of the split, of pieces of text and of BPE-dropout; a new run always records 2"
 
 
 @checked
@@ -74,7 +78,7 @@ class TextData:
     path: str | None = setting(None, "a txt or jsonl file, a folder of them, or builtin:NAME")
     valid_path: str | None = setting(None, "validation text; none = a part of path that training never sees")
     valid_fraction: float = setting(0.1, "share held out for validation when valid_path is none")
-    split: SplitRule = setting("by-hash", SPLIT_DOC)
+    reading: Reading = setting(1, READING_DOC)
     text_field: str = setting("text", "the field of a jsonl record that holds the text")
     arrangement: WindowRows | ExampleRows | PackedRows = setting(WindowRows(), "how documents become rows")
     context: int = setting(0, "tokens that a row feeds the model; 0 = model.max_len")
@@ -96,7 +100,7 @@ class PairData:
     source_field: str = setting("source", "column or field of the source")
     target_field: str = setting("target", "column or field of the target")
     valid_fraction: float = setting(0.1, "share of the pairs held out where no validation pairs are given")
-    split: SplitRule = setting("by-hash", SPLIT_DOC)
+    reading: Reading = setting(1, READING_DOC)
     outputs: Literal["sentences", "pronunciations"] = setting(
         "sentences", "what a target is, and so which scores are told: BLEU and chrF, or error rates"
     )
@@ -126,7 +130,7 @@ class LabelData:
     label_field: str = setting("label", "column or field of the label; of tags: a list of them")
     outputs: Literal["classes", "numbers", "tags"] = setting("classes", "what a label is")
     valid_fraction: float = setting(0.1, "share of the records held out where no validation data is given")
-    split: SplitRule = setting("by-hash", SPLIT_DOC)
+    reading: Reading = setting(1, READING_DOC)
     batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest, padding included")
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 

@@ -16,7 +16,7 @@ from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.records import held_out_keys
 from glassformer.data.split import filled, nearest
-from glassformer.run_config import LabelData, PairData
+from glassformer.run_config import NEWEST_READING, LabelData, PairData
 
 Write = Callable[[str, str | bytes], Path]
 FRACTIONS = st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.5, 0.9])
@@ -173,11 +173,11 @@ def test_no_character_is_lost_and_none_is_on_both_sides(
 
 def test_a_share_that_is_not_reached_is_told(write: Write) -> None:
     rows = ["source\ttarget", *(f"the same\t{i}" for i in range(90)), "rare\tx"]
-    pairs = PairCorpus(PairData(path=str(write("p.tsv", "\n".join(rows))), valid_fraction=0.3, split="filled"))
+    pairs = PairCorpus(PairData(path=str(write("p.tsv", "\n".join(rows))), valid_fraction=0.3, reading=NEWEST_READING))
     (said,) = pairs.news()
     assert said.startswith("only 1.10% of the data could be held out for validation") and "30.00%" in said
     path = str(write("l.tsv", "\n".join(["text\tlabel", *(f"the same\t{i}" for i in range(90)), "rare\t1"])))
-    labels = LabelCorpus(LabelData(path=path, outputs="numbers", valid_fraction=0.3, split="filled"))
+    labels = LabelCorpus(LabelData(path=path, outputs="numbers", valid_fraction=0.3, reading=NEWEST_READING))
     assert labels.news() == [said]
     assert Corpus([write("a.jsonl", jsonl(["a" * 199, "b"]))], valid_fraction=0.3).news() == [
         "only 0.50% of the data could be held out for validation, and data.valid_fraction asks for 30.00%: give more "
@@ -186,21 +186,15 @@ def test_a_share_that_is_not_reached_is_told(write: Write) -> None:
 
 
 def test_the_rule_of_older_versions_gives_their_sides_and_digests(write: Write) -> None:
-    """The expected values were computed by the code before `split` was added."""
+    """The expected values were computed by the code before `data.reading` was added."""
     texts = [f"document number {i} " * (i * i % 17 + 1) for i in range(30)] + ["a readme"]
-    corpus = Corpus([write("a.jsonl", jsonl(texts))], split="by-hash")
+    corpus = Corpus([write("a.jsonl", jsonl(texts))], reading=1)
     assert np.flatnonzero(corpus.plan.side).tolist() == [21, 22]
     assert corpus.digest == "b5a4e30676be5668a3bf9662b2eac303b5a9a342204a8c41b30879e87a33dcf0"
     rows = [f"source {i % 13}\ttarget {i}\n" for i in range(60)]
     pairs = PairData(path=str(write("p.tsv", "source\ttarget\n" + "".join(rows))))
-    assert pairs.split == "by-hash"
+    assert pairs.reading == 1
     assert PairCorpus(pairs).digest == "aa3a714076e8c1ef97d3f8a42a414cb65520100ea042ddf3c386654165887cd8"
     rows = [f"text {i % 23}\t{'ab'[i % 23 % 2]}\n" for i in range(60)]
     labels = LabelData(path=str(write("l.tsv", "text\tlabel\n" + "".join(rows))))
     assert LabelCorpus(labels).digest == "44d62cde76389b76c9e0930529a1a8d26bbd77abb4588860867337887b520968"
-
-
-def test_the_rule_is_part_of_the_digest_where_it_decides(write: Write) -> None:
-    path, valid = write("a.txt", "some text"), write("v.txt", "v")
-    assert Corpus([path]).digest != Corpus([path], split="by-hash").digest
-    assert Corpus([path], valid_paths=[valid]).digest == Corpus([path], valid_paths=[valid], split="by-hash").digest

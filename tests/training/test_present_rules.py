@@ -8,7 +8,7 @@ import pytest
 
 from glassformer import api
 from glassformer.errors import Interrupted
-from glassformer.run_config import Run
+from glassformer.run_config import NEWEST_READING, Run
 from glassformer.store.model_directory import read_run
 from glassformer.training import launch
 from glassformer.training.launch import material_of
@@ -36,8 +36,8 @@ RUNS: dict[str, Callable[[Path], Run]] = {"text": text, "pairs": pairs, "labels"
 def test_a_new_run_records_its_rules_and_is_evaluated_by_them(name: str, tmp_path: Path) -> None:
     run, reporter = RUNS[name](tmp_path), Recording()
     outcome = api.train(run, tmp_path / "run", reporter)
-    assert run.data.split == "by-hash" and read_run(tmp_path / "run").data.split == "filled"
-    assert 'split = "filled"' in (tmp_path / "run" / "run.toml").read_text()
+    assert run.data.reading == 1 and read_run(tmp_path / "run").data.reading == NEWEST_READING
+    assert f"reading = {NEWEST_READING}" in (tmp_path / "run" / "run.toml").read_text()
     model = api.load(tmp_path / "run")
     assert model.evaluate() == outcome.reports["valid"]
     assert model.data_digest == material_of(outcome.run).digest
@@ -57,7 +57,7 @@ def test_a_run_of_an_older_version_goes_on_with_its_own_rules(
         signal_at(patch, 7)
         with pytest.raises(Interrupted):
             api.train(run, tmp_path / "parts")
-    assert read_run(tmp_path / "parts").data.split == "by-hash"
+    assert read_run(tmp_path / "parts").data.reading == 1
     assert api.resume(tmp_path / "parts").reports == whole.reports
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
     assert api.load(tmp_path / "parts").evaluate() == whole.reports["valid"]

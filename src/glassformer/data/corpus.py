@@ -10,8 +10,8 @@
   Where they are too short to cut, the shortest one may be added (`split.nearest`). Equal documents have equal hashes
   and go to the same side; the side does not depend on the order of the files. Repeats within the training text
   stay, and are counted.
-- Runs of older versions are split by the rule `by-hash`: as above, but up to the first document that does not fit,
-  and by the shortest document alone where that is the first.
+- With reading 1, that of runs of older versions, several documents validate in the order of their hash up to the
+  first one that does not fit; where that is the first of all, the shortest document validates.
 
 Everything streams: the text is read once to hash and count its documents (16 bytes are kept of each), and
 again for use.
@@ -33,11 +33,10 @@ import numpy.typing as npt
 from glassformer.data.sources import PIECE_CHARACTERS, Counts, Piece, find_sources, read_pieces
 from glassformer.data.split import filled, nearest, share_news
 from glassformer.errors import UserError
-from glassformer.run_config import SplitRule
+from glassformer.run_config import NEWEST_READING, Reading
 
 Side = Literal["train", "valid"]
 
-READING_VERSION = 1  # changes when the same files would give other documents or another split
 TRAINS, VALIDATES, LEFT_OUT, CUT = 0, 1, -1, 2
 """Values of `Plan.side`."""
 MISSING = 0.1
@@ -91,7 +90,7 @@ class Corpus:
         valid_paths: Sequence[str | Path] = (),
         valid_fraction: float = 0.1,
         text_field: str = "text",
-        split: SplitRule = "filled",
+        reading: Reading = NEWEST_READING,
     ) -> None:
         if not valid_paths and not 0 < valid_fraction < 1:
             raise UserError(
@@ -99,21 +98,19 @@ class Corpus:
                 "to train on all of the text, give the validation text as data.valid_path"
             )
         self.paths, self.valid_paths = tuple(paths), tuple(valid_paths)
-        self.valid_fraction, self.text_field, self.split = valid_fraction, text_field, split
+        self.valid_fraction, self.text_field, self.reading = valid_fraction, text_field, reading
         self.name = ", ".join(map(str, paths))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the bytes of every source and of what decides the split: equal digests, equal sides."""
         description = {
-            "reading": READING_VERSION,
+            "reading": self.reading,
             "text": [(source.is_jsonl, source.sha256()) for source in find_sources(self.paths)],
             "valid_text": [(source.is_jsonl, source.sha256()) for source in find_sources(self.valid_paths)],
             "valid_fraction": None if self.valid_paths else self.valid_fraction,
             "text_field": self.text_field,
         }
-        if self.split != "by-hash" and not self.valid_paths:  # runs of older versions have no such entry
-            description["split"] = self.split
         return hashlib.sha256(json.dumps(description).encode()).hexdigest()
 
     @cached_property
@@ -146,7 +143,7 @@ class Corpus:
                 )
             return Plan(np.full(1, CUT, dtype=np.int8), cut, valid_share=1 - cut / n_characters)
         cut = 0
-        if self.split == "by-hash":
+        if self.reading == 1:
             side[np.isin(scan.hashes, held_out(scan.hashes, scan.n_characters, self.valid_fraction))] = VALIDATES
         else:
             contents, part = held_out_filled(scan.hashes, scan.n_characters, self.valid_fraction)
@@ -259,7 +256,7 @@ class Part:
 def held_out_filled(
     hashes: npt.NDArray[np.uint64], n_characters: npt.NDArray[np.int64], valid_fraction: float
 ) -> tuple[npt.NDArray[np.uint64], Part | None]:
-    """The contents that validate by the rule `filled`, and the end of a large document where they are too little.
+    """The contents that validate by the newest reading, and the end of a large document where they are too little.
 
     >>> contents, part = held_out_filled(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 15, 10]), 0.35)
     >>> contents.tolist(), part

@@ -23,12 +23,11 @@ from glassformer.data.label_files import Dropped, Labelled, Tagged, read_labelle
 from glassformer.data.records import HUB, held_out_keys, hub_splits
 from glassformer.data.split import share_news
 from glassformer.errors import UserError
-from glassformer.run_config import LabelData, SplitRule
+from glassformer.run_config import NEWEST_READING, LabelData, Reading
 
 LabelRecord = Labelled | Tagged
 VALIDATION = "validation"
 """What the split of a Hugging Face dataset is called that a run validates on."""
-READING_VERSION = 1  # changes when the same files would give other records or another split
 IMBALANCE_TOLD = 5.0
 CLASSES_SHOWN = 40
 
@@ -49,7 +48,7 @@ class LabelCorpus:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the records of both sides and of their order: equal digests, equal training."""
-        digest = hashlib.sha256(f"labels {READING_VERSION}".encode())
+        digest = hashlib.sha256(f"labels {self.data.reading}".encode())
         for records in self.split:
             for record in records:
                 inputs = _inputs(record)
@@ -127,7 +126,7 @@ class LabelCorpus:
         if path.startswith(HUB) and "#" not in path and VALIDATION in hub_splits(path):
             return self._read(path), self._read(path, VALIDATION)
         train, valid = held_out(
-            self._read(path), data.valid_fraction, data.split, keeps_labels=data.outputs != "numbers"
+            self._read(path), data.valid_fraction, data.reading, keeps_labels=data.outputs != "numbers"
         )
         self._share_news = share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
         return train, valid
@@ -150,7 +149,11 @@ def read_labels(
 
 
 def held_out(
-    records: Sequence[LabelRecord], valid_fraction: float, split: SplitRule = "filled", *, keeps_labels: bool = True
+    records: Sequence[LabelRecord],
+    valid_fraction: float,
+    reading: Reading = NEWEST_READING,
+    *,
+    keeps_labels: bool = True,
 ) -> tuple[list[LabelRecord], list[LabelRecord]]:
     """Training and validation records, in their order; equal texts stand on one side.
 
@@ -165,7 +168,7 @@ def held_out(
     for record, key in zip(records, keys, strict=True):
         for label in labels_in(record) if keeps_labels else ():
             kept[label] = min(key, kept.get(label, key))
-    chosen = held_out_keys(keys, valid_fraction, split, training=set(kept.values()))
+    chosen = held_out_keys(keys, valid_fraction, reading, training=set(kept.values()))
     sides: tuple[list[LabelRecord], list[LabelRecord]] = ([], [])
     for record, key in zip(records, keys, strict=True):
         sides[key in chosen].append(record)

@@ -22,11 +22,10 @@ from glassformer.data.pair_files import Dropped, Pair, read
 from glassformer.data.records import HUB, held_out_keys, hub_splits
 from glassformer.data.split import share_news
 from glassformer.errors import UserError
-from glassformer.run_config import PairData, SplitRule
+from glassformer.run_config import NEWEST_READING, PairData, Reading
 
 VALIDATION = "validation"
 """What the split of a Hugging Face dataset is called that a run validates on."""
-READING_VERSION = 1  # changes when the same files would give other pairs or another split
 
 
 class PairCorpus:
@@ -42,7 +41,7 @@ class PairCorpus:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the pairs of both sides and of their order: equal digests, equal training."""
-        digest = hashlib.sha256(f"pairs {READING_VERSION}".encode())
+        digest = hashlib.sha256(f"pairs {self.data.reading}".encode())
         for pairs in self.split:
             for pair in pairs:
                 for text in (pair.source, pair.target):
@@ -64,7 +63,7 @@ class PairCorpus:
         elif path is not None and path.startswith(HUB) and VALIDATION in hub_splits(path) and "#" not in path:
             train, valid = (list(read(data, self.dropped, split)) for split in ("train", VALIDATION))
         else:
-            train, valid = held_out(list(read(data, self.dropped)), data.valid_fraction, data.split)
+            train, valid = held_out(list(read(data, self.dropped)), data.valid_fraction, data.reading)
             self._share_news = share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
         held = set(valid)
         kept = [pair for pair in train if pair not in held]
@@ -93,7 +92,7 @@ def read_pairs(data: PairData, dropped: Dropped | None = None) -> list[Pair]:
 
 
 def held_out(
-    pairs: Sequence[Pair], valid_fraction: float, split: SplitRule = "filled"
+    pairs: Sequence[Pair], valid_fraction: float, reading: Reading = NEWEST_READING
 ) -> tuple[list[Pair], list[Pair]]:
     """Training and validation pairs, in their order; equal sources stand on one side.
 
@@ -101,7 +100,7 @@ def held_out(
     >>> [pair.target for pair in train], [pair.target for pair in valid]
     (['1', '2', '3'], ['4'])
     """
-    chosen = held_out_keys([pair.source for pair in pairs], valid_fraction, split)
+    chosen = held_out_keys([pair.source for pair in pairs], valid_fraction, reading)
     train = [pair for pair in pairs if pair.source not in chosen]
     return train, [pair for pair in pairs if pair.source in chosen]
 

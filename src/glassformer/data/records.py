@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from glassformer import files
 from glassformer.data.split import filled, nearest
 from glassformer.errors import UserError
-from glassformer.run_config import SplitRule
+from glassformer.run_config import NEWEST_READING, Reading
 
 HUB = "hf:"
 SUFFIXES = (".tsv", ".csv", ".jsonl")
@@ -122,20 +122,20 @@ def lines(text: str) -> list[str]:
 
 
 def held_out_keys(
-    keys: Sequence[str], valid_fraction: float, split: SplitRule = "filled", training: Collection[str] = ()
+    keys: Sequence[str], valid_fraction: float, reading: Reading = NEWEST_READING, training: Collection[str] = ()
 ) -> set[str]:
     """The keys whose records validate; all records of one key stand on one side, whatever the order of the files.
 
-    Keys are taken in the order of their hash: by the rule `filled` each one whose records fit into what is left of the
-    share, then perhaps the rarest one left (`split.nearest`); by the rule `by-hash`, of older versions, those before
-    the first that does not fit. Keys of `training` never validate.
+    Keys are taken in the order of their hash: each one whose records fit into what is left of the share, then perhaps
+    the rarest one left (`split.nearest`); with reading 1, only those before the first that does not fit. Keys of
+    `training` never validate.
 
     >>> sorted(held_out_keys(["a", "b", "a", "c"], 0.25))
     ['c']
     """
     counts = Counter(key for key in keys if key not in training)
     ordered = sorted(counts, key=_hash)
-    if split == "filled":
+    if reading >= 2:
         weights, wanted = [counts[key] for key in ordered], valid_fraction * len(keys)
         chosen = nearest(weights, filled(weights, wanted), wanted, may_take_all=bool(training))
         return {ordered[unit] for unit in chosen}

@@ -121,11 +121,20 @@ def read_documents(
     paths: Sequence[str | Path], *, text_field: str = "text", counts: Counts | None = None
 ) -> Iterator[str]:
     """Every document of `paths` whole, one at a time."""
+    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field, counts=counts)))
+
+
+def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Join the pieces of each document: memory holds the longest one.
+
+    >>> [piece.text for piece in joined([Piece("a ", False), Piece("b", True), Piece("c", True)])]
+    ['a b', 'c']
+    """
     parts: list[str] = []
-    for piece in read_pieces(paths, text_field=text_field, counts=counts):
+    for piece in pieces:
         parts.append(piece.text)
         if piece.ends_document:
-            yield "".join(parts)
+            yield Piece("".join(parts), ends_document=True)
             parts = []
 
 
@@ -137,7 +146,7 @@ _SPACE_CUT = re.compile(r"(?=[ \t\r\n]\S)")
 
 
 def cut(blocks: Iterable[str]) -> Iterator[Piece]:
-    """Cuts one document, given in blocks, into pieces that encode to the ids of the whole document.
+    """Cut one document, given in blocks, into pieces that tokenizers of our flavours encode to the ids of the whole.
 
     A piece ends at the first safe line end after `PIECE_CHARACTERS`. A text that has none within
     `MAX_PIECE_CHARACTERS` is cut between two words, and one without white space anywhere: there, and only

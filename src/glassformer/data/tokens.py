@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from glassformer import files
 from glassformer.data.corpus import Corpus, Side
-from glassformer.data.sources import Piece, cut
+from glassformer.data.sources import Piece, cut, joined
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -84,6 +84,7 @@ def prepare(
     *,
     start_id: int | None = None,
     dropout: float = 0.0,
+    dropout_seed: int = 0,
     progress: Progress | None = None,
 ) -> TokenSplits:
     """The tokens of a corpus: from the cache when they are there, whole and unaltered; else encoded.
@@ -95,9 +96,9 @@ def prepare(
     `start_id` is put before each document; None puts nothing there.
 
     `dropout` is the share of merges left out of the training side (BPE-dropout, Provilkov et al. 2020). It is
-    drawn once and the same each time; the validation side never has any.
+    the same for the same `dropout_seed`; the validation side never has any.
     """
-    folder = cache_dir / _key(corpus, tokenizer, start_id, dropout)
+    folder = cache_dir / _key(corpus, tokenizer, start_id, dropout, dropout_seed)
     if (found := _open(folder)) is not None:
         return found
     n_bytes = corpus.n_bytes
@@ -117,8 +118,15 @@ def prepare(
         if start_id is not None:
             sidecar["start_id"] = start_id
         for side in _NAMES:
-            side_dropout = dropout if side == "train" else 0.0
-            parts = encode_pieces(corpus.pieces(side), tokenizer, end_id, start_id, dropout=side_dropout)
+            parts = encode_pieces(
+                corpus.pieces(side),
+                tokenizer,
+                end_id,
+                start_id,
+                dropout=dropout if side == "train" else 0.0,
+                dropout_seed=dropout_seed,
+                always_in_pieces=corpus.reading == 1,
+            )
             sidecar[side] = write_stream(temporary, side, map(advance, parts), id_dtype(tokenizer.vocab_size))
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
@@ -173,18 +181,25 @@ def encode_pieces(
     start_id: int | None = None,
     *,
     dropout: float = 0.0,
+    dropout_seed: int = 0,
+    always_in_pieces: bool = False,
 ) -> Iterator[EncodedPart]:
-    """Encodes a stream of pieces, about a million characters at a time.
+    """Encode a stream of pieces, about a million characters at a time.
 
     Each document has `start_id` before it and `end_id` after it. Where the two are the same token, the end of one
     document is the start of the next.
+
+    The ids are those of whole documents. A tokenizer that may join what stands on the two sides of a cut encodes each
+    document whole, which takes memory for all of it, unless it is to encode `always_in_pieces`.
     """
+    if not (tokenizer.encodes_in_pieces or always_in_pieces):
+        pieces = joined(pieces)
     n_tokens, begins = 0, True
     for number, batch in enumerate(_batches(pieces)):
         texts = [piece.text for piece in batch]
         ids: list[int] = []
         starts: list[int] = []
-        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=number)
+        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=dropout_seed + number)
         for piece, piece_ids in zip(batch, encoded, strict=True):
             if begins:
                 n_before = n_tokens + len(ids)
@@ -219,9 +234,11 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _key(corpus: Corpus, tokenizer: Tokenizer, start_id: int | None, dropout: float) -> str:
-    decided_by = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
-    return content_hash(decided_by if start_id is None else [*decided_by, start_id])[:32]
+def _key(corpus: Corpus, tokenizer: Tokenizer, start_id: int | None, dropout: float, dropout_seed: int) -> str:
+    decided_by: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
+    decided_by += [dropout_seed] if dropout_seed else []
+    decided_by += ["start", start_id] if start_id is not None else []
+    return content_hash(decided_by)[:32]
 
 
 def content_hash(value: Any) -> str:

@@ -357,6 +357,14 @@ class Tokenizer:
         return self._codec.words_stand_alone
 
     @property
+    def encodes_in_pieces(self) -> bool:
+        """Whether a text that is cut at line ends (`data.sources.cut`) encodes to the ids of the whole text.
+
+        False for the tokenizers of other people's models: they may put a space before each text, or join across lines.
+        """
+        return self.flavour is not None
+
+    @property
     def reference(self) -> ReferenceEncoder:
         """The readable encoder: the same ids, slowly. `UserError` where there is none."""
         return require_flavour(self._codec, "the readable encoder").reference

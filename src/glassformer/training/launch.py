@@ -20,7 +20,7 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
 from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import DataConfig, LabelData, PairData, Run, TextData, require_objective
+from glassformer.run_config import NEWEST_READING, DataConfig, LabelData, PairData, Run, TextData, require_objective
 from glassformer.settings import apply_flags
 from glassformer.store import checkpoint, lock
 from glassformer.store.checkpoint import Tensors
@@ -310,8 +310,8 @@ def material_of(run: Run) -> Material:
 
 
 def with_present_rules(run: Run) -> Run:
-    """Record the rules that a new run follows; a `run.toml` without them is of an older version, with older rules."""
-    return replace(run, data=replace(run.data, split="filled"))
+    """Record that a new run follows the present rules: a `run.toml` of an older version lacks the key."""
+    return replace(run, data=replace(run.data, reading=NEWEST_READING))
 
 
 def complete(

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from glassformer.data.fresh_cuts import cuts_seed
 from glassformer.models.build import Network
 from glassformer.run_config import DataConfig, Run, TokenizerConfig
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -104,6 +105,12 @@ def learn_tokenizer(
             special_tokens=config.special_tokens,
             progress=progress,
         ).with_special_tokens(needed)
+
+
+def first_dropout_seed(run: Run) -> int:
+    """Return the seed of BPE-dropout in the first epoch; 0 where it is drawn once or not used."""
+    shares = [config.dropout for config in (run.tokenizer, run.source_tokenizer) if config is not None]
+    return cuts_seed(run.train.seed, 0) if run.data.reading >= 2 and any(shares) else 0
 
 
 def cache_folder(data: DataConfig) -> Path:

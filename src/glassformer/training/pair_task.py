@@ -1,13 +1,15 @@
 """Pairs as material: aligned texts, their tokens, and the target learned from the source."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
 from glassformer.config import TokenHead, TransformerConfig
-from glassformer.data.batching import Example
+from glassformer.data.batching import Example, Sampler
 from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
-from glassformer.data.pair_tokens import PairFile, PairSplits, prepare_pairs
+from glassformer.data.fresh_cuts import FreshCuts
+from glassformer.data.pair_tokens import PairFile, PairSplits, Progress, prepare_pairs
 from glassformer.data.pairs import PairCorpus
 from glassformer.errors import UserError
 from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores, translation_scores
@@ -17,7 +19,7 @@ from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
 from glassformer.train_config import TrainConfig
-from glassformer.training.material import Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.material import Tokenizers, cache_folder, first_dropout_seed, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
 from glassformer.training.task import Task, watched_scores
 
@@ -81,26 +83,37 @@ class PairMaterial:
         return tokenizers
 
     def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedPairs":
-        with reporter.phase("preparing tokens") as progress:
-            splits = prepare_pairs(
+        def splits_of(dropout_seed: int, progress: Progress | None = None) -> PairSplits:
+            return prepare_pairs(
                 self.corpus,
                 tokenizers.target,
                 tokenizers.source,
                 cache_folder(self.data),
                 dropout=run.tokenizer.dropout,
                 source_dropout=(run.source_tokenizer or run.tokenizer).dropout,
+                dropout_seed=dropout_seed,
                 progress=progress,
             )
-        return PreparedPairs(run, self.corpus, tokenizers, splits, reporter)
+
+        with reporter.phase("preparing tokens") as progress:
+            splits = splits_of(first_dropout_seed(run), progress)
+        return PreparedPairs(run, self.corpus, tokenizers, splits, splits_of, reporter)
 
 
 class PreparedPairs:
     """The tokens of both sides of both splits; pairs that are too long for the model are left out and told."""
 
     def __init__(
-        self, run: Run, corpus: PairCorpus, tokenizers: Tokenizers, splits: PairSplits, reporter: LaunchReporter
+        self,
+        run: Run,
+        corpus: PairCorpus,
+        tokenizers: Tokenizers,
+        splits: PairSplits,
+        splits_of: Callable[[int], PairSplits],
+        reporter: LaunchReporter,
     ) -> None:
-        self.run, self.tokenizers = run, tokenizers
+        """`splits` are those of the first epoch, `splits_of` gives those of a seed of BPE-dropout."""
+        self.run, self.tokenizers, self.splits_of = run, tokenizers, splits_of
         self.train = within(splits.train, run.model, tokenizers, reporter.say)
         self.valid = within(splits.valid, run.model, tokenizers, reporter.say)
         if not self.valid.n_pairs:
@@ -117,7 +130,14 @@ class PreparedPairs:
 
     def task(self, network: Network, device: torch.device) -> Task:
         run, data = self.run, pairs_of(self.run)
-        sampler = TokenBudget(pair_rows(self.train), data.batch_tokens, run.train.seed)
+
+        def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
+            cut = self.splits_of(seed)
+            train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # said of the first epoch
+            return TokenBudget(pair_rows(train), data.batch_tokens, seed), cut.folder
+
+        seed = first_dropout_seed(run)
+        first = TokenBudget(pair_rows(self.train), data.batch_tokens, seed or run.train.seed)
         slice_of_train = self.train.beginning(PAIRS_OF_TRAIN_EVALUATED)
         objective = objective_of(run.model, self.tokenizers, run.objective.label_smoothing)
 
@@ -126,7 +146,7 @@ class PreparedPairs:
 
         return Task(
             objective,
-            sampler,
+            FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
             {"train": batches(slice_of_train), "valid": batches(self.valid)},
             n_bytes={"train": None, "valid": None},
             sample=lambda: self._sample(network, device),

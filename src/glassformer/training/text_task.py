@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
+from glassformer.data.fresh_cuts import FreshCuts
 from glassformer.data.tokens import TokenFile, TokenSplits, prepare
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_rows
@@ -14,7 +16,7 @@ from glassformer.models.build import Network
 from glassformer.objectives.objective import Objective
 from glassformer.run_config import CausalConfig, ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.material import Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.material import Tokenizers, cache_folder, first_dropout_seed, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
 from glassformer.training.samples import sample
 from glassformer.training.task import Task
@@ -76,14 +78,16 @@ class TextMaterial:
     def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedText":
         with reporter.phase("preparing tokens") as progress:
             splits = prepared_tokens(run, self.corpus, tokenizers.target, progress)
-        return PreparedText(run, tokenizers.target, splits, reporter)
+        return PreparedText(run, self.corpus, tokenizers.target, splits, reporter)
 
 
 class PreparedText:
     """The tokens of both sides."""
 
-    def __init__(self, run: Run, tokenizer: Tokenizer, splits: TokenSplits, reporter: LaunchReporter) -> None:
-        self.run, self.tokenizer, self.splits, self.reporter = run, tokenizer, splits, reporter
+    def __init__(
+        self, run: Run, corpus: Corpus, tokenizer: Tokenizer, splits: TokenSplits, reporter: LaunchReporter
+    ) -> None:
+        self.run, self.corpus, self.tokenizer, self.splits, self.reporter = run, corpus, tokenizer, splits, reporter
 
     @property
     def summary(self) -> str:
@@ -103,7 +107,16 @@ class PreparedText:
         }
         learned = text_objective(run, self.tokenizer, context_of(run))
         context = learned.row_length - 1  # of a sampler, whose rows have one id more
-        sampler: Sampler = samplers[type(data.arrangement)](splits.train, context, run.train.batch_size, run.train.seed)
+
+        def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
+            return samplers[type(data.arrangement)](tokens, context, run.train.batch_size, seed)
+
+        def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
+            cut = prepared_tokens(run, self.corpus, self.tokenizer, dropout_seed=seed)
+            return sampler_of(cut.train, seed), cut.folder
+
+        seed = first_dropout_seed(run)
+        sampler = sampler_of(splits.train, seed or run.train.seed)
         say = self.reporter.say
         if isinstance(sampler, Epochs) and sampler.n_cut:
             say(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and lose their end")
@@ -123,7 +136,7 @@ class PreparedText:
         lossless = self.tokenizer.flavour in ("byte", "char")
         return Task(
             learned.objective,
-            sampler,
+            FreshCuts(sampler, sampler_of_cuts, run.train.seed) if seed else sampler,
             evaluations,
             n_bytes={
                 "train": predicted_bytes(run, self.tokenizer, slice_of_train) if lossless else None,
@@ -182,20 +195,25 @@ def corpus_of(run: Run) -> Corpus:
         valid_paths=[data.valid_path] if data.valid_path else [],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
-        split=data.split,
+        reading=data.reading,
     )
 
 
 def prepared_tokens(
-    run: Run, corpus: Corpus, tokenizer: Tokenizer, progress: Callable[[int, int], None] | None = None
+    run: Run,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    progress: Callable[[int, int], None] | None = None,
+    dropout_seed: int | None = None,
 ) -> TokenSplits:
-    """The tokens of a run's text, from the cache when they are there."""
+    """The tokens of a run's text, from the cache when they are there; by default with the cuts of the first epoch."""
     return prepare(
         corpus,
         tokenizer,
         cache_folder(run.data),
         start_id=start_id_of(run),
         dropout=run.tokenizer.dropout,
+        dropout_seed=first_dropout_seed(run) if dropout_seed is None else dropout_seed,
         progress=progress,
     )
 
