@@ -11,7 +11,6 @@ from torch import Tensor
 
 from glassformer.nn.branches import Branches
 
-
 FIRST_SLOTS = 32
 """Slots of a new buffer, unless its state holds fewer tokens."""
 
