@@ -1,12 +1,13 @@
 """A trained model in use: it writes, translates, fills, classifies, tags, embeds, and measures itself."""
 
+import secrets
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 
@@ -133,30 +134,68 @@ class Model:
         return _LEARNED[self.run.objective.kind][0]
 
     @overload
-    def generate(self, prompt: str, *, slide: bool = False, **settings: Any) -> str: ...
+    def generate(
+        self, prompt: str, *, n: Literal[1] = 1, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> str: ...
     @overload
-    def generate(self, prompt: Sequence[Prompt], *, slide: bool = False, **settings: Any) -> list[str]: ...
-    def generate(self, prompt: str | Sequence[Prompt], *, slide: bool = False, **settings: Any) -> str | list[str]:
+    def generate(self, prompt: str, *, n: int, sample: int = 0, slide: bool = False, **settings: Any) -> list[str]: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, n: Literal[1] = 1, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, n: int, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> list[list[str]]: ...
+    def generate(self, prompt: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
         """The continuation of a prompt, or of each of several (texts or ids); a batch gives what each gives alone.
 
-        `settings` are fields of `GenerationConfig` that replace the model's defaults. `slide` lets the context
-        slide; else a prompt that does not fit is a `UserError`.
+        The text of the prompt and its continuation read as one text. With `n` above 1, a list of n samples takes the
+        place of each text. Sample i follows from the prompt, the seed and i alone: `sample=i` draws it again by
+        itself, and sample 0 is the text that is drawn without `n`. With both, the n samples from number `sample` on
+        are drawn. Equal prompts in a batch get equal texts; `n` is the way to get different ones.
+
+        `settings` are fields of `GenerationConfig` that replace the model's defaults; `seed=None` draws a new seed.
+        `slide` lets the context slide; else a prompt that does not fit is a `UserError`, as are an id that the
+        vocabulary lacks, and `n` above 1 at temperature 0.
         """
         prompts: list[Prompt] = [prompt] if isinstance(prompt, str) else list(prompt)
-        texts = [""] * len(prompts)
-        for pieces in self.stream(prompts, slide=slide, **settings):
+        texts = [""] * (len(prompts) * n)
+        for pieces in self.stream(prompts, n=n, sample=sample, slide=slide, **settings):
             texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
-        return texts[0] if isinstance(prompt, str) else texts
+        found = texts if n == 1 else [texts[i : i + n] for i in range(0, len(texts), n)]
+        return found[0] if isinstance(prompt, str) else found
 
-    def stream(self, prompts: Sequence[Prompt], *, slide: bool = False, **settings: Any) -> Iterator[list[str]]:
-        """Yields the new text of every prompt, step by step; no character is ever cut in two."""
+    def stream(
+        self, prompts: Sequence[Prompt], *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> Iterator[list[str]]:
+        """Yields the new text of every row, step by step; no character is ever cut in two.
+
+        Each prompt has `n` rows (see `generate`): row `j · n + i` is sample `sample + i` of prompt j.
+        """
         if isinstance(settings.get("stop"), str):
             settings["stop"] = (settings["stop"],)
+        if settings.get("seed", 0) is None:
+            settings["seed"] = secrets.randbits(32)
         if not self.goes_on or not isinstance(self.generation, GenerationConfig):
             raise self._is_for_other("generate")
         config = replace(self.generation, **settings)
         ids = [self.prompt_ids(prompt) for prompt in prompts]
-        yield from stream_texts(self.network, self.tokenizer, ids, config, slide=slide, device=self.device)
+        spaced = [i for i, given in enumerate(zip(prompts, ids, strict=True)) if self._lacks_its_space(*given)]
+        yield from stream_texts(
+            self.network,
+            self.tokenizer,
+            ids,
+            config,
+            slide=slide,
+            device=self.device,
+            samples=range(sample, sample + n),
+            spaced=spaced,
+        )
+
+    def _lacks_its_space(self, prompt: Prompt, ids: Sequence[int]) -> bool:
+        """Whether a text ends with white space and its ids do not: some tokenizers drop it."""
+        return isinstance(prompt, str) and prompt[-1:].isspace() and not self.tokenizer.decode(ids)[-1:].isspace()
 
     def check_prompts(self, prompts: Sequence[str], *, slide: bool = False) -> None:
         """`UserError` when one of them cannot be gone on from, before any of them is."""

@@ -417,9 +417,19 @@ class Tokenizer:
             raise UserError("ids must be a list of token ids, which are whole numbers") from error
         return self._codec.decode(whole, skip_special)
 
-    def stream(self, *, skip_special: bool = True) -> TextStream | ImportedStream:
-        """A decoder for ids that come one at a time: `push` each, then `flush`. It never cuts a character."""
-        return self._codec.stream(skip_special)
+    def stream(self, *, skip_special: bool = True, after: Iterable[int] = ()) -> TextStream | ImportedStream:
+        """A decoder for ids that come one at a time: `push` each, then `flush`. It never cuts a character.
+
+        With `after`, the ids of a prompt, it gives what follows the prompt's text: the space between the two too.
+
+        >>> tokenizer = Tokenizer.train(["the cat sat"] * 2, vocab_size=0, flavour="whole_words")
+        >>> *prompt, last = tokenizer.encode("the cat sat")
+        >>> tokenizer.stream().push(last), tokenizer.stream(after=prompt).push(last)
+        ('sat', ' sat')
+        """
+        stream = self._codec.stream(skip_special)
+        stream.continue_after(after)
+        return stream
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Readable tokens: spaces as they are, `</w>` where a word ends, `<0xE2>` for a part of a character."""
