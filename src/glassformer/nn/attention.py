@@ -13,8 +13,6 @@ from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
 
-EVERYONE = Mask()
-
 
 class Tap(Protocol):
     """Sees named tensors on their way and may replace them; `None` in its place means the fused path."""
@@ -87,7 +85,7 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        mask: Mask = EVERYONE,
+        mask: Mask | None = None,
         bias: Tensor | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: LayerCache | None = None,
@@ -98,9 +96,10 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """`x` (B, T, D) attends to itself, to `memory` (B, S, D), or to a memory already projected.
 
-        `bias` (B or 1, H, T, S) is added to the scores. With a `cache`, keys and values of `x` are written into
-        `slots` and all filled slots are attended to. With a `grid` the rows of `x`, one token each, attend as queries
-        of their groups, to which mask, bias, rotary, cache and memory belong. Returns (B, T, D).
+        Without a `mask` every query sees every key. `bias` (B or 1, H, T, S) is added to the scores. With a `cache`,
+        keys and values of `x` are written into `slots` and all filled slots are attended to. With a `grid` the rows of
+        `x`, one token each, attend as queries of their groups, to which mask, bias, rotary, cache and memory belong.
+        Returns (B, T, D).
         """
         if memory_kv is not None:
             query, (key, value) = self.heads(self.q_proj(x), self.q_norm, grid=grid), memory_kv
@@ -112,7 +111,7 @@ class MultiHeadAttention(nn.Module):
             query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
         if cache is not None and slots is not None:
             key, value = cache.append(key, value, slots)
-        dropout = self.dropout if self.training else 0.0
+        mask, dropout = Mask() if mask is None else mask, self.dropout if self.training else 0.0
         if tap is None:
             context = attention_fused(query, key, value, mask, bias, self.scale, dropout)
         else:
