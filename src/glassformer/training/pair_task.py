@@ -10,6 +10,7 @@ from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pair_tokens import PairFile, PairSplits, prepare_pairs
 from glassformer.data.pairs import PairCorpus
 from glassformer.errors import UserError
+from glassformer.evaluation.division import Division
 from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores, translation_scores
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
@@ -41,6 +42,9 @@ class PairMaterial:
     @property
     def digest(self) -> str:
         return self.corpus.digest
+
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
 
     def check(self, run: Run) -> None:
         model = run.model
@@ -77,7 +81,9 @@ class PairMaterial:
             raise UserError("the tokenizer has no end token [EOS], and a target must end: learn one that has it")
         return tokenizers
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedPairs":
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedPairs":
         with reporter.phase("preparing tokens") as progress:
             splits = prepare_pairs(
                 self.corpus,
@@ -87,6 +93,7 @@ class PairMaterial:
                 dropout=run.tokenizer.dropout,
                 source_dropout=(run.source_tokenizer or run.tokenizer).dropout,
                 progress=progress,
+                checks_hashes=checks_hashes,
             )
         return PreparedPairs(run, self.corpus, tokenizers, splits, reporter)
 
@@ -139,7 +146,7 @@ class PreparedPairs:
         (best,) = self._translator(network, device).translate([source], GREEDY)
         return f"{source} │ {best[0].text}"
 
-    def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
+    def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """The scores of greedy outputs that the run's settings watch; None where they watch losses alone."""
         data = pairs_of(self.run)
         names = watched_scores(self.run.train, LOSSES, SCORES[data.outputs], f"for {data.outputs}")
@@ -147,8 +154,9 @@ class PreparedPairs:
             return None
         require_scores(data.outputs)
 
-        def score() -> dict[str, float]:
-            scores = translation_scores(self._translator(network, device), self.valid_pairs, data, GREEDY)
+        def score(division: Division) -> dict[str, float]:
+            translator = self._translator(network, device)
+            scores = translation_scores(translator, self.valid_pairs, data, GREEDY, division=division)
             return {name: float(scores[name]) for name in names}
 
         return score

@@ -38,6 +38,9 @@ class TextMaterial:
     def digest(self) -> str:
         return self.corpus.digest
 
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
+
     def check(self, run: Run) -> None:
         check_model(run)
         for name in ("max_len", "source_max_len"):
@@ -65,9 +68,11 @@ class TextMaterial:
             reporter.say("the tokenizer has no end token, so nothing stands between the documents")
         return Tokenizers(tokenizer)
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedText":
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedText":
         with reporter.phase("preparing tokens") as progress:
-            splits = prepared_tokens(run, self.corpus, tokenizers.target, progress)
+            splits = prepared_tokens(run, self.corpus, tokenizers.target, progress, checks_hashes=checks_hashes)
         return PreparedText(run, tokenizers.target, splits, reporter)
 
 
@@ -165,10 +170,22 @@ def corpus_of(run: Run) -> Corpus:
 
 
 def prepared_tokens(
-    run: Run, corpus: Corpus, tokenizer: Tokenizer, progress: Callable[[int, int], None] | None = None
+    run: Run,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    checks_hashes: bool = True,
 ) -> TokenSplits:
     """The tokens of a run's text, from the cache when they are there."""
-    return prepare(corpus, tokenizer, cache_folder(run.data), dropout=run.tokenizer.dropout, progress=progress)
+    return prepare(
+        corpus,
+        tokenizer,
+        cache_folder(run.data),
+        dropout=run.tokenizer.dropout,
+        progress=progress,
+        checks_hashes=checks_hashes,
+    )
 
 
 def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:
