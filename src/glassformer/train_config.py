@@ -217,11 +217,15 @@ class ParallelConfig:
     shard_size: int = setting(0, "processes of a group of hybrid, which hold one copy; 0 = those of one machine")
     cpu_offload: bool = setting(False, "fsdp: weights and optimizer stay in the memory of the CPU between uses")
     timeout: float = setting(600.0, "seconds that the processes wait for one of them before the run ends")
+    prepare_timeout: float = setting(
+        21600.0, "seconds that the processes wait for the first one to read the data and learn the tokenizer"
+    )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot be."""
         require(self.shard_size >= 0, "parallel.shard_size", self.shard_size, "not be negative")
-        require(self.timeout > 0, "parallel.timeout", self.timeout, "be positive")
+        for name in ("timeout", "prepare_timeout"):
+            require(getattr(self, name) > 0, f"parallel.{name}", getattr(self, name), "be positive")
 
 
 def _check_optimizer(name: str, config: OptimizerConfig) -> None:

@@ -88,6 +88,7 @@ def prepare_pairs(
     source_dropout: float = 0.0,
     dropout_seed: int = 0,
     progress: Progress | None = None,
+    checks_hashes: bool = True,
 ) -> PairSplits:
     """The tokens of a corpus of pairs, with the guarantees of `tokens.prepare`.
 
@@ -100,7 +101,7 @@ def prepare_pairs(
     key += [[of_side.fingerprint, share] for of_side, share in of_sides.values()]
     key += [dropout_seed] if dropout_seed else []
     folder = cache_dir / content_hash(key)[:32]
-    if (found := _open(folder)) is not None:
+    if (found := _open(folder, checks_hashes)) is not None:
         return found
     sides = dict(zip(NAMES, corpus.split, strict=True))
     n_sides, done = 2 * sum(map(len, sides.values())), 0
@@ -145,9 +146,9 @@ def _encoded(texts: Sequence[str], tokenizer: Tokenizer, dropout: float, dropout
     return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=dropout_seed))
 
 
-def _open(folder: Path) -> PairSplits | None:
+def _open(folder: Path, checks_hashes: bool = True) -> PairSplits | None:
     names = {f"{side}.{stem}": name for side, name in NAMES.items() for stem in ("source", "target")}
-    found = open_streams(folder, names)
+    found = open_streams(folder, names, checks_hashes)
     if found is None:
         return None
     sides = {

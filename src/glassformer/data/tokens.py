@@ -86,6 +86,7 @@ def prepare(
     dropout: float = 0.0,
     dropout_seed: int = 0,
     progress: Progress | None = None,
+    checks_hashes: bool = True,
 ) -> TokenSplits:
     """The tokens of a corpus: from the cache when they are there, whole and unaltered; else encoded.
 
@@ -97,9 +98,12 @@ def prepare(
 
     `dropout` is the share of merges left out of the training side (BPE-dropout, Provilkov et al. 2020). It is
     the same for the same `dropout_seed`; the validation side never has any.
+
+    Without `checks_hashes` the ids of a prepared folder are compared by size alone: for a process of several, of which
+    another has compared the hashes.
     """
     folder = cache_dir / _key(corpus, tokenizer, start_id, dropout, dropout_seed)
-    if (found := _open(folder)) is not None:
+    if (found := _open(folder, checks_hashes)) is not None:
         return found
     n_bytes = corpus.n_bytes
     done = 0
@@ -271,16 +275,17 @@ def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], dtype: s
     }
 
 
-def _open(folder: Path) -> TokenSplits | None:
+def _open(folder: Path, checks_hashes: bool = True) -> TokenSplits | None:
     """Maps a prepared folder; None when it is not there, or its files are not those that were written."""
-    found = open_streams(folder, {side: _NAMES[side] for side in _NAMES})
+    found = open_streams(folder, {side: _NAMES[side] for side in _NAMES}, checks_hashes)
     return None if found is None else TokenSplits(found["train"], found["valid"], folder)
 
 
-def open_streams(folder: Path, names: Mapping[str, str]) -> dict[str, TokenFile] | None:
+def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = True) -> dict[str, TokenFile] | None:
     """The streams of a prepared folder by their stems; None when anything in it is not what was written.
 
-    `names` gives for each stem what messages call it.
+    `names` gives for each stem what messages call it. Without `checks_hashes` the files of ids, which are large, are
+    compared by size alone.
     """
     if not folder.is_dir():
         return None
@@ -289,7 +294,10 @@ def open_streams(folder: Path, names: Mapping[str, str]) -> dict[str, TokenFile]
         if sidecar.pop("sha256") != content_hash(sidecar):
             raise ValueError(f"{folder / SIDECAR} is not what was written")
         n_shared = _n_shared(sidecar.get("start_id"), sidecar.get("end_id"))
-        return {stem: _open_stream(folder, stem, sidecar[stem], name, n_shared) for stem, name in names.items()}
+        return {
+            stem: _open_stream(folder, stem, sidecar[stem], name, n_shared, checks_hashes)
+            for stem, name in names.items()
+        }
     except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -303,20 +311,23 @@ def await_streams(open_folder: Callable[[], T | None], folder: Path) -> T:
     raise UserError(f"the tokens just written to {folder} read back altered: the disk is not to be trusted")
 
 
-def _open_stream(folder: Path, stem: str, described: dict[str, Any], name: str, n_shared: int) -> TokenFile:
-    paths = _stream_paths(folder, stem)
+def _open_stream(
+    folder: Path, stem: str, described: dict[str, Any], name: str, n_shared: int, checks_hashes: bool
+) -> TokenFile:
+    paths = ids_path, starts_path = _stream_paths(folder, stem)
     counts = (described["n_bytes"], described["n_characters"])
     if described["dtype"] not in DTYPES or any(type(count) is not int for count in counts):
         raise ValueError(f"{folder / SIDECAR} does not describe {stem}")
     for path in paths:
         written = described["files"][path.name]
-        if path.stat().st_size != written["n_bytes"] or files.sha256(path) != written["sha256"]:
+        is_hashed = checks_hashes or path == starts_path
+        if path.stat().st_size != written["n_bytes"] or (is_hashed and files.sha256(path) != written["sha256"]):
             raise ValueError(f"{path} is not what was written")
     return TokenFile(
         name=name,
         # as a plain array: the same mapping, but a slice of a memmap takes several times as long
-        ids=_mapped(paths[0], described["dtype"]),
-        document_starts=np.fromfile(paths[1], "<i8"),
+        ids=_mapped(ids_path, described["dtype"]),
+        document_starts=np.fromfile(starts_path, "<i8"),
         n_bytes=described["n_bytes"],
         n_characters=described["n_characters"],
         n_shared=n_shared,

@@ -15,6 +15,7 @@ from glassformer.data.label_files import Labelled, Tagged
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, LabelRecord, class_names
 from glassformer.errors import UserError
+from glassformer.evaluation.division import Division
 from glassformer.evaluation.label_scores import LABEL_SCORES, label_scores
 from glassformer.evaluation.labels import is_bio
 from glassformer.models.build import Network
@@ -41,6 +42,9 @@ class LabelMaterial:
     @property
     def digest(self) -> str:
         return self.corpus.digest
+
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -98,7 +102,9 @@ class LabelMaterial:
         texts = [text for record in self.corpus.split[0] for text in _texts(record)]
         return Tokenizers(learn_tokenizer(run.tokenizer, texts, reporter))
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedLabels":
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedLabels":
         return PreparedLabels(run, tokenizers.target, self.corpus.split, self.labels, reporter)
 
 
@@ -157,15 +163,15 @@ class PreparedLabels:
             score=self._score(network, device),
         )
 
-    def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
+    def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """Scores at each evaluation; `UserError` for a setting that watches another metric."""
         known = dict(LABEL_SCORES[labels_of(self.run).outputs])
         if not is_bio(self.names):
             known.pop("span_f1", None)
         watched_scores(self.run.train, ["loss"], known)
 
-        def score() -> dict[str, float]:
-            found = label_scores(network, self.valid, self.names, labels_of(self.run), device)
+        def score(division: Division) -> dict[str, float]:
+            found = label_scores(network, self.valid, self.names, labels_of(self.run), device, division)
             return {name: float(found[name]) for name in known if isinstance(found.get(name), float)}
 
         return score

@@ -1,5 +1,6 @@
 """From a recipe to a running trainer: data, tokenizers, tokens, network; fresh or from a checkpoint."""
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -26,7 +27,15 @@ from glassformer.store import checkpoint, lock
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import MODEL_FILES, own_paths, read_run, read_tokenizers, write_model_files
+from glassformer.store.model_directory import (
+    MODEL_FILES,
+    StoredModel,
+    own_paths,
+    read_run,
+    read_tokenizers,
+    write_model_files,
+)
+from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import bad_numbers, metrics_log
 from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.fine_tuning import layer_scales
@@ -89,20 +98,15 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     device = own_device(choose_device(run.train.device))
     with processes(run.parallel, run.train, device) as ranks:
         reporter = reporter if ranks.is_first else Silent()
-        with reporter.phase("reading the data") as _:
-            news = material.news()
-        for line in news:
-            reporter.say(line)
-        tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
+        tokenizers = _learned(run, start, material, reporter, ranks)
+        [trains_starts] = ranks.of_first(ranks.is_first and material.trains_starts(run))  # the others read no text
         run = replace(
             run,
-            model=complete(
-                run.model, tokenizers, material.n_outputs, material.mean_and_spread, material.trains_starts(run)
-            ),
+            model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread, bool(trains_starts)),
             data=_with_whole_paths(run.data),
         )
         with ranks.first_alone():
-            prepared = material.prepare(run, tokenizers, reporter)
+            prepared = material.prepare(run, tokenizers, reporter, checks_hashes=ranks.is_first)
         network = new_network(run, start, material.labels, reporter.say).to(device)
         n_parameters = network.n_parameters()
         ranks.distribute(network, run.train)
@@ -201,6 +205,30 @@ def _replay(folder: Path, reporter: LaunchReporter) -> Replay:
     )
 
 
+def _learned(
+    run: Run, start: StoredModel | None, material: Material, reporter: LaunchReporter, ranks: Ranks
+) -> Tokenizers:
+    """Read and hash the data and learn the tokenizers in the first process; the others take over what it found."""
+    learned: list[Tokenizers] = []
+
+    def work() -> str:
+        with reporter.phase("reading the data") as _:
+            news = material.news()
+        for line in news:
+            reporter.say(line)
+        tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
+        learned.append(tokenizers)
+        source = tokenizers.separate_source
+        return json.dumps([material.digest, tokenizers.target.to_json(), None if source is None else source.to_json()])
+
+    text = ranks.text_of_first(work)
+    if learned:
+        return learned[0]
+    digest, target, source = json.loads(text)
+    material.take_digest(digest)
+    return Tokenizers(Tokenizer.from_json(target), None if source is None else Tokenizer.from_json(source))
+
+
 def _require_same(newest: Path, ranks: Ranks) -> None:
     """`UserError` when this process sees another newest checkpoint than the first one does."""
     [step] = ranks.of_first(Manifest.read(newest).step)
@@ -231,6 +259,7 @@ def _rebuilt(
     manifest.require(of, [*MODEL_FILES, checkpoint.STATE])
     require_memory(run.model)
     material = material_of(run)
+    material.take_digest(ranks.text_of_first(lambda: material.digest))
     if read_progress(of).data_digest != material.digest:
         raise UserError(
             f"the text of {material.name} is not the one that {folder} was trained on: put the old text back, or "
@@ -238,7 +267,7 @@ def _rebuilt(
         )
     tokenizers = Tokenizers(*read_tokenizers(of, manifest))
     with ranks.first_alone():
-        prepared = material.prepare(run, tokenizers, reporter)
+        prepared = material.prepare(run, tokenizers, reporter, checks_hashes=ranks.is_first)
     network = build_model(run.model)
     prepare_parameters(run, network, reporter.say)
     network = network.to(device)

@@ -68,6 +68,10 @@ class Material(Protocol):
         """Whether each document begins with a start token, often enough for a model to learn what begins a text."""
         ...
 
+    def take_digest(self, digest: str) -> None:
+        """Use the digest that another process of the run computed, without hashing the data again."""
+        ...
+
     def check(self, run: Run) -> None:
         """`UserError` when the run's model or objective cannot learn from this."""
         ...
@@ -80,7 +84,15 @@ class Material(Protocol):
         """Those that the run names, or new ones learned on the training side."""
         ...
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> Prepared: ...
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> Prepared:
+        """The data as tokens, from a cache where there is one.
+
+        Without `checks_hashes` only the sizes of large files of the cache are compared, because another process of
+        the run has compared their hashes.
+        """
+        ...
 
 
 def learn_tokenizer(

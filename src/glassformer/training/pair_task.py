@@ -12,6 +12,7 @@ from glassformer.data.fresh_cuts import FreshCuts
 from glassformer.data.pair_tokens import PairFile, PairSplits, Progress, prepare_pairs
 from glassformer.data.pairs import PairCorpus
 from glassformer.errors import UserError
+from glassformer.evaluation.division import Division
 from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores, translation_scores
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
@@ -46,6 +47,9 @@ class PairMaterial:
 
     def trains_starts(self, run: Run) -> bool:
         return False
+
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
 
     def check(self, run: Run) -> None:
         model = run.model
@@ -82,7 +86,9 @@ class PairMaterial:
             raise UserError("the tokenizer has no end token [EOS], and a target must end: learn one that has it")
         return tokenizers
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedPairs":
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedPairs":
         def splits_of(dropout_seed: int, progress: Progress | None = None) -> PairSplits:
             return prepare_pairs(
                 self.corpus,
@@ -93,6 +99,7 @@ class PairMaterial:
                 source_dropout=(run.source_tokenizer or run.tokenizer).dropout,
                 dropout_seed=dropout_seed,
                 progress=progress,
+                checks_hashes=checks_hashes,
             )
 
         with reporter.phase("preparing tokens") as progress:
@@ -162,7 +169,7 @@ class PreparedPairs:
         (best,) = self._translator(network, device).translate([source], GREEDY)
         return f"{source} │ {best[0].text}"
 
-    def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
+    def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
         """The scores of greedy outputs that the run's settings watch; None where they watch losses alone."""
         data = pairs_of(self.run)
         names = watched_scores(self.run.train, LOSSES, SCORES[data.outputs], f"for {data.outputs}")
@@ -170,8 +177,9 @@ class PreparedPairs:
             return None
         require_scores(data.outputs)
 
-        def score() -> dict[str, float]:
-            scores = translation_scores(self._translator(network, device), self.valid_pairs, data, GREEDY)
+        def score(division: Division) -> dict[str, float]:
+            translator = self._translator(network, device)
+            scores = translation_scores(translator, self.valid_pairs, data, GREEDY, division=division)
             return {name: float(scores[name]) for name in names}
 
         return score

@@ -7,6 +7,7 @@ import numpy as np
 
 from glassformer.data.batching import Example, Sampler
 from glassformer.errors import UserError
+from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.objective import Objective
 from glassformer.train_config import TrainConfig
@@ -25,8 +26,9 @@ class Task:
     n_bytes: dict[str, int | None]
     sample: Callable[[], str] | None = None
     """Text that the model writes now, shown at each evaluation."""
-    score: Callable[[], dict[str, float]] | None = None
-    """Scores of the model's outputs now, such as BLEU; taken at each evaluation, so given only when they are wanted."""
+    score: Callable[[Division], dict[str, float]] | None = None
+    """Scores of the model's outputs now, such as BLEU; taken at each evaluation, so given only when they are wanted.
+    All processes call it, and divide the work."""
 
 
 LOSSES = tuple(field.name for field in fields(LossReport))

@@ -43,6 +43,9 @@ class TextMaterial:
     def trains_starts(self, run: Run) -> bool:
         return isinstance(run.objective, CausalConfig) and self.corpus.plan.end_tokens
 
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
+
     def check(self, run: Run) -> None:
         check_model(run)
         for name in ("max_len", "source_max_len"):
@@ -75,9 +78,11 @@ class TextMaterial:
             )
         return Tokenizers(tokenizer)
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedText":
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedText":
         with reporter.phase("preparing tokens") as progress:
-            splits = prepared_tokens(run, self.corpus, tokenizers.target, progress)
+            splits = prepared_tokens(run, self.corpus, tokenizers.target, progress, checks_hashes=checks_hashes)
         return PreparedText(run, self.corpus, tokenizers.target, splits, reporter)
 
 
@@ -205,6 +210,8 @@ def prepared_tokens(
     tokenizer: Tokenizer,
     progress: Callable[[int, int], None] | None = None,
     dropout_seed: int | None = None,
+    *,
+    checks_hashes: bool = True,
 ) -> TokenSplits:
     """The tokens of a run's text, from the cache when they are there; by default with the cuts of the first epoch."""
     return prepare(
@@ -215,6 +222,7 @@ def prepared_tokens(
         dropout=run.tokenizer.dropout,
         dropout_seed=first_dropout_seed(run) if dropout_seed is None else dropout_seed,
         progress=progress,
+        checks_hashes=checks_hashes,
     )
 
 

@@ -312,15 +312,17 @@ class Trainer:
                     self.device,
                     self.task.n_bytes[split],
                     self.autocast,
+                    division=self.ranks,
                 )
                 for split, batches in self.task.evaluations.items()
             }
             # Writing goes step by step, and each would gather all weights: of a model in parts nothing is shown.
-            sample = None if self.task.sample is None or self.ranks.holds_parts else self.task.sample()
+            shows = self.ranks.is_first and not self.ranks.holds_parts
+            sample = self.task.sample() if self.task.sample is not None and shows else None
             scores = {}
             if self.task.score is not None:
                 with self.ranks.gathered(self.network):
-                    scores = self.task.score()
+                    scores = self.task.score(self.ranks)
         values = {
             f"{of}{split}/{name}": value
             for split, report in reports.items()
