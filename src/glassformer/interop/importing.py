@@ -61,7 +61,7 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     beside the model has no counterpart, such as defaults of generation. `UserError`, and nothing written, when
     anything is not understood.
     """
-    out = Path(out)
+    out = files.as_path(out, "out")
     if out.exists():
         raise UserError(f"{out} exists already: name another folder")
     files.require_writable(out)
