@@ -18,6 +18,7 @@ from glassformer.inference.score import Score
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.run_config import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
+from glassformer.store.model_directory import StoredModel
 from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_text
 
 ONE_STEP: dict[str, Any] = {"max_steps": 1, "eval_every": 1, "log_every": 1}
@@ -131,7 +132,7 @@ def test_a_score_is_asked_for_in_one_way(models: dict[str, Model]) -> None:
                 model.score(text, source=wrong)  # type: ignore[call-overload]
         with pytest.raises(UserError, match="one source for each text"):
             model.score([text, text, text], source=[source, source])
-    with pytest.raises(UserError, match=r"give both, as score\(target, source=…\)"):
+    with pytest.raises(UserError, match=r"give the target too, as score\(target, source=…\)"):
         models["pairs"].score("hund")
 
 
@@ -225,13 +226,12 @@ def test_a_model_says_what_it_is_in_three_lines(models: dict[str, Model]) -> Non
         assert "parameters" in lines[1] and "cpu" in lines[2]
 
 
-def test_the_doctor_takes_a_folder_a_model_and_modules(models: dict[str, Model]) -> None:
-    model = models["causal"]
+def test_the_doctor_takes_a_folder_a_model_and_modules(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are the same network, asked the same; what a check finds is tested elsewhere."""
+    model, seen = models["causal"], []
     assert model.folder is not None
-    report = doctor.check_model(str(model.folder))
-    assert report == doctor.check_model(model.folder) == doctor.check_model(model) == doctor.check_model(model.network)
-    lines = repr(report).splitlines()
-    assert len(lines) == 3 and "passed" in lines[0] and lines[1] == "  failed: none"
     foreign = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Linear(8, 20))
     assert doctor.check_model(foreign, vocab_size=20, checks=["deterministic"]).ok
     with pytest.raises(
@@ -243,13 +243,40 @@ def test_the_doctor_takes_a_folder_a_model_and_modules(models: dict[str, Model])
     with pytest.raises(UserError, match="no such model directory"):
         doctor.check_model("nowhere")
 
+    def check(network: torch.nn.Module, **given: Any) -> doctor.Report:
+        seen.append((network, {name: value for name, value in given.items() if name != "fresh"}))
+        return doctor.Report((doctor.Result("causality", True, "", ""), doctor.Result("sight", False, "", "")))
 
-def test_a_loaded_model_is_exported_as_its_folder_is(models: dict[str, Model], tmp_path: Path) -> None:
-    model = models["infilling"]
-    for given, name in ((str(model.folder), "folder"), (model, "model")):
-        assert glassformer.export(given, str(tmp_path / name), "onnx").folder == tmp_path / name
-    one, other = (sorted(path.name for path in (tmp_path / name).iterdir()) for name in ("folder", "model"))
-    assert one == other
+    monkeypatch.setattr("glassformer.doctor.ours.check", check)
+    for given in (model.network, model, model.folder, str(model.folder)):
+        report = doctor.check_model(given)
+        network, settings = seen[-1]
+        assert settings == seen[0][1] and settings["kind"] == "decoder"
+        tensors = model.network.state_dict()
+        assert all(torch.equal(x, tensors[name]) for name, x in network.state_dict().items())
+    lines = repr(report).splitlines()
+    assert len(lines) == 3 and "1 passed, 1 failed" in lines[0] and lines[1] == "  failed: sight"
+
+
+def test_a_loaded_model_is_exported_with_the_weights_in_memory(
+    models: dict[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models["causal"]
+    seen: list[StoredModel] = []
+
+    def write(stored: StoredModel, folder: Path, to: str, dtype: str) -> list[str]:
+        seen.append(stored)
+        return ["written"]
+
+    monkeypatch.setattr("glassformer.interop.export.write", write)
+    with torch.no_grad():
+        other = replace(model, network=_scaled(model))
+    for given, name in ((str(model.folder), "folder"), (model, "model"), (other, "other")):
+        assert glassformer.export(given, str(tmp_path / name)).folder == tmp_path / name
+    of_folder, of_model, of_other = (stored.network.state_dict() for stored in seen)
+    for name, x in of_folder.items():
+        assert torch.equal(x, of_model[name]) and torch.equal(of_other[name], x * 1.25)
+    assert seen[0].run == seen[1].run and seen[0].manifest == seen[1].manifest
     with pytest.raises(UserError, match="has adapted layers"):
         glassformer.export(models["lora"], tmp_path / "lora")
     with pytest.raises(UserError, match="step takes a checkpoint of a folder"):

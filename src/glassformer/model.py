@@ -375,7 +375,9 @@ class Model:
     def _scores(self, text: list[str], target: list[str] | None) -> list[Score]:
         if self.is_seq2seq:
             if target is None:
-                raise UserError(f"{self.name} makes a target from a source: give both, as score(target, source=…)")
+                raise UserError(
+                    f"{self.name} makes a target from a source: give the target too, as score(target, source=…)"
+                )
             return self.translator.score(text, target)
         if not self.goes_on:
             raise self._is_for_other("score")
