@@ -52,6 +52,7 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto", d
         where,
         stored.labels,
         folder=Path(folder),
+        step=stored.manifest.step,
         data_digest=None if progress is None else progress.data_digest,
         dtype=dtype,
     )
@@ -158,7 +159,8 @@ def train(
     if twice := set(changes or {}) & set(settings):
         raise UserError(f"{min(twice)} is given twice: give it once")
     start = {} if init is None else {"init.path": files.as_path(init, "init")}
-    chosen = recipes.with_changes(chosen, {**start, **(changes or {}), **settings})
+    if every := {**start, **(changes or {}), **settings}:
+        chosen = recipes.with_changes(chosen, every)
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
     return _trained(launch(chosen, folder, reporter or Silent()))
 

@@ -68,7 +68,7 @@ def import_model(
     names unknown keys of its configuration that are to be ignored. `say` is told what beside the model has no
     counterpart, such as defaults of generation. `UserError`, and nothing written, when anything is not understood.
     """
-    out = Path(out)
+    out = files.as_path(out, "out")
     files.require_new_folder(out)
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder)
