@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
-from glassformer.errors import Interrupted, UserError
+from glassformer.errors import Interrupted, UserError, enough_memory
 from glassformer.files import reason
 
 VERBS = {
@@ -89,7 +89,8 @@ def run(argv: list[str]) -> int:
     0 done, 1 a check failed, 2 a mistake, 75 the time was over, 128 + n stopped by signal n.
     """
     try:
-        code = _dispatch(argv)
+        with enough_memory("give shorter or fewer inputs at once, or use a smaller model"):
+            code = _dispatch(argv)
         sys.stdout.flush()
         return code
     except UserError as error:

@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,6 +116,10 @@ def publish(checkpoint: Path, folder: Path, step: int) -> None:
         files.fsync_folder(folder)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {files.reason(error)}") from error
+    finally:
+        for name in [*names, MANIFEST]:
+            with suppress(OSError):  # of a disk that stays bad: the first error tells
+                temporary(name).unlink(missing_ok=True)
 
 
 def model_files(manifest: Manifest) -> list[str]:

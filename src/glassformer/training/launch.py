@@ -14,10 +14,11 @@ import torch
 from glassformer import files
 from glassformer.config import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.memory import require_memory
+from glassformer.cost.room import Room, require_room, room_of_machine
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
 from glassformer.data.sources import reads
-from glassformer.errors import UserError
+from glassformer.errors import UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
 from glassformer.recurrent_config import ModelConfig
@@ -96,8 +97,10 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     material = material_of(run)
     material.check(run)
     device = own_device(choose_device(run.train.device))
-    with processes(run.parallel, run.train, device) as ranks:
+    with enough_memory(_memory_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
         reporter = reporter if ranks.is_first else Silent()
+        room = _room(device)
+        require_room(run, room)
         tokenizers = _learned(run, start, material, reporter, ranks)
         [trains_starts] = ranks.of_first(ranks.is_first and material.trains_starts(run))  # the others read no text
         run = replace(
@@ -105,6 +108,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
             model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread, bool(trains_starts)),
             data=_with_whole_paths(run.data),
         )
+        require_room(run, room)  # once more, now that the vocabulary is known
         with ranks.first_alone():
             prepared = material.prepare(run, tokenizers, reporter, checks_hashes=ranks.is_first)
         network = new_network(run, start, material.labels, reporter.say).to(device)
@@ -140,7 +144,7 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
         newest = checkpoint.newest(folder, reporter.say if is_first() else Silent().say)
         run = apply_flags(read_run(newest), flags or {})
         device = own_device(choose_device(run.train.device))
-        with processes(run.parallel, run.train, device) as ranks:
+        with enough_memory(_memory_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
             reporter = reporter if ranks.is_first else Silent()
             ranks.all_or_none(lambda: _require_same(newest, ranks))
             trainer = _rebuilt(newest, run, folder, reporter, device, ranks, began)
@@ -258,6 +262,7 @@ def _rebuilt(
     manifest = Manifest.read(of)
     manifest.require(of, [*MODEL_FILES, checkpoint.STATE])
     require_memory(run.model)
+    require_room(run, _room(device))
     material = material_of(run)
     material.take_digest(ranks.text_of_first(lambda: material.digest))
     if read_progress(of).data_digest != material.digest:
@@ -274,6 +279,18 @@ def _rebuilt(
     ranks.distribute(network, run.train)
     task = prepared.task(network, device)
     return _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
+
+
+def _memory_advice(run: Run, folder: Path) -> str:
+    """What to lower when a run does not fit, and what is left of it."""
+    batch = f"train.batch_size (now {run.train.batch_size:,}), model.max_len (now {run.model.max_len:,})"
+    if not isinstance(run.data, TextData):
+        batch = f"data.batch_tokens (now {run.data.batch_tokens:,})"
+    width = f"model.d_model (now {run.model.d_model:,})" if isinstance(run.model, TransformerConfig) else "the widths"
+    return (
+        f"lower {batch}, {width} or the number of layers, or set train.activation_checkpointing; "
+        f"what was saved before stays in {folder}"
+    )
 
 
 def _require_new(folder: Path) -> None:
@@ -388,6 +405,14 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
     return device
+
+
+def _room(device: torch.device) -> Room | None:
+    """The memory of a device; of MPS the machine's, which it shares."""
+    if device.type != "cuda":
+        return room_of_machine()
+    free, total = torch.cuda.mem_get_info(device)
+    return Room(f"the GPU {torch.cuda.get_device_name(device)}", total, free, is_cpu=False)
 
 
 def _vocab_size(name: str, wanted: int, n_tokens: int) -> int:

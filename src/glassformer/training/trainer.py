@@ -20,6 +20,7 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
+from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
 from glassformer.store.shards import own
 from glassformer.train_config import EarlyStopping, PlateauSchedule, TrainConfig
@@ -110,16 +111,21 @@ class Trainer:
     def publish(self) -> None:
         """Puts the run's own folder right, where the run died between a checkpoint and its publication."""
 
+        def verify() -> None:
+            if self.ranks.is_first and not is_published(self.folder, self._chosen_step):
+                chosen = checkpoint.path_of(self.folder, self._chosen_step)
+                Manifest.read(chosen).verify(chosen)
+
         def put_right() -> None:
             if self.ranks.is_first:
                 publish_step(self.folder, self._chosen_step)
 
         try:
-            self.ranks.all_or_none(put_right)
+            self.ranks.all_or_none(verify)
         except UserError as error:
             self.reporter.say(f"{error}; its weights were the best so far, and the search for the best starts anew")
             self.progress.best = self.progress.best_step = None
-            self.ranks.all_or_none(put_right)
+        self.ranks.all_or_none(put_right)
 
     def train(self) -> dict[str, LossReport]:
         """Runs to the end, and returns the reports of the last evaluation.
