@@ -410,6 +410,7 @@ class Run:
 
     name: str = setting("run", "name of the run and of its folder")
     description: str = setting("", "one line")
+    architecture: str = setting("", "class of transformers that it was imported from; an export keeps it if it can")
     model: ModelConfig = setting(TransformerConfig(decoder=Stack()), "the network")
     tokenizer: TokenizerConfig = setting(TokenizerConfig(), "text to ids; of pairs: of both sides, or of the target")
     source_tokenizer: TokenizerConfig | None = setting(None, "of the source; none = the one tokenizer reads both sides")

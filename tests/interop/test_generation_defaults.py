@@ -64,8 +64,16 @@ def test_beam_is_taken_over() -> None:
     assert found == BeamConfig(5, 2.0, "average", "leave", max_new_tokens=20)
     assert told == []
     _, told = read(said | {"early_stopping": True}, PAPER)
-    assert told == ["not taken over from the defaults of generation: early_stopping = True"]
+    assert len(told) == 1 and "early_stopping = True: here, a beam search ends when" in told[0]
     assert read({"num_beams": 1, "early_stopping": True}, PAPER)[1] == []  # nothing is searched
+    assert read({"early_stopping": True}, PAPER)[1] == []
+
+
+@pytest.mark.parametrize("said", [{}, {"early_stopping": False}, {"early_stopping": True}])
+def test_another_end_of_a_beam_search_is_said(said: dict[str, Any]) -> None:
+    """Where a file does not say it, transformers stops by a heuristic (False)."""
+    _, told = read({"num_beams": 4} | said, PAPER)
+    assert len(told) == 1 and f"early_stopping = {said.get('early_stopping', False)}" in told[0]
 
 
 @pytest.mark.parametrize(

@@ -259,8 +259,8 @@ HARMLESS: dict[str, Any] = {
 
 
 def read(table: dict[str, Any], *tensors: str, ignore: tuple[str, ...] = ()) -> tuple[Family, TransformerConfig]:
-    family = next(family for family in FAMILIES if family.model_type == table["model_type"])
-    assert table["architectures"][0] in family.architectures
+    (family,) = (family for family in FAMILIES if table["architectures"][0] in family.architectures)
+    assert family.model_type == table["model_type"]
     given = Given(table, "config.json", tensors, ignore)
     config = family.read(given, table["architectures"][0])
     given.done()

@@ -31,7 +31,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1.0,),
     "no_repeat_ngram_size": (0,),
     "encoder_no_repeat_ngram_size": (0,),
-    "early_stopping": ("never",),
     "bad_words_ids": (),
     "exponential_decay_length_penalty": (),
     "suppress_tokens": (),
@@ -69,13 +68,18 @@ def read_generation(
     if config.encoder is not None and config.decoder is not None:
         found = {ours: said[theirs] for theirs, ours in BEAM.items() if theirs in said}
         found = {"max_new_tokens": _new_tokens(said, config.max_len)} | found
-        left = NEUTRAL.keys() - BEAM.keys() - {"max_length"}
-        left -= {"early_stopping"} if said.get("num_beams", 1) == 1 else set()
+        left = NEUTRAL.keys() - BEAM.keys() - {"max_length", "early_stopping"}
+        stopping = said.get("early_stopping", False)  # theirs where nothing is said
+        if said.get("num_beams", 1) != 1 and stopping != "never":
+            say(
+                f"{NOT_TAKEN_OVER}: early_stopping = {shown(str(stopping))}: here, a beam search ends when no other "
+                'target can have a better score ("never"), and may find a better one'
+            )
     else:
         if said.get("do_sample") is True:
             found = {"top_k": 50}  # theirs where nothing is said
             found |= {key: said[key] for key in ("max_new_tokens", *SAMPLING) if key in said}
-        left = NEUTRAL.keys() - found.keys() - {"early_stopping"}
+        left = NEUTRAL.keys() - found.keys()
         left -= {"max_length"} if said.get("max_length") == config.max_len else set()
     never = never_written(tokenizer, config.vocab_size)
     suppressed = said.get("suppress_tokens")

@@ -84,6 +84,7 @@ def import_model(
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
     _say_what_stays(folder, say)
     run = _run(out.resolve().name, family, config, generation, labels, len(sentinel_ids(tokenizer)))
+    run = replace(run, architecture=architecture)
     with files.new_folder(out) as new:
         write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
         Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
@@ -101,26 +102,24 @@ def _say_what_stays(folder: HFFolder, say: Say) -> None:
 def find_family(folder: HFFolder) -> tuple[Family, str]:
     """The family of a folder, and the architecture that its configuration names."""
     model_type, architectures = folder.config.get("model_type"), folder.config.get("architectures")
-    for family in FAMILIES:
-        if family.model_type == model_type:
-            break
-    else:
-        known = ", ".join(family.model_type for family in FAMILIES)
+    of_type = [family for family in FAMILIES if family.model_type == model_type]
+    if not of_type:
+        known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
         raise UserError(
             f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not read here (known: {known})"
         )
+    classes = ", ".join(name for family in of_type for name in family.architectures)
     if architectures is None:
         raise UserError(
-            f"{folder.path / CONFIG} has no architectures, which name the class of the model: add one of "
-            f"{', '.join(family.architectures)}"
+            f"{folder.path / CONFIG} has no architectures, which name the class of the model: add one of {classes}"
         )
-    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in family.architectures:
-        said = ", ".join(map(str, architectures)) if isinstance(architectures, list) else "none"
-        raise UserError(
-            f"{folder.path / CONFIG}: architectures is {shown(said)}, and of {family.name} "
-            f"{', '.join(family.architectures)} are read here"
-        )
-    return family, architectures[0]
+    for family in of_type:
+        if isinstance(architectures, list) and len(architectures) == 1 and architectures[0] in family.architectures:
+            return family, architectures[0]
+    said = ", ".join(map(str, architectures)) if isinstance(architectures, list) else str(architectures)
+    raise UserError(
+        f"{folder.path / CONFIG}: architectures is {shown(said)}, and of {of_type[0].name} {classes} are read here"
+    )
 
 
 def read_config(

@@ -169,10 +169,16 @@ def unread(config: TransformerConfig) -> dict[str, str]:
     return {} if config.share_embeddings else {SHARED: "model.encoder.embed_tokens.weight"}
 
 
+def fit_without_head(config: TransformerConfig) -> list[str]:
+    """BART whose logits are those of the tied table alone, so that the head has no tensor of its own."""
+    fits = config.head == TokenHead() and config.tie_output
+    return fit(config) + ([] if fits else ["model.head must be tokens without a bias, tied to the table"])
+
+
 BART = Family(
     name="BART",
     model_type="bart",
-    architectures=(ARCHITECTURE, BARE),
+    architectures=(ARCHITECTURE,),
     read=read,
     fit=fit,
     architecture=lambda config: ARCHITECTURE,
@@ -184,4 +190,13 @@ BART = Family(
     unread=unread,
     derived=DERIVED,
     roles=ROBERTA_ROLES,  # its tokenizer is RoBERTa's
+)
+BART_WITHOUT_HEAD = replace(
+    BART,
+    name="BART without a head",
+    architectures=(BARE,),
+    fit=fit_without_head,
+    architecture=lambda config: BARE,
+    bare=frozenset({BARE}),
+    recast=with_scales_and_biases,
 )

@@ -37,6 +37,8 @@ HEADS: dict[str, Head] = {
     "Model": VectorHead(pooling="first", pooler="tanh"),
 }
 """What stands behind `Bert` in the name of a class → our head."""
+WITHOUT_POOLER = VectorHead(pooling="mean")
+"""The head of a bare network whose file has no pooler."""
 
 
 def read_bert(given: Given, architecture: str) -> TransformerConfig:
@@ -77,7 +79,7 @@ def _read(given: Given, kind: str, offset: int) -> TransformerConfig:
         embedding_dropout=dropout,
         residual_dropout=dropout,
         attention_dropout=given.take("attention_probs_dropout_prob", float, 0.1),
-        head=HEADS[kind] if has_pooler else VectorHead(pooling="mean"),
+        head=HEADS[kind] if has_pooler else WITHOUT_POOLER,
         init=NormalInit(0.02),
     )
 
@@ -114,7 +116,8 @@ def fit_heads(fit: Fit, heads: Iterable[Head]) -> None:
     """The head must be one of these; logits of tokens may lack their bias."""
     head = fit.config.head
     bias = head.bias if isinstance(head, TokenHead) else "none"
-    fit.head(*(replace(one, bias=bias) if isinstance(one, TokenHead) else one for one in heads))
+    allowed = [replace(one, bias=bias) if isinstance(one, TokenHead) else one for one in heads]
+    fit.head(*([WITHOUT_POOLER] if head == WITHOUT_POOLER else []), *allowed)
 
 
 def recast(config: TransformerConfig, weights: Weights) -> Recast:
@@ -220,6 +223,7 @@ BERT = Family(
     table=table_bert,
     prefix="bert.",
     bare=frozenset({"BertModel"}),
+    drawn=("pooler.dense.*",),
     recast=recast,
     repeats={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -241,6 +245,7 @@ ROBERTA = Family(
     table=table_roberta,
     prefix="roberta.",
     bare=frozenset({"RobertaModel"}),
+    drawn=("pooler.dense.*",),
     recast=recast,
     repeats={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",

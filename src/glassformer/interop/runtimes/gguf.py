@@ -49,7 +49,7 @@ def write(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[s
         raise UserError("llama.cpp has no recurrent encoder-decoder: this model stays in our own format")
     if config.encoder is not None:
         raise UserError("only a decoder alone is written as GGUF, and this model has an encoder")
-    family = choose_family(config)
+    family = choose_family(config, stored.run.architecture)
     architecture = ARCHITECTURES.get(family.model_type)
     if architecture is None:
         raise UserError(f"this model goes out as {family.name}, which is not written as GGUF")
