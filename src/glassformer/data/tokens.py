@@ -92,7 +92,8 @@ def prepare(
 
     Found by content: by the hash of the text, of the split and of the tokenizer. A folder whose files have
     changed (size or SHA-256) is prepared anew, and a preparation that dies leaves nothing that a later one
-    would accept. Memory does not grow with the text. `progress(done, total)` counts bytes of text.
+    would accept. Memory holds some pieces of the text, or the longest document where the tokenizer must read it whole
+    (`Tokenizer.encodes_in_pieces`). `progress(done, total)` counts bytes of text.
 
     `start_id` is put before each document; None puts nothing there.
 
