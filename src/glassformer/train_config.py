@@ -137,7 +137,7 @@ class TrainConfig:
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "bf16, fp16 = autocast; weights and sums stay in fp32, and fp16 scales the loss"
     )
-    compile: bool = setting(False, "compile the step (torch.compile)")
+    compile: bool = setting(False, "compile the step (torch.compile); not for recurrent models")
     activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
     ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none")
     eval_every: int = setting(250, "steps between evaluations")

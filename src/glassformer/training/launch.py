@@ -18,7 +18,7 @@ from glassformer.data.records import HUB
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
-from glassformer.recurrent_config import ModelConfig
+from glassformer.recurrent_config import ModelConfig, RecurrentConfig
 from glassformer.run_config import DataConfig, LabelData, PairData, Run, TextData, require_objective
 from glassformer.settings import apply_flags
 from glassformer.store import checkpoint, lock
@@ -47,6 +47,8 @@ OF_TORCHRUN, RUN_ID = ".torchrun", "TORCHELASTIC_RUN_ID"
 """A file with the name of the `torchrun` that began the run, and where the name stands."""
 PATHS = ("path", "valid_path", "test_path", "source", "target", "valid_source", "valid_target", "cache_dir")
 
+NOT_COMPILED = "torch.compile does not trace PyTorch's recurrent modules"
+
 
 @dataclass(frozen=True)
 class Outcome:
@@ -70,6 +72,8 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     start = read_start(run)
     if start is not None:
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(Path(str(run.init.path)).absolute())))
+    if _cannot_compile(run):
+        raise UserError(f"train.compile is true, and {NOT_COMPILED}: leave it out")
     require_memory(run.model)
     material = material_of(run)
     material.check(run)
@@ -200,6 +204,9 @@ def _rebuilt(
     began: float,
 ) -> Trainer:
     """The trainer of a run as one of its checkpoints describes it, before its first step."""
+    if _cannot_compile(run):  # earlier versions began such runs, and compiled what lies between these modules
+        reporter.say(f"train.compile is ignored from here on: {NOT_COMPILED}")
+        run = replace(run, train=replace(run.train, compile=False))
     manifest = Manifest.read(of)
     manifest.require(of, [*MODEL_FILES, checkpoint.STATE])
     require_memory(run.model)
@@ -218,6 +225,10 @@ def _rebuilt(
     ranks.distribute(network, run.train)
     task = prepared.task(network, device)
     return _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
+
+
+def _cannot_compile(run: Run) -> bool:
+    return run.train.compile and isinstance(run.model, RecurrentConfig)
 
 
 def _require_new(folder: Path) -> None:

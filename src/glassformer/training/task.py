@@ -21,6 +21,8 @@ class Task:
     """Text that the model writes now, shown at each evaluation."""
     score: Callable[[], dict[str, float]] | None = None
     """Scores of the model's outputs now, such as BLEU; taken at each evaluation, so given only when they are wanted."""
+    has_one_shape: bool = False
+    """Every batch of training has as many rows and tokens as the first, and no padding."""
 
 
 def require_metric(name: str, task: Task) -> None:
