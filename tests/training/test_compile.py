@@ -41,8 +41,8 @@ from glassformer.training.step import TrainStep
 from runs import Recording, metrics, pair_run, tiny_run, write_text
 
 VOCAB = 19
-SIZES = [(3, 7, 5), (2, 9, 8), (5, 4, 6), (4, 8, 8), (2, 3, 10), (6, 6, 3)]
-"""Rows, tokens, and source tokens of a bucketed run's batches."""
+SIZES = [(3, 7), (2, 9), (5, 4), (4, 8)]
+"""Rows and tokens of a bucketed run's batches."""
 DROPOUTS = dict.fromkeys(
     ("token_dropout", "embedding_dropout", "residual_dropout", "attention_dropout", "ff_dropout"), 0.1
 )
@@ -53,7 +53,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
     """Compiles by a backend that runs the graph as it is, refuses breaks, and counts the graphs made so far."""
     torch._dynamo.reset()
     counters.clear()
-    compiler = functools.partial(torch.compile, backend="aot_eager", fullgraph=True)
+    compiler = functools.partial(torch.compile, backend="eager", fullgraph=True)
     monkeypatch.setattr(torch, "compile", compiler)
     return lambda: counters["stats"]["unique_graphs"]
 
@@ -160,7 +160,7 @@ def step_of(case: Case, compiled: bool, has_one_shape: bool = False, ranks: Rank
 
 def batches(case: Case, n: int = len(SIZES)) -> list[Batch]:
     rng = np.random.default_rng(0)
-    examples = [case.rows(rng, *SIZES[i][:2], i % 2 == 1) for i in range(n)]
+    examples = [case.rows(rng, *SIZES[i], i % 2 == 1) for i in range(n)]
     return [case.objective.collate(rows, rng) for rows in examples]
 
 
@@ -182,12 +182,27 @@ def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], 
     for result, batch in zip(found, made, strict=True):
         expected = eager([batch], [7])
         assert result.n_targets == expected.n_targets == batch.n_targets
-        if not case.config.residual_dropout:  # a graph draws its dropout from another place of the random stream
-            assert result.nats == pytest.approx(expected.nats, rel=1e-5)
-            assert result.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
-    if not case.config.residual_dropout:
-        for one, other in zip(weights(compiled), weights(eager), strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+        if case.recompute and case.config.residual_dropout:
+            continue  # the graph draws its dropout from another place of the random stream
+        assert result.nats == pytest.approx(expected.nats, rel=1e-5)
+        assert result.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
+    if case.recompute and case.config.residual_dropout:
+        return
+    for one, other in zip(weights(compiled), weights(eager), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
+def test_a_graph_of_forward_and_backward_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What inductor would be given: traced by AOTAutograd, which knows nothing of modules."""
+    torch._dynamo.reset()
+    counters.clear()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
+    case = Case(one_layer(LLAMA), CAUSAL, packed)
+    compiled, eager, made = step_of(case, compiled=True), step_of(case, compiled=False), batches(case)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        assert [compiled([batch]).nats for batch in made] == pytest.approx([eager([b]).nats for b in made], rel=1e-5)
+    assert counters["stats"]["unique_graphs"] == 1
 
 
 def test_rows_of_one_shape_need_no_masks_and_stay_one_graph(graphs: Callable[[], int]) -> None:
@@ -223,7 +238,8 @@ def test_a_run_with_evaluations_and_accumulation_is_one_graph(tmp_path: Path, gr
     assert compiled.reports["valid"].loss == pytest.approx(eager.reports["valid"].loss, rel=1e-4)
     for one, other in zip(metrics(compiled.folder), metrics(eager.folder), strict=True):
         assert one.keys() == other.keys()
-        assert one.get("train/loss") == pytest.approx(other.get("train/loss"), rel=1e-4)
+        numbers = {key: value for key, value in other.items() if isinstance(value, (int, float))}
+        assert {key: one[key] for key in numbers} == pytest.approx(numbers, rel=1e-3)
 
 
 def test_windows_of_a_text_are_told_from_rows_of_many_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,6 +250,7 @@ def test_windows_of_a_text_are_told_from_rows_of_many_lengths(tmp_path: Path, mo
     assert asked == [{"dynamic": None}, {"dynamic": True}]
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
 def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The wrapper's own Python stays outside; batches of other lengths, with and without an exchange, add nothing."""
     torch._dynamo.reset()
@@ -246,12 +263,12 @@ def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatc
         step = step_of(case, compiled=True, ranks=ProcessGroup(ParallelConfig(), torch.device("cpu")))
         eager = step_of(case, compiled=False)
         made = batches(case)
-        results = [step(made[:3])]
+        results = [step(made[:2])]
         n_graphs = counters["stats"]["unique_graphs"]
         with torch._dynamo.config.patch(error_on_recompile=True):
-            results.append(step(made[3:]))
+            results.append(step(made[2:]))
         assert counters["stats"]["unique_graphs"] == n_graphs <= 2
-        for result, part in zip(results, (made[:3], made[3:]), strict=True):
+        for result, part in zip(results, (made[:2], made[2:]), strict=True):
             assert result.nats == pytest.approx(eager(part).nats, rel=1e-5)
     finally:
         dist.destroy_process_group()
@@ -285,14 +302,17 @@ def test_an_old_recurrent_run_goes_on_without_compiling(tmp_path: Path, monkeypa
 
 
 def test_a_machine_that_cannot_compile_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_compiler(*_: Any) -> Any:
+        raise RuntimeError("no C++ compiler found")
+
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._inductor.config.cpp, "cxx", (None, "/no/such/compiler"))
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=without_compiler))
     case = CASES["alibi, low rank"]
-    with pytest.raises(UserError, match=r"torch\.compile failed: .*compiler.*leave train\.compile out"):
+    with pytest.raises(UserError, match=r"torch\.compile failed: .*no C\+\+ compiler found; leave train\.compile out"):
         step_of(case, compiled=True)(batches(case, 1))
 
 
+@pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
 @pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
 def test_inductor_gives_what_an_eager_step_does() -> None:
     torch._dynamo.reset()

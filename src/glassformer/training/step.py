@@ -145,5 +145,6 @@ def _compiler_errors_told() -> Iterator[None]:
     try:
         yield
     except TorchDynamoException as error:
-        what = str(error).strip().splitlines()[0]
+        lines = str(error).strip().splitlines()
+        what = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
         raise UserError(f"torch.compile failed: {what}; leave train.compile out, or put that right") from error
