@@ -186,14 +186,14 @@ class ProcessGroup(Ranks):
             ) from error
 
     def _text_from(self, source: int, text: str | None, group: Any = None) -> str:
-        """The text of one process in all; `UserError` in the others where it is None there."""
+        """The text of one process, in all of them; where it is None, `UserError` in the others."""
         data = b"" if text is None or self.rank != source else text.encode()
         size = torch.tensor([_FAILED if text is None else len(data)])
         dist.broadcast(size, source, group)
+        if self.rank == source and text is None:
+            return ""
         if int(size) == _FAILED:
-            raise UserError(
-                f"process {self.rank} of {self.n} stops: the first one failed, and its own message says why"
-            )
+            raise UserError(f"process {self.rank} of {self.n} stops: the first one failed, see its own message")
         buffer = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == source:
             buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else buffer
