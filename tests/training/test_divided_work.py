@@ -36,13 +36,13 @@ from glassformer.training.parallel import processes, watchdog_note
 from runs import label_run, pair_run, text_run_of, tiny_run, write_text
 
 CPU = torch.device("cpu")
-TWO = TrainConfig(accumulation=2)
+TWO, SMALL = TrainConfig(accumulation=2), {"batch_tokens": 32}
 RUNS: dict[str, Callable[[Path], Run]] = {
     "text": lambda folder: tiny_run(write_text(folder), accumulation=2),
     "masked": lambda folder: text_run_of(folder, MaskedConfig(), accumulation=2),
-    "pairs": lambda folder: pair_run(folder, accumulation=2),
-    "classes": lambda folder: label_run(folder, accumulation=2),
-    "tags": lambda folder: label_run(folder, "tags", accumulation=2),
+    "pairs": lambda folder: pair_run(folder, accumulation=2, data=SMALL),
+    "classes": lambda folder: label_run(folder, accumulation=2, data=SMALL),
+    "tags": lambda folder: label_run(folder, "tags", accumulation=2, data=SMALL),
 }
 
 
