@@ -43,7 +43,15 @@ from glassformer.training.fine_tuning import layer_scales
 from glassformer.training.label_task import LabelMaterial
 from glassformer.training.material import Material, Tokenizers
 from glassformer.training.pair_task import PairMaterial
-from glassformer.training.parallel import Ranks, is_first, is_several, own_device, processes, was_restarted
+from glassformer.training.parallel import (
+    Ranks,
+    is_first,
+    is_several,
+    own_device,
+    processes,
+    was_restarted,
+    watchdog_note,
+)
 from glassformer.training.precision import repeats_bits
 from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
@@ -126,6 +134,8 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         for sentence in few_targets(task):
             reporter.say(sentence)
         trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
+        if (note := watchdog_note(run.parallel, device, folder)) is not None:
+            reporter.say(note)
         with locked(folder) if ranks.is_first else nullcontext():
             if ranks.is_first:
                 _require_new(folder)  # another process may have been faster
@@ -156,6 +166,8 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
             trainer.restore(newest)
             trainer.publish()
             _tell_of_another_machine(checkpoint.load_numbers(newest).get("made_with", before), before, reporter)
+            if (note := watchdog_note(run.parallel, device, folder)) is not None:
+                reporter.say(note)
             if not repeats_bits(run.train, device):
                 reporter.say(f"on {device.type} without train.deterministic a run goes on equal to rounding")
             step = trainer.progress.step
