@@ -15,10 +15,12 @@ from glassformer import api, doctor
 from glassformer.errors import UserError
 from glassformer.inference.fill import Filling
 from glassformer.inference.score import Score
+from glassformer.inspection.plots import plot_curves, save_figure
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.run_config import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
 from glassformer.store.model_directory import StoredModel
+from glassformer.training.averaging import average_directories
 from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_text
 
 ONE_STEP: dict[str, Any] = {"max_steps": 1, "eval_every": 1, "log_every": 1}
@@ -285,6 +287,15 @@ def test_a_loaded_model_is_exported_with_the_weights_in_memory(
         glassformer.export(5, tmp_path / "x")  # type: ignore[arg-type]
 
 
+def test_files_of_a_run_are_named_by_texts(models: dict[str, Model], tmp_path: Path) -> None:
+    """What is read from and written to folders, beside `load`, `save` and `export`."""
+    folder, out = str(models["causal"].folder), str(tmp_path / "mean")
+    average_directories([folder, folder], out)
+    assert api.load(out).network.state_dict().keys() == models["causal"].network.state_dict().keys()
+    pytest.importorskip("matplotlib")
+    assert save_figure(plot_curves([folder]), str(tmp_path / "curves.svg")) == [tmp_path / "curves.svg"]
+
+
 def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
     folder = models["classes"].folder
     assert folder is not None
@@ -305,6 +316,7 @@ def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
         (lambda path: glassformer.import_model("nowhere", 5), "out must be a path"),
         (lambda path: glassformer.merge("nowhere", str(path / "x")), "no such model directory: nowhere"),
         (lambda path: glassformer.resume("nowhere"), "no such run: nowhere"),
+        (lambda path: glassformer.build_model("gpt2"), r"config must be a TransformerConfig, such as presets\.preset"),
     ],
 )
 def test_paths_are_texts_and_what_is_none_is_named(call: Callable[[Path], Any], words: str, tmp_path: Path) -> None:

@@ -44,13 +44,14 @@ def new_figure(width: float, height: float) -> "Figure":
     return figure
 
 
-def save_figure(figure: "Figure", path: Path) -> list[Path]:
+def save_figure(figure: "Figure", path: str | Path) -> list[Path]:
     """Writes PNG (150 dots per inch) or SVG by the path's suffix, both without one; whole files, which are returned.
 
     The same figure gives the same bytes.
     """
     import matplotlib
 
+    path = files.as_path(path, "path")
     check_path(path)
     written = [path] if path.suffix else [path.with_name(path.name + suffix) for suffix in FORMATS]
     with matplotlib.rc_context({"svg.hashsalt": "glassformer", "font.sans-serif": [FONT]}):
