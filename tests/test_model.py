@@ -159,6 +159,15 @@ def test_a_filling_is_a_text(models: dict[str, Model]) -> None:
     assert isinstance(filling, Filling) and str(filling) == filling.text == f"{filling}"
 
 
+def test_data_of_an_evaluation_is_named(models: dict[str, Model], tmp_path: Path) -> None:
+    text = write_text(tmp_path, 20)
+    assert models["causal"].evaluate(str(text)) == models["causal"].evaluate(text)
+    with pytest.raises(UserError, match=r"path must be a path .a str or a Path., not int"):
+        models["causal"].evaluate(5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="source must be a path"):
+        models["pairs"].evaluate(source=[], target="x")  # type: ignore[arg-type]
+
+
 def test_wrong_settings_suggest_the_nearest(models: dict[str, Model]) -> None:
     with pytest.raises(UserError, match=r"GenerationConfig has no field temprature: did you mean temperature=…\?"):
         models["causal"].generate("abc", temprature=0.5)
@@ -316,6 +325,7 @@ def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
         (lambda path: glassformer.import_model("nowhere", 5), "out must be a path"),
         (lambda path: glassformer.merge("nowhere", str(path / "x")), "no such model directory: nowhere"),
         (lambda path: glassformer.resume("nowhere"), "no such run: nowhere"),
+        (lambda path: glassformer.presets.preset(5), "unknown preset 5: known are "),
         (lambda path: glassformer.build_model("gpt2"), r"config must be a TransformerConfig, such as presets\.preset"),
     ],
 )
