@@ -21,7 +21,7 @@ from glassformer.models.build import build_model
 from glassformer.run_config import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
 from glassformer.store.model_directory import StoredModel
 from glassformer.training.averaging import average_directories
-from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_text
+from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_documents, write_text
 
 ONE_STEP: dict[str, Any] = {"max_steps": 1, "eval_every": 1, "log_every": 1}
 
@@ -35,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
         return api.train(make(folder), folder / "run").model
 
     made: dict[str, Callable[[Path], Run]] = {
-        "causal": lambda folder: tiny_run(write_text(folder), **ONE_STEP),
+        "causal": lambda folder: tiny_run(write_documents(folder), **ONE_STEP),
         "pairs": lambda folder: pair_run(folder, separate=True, **ONE_STEP),
         "masked": lambda folder: text_run_of(folder, MaskedConfig(), **ONE_STEP),
         "infilling": lambda folder: text_run_of(folder, InfillingConfig(), **ONE_STEP),
