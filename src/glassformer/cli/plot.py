@@ -13,7 +13,7 @@ from glassformer.inspection.kinds import Kind
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HELP = """usage: glassformer plot alignment DIR --source TEXT [--target TEXT]    where the decoder looked in the source
+HELP = """usage: glassformer plot alignment DIR --source TEXT [--target TEXT]    source tokens that it attends to
        glassformer plot attention DIR --text TEXT | --source TEXT     every head of a layer
        glassformer plot positions DIR                                 how the model knows where a token stands
        glassformer plot schedule RECIPE|FILE.toml|DIR                 the learning rate at every step
@@ -51,9 +51,9 @@ def alignment(
     checkpoint: int | None = None,
     device: str = "auto",
 ) -> int:
-    """Where the decoder looked in the source before it wrote each token of the target.
+    """How much the decoder attends to each source token before it writes each token of the target.
 
-    A recurrent decoder looks in one way. Of a Transformer it is the mean of the heads of one layer.
+    A recurrent decoder has one attention. Of a Transformer it is the mean of the heads of one layer.
 
     Args:
         directory: The model directory of an encoder-decoder.
