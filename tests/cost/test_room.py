@@ -77,6 +77,11 @@ def test_every_kind_of_model_has_an_estimate(name: str) -> None:
     assert least_memory(Run(model=CONFIGS[name]), on_cpu=True).total > 0
 
 
+def test_a_vocabulary_that_is_not_known_yet_holds_the_special_ids() -> None:
+    run = Run(model=replace(MODEL, vocab_size=0, bos_id=2, eos_id=7))
+    assert 0 < least_memory(run, on_cpu=True).total < least_memory(Run(model=MODEL), on_cpu=True).total
+
+
 def test_every_recipe_fits_where_it_is_meant_to_run() -> None:
     h200 = Room("the GPU", 141 * GIB, 141 * GIB, is_cpu=False)
     for name in recipes.names():
