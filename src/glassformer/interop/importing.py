@@ -75,7 +75,9 @@ def import_model(
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder)
     config, labels = read_config(folder, family, architecture, ignore_keys, say)
-    tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(folder, say, family.roles)
+    tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(
+        folder, say, family.roles, family.builder, family.vocabulary
+    )
     config = _with_special_ids(config, folder, tokenizer, say)
     n_source_rows = config.source_vocab_size or config.vocab_size
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
