@@ -116,11 +116,12 @@ def _bpe(folder: Path) -> models.BPE:
     if not isinstance(vocab, dict) or not all(type(i) is int and i >= 0 for i in vocab.values()):
         raise UserError(f"{folder / VOCAB} must be a table of tokens and their ids")
     lines = files.read_text(folder / MERGES, MAX_TOKENIZER_BYTES).split("\n")
-    merges = [tuple(line.removesuffix("\r").split(" ")) for line in lines if line.strip()]
-    if merges and merges[0][0].startswith("#version"):
-        merges.pop(0)
-    if wrong := [merge for merge in merges if len(merge) != 2]:
+    pairs = [line.removesuffix("\r").split(" ") for line in lines if line.strip()]
+    if pairs and pairs[0][0].startswith("#version"):
+        pairs.pop(0)
+    if wrong := [pair for pair in pairs if len(pair) != 2]:
         raise UserError(f"{folder / MERGES} has a line that is no pair of tokens: {shown(' '.join(wrong[0]))}")
+    merges = [(left, right) for left, right in pairs]
     return models.BPE(vocab=vocab, merges=merges, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
 
 
