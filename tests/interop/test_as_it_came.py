@@ -8,9 +8,10 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families import FAMILIES  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
-from interop.checkpoints import VOCAB, Both, imported  # noqa: E402
+from interop.checkpoints import VOCAB, Both, config_of, imported  # noqa: E402
 
 SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {
@@ -54,6 +55,41 @@ def test_it_goes_out_as_it_came_in(name: str, tmp_path: Path) -> None:
     both = imported(made(name), tmp_path)
     assert_same_hidden(both)
     both.assert_comes_back(tmp_path / "back")
+
+
+NAMES = {"id2label": {0: "no", 1: "yes", 2: "maybe"}, "label2id": {"no": 0, "yes": 1, "maybe": 2}}
+ONE = {"id2label": {0: "score"}, "label2id": {"score": 0}}
+NAMED = {
+    "MaskedLM": NAMES,
+    "SequenceClassification": NAMES,
+    "TokenClassification": NAMES,
+    "one number": ONE,
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_names_of_labels_stay(kind: str, tmp_path: Path) -> None:
+    head = kind if kind != "one number" else "SequenceClassification"
+    config = transformers.BertConfig(**SIZES, **NAMED[kind])
+    both = imported(getattr(transformers, f"BertFor{head}")(config), tmp_path)
+    export(both.folder, tmp_path / "back")
+    after = config_of(tmp_path / "back")
+    assert {int(i): name for i, name in after["id2label"].items()} == NAMED[kind]["id2label"]
+    assert after["label2id"] == NAMED[kind]["label2id"]
+    assert both.ours.labels == (("no", "yes", "maybe") if kind.endswith("Classification") else ())
+
+
+def test_an_imported_model_of_numbers_says_the_number(tmp_path: Path) -> None:
+    """With the name of its one label it said that label with probability 1, whatever the text."""
+    config = transformers.BertConfig(**SIZES, **ONE)
+    both = imported(transformers.BertForSequenceClassification(config), tmp_path)
+    texts = ["to be", "or not"]
+    tokenizer = both.ours.tokenizer
+    for text, found in zip(texts, both.ours.classify(texts), strict=True):
+        ids = torch.tensor([tokenizer.frames.text.around(tokenizer.encode(text))])
+        with torch.inference_mode():
+            expected = float(both.theirs(ids)["logits"])
+        assert found == {"number": pytest.approx(expected, abs=1e-5)}
 
 
 def assert_same_hidden(both: Both) -> None:
