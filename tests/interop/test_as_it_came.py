@@ -12,6 +12,7 @@ from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families import FAMILIES  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
 from interop.checkpoints import VOCAB, Both, config_of, imported  # noqa: E402
+from interop.decoding import drawn_prompts, ours_greedy, theirs_written  # noqa: E402
 
 SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {
@@ -102,6 +103,32 @@ def assert_same_hidden(both: Both) -> None:
         theirs = both.theirs(ids, output_hidden_states=True, **other)
     expected = theirs["last_hidden_state"] if "last_hidden_state" in theirs else theirs["hidden_states"][-1]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_of_one_token_without_the_cache_of_transformers(tmp_path: Path) -> None:
+    """The documented exception: with its cache, transformers writes other ids than its own forward pass."""
+    window = transformers.MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=1, head_dim=4)
+    both = imported(transformers.MistralForCausalLM(window), tmp_path)
+    prompts = drawn_prompts(both, n=20)
+    assert ours_greedy(both, prompts, None) == theirs_written(both, prompts, None, num_beams=1, use_cache=False)
+
+
+def test_left_padding_needs_position_ids(tmp_path: Path) -> None:
+    """The documented difference: without them, a model with learned positions counts from the padding."""
+    sizes = {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 4, "n_inner": 24}
+    special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    both = imported(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special)), tmp_path)
+    ids = torch.tensor([[0, 0, 7, 8, 9]])
+    keep = ids != 0
+    positions = (keep.cumsum(dim=1) - 1).clamp(min=0)
+    with torch.inference_mode():
+        ours = both.network(token_ids=ids[:, 2:])
+        alone, given = (
+            both.theirs(ids, attention_mask=keep.long(), **more)["logits"][:, 2:]
+            for more in ({}, {"position_ids": positions})
+        )
+    torch.testing.assert_close(given, ours, rtol=1e-5, atol=1e-5)
+    assert float((alone - ours).abs().max()) > 1e-3
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
