@@ -60,7 +60,8 @@ def test_every_verb_takes_a_dtype(
         assert done.code == 0, (verb, done.err)
         if verb == "score":
             found = [json.loads(line)["log_prob"] for line in done.out.splitlines()]
-            exact = [score.log_prob for score in api.load(models["text"]).score(lines.read_text().splitlines())]
+            scores = api.load(models["text"]).score(lines.read_text().splitlines(), say=str)
+            exact = [score.log_prob for score in scores]
             assert found == pytest.approx(exact, abs=20 * NEAR) and (found == exact) == (dtype == "fp32")
         if verb == "evaluate":
             exact_loss = api.load(models["text"], dtype="fp32").evaluate().loss

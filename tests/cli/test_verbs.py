@@ -88,7 +88,9 @@ def test_a_text_alone_is_enough(glassformer: Glassformer, tmp_path: Path) -> Non
     done = glassformer("train", text, *small, "--model.decoder.n-layers", 1, "--model.decoder.d-ff", 16)
     assert done.code == 0, done.err
     assert (Path("runs") / "text" / "manifest.json").exists()
-    assert glassformer("generate", "runs/text", "--prompt", "", "--max-new-tokens", 3).code == 0
+    assert glassformer("generate", "runs/text", "--prompt", "a", "--max-new-tokens", 3).code == 0
+    empty = glassformer("generate", "runs/text", "--prompt", "", "--max-new-tokens", 3)
+    assert empty.code == 2 and "was not trained to start a text" in empty.err
 
 
 def test_score_of_texts_alone_and_of_texts_after_their_beginnings(
@@ -100,10 +102,13 @@ def test_score_of_texts_alone_and_of_texts_after_their_beginnings(
     found = glassformer("score", trained.folder, "--target", tmp_path / "b", "--json")
     records = [json.loads(line) for line in found.out.splitlines()]
     assert [record["target"] for record in records] == [" def é", "abc\tdef"]
-    assert [record["log_prob"] for record in records] == [s.log_prob for s in model.score([" def é", "abc\tdef"])]
-    assert records[0]["n_bytes"] == 7 and records[0]["n_tokens"] == len(model.tokenizer.encode(" def é"))
+    scores = model.score([" def é", "abc\tdef"], say=str)
+    assert [record["log_prob"] for record in records] == [s.log_prob for s in scores]
+    ids = model.tokenizer.encode(" def é")
+    assert records[0]["n_bytes"] == 7 - len(model.tokenizer.pieces[ids[0]]) and records[0]["n_tokens"] == len(ids) - 1
+    assert "was not trained to start a text" in found.err
     after = glassformer("score", trained.folder, "--source", tmp_path / "a", "--target", tmp_path / "b")
-    assert after.out.splitlines()[0] == f"{model.score('abc', ' def é').log_prob:.4f}\t{records[0]['n_tokens']}\t def é"
+    assert after.out.splitlines()[0] == f"{model.score('abc', ' def é').log_prob:.4f}\t{len(ids)}\t def é"
     assert len(after.out.splitlines()) == 2
     assert "target side is missing" in glassformer("score", trained.folder, "--source", tmp_path / "a").err
 

@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, NoReturn, TypeVar
 
 import tyro
@@ -149,7 +149,13 @@ def parse(function: Any, argv: Sequence[str], verb: str) -> Any:
     @functools.wraps(function)
     def bound(*args: Any, **options: Any) -> Any:
         for name, value in (*zip(inspect.signature(function).parameters, args, strict=False), *options.items()):
-            require_int64(name.rstrip("_").replace("_", "-"), value)
+            parts = (
+                {part.name: getattr(value, part.name) for part in fields(value)}
+                if is_dataclass(value)
+                else {name: value}
+            )
+            for part, number in parts.items():
+                require_int64(part.rstrip("_").replace("_", "-"), number)
         return functools.partial(function, *args, **options)
 
     said = io.StringIO()
