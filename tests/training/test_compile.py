@@ -1,7 +1,6 @@
 """A compiled step is one graph for every family and all lengths of its batches, and gives what an eager one does."""
 
 import functools
-import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -310,15 +309,3 @@ def test_a_machine_that_cannot_compile_is_told_so(monkeypatch: pytest.MonkeyPatc
     case = CASES["alibi, low rank"]
     with pytest.raises(UserError, match=r"torch\.compile failed: .*no C\+\+ compiler found; leave train\.compile out"):
         step_of(case, compiled=True)(batches(case, 1))
-
-
-@pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
-@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
-def test_inductor_gives_what_an_eager_step_does() -> None:
-    torch._dynamo.reset()
-    case = Case(replace(LLAMA, decoder=Stack(1, 2, 1, d_ff=8), d_model=8), CAUSAL, plain)
-    compiled, eager, made = step_of(case, compiled=True), step_of(case, compiled=False), batches(case, 3)
-    for batch in made:
-        assert compiled([batch]).nats == pytest.approx(eager([batch]).nats, rel=1e-5)
-    for one, other in zip(weights(compiled), weights(eager), strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
