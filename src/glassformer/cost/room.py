@@ -52,9 +52,9 @@ def room_of_machine() -> Room | None:
 def least_memory(run: Run, on_cpu: bool) -> Memory:
     """Bytes that a step of a run needs at least, in one process, as far as they are known before its data is read.
 
-    A vocabulary that the data decides counts as small as its special ids allow, a number of labels as 0. Rows whose lengths the data decides count as one
-    token, and batches whose number of rows it decides as one row. Activations are left out where part of the model is
-    frozen or the step is compiled, which may keep fewer of them.
+    A vocabulary that the data decides counts as small as its special ids allow, a number of labels as 0. Rows whose
+    lengths the data decides count as one token, and batches whose number of rows it decides as one row. Activations are
+    left out where part of the model is frozen or the step is compiled, which may keep fewer of them.
     """
     config, train = run.model, run.train
     ids = [getattr(config, name) for name in SPECIAL_IDS if getattr(config, name) is not None]
