@@ -268,7 +268,10 @@ class _Reader:
                 found = self.leaf(member, value)
             except ValueError:
                 continue
-            require_int64(key, found)
+            try:
+                require_int64(key, found)
+            except UserError as error:
+                raise self.error(str(error)) from None
             return found
         hint = f"; give its kind as {key}.kind" if tables else ""
         raise self.error(f"{key} must be {type_text(kind)}, not {str(value)!r:.{_SHOWN}}{hint}")
