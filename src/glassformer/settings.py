@@ -401,7 +401,10 @@ class _Reader:
                 found = self.leaf(member, value)
             except ValueError:
                 continue
-            require_int64(key, found)
+            try:
+                require_int64(key, found)
+            except UserError as error:
+                raise self.error(str(error)) from None
             return found
         is_tagged = self.known and any(hasattr(member, "kind") for member in tables)
         hint = f"; give its kind as {key}.kind" if is_tagged else ""
