@@ -170,9 +170,8 @@ def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
     import_model(folder, tmp_path / "plain", say=told.append)
     assert told == []
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    (folder / "modules.json").write_text("[]")
     import_model(folder, tmp_path / "ours", say=told.append)
-    assert [line.split(" is not taken over")[0] for line in told] == ["its chat template", "its modules.json"]
+    assert [line.split(" is not taken over")[0] for line in told] == ["its chat template"]
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])

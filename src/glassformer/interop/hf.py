@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from glassformer import files
 from glassformer.config import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError
-from glassformer.interop import tokenizer_files
+from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
@@ -47,6 +47,8 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)
     said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
+    if isinstance(config.head, VectorHead):
+        said += sentence_files.write_modules(config.head, config, folder)
     if config != stored.config:
         said.append(f"as an equal model that the family can hold: {', '.join(changes(stored.config, config))}")
     compare_weights(folder, weights)
@@ -159,7 +161,7 @@ def compare_with_transformers(folder: Path, architecture: str, network: Transfor
             )
         theirs.eval()
         difference, is_fine = _compare(
-            network, theirs, lambda: _their_outputs(theirs, example_inputs(network.config)[1])
+            network, theirs, lambda: _their_outputs(theirs, network.config, example_inputs(network.config)[1])
         )
     if not is_fine:
         raise UserError(f"the {_outputs(network.config)} of transformers differ by {difference:.2e}: nothing is kept")
@@ -180,7 +182,7 @@ def _compare(network: Transformer, other: nn.Module, outputs: Callable[[], list[
 
 
 def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[float, bool]:
-    pairs = list(zip(found, expected, strict=False))  # theirs may lack the last: a pooler
+    pairs = list(zip(found, expected, strict=False))  # theirs may lack the last: a vector that modules make
     differences = [(float((x - y).abs().max()), float(y.abs().max())) for x, y in pairs]
     return max(d for d, _ in differences), all(d <= TOLERANCE * max(1.0, largest) for d, largest in differences)
 
@@ -192,12 +194,13 @@ def _own_outputs(network: Transformer, inputs: dict[str, Any]) -> list[Tensor]:
     return [network.hidden(**inputs), network(**inputs)]
 
 
-def _their_outputs(theirs: Any, inputs: dict[str, Any]) -> list[Tensor]:
+def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any]) -> list[Tensor]:
+    """Logits; of a model of vectors its last hidden states, and the output of the pooler if ours applies it."""
     found = theirs(**inputs)
     if "logits" in found:
         return [found["logits"]]
-    pooled = found.get("pooler_output")
-    return [found["last_hidden_state"], *([] if pooled is None else [pooled])]
+    applies_pooler = isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu")
+    return [found["last_hidden_state"], *([found["pooler_output"]] if applies_pooler else [])]
 
 
 def _outputs(config: TransformerConfig) -> str:

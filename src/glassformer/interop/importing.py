@@ -11,7 +11,8 @@ from torch import Tensor
 from glassformer import files
 from glassformer.config import MAX_VOCAB, SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
-from glassformer.interop import tokenizer_files
+from glassformer.inference.embed import described
+from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
@@ -78,6 +79,8 @@ def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] =
     said = folder.config | folder.table(GENERATION)
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
     _say_what_stays(folder, say)
+    if isinstance(config.head, VectorHead):
+        say(f"a vector is {described(config.head)}")
     run = _run(out.resolve().name, family, config, generation, labels, len(sentinel_ids(tokenizer)))
     with files.new_folder(out) as new:
         write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
@@ -89,12 +92,12 @@ def _say_what_stays(folder: HFFolder, say: Say) -> None:
     """What a folder may hold beside a model, and changes what people read of it."""
     if (folder.path / "chat_template.jinja").is_file() or "chat_template" in folder.table(TOKENIZER_CONFIG):
         say("its chat template is not taken over: a prompt is read as it stands")
-    if (folder.path / "modules.json").is_file():
-        say("its modules.json is not taken over: `embed` gives the mean of the last hidden states, not scaled")
+    if sentence_files.has_modules(folder):
+        sentence_files.say_what_stays(folder, say)
 
 
 def find_family(folder: HFFolder) -> tuple[Family, str]:
-    """The family of a folder, and the architecture that its configuration names."""
+    """The family of a folder, and the architecture that its configuration names; the bare one where it has modules."""
     model_type, architectures = folder.config.get("model_type"), folder.config.get("architectures")
     for family in FAMILIES:
         if family.model_type == model_type:
@@ -110,6 +113,13 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
             f"{folder.path / CONFIG}: architectures is {shown(said)}, and of {family.name} "
             f"{', '.join(family.architectures)} are read here"
         )
+    if sentence_files.has_modules(folder) and architectures[0] not in family.bare:
+        if not family.bare:
+            raise UserError(
+                f"{folder.path} is a sentence encoder ({sentence_files.MODULES}), and sentence encoders of "
+                f"{family.name} are not read here; {sentence_files.WITHOUT}"
+            )
+        return family, next(iter(family.bare))  # what sentence-transformers loads, whatever head the model had
     return family, architectures[0]
 
 
@@ -118,6 +128,8 @@ def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[Tr
     given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys())
     config = family.read(given, architecture)
     given.done()
+    if isinstance(config.head, VectorHead):
+        return replace(config, head=sentence_files.read_head(folder, config)), ()
     if not isinstance(config.head, (PositionHead, SequenceHead)):
         return config, ()
     labels = _labels(folder)

@@ -10,7 +10,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config import TokenHead, TransformerConfig, VectorHead
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 
@@ -52,6 +52,14 @@ def with_zero_biases(config: TransformerConfig, weights: Weights) -> Recast:
     """A feed-forward or logits without biases are those whose biases are zeros."""
     head = replace(config.head, bias="learned") if isinstance(config.head, TokenHead) else config.head
     return _filled(replace(config, ff_bias=True, head=head), weights, lambda name, shape: torch.zeros(shape))
+
+
+def with_stored_pooler(config: TransformerConfig, weights: Weights) -> Recast:
+    """Vectors without a pooler are those with a stored pooler of zeros, which is not applied."""
+    if not isinstance(config.head, VectorHead) or config.head.pooler != "none":
+        return config, weights
+    config = replace(config, head=replace(config.head, pooler="unused"))
+    return _filled(config, weights, lambda name, shape: torch.zeros(shape))
 
 
 def _gated(config: TransformerConfig, weights: Weights) -> Recast:

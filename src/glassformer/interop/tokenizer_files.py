@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import files
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config import TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
@@ -122,7 +122,9 @@ def _why_not(folder: Path) -> str:
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:
     """Writes the tokenizer; that of a target with a vocabulary of its own goes into the subfolder `target`."""
     config, first = stored.config, stored.source_tokenizer or stored.tokenizer
-    write_tokenizer(first, folder, config, config.source_max_len or config.max_len)
+    head = getattr(config, "head", None)
+    cut = head.max_tokens if isinstance(head, VectorHead) else 0
+    write_tokenizer(first, folder, config, cut or config.source_max_len or config.max_len)
     if stored.source_tokenizer is not None:
         (folder / TARGET).mkdir()
         write_tokenizer(stored.tokenizer, folder / TARGET, config, config.max_len)

@@ -17,9 +17,10 @@ from glassformer.config import (
     VectorHead,
 )
 from glassformer.interop.family import Family, attention_lines
-from glassformer.interop.fit import Fit
+from glassformer.interop.fit import Fit, vector_head
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
+from glassformer.interop.recast import with_stored_pooler
 
 HEADS: dict[str, Head] = {
     "ForMaskedLM": TokenHead(transform=True, bias="learned"),
@@ -104,7 +105,9 @@ def fit_encoder(config: TransformerConfig) -> Fit:
 def _fit(fit: Fit) -> list[str]:
     n_types = fit.config.n_token_types
     fit.check("n_token_types", n_types > 0, f"model.n_token_types is {n_types}, and it must be at least 1")
-    fit.head(*HEADS.values())
+    *others, usual = HEADS.values()
+    assert isinstance(usual, VectorHead)
+    fit.head(*others, vector_head(fit.config.head, usual, "none", "unused"))
     fit.holds("norm_eps")
     return fit.done()
 
@@ -199,6 +202,7 @@ BERT = Family(
     table=table_bert,
     prefix="bert.",
     bare=frozenset({"BertModel"}),
+    recast=with_stored_pooler,
     repeats={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -219,6 +223,7 @@ ROBERTA = Family(
     table=table_roberta,
     prefix="roberta.",
     bare=frozenset({"RobertaModel"}),
+    recast=with_stored_pooler,
     repeats={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

@@ -15,6 +15,7 @@ from glassformer.config import (
 )
 from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder
 from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.fit import vector_head
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
 
@@ -55,7 +56,9 @@ def fit(config: TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
     fit.need("positions", LearnedPositions())
     fit.need("norm_eps", NORM_EPS)
-    fit.head(*HEADS.values())
+    *others, usual = HEADS.values()
+    assert isinstance(usual, VectorHead)
+    fit.head(*others, vector_head(fit.config.head, usual, "none"))
     return fit.done()
 
 
