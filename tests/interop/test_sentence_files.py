@@ -274,6 +274,10 @@ CANNOT: dict[str, tuple[Callable[[Path], Any], str]] = {
         lambda f: write(f, "sentence_bert_config.json", {"query_length": 32}),
         "query_length 32 is not supported",
     ),
+    "chat": (
+        lambda f: write(f, "sentence_bert_config.json", {"modality_config": {"message": {"method": "forward"}}}),
+        "modality_config .*message.* is not supported",
+    ),
     "no_length": (
         lambda f: write(f, "sentence_bert_config.json", {"max_seq_length": 0}),
         "max_seq_length is 0 and must be at least 1",
@@ -325,6 +329,15 @@ def test_sentence_encoders_of_other_families_are_refused(tmp_path: Path) -> None
     write(tmp_path / "hf", "modules.json", [])
     with pytest.raises(UserError, match="and sentence encoders of GPT-2 are not read here"):
         import_model(tmp_path / "hf", tmp_path / "again")
+
+
+def test_the_output_of_a_pooler_is_said_to_be_one(tmp_path: Path) -> None:
+    """Older versions imported every BERT without a head so, and then took the mean."""
+    folder = model_directory(CONFIGS["vectors_first"], tmp_path / "ours", objective=NothingConfig())
+    told: list[str] = []
+    glassformer.load(folder, device="cpu").embed(["to be"], say=told.append)
+    assert len(told) == 1 and str(folder) in told[0] and "must be imported again" in told[0]
+    assert "the last hidden state of the first token, then a dense layer and tanh" in told[0]
 
 
 def test_directories_of_before_load_with_the_head_that_they_name(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ OLD_POOLINGS = {
     "pooling_mode_lasttoken": "lasttoken",
 }
 """Keys of the old form, one boolean per pooling → the value of `pooling_mode` in the new form."""
-TEXT = {"method": "forward", "method_output_name": "last_hidden_state"}
+TEXTS_ALONE = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
 WITHOUT = f"remove {MODULES} from a copy of the folder to import the transformer without them"
 
 
@@ -127,8 +127,8 @@ def _read_length(folder: HFFolder) -> int | None:
     given.only("transformer_task", "feature-extraction")
     given.only("module_output_name", "token_embeddings")
     modalities = given.maybe("modality_config", dict)
-    if modalities is not None and modalities.get("text") != TEXT:
-        given.problem(f"modality_config {shown(str(modalities))} is not supported for texts")
+    if modalities not in (None, TEXTS_ALONE):
+        given.problem(f"modality_config {shown(str(modalities))} is not supported (known: {TEXTS_ALONE})")
     given.pass_over("unpad_inputs", "modality_config")
     for key in ("query_length", "document_length", "query_expansion"):
         given.only(key)
