@@ -92,6 +92,8 @@ def _say_what_stays(folder: HFFolder, say: Say) -> None:
     """What a folder may hold beside a model, and changes what people read of it."""
     if (folder.path / "chat_template.jinja").is_file() or "chat_template" in folder.table(TOKENIZER_CONFIG):
         say("its chat template is not taken over: a prompt is read as it stands")
+    if folder.table(TOKENIZER_CONFIG).get("auto_map"):
+        say(f"{TOKENIZER_CONFIG} asks for code of its own (auto_map), which is never run: tokenizer.json alone is read")
     if sentence_files.has_modules(folder):
         sentence_files.say_what_stays(folder, say)
 

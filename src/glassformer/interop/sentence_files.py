@@ -140,7 +140,7 @@ def _read_length(folder: HFFolder) -> int | None:
     given.done()
     if length is None:
         said = folder.table("tokenizer_config.json").get("model_max_length")
-        length = int(said) if isinstance(said, (int, float)) and 1 <= said < float("inf") else None
+        length = int(said) if type(said) in (int, float) and 1 <= said < float("inf") else None
     return length
 
 
