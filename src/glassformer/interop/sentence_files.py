@@ -139,7 +139,7 @@ def _read_length(folder: HFFolder) -> int | None:
         given.problem(f"max_seq_length is {length} and must be at least 1")
     given.done()
     if length is None:
-        said = folder.table("tokenizer_config.json").get("model_max_length")
+        said: Any = folder.table("tokenizer_config.json").get("model_max_length")
         length = int(said) if type(said) in (int, float) and 1 <= said < float("inf") else None
     return length
 
