@@ -8,15 +8,18 @@ import pytest
 import torch
 
 import glassformer
-from glassformer import api
+from glassformer import api, recipes
+from glassformer.cli.arguments import read_words
+from glassformer.cli.train import run_for
 from glassformer.errors import UserError
 from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
-from glassformer.run_config import MaskedConfig
-from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.presets import preset
+from glassformer.run_config import MaskedConfig, Run
+from glassformer.train_config import AdamWConfig
 from glassformer.training.launch import Outcome
-from runs import MODEL, Recording, made_up_text, tiny_run, write_documents
+from runs import MODEL, Recording, made_up_text, tiny_run, write_documents, write_text
 
 DRAWN = {"temperature": 1.5, "top_k": 0, "seed": 3, "max_new_tokens": 15}
 
@@ -58,7 +61,7 @@ def test_evaluation_needs_a_text(model: Model) -> None:
 
 @pytest.mark.parametrize("settings", [{"temperature": 0.0, "max_new_tokens": 15}, DRAWN], ids=["greedy", "drawn"])
 def test_pitfall_32_prompts_together_give_what_each_gives_alone(model: Model, settings: Any) -> None:
-    prompts = ["a", "abc def ghi jab ", "", "日本 🙂"]
+    prompts = ["a", "abc def ghi jab ", "é", "日本 🙂"]
     assert model.generate(prompts, **settings) == [model.generate(prompt, **settings) for prompt in prompts]
 
 
@@ -88,15 +91,15 @@ def test_pitfall_36_what_is_streamed_is_what_all_ids_decode_to(model: Model) -> 
         assert "".join(pieces) == fresh.tokenizer.decode(ids)
 
 
-def scripted(model: Model, text: str) -> Model:
-    """A model that writes this text byte by byte, whatever it reads."""
+def scripted(model: Model, text: str, **changes: Any) -> Model:
+    """A model that writes this text byte by byte, whatever it reads; `changes` are to its configuration."""
     ids = [model.tokenizer.vocab[token] for token in model.tokenizer.vocab if len(token) == 1]
     by_byte = {model.tokenizer.decode([i]): i for i in ids}
     assert by_byte
     wanted = [next(i for i in ids if model.tokenizer.pieces[i] == bytes([byte])) for byte in text.encode()]
 
     class Script(torch.nn.Module):
-        config = model.network.config
+        config = replace(model.network.config, **changes)
 
         def start(self, n_rows: int, max_len: int) -> Any:
             return model.network.start(n_rows, max_len)
@@ -141,11 +144,14 @@ def test_pitfall_33_a_prompt_longer_than_the_context(model: Model) -> None:
     model.check_prompts([long], slide=True)
 
 
-def test_an_empty_prompt_starts_from_the_end_token_or_is_refused(model: Model) -> None:
-    assert model.prompt_ids("") == [model.tokenizer.eos_id]
-    bare = replace(model, tokenizer=Tokenizer.train(["abc"], vocab_size=0, flavour="char", special_tokens=()))
-    with pytest.raises(UserError, match="has no end token to start from"):
-        bare.prompt_ids("")
+def test_an_empty_prompt_starts_from_the_trained_start_token_or_is_refused(model: Model) -> None:
+    """One text trains no start token, however many special tokens its tokenizer reserves."""
+    assert model.tokenizer.bos_id is not None and model.tokenizer.eos_id is not None
+    with pytest.raises(UserError, match="was not trained to start a text"):
+        model.prompt_ids("")
+    started = scripted(model, "ab", decoder_start_id=model.tokenizer.bos_id)
+    assert started.prompt_ids("") == [model.tokenizer.bos_id]
+    assert started.prompt_ids("abc") == [model.tokenizer.bos_id, *model.tokenizer.encode("abc")]
 
 
 def test_a_prompt_may_be_its_ids(model: Model) -> None:
@@ -153,20 +159,25 @@ def test_a_prompt_may_be_its_ids(model: Model) -> None:
 
 
 def test_the_score_of_a_text_is_its_loss(model: Model) -> None:
-    """The token between documents is read before it; the last window has a full context."""
+    """The first token is context alone where no start token was trained; the last window has a full context."""
     text = made_up_text(2)[:60]
-    ids = [model.tokenizer.eos_id, *model.tokenizer.encode(text)]
-    score = model.score(text)
+    ids = model.tokenizer.encode(text)
+    said: list[str] = []
+    score = model.score(text, say=said.append)
+    assert said == [model.no_start] and "the first token of each text is read and not scored" in said[0]
     assert 33 < len(ids) < 64, "longer than the context, so the end is read in a second window"
     with torch.no_grad():
         first, last = model.network(torch.tensor([ids[:32], ids[-33:-1]])).log_softmax(-1)
     targets = [first[t, ids[t + 1]] for t in range(32)] + [last[t, ids[t]] for t in range(33 - len(ids), 0)]
     assert score.log_prob == pytest.approx(float(sum(targets)), rel=1e-5)
-    assert score.n_tokens == len(ids) - 1 and score.n_bytes == len(text.encode())
+    assert score.n_tokens == len(ids) - 1
+    assert score.n_bytes == len(text.encode()) - len(model.tokenizer.pieces[ids[0]])
     assert score.nats_per_token * score.n_tokens == pytest.approx(-score.log_prob)
-    assert model.score([text, "abc"]) == [score, model.score("abc")]
-    assert model.score("abc", " def") == model.score(["abc"], [" def"])[0]
+    assert model.score([text, "abc"], say=said.append) == [score, model.score("abc", say=said.append)]
+    assert model.score("abc", " def") == model.score(["abc"], [" def"])[0], "a context needs no start token"
     assert model.score("abc ", "def").n_bytes == 3 and model.score("abc ", "def").log_prob < 0
+    with pytest.warns(UserWarning, match="was not trained to start a text"):
+        model.score(text)
     encoder = replace(model, run=replace(model.run, objective=MaskedConfig()))
     with pytest.raises(UserError, match="learned to fill masks: use it with fill, not score"):
         encoder.score(text)
@@ -196,7 +207,7 @@ def test_texts_kept_apart_teach_the_end(tmp_path: Path) -> None:
     reporter = Recording()
     outcome = api.train(tiny_run(write_documents(tmp_path), max_steps=2), tmp_path / "run", reporter)
     loaded = api.load(outcome.folder)
-    ends = scripted(loaded, "ab")
+    ends = scripted(loaded, "-ab")  # the start token is read before the prompt
     assert ends.generate("a", temperature=0.0, max_new_tokens=3) == "abb"
     assert MODEL.max_len == loaded.network.config.max_len
 
@@ -212,3 +223,77 @@ def test_the_named_validation_text_is_read_as_the_trainer_read_it(tmp_path: Path
     copy = tmp_path / "copy.txt"
     copy.write_bytes(valid.read_bytes())
     assert model.evaluate(copy).n_tokens == model.evaluate().n_tokens - 1
+
+
+SMALL = {"max_steps": 2, "eval_every": 1, "batch_size": 2, "log_every": 1, "device": "cpu", "n_layers": 1}
+SMALL |= {"d_model": 16, "n_heads": 2, "d_ff": 32, "model.max_len": 16, "tokenizer.vocab_size": 290}
+"""Keys of a run that takes a second."""
+
+
+def test_a_text_file_trains_as_the_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is that of `glassformer train text.txt`; short names, whole names and tables change it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    path = write_text(tmp_path)
+    outcome = glassformer.train("text.txt", changes=SMALL)
+    by_command = recipes.with_changes(run_for(read_words(["text.txt"], [])), SMALL)
+    assert outcome.folder == Path("runs/text") and outcome.run.train == by_command.train
+    assert outcome.run.generation == by_command.generation == recipes.for_text(str(path)).generation
+    assert outcome.model.name == "runs/text" and outcome.model is outcome.model
+    assert outcome.model.evaluate() == outcome.reports["valid"]
+    assert isinstance(outcome.model.generate("abc", max_new_tokens=3), str)
+    again = glassformer.resume("runs/text")
+    assert again.model.evaluate() == outcome.reports["valid"]
+    shown = repr(outcome).splitlines()
+    assert len(shown) == 3 and "text" in shown[0] and "valid loss" in shown[1] and "runs/text" in shown[2]
+
+
+def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What reaches the launch, without training."""
+    seen: list[tuple[Run, Path]] = []
+
+    def launch(run: Run, folder: Path, _: object) -> Outcome:
+        seen.append((run, folder))
+        return Outcome(folder, {}, run)
+
+    monkeypatch.setattr(api, "launch", launch)
+    adamw = AdamWConfig(learning_rate=0.5)
+    glassformer.train("python-docs", max_steps=5, out=str(tmp_path / "a"), init="runs/b", schedule={"warmup_steps": 3})
+    glassformer.train(Path("python-docs"), changes={"train.max-steps": 5}, optimizer=adamw, data={"path": tmp_path})
+    glassformer.train("shakespeare-char", learning_rate=0.5, preset="gpt2", d_model=96, n_heads=4)
+    (one, folder), (two, default), (three, _) = seen
+    assert (one.train.max_steps, folder, one.init.path) == (5, tmp_path / "a", "runs/b")
+    assert one.train.schedule == replace(recipes.load("python-docs").train.schedule, warmup_steps=3)
+    assert (two.train.max_steps, two.train.optimizer, two.data.path) == (5, adamw, str(tmp_path))
+    assert default == Path("runs/python-docs")
+    assert three.train.optimizer.learning_rate == 0.5
+    gpt2 = preset("gpt2")
+    assert gpt2.decoder is not None
+    assert three.model == replace(gpt2, d_model=96, decoder=replace(gpt2.decoder, n_heads=4))
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"max_stepz": 5}, r"unknown key max_stepz: did you mean train\.max_steps\?"),
+        ({"changes": {"train.max_stepz": 5}}, r"unknown key train\.max_stepz: did you mean train\.max_steps\?"),
+        ({"max_steps": "5"}, r"train\.max_steps must be integer, not '5'"),
+        ({"learning_rate": 0.1}, r"learning_rate may be train\.optimizer\.learning_rate or train\.optimizer\.adamw\."),
+        ({"max_steps": 5, "changes": {"train.max_steps": 5}}, r"train\.max_steps is given twice"),
+        ({"out": {"train.max_steps": 5}}, "out must be a path .a str or a Path., not dict"),
+        ({"init": 5}, "init must be a path"),
+        ({"preset": "gtp2"}, "unknown preset 'gtp2': did you mean gpt2"),
+    ],
+)
+def test_wrong_keys_of_a_run_are_named(given: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        glassformer.train("python-docs", **given)
+
+
+def test_what_is_no_run_is_named() -> None:
+    with pytest.raises(UserError, match=r"run must be a path .a str or a Path., not int"):
+        glassformer.train(5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"no such file: nowhere/my\.txt"):
+        glassformer.train("nowhere/my.txt")
+    with pytest.raises(UserError, match="did you mean python-docs"):
+        glassformer.train("pyton-docs")

@@ -1,6 +1,7 @@
 """The graph of imports runs one way, and `import glassformer` costs nothing."""
 
 import ast
+import pydoc
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -137,3 +138,10 @@ def test_every_public_name_is_there_and_importing_the_package_imports_no_torch()
     assert set(glassformer.__all__) >= {"load", "Tokenizer", "build_model", "train", "doctor"}
     with pytest.raises(AttributeError, match="has no attribute 'lode'"):
         glassformer.lode  # noqa: B018
+
+
+def test_dir_and_help_show_the_public_names() -> None:
+    assert set(glassformer.__all__) <= set(dir(glassformer))
+    shown = pydoc.plain(pydoc.render_doc(glassformer))
+    missing = [name for name in glassformer.__all__ if name not in shown]
+    assert not missing

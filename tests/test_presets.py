@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from glassformer.config import LearnedPositions, TransformerConfig
+from glassformer.config import LearnedPositions, SinusoidalPositions, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.presets import PRESETS, preset
@@ -86,3 +86,97 @@ def test_every_preset_is_a_model_whose_heads_fill_it(name: str) -> None:
 def test_unknown_preset_suggests_the_nearest() -> None:
     with pytest.raises(UserError, match="did you mean gpt2"):
         preset("gpt-2")
+
+
+SHAPES = {  # layers, heads, d_model, d_ff, as published
+    "gpt-mini": (6, 6, 192, 768),
+    "gpt2": (12, 12, 768, 3072),
+    "gpt2-medium": (24, 16, 1024, 4096),
+    "gpt2-large": (36, 20, 1280, 5120),
+    "gpt2-xl": (48, 25, 1600, 6400),
+    "gpt3-small": (12, 12, 768, 3072),
+    "gpt3-medium": (24, 16, 1024, 4096),
+    "gpt3-large": (24, 16, 1536, 6144),
+    "gpt3-xl": (24, 16, 2048, 8192),
+    "gpt3-2.7b": (32, 32, 2560, 10240),
+    "gpt3-6.7b": (32, 32, 4096, 16384),
+    "gpt3-13b": (40, 40, 5120, 20480),
+    "gpt3-175b": (96, 96, 12288, 49152),
+    "bert-base": (12, 12, 768, 3072),
+    "bert-large": (24, 16, 1024, 4096),
+    "bart-base": (6, 12, 768, 3072),
+    "bart-large": (12, 16, 1024, 4096),
+    "transformer-base": (6, 8, 512, 2048),
+    "transformer-big": (6, 16, 1024, 4096),
+    "marian": (6, 8, 512, 2048),
+    "llama-3.1-8b": (32, 32, 4096, 14336),
+    "t5-small": (6, 8, 512, 2048),
+    "t5-base": (12, 12, 768, 3072),
+}
+
+
+def test_pitfall_17_every_published_preset_has_a_shape_here() -> None:
+    assert {name for name in PRESETS if not name.startswith("modern")} == set(SHAPES)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_pitfall_17_every_preset_has_the_published_shape(name: str) -> None:
+    """The number of heads changes no parameter count, so the counts above do not see it."""
+    config = preset(name)
+    for stack in (config.encoder, config.decoder):
+        if stack is not None:
+            assert (stack.n_layers, stack.n_heads, config.d_model, stack.d_ff) == SHAPES[name]
+
+
+ACTIVATIONS = {"gelu_new": "gelu_tanh", "swish": "silu"}
+THEIRS = {  # of transformers' own default configuration: our field → their key
+    "gpt2": ("GPT2Config", {"norm_eps": "layer_norm_epsilon", "activation": "activation_function"}),
+    "bert-base": ("BertConfig", {"norm_eps": "layer_norm_eps", "activation": "hidden_act"}),
+    "bart-large": ("BartConfig", {"activation": "activation_function", "scale_embeddings": "scale_embedding"}),
+    "marian": ("MarianConfig", {}),
+    "t5-small": ("T5Config", {"norm_eps": "layer_norm_epsilon", "activation": "dense_act_fn"}),
+    "llama-3.1-8b": ("LlamaConfig", {"activation": "hidden_act"}),
+}
+DROPOUTS = {
+    "gpt2": {"embedding": "embd_pdrop", "residual": "resid_pdrop", "attention": "attn_pdrop"},
+    "bert-base": {"residual": "hidden_dropout_prob", "attention": "attention_probs_dropout_prob"},
+    "bart-large": {"residual": "dropout", "attention": "attention_dropout", "ff": "activation_dropout"},
+    "marian": {"residual": "dropout", "attention": "attention_dropout", "ff": "activation_dropout"},
+    "t5-small": {"residual": "dropout_rate", "attention": "dropout_rate", "ff": "dropout_rate"},
+    "llama-3.1-8b": {"attention": "attention_dropout"},
+}
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_pitfall_17_presets_have_the_numbers_that_no_count_shows(name: str) -> None:
+    """Epsilons, activations, dropouts: against the default configuration of the family in transformers."""
+    transformers = pytest.importorskip("transformers")
+    config, (class_name, keys) = preset(name), THEIRS[name]
+    theirs = getattr(transformers, class_name)()
+    for ours, key in keys.items():
+        expected = getattr(theirs, key)
+        assert getattr(config, ours) == ACTIVATIONS.get(expected, expected), ours
+    for ours, key in DROPOUTS[name].items():
+        assert getattr(config, f"{ours}_dropout") == getattr(theirs, key), ours
+    if name in ("bart-large", "marian"):
+        assert config.norm_eps == 1e-5, "torch's default, which both leave as it is"
+
+
+@pytest.mark.parametrize(("name", "dropout"), [("transformer-base", 0.1), ("transformer-big", 0.3)])
+def test_pitfall_12_the_preset_of_the_paper_has_the_words_of_the_paper(name: str, dropout: float) -> None:
+    """Vaswani 2017: LayerNorm(x + Sublayer(x)) (section 3.1), embeddings × √d_model (3.4), P_drop (table 3)."""
+    config = preset(name)
+    assert (config.norm, config.norm_order, config.final_norm) == ("layernorm", "post", False)
+    assert (config.activation, config.scale_embeddings, config.share_embeddings) == ("relu", True, True)
+    assert (config.embedding_dropout, config.residual_dropout) == (dropout, dropout)
+    assert (config.attention_dropout, config.ff_dropout) == (0.0, 0.0)
+    assert isinstance(config.positions, SinusoidalPositions) and config.positions.layout == "interleaved"
+
+
+@pytest.mark.parametrize(("names", "order"), [(("gpt", "llama", "t5"), "pre"), (("bert", "bart", "marian"), "post")])
+def test_pitfall_12_families_normalise_where_they_were_published_to(names: tuple[str, ...], order: str) -> None:
+    found = [name for name in PRESETS if name.startswith(names)]
+    assert found
+    for name in found:
+        config = preset(name)
+        assert (config.norm_order, config.final_norm) == (order, order == "pre"), name

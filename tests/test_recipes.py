@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from glassformer import recipes
+from glassformer.cli.arguments import flags_help, read_words
+from glassformer.cli.train import run_for
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.presets import PRESETS
@@ -124,3 +126,26 @@ def test_larger_texts_get_larger_runs(tmp_path: Path) -> None:
     assert sizes == sorted(sizes)
     with pytest.raises(UserError, match="no such file"):
         recipes.for_text(tmp_path / "none.txt")
+
+
+def test_a_preset_is_a_flag_as_every_key_of_a_recipe_is() -> None:
+    words = read_words(["copy-task", "--model.preset", "modern-small", "--model.decoder.n-layers=3"], [])
+    run, small = run_for(words), PRESETS["modern-small"]
+    assert small.decoder is not None
+    assert run.model == replace(small, decoder=replace(small.decoder, n_layers=3))
+    assert replace(run, model=recipes.load("copy-task").model) == recipes.load("copy-task"), "nothing else changes"
+    assert "--model.preset" in flags_help()
+    with pytest.raises(UserError, match="unknown preset 'modern-smal': did you mean modern-small"):
+        run_for(read_words(["copy-task", "--model.preset", "modern-smal"], []))
+    with pytest.raises(UserError, match=r"unknown option --preset: did you mean --model\.preset"):
+        read_words(["copy-task", "--preset", "gpt2"], [])
+
+
+def test_paths_of_recipes_may_be_texts_or_paths(tmp_path: Path) -> None:
+    text, toml = tmp_path / "text.txt", tmp_path / "mine.toml"
+    text.write_text("abc")
+    toml.write_text("[train]\nmax_steps = 3\n")
+    assert recipes.for_text(str(text)) == recipes.for_text(text) == recipes.run_of(str(text)) == recipes.run_of(text)
+    assert recipes.load(str(toml)) == recipes.load(toml) == recipes.run_of(toml)
+    with pytest.raises(UserError, match=r"path must be a path .a str or a Path., not NoneType"):
+        recipes.for_text(None)  # type: ignore[arg-type]

@@ -12,8 +12,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer import doctor, presets, recipes
-    from glassformer.api import load, resume, train
+    from glassformer import doctor, models, nn, presets, recipes
+    from glassformer.api import ensemble, load, merge, resume, train
     from glassformer.config import Stack, TransformerConfig
     from glassformer.errors import UserError
     from glassformer.interop.export import export
@@ -33,13 +33,15 @@ _HOMES = {
     "TransformerConfig": "glassformer.config",
     "UserError": "glassformer.errors",
     "build_model": "glassformer.models.build",
+    "ensemble": "glassformer.api",
     "export": "glassformer.interop.export",
     "import_model": "glassformer.interop.importing",
     "load": "glassformer.api",
+    "merge": "glassformer.api",
     "resume": "glassformer.api",
     "train": "glassformer.api",
 }
-_MODULES = ("doctor", "presets", "recipes")
+_MODULES = ("doctor", "models", "nn", "presets", "recipes")
 
 __all__ = [
     "Model",
@@ -50,9 +52,13 @@ __all__ = [
     "UserError",
     "build_model",
     "doctor",
+    "ensemble",
     "export",
     "import_model",
     "load",
+    "merge",
+    "models",
+    "nn",
     "presets",
     "recipes",
     "resume",
@@ -66,3 +72,8 @@ def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return import_module(f"glassformer.{name}")
     raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, for `dir`, `help` and completion."""
+    return sorted({*globals(), *__all__})

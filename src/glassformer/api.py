@@ -2,17 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
+from typing import Any
 
-from glassformer import files
+import torch
+
+from glassformer import files, recipes
 from glassformer.errors import UserError
 from glassformer.model import Model
+from glassformer.models.half_precision import convert, weights_dtype
 from glassformer.models.transforms import merge_lora
 from glassformer.run_config import LabelData, Run
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import model_files, read_model, weights_of, write_model_files
+from glassformer.store.model_directory import model_files, own_paths, read_model, weights_of, write_model_files
 from glassformer.training.launch import Outcome, Replay, choose_device, launch, relaunch
 from glassformer.training.launch import replay as replay_run
 from glassformer.training.progress import Progress
@@ -20,15 +25,23 @@ from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
 
 
-def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -> Model:
-    """A model directory, verified, on a device; `step` takes one of a run's checkpoints."""
-    path = Path(folder)
+def load(folder: str | Path, *, step: int | None = None, device: str = "auto", dtype: str | None = None) -> Model:
+    """A model directory, verified, on a device; `step` takes one of a run's checkpoints.
+
+    `dtype` "bf16" or "fp16" converts the weights once, "fp32" keeps them. Without it the weights are in fp32 too, and
+    `evaluate` measures in the precision of the run. Raises `UserError` for other names, and for a type that the device
+    cannot compute in.
+    """
+    path = files.as_path(folder, "folder")
     if step is not None:
         path = checkpoint.find(path, step)
     where = choose_device(device)
+    weights = None if dtype is None else weights_dtype(dtype, where)
     stored = read_model(path)
     source_tokenizer = stored.source_tokenizer or stored.tokenizer
     network = stored.network.to(where)
+    if weights is not None and weights != torch.float32:
+        convert(network, weights)
     progress = _progress(path)
     return Model(
         network,
@@ -39,21 +52,23 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto") -
         where,
         stored.labels,
         folder=Path(folder),
+        step=stored.manifest.step,
         data_digest=None if progress is None else progress.data_digest,
+        dtype=dtype,
     )
 
 
-def ensemble(models: Sequence[Model]) -> Model:
+def ensemble(models: Sequence[Model | str | Path]) -> Model:
     """Several models as one, which translates, classifies or tags with the mean of their probabilities.
 
-    Of numbers it says the mean. It is the first model in all but the networks: its settings, and its own data. Raises
-    `UserError` where members learned different things, have other labels or other tokenizers, and for models that go
-    on with a text or fill masks.
+    Members are models or model directories. Of numbers it says the mean. It is the first model in all but the
+    networks: its settings, and its own data. Raises `UserError` where members learned different things, have other
+    labels or other tokenizers, and for models that go on with a text or fill masks.
     """
-    if not models:
-        raise UserError("name at least one model directory")
-    first = models[0]
-    for number, other in enumerate(models[1:], 2):
+    if not models or isinstance(models, (str, Path)):
+        raise UserError("name at least one model directory, in a list")
+    first, *others = (member if isinstance(member, Model) else load(member) for member in models)
+    for number, other in enumerate(others, 2):
         if not (first.is_seq2seq or isinstance(first.run.data, LabelData)):
             raise UserError(f"models vote on targets of sources and on labels; {first.name} learned to {first.learned}")
         difference = _difference(first, other)
@@ -61,7 +76,7 @@ def ensemble(models: Sequence[Model]) -> Model:
             raise UserError(
                 f"model 1 ({first.name}) and model {number} ({other.name}) cannot vote together: {difference}"
             )
-    return replace(first, others=tuple(model.network for model in models[1:]))
+    return replace(first, others=tuple(model.network for model in others))
 
 
 def _difference(one: Model, other: Model) -> str | None:
@@ -83,10 +98,9 @@ def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> in
 
     `UserError` when `out` exists, and when there is nothing to merge.
     """
-    path, out = Path(folder) if step is None else checkpoint.find(Path(folder), step), Path(out)
-    if out.exists():
-        raise UserError(f"{out} exists already: name another --out")
-    files.require_writable(out)
+    folder, out = files.as_path(folder, "folder"), files.as_path(out, "out")
+    path = folder if step is None else checkpoint.find(folder, step)
+    files.require_new_folder(out, own_paths(folder))
     stored = read_model(path)
     n = merge_lora(stored.network)
     if not n:
@@ -102,7 +116,7 @@ def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> in
 
 def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
     """Seconds of training steps and target tokens behind a run's newest checkpoint; None where none is kept."""
-    progress = _progress(Path(folder))
+    progress = _progress(files.as_path(folder, "folder"))
     return (None, None) if progress is None else (progress.seconds, progress.n_targets)
 
 
@@ -113,18 +127,55 @@ def _progress(folder: Path) -> Progress | None:
     return read_progress(state) if (state / checkpoint.STATE).exists() else None
 
 
-def train(run: Run, out: str | Path | None = None, reporter: LaunchReporter | None = None) -> Outcome:
-    """Trains a run into a folder, `runs/NAME` by default; the result's folder can be given to `load`."""
-    return launch(run, Path(out) if out is not None else Path("runs") / run.name, reporter or Silent())
+class Trained(Outcome):
+    """A finished run, and the model that it trained."""
+
+    @cached_property
+    def model(self) -> Model:
+        """The trained model, loaded from the run's folder when it is first asked for."""
+        return load(self.folder, device=self.run.train.device)
+
+
+def train(
+    run: Run | str | Path,
+    out: str | Path | None = None,
+    reporter: LaunchReporter | None = None,
+    *,
+    init: str | Path | None = None,
+    changes: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> Trained:
+    """Train a run into a folder, `runs/NAME` by default; the result has the model.
+
+        outcome = train("mybook.txt", max_steps=500)
+        print(outcome.model.generate("Once"))
+
+    `run` is a `Run`, or what `glassformer train` takes: a recipe's name, a TOML file, a text file or a folder of texts.
+    `init` is a model directory to start from. `changes` and `settings` replace keys of the run, by whole or short name:
+    `changes={"train.max_steps": 500}` and `max_steps=500` are the same. Raises `UserError` for a key that is unknown,
+    with the nearest one, and for a short name of several keys.
+    """
+    chosen = run if isinstance(run, Run) else recipes.run_of(files.as_path(run, "run"))
+    if twice := set(changes or {}) & set(settings):
+        raise UserError(f"{min(twice)} is given twice: give it once")
+    start = {} if init is None else {"init.path": files.as_path(init, "init")}
+    if every := {**start, **(changes or {}), **settings}:
+        chosen = recipes.with_changes(chosen, every)
+    folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
+    return _trained(launch(chosen, folder, reporter or Silent()))
 
 
 def resume(
     folder: str | Path, reporter: LaunchReporter | None = None, flags: Mapping[str, str] | None = None
-) -> Outcome:
+) -> Trained:
     """Goes on with a run from its newest intact checkpoint, exactly; `flags` say where and for how long."""
-    return relaunch(Path(folder), reporter or Silent(), flags)
+    return _trained(relaunch(files.as_path(folder, "folder"), reporter or Silent(), flags))
+
+
+def _trained(outcome: Outcome) -> Trained:
+    return Trained(outcome.folder, outcome.reports, outcome.run)
 
 
 def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> Replay:
     """Takes the steps between the two newest checkpoints of a run again, and compares, to the bit."""
-    return replay_run(Path(folder), reporter or Silent())
+    return replay_run(files.as_path(folder, "folder"), reporter or Silent())

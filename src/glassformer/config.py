@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from glassformer.errors import UserError
-from glassformer.settings import require_at_most, setting
+from glassformer.settings import checked, require_at_most, setting
 
 MAX_LAYERS = 1000  # as many as the deepest that was ever trained (Wang 2022)
 MAX_WIDTH = 1 << 20  # sixty times the widest
@@ -36,6 +36,7 @@ STACK_BOUNDS = {
 SPECIAL_IDS = ("pad_id", "bos_id", "eos_id", "unk_id", "mask_id", "decoder_start_id")
 
 
+@checked
 @dataclass(frozen=True)
 class Stack:
     """The shape of an encoder or a decoder."""
@@ -51,6 +52,7 @@ class Stack:
     )
 
 
+@checked
 @dataclass(frozen=True)
 class SinusoidalPositions:
     """Fixed sines and cosines (Vaswani 2017, section 3.5)."""
@@ -61,6 +63,7 @@ class SinusoidalPositions:
     )
 
 
+@checked
 @dataclass(frozen=True)
 class LearnedPositions:
     """A table of max_len + offset rows (GPT-2, BERT; BART starts at row 2)."""
@@ -69,6 +72,7 @@ class LearnedPositions:
     offset: int = setting(0, "rows of the table before position 0")
 
 
+@checked
 @dataclass(frozen=True)
 class LinearScaling:
     """Positions divided by a factor (Chen 2023)."""
@@ -77,6 +81,7 @@ class LinearScaling:
     factor: float = setting(1.0, "how many times longer the context becomes")
 
 
+@checked
 @dataclass(frozen=True)
 class Llama3Scaling:
     """Low frequencies divided by a factor, high ones kept, a ramp between (Llama 3.1)."""
@@ -88,6 +93,7 @@ class Llama3Scaling:
     original_max_len: int = setting(8192, "the context of the model before it was extended, in tokens")
 
 
+@checked
 @dataclass(frozen=True)
 class YarnScaling:
     """Interpolation by parts and a warmer softmax (Peng 2023)."""
@@ -102,6 +108,7 @@ class YarnScaling:
 Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
+@checked
 @dataclass(frozen=True)
 class RotaryPositions:
     """Queries and keys turned by an angle that grows with the position (Su 2021), half-split layout."""
@@ -111,7 +118,16 @@ class RotaryPositions:
     fraction: float = setting(1.0, "share of each head's width that is turned")
     scaling: Scaling | None = setting(None, "how the frequencies are stretched for a longer context")
 
+    def width(self, d_head: int) -> int:
+        """How many of a head's dimensions are turned.
 
+        >>> RotaryPositions(fraction=0.25).width(64)
+        16
+        """
+        return int(d_head * self.fraction)
+
+
+@checked
 @dataclass(frozen=True)
 class AlibiPositions:
     """A penalty on the score that grows linearly with the distance, by head (Press 2022)."""
@@ -119,6 +135,7 @@ class AlibiPositions:
     kind: ClassVar[str] = "alibi"
 
 
+@checked
 @dataclass(frozen=True)
 class RelativePositions:
     """A learned score bias by bucket of the distance (Raffel 2020), one table a stack."""
@@ -128,6 +145,7 @@ class RelativePositions:
     max_distance: int = setting(128, "distances from here on share the last bucket, in tokens")
 
 
+@checked
 @dataclass(frozen=True)
 class NoPositions:
     """No position signal: a causal model can still count through its mask."""
@@ -138,6 +156,7 @@ class NoPositions:
 Positions = SinusoidalPositions | LearnedPositions | RotaryPositions | AlibiPositions | RelativePositions | NoPositions
 
 
+@checked
 @dataclass(frozen=True)
 class TokenHead:
     """Logits over the vocabulary at every position."""
@@ -149,6 +168,7 @@ class TokenHead:
     )
 
 
+@checked
 @dataclass(frozen=True)
 class PositionHead:
     """Logits over labels at every position (tagging)."""
@@ -157,6 +177,7 @@ class PositionHead:
     n_labels: int = setting(0, "number of labels; 0 = those of the data")
 
 
+@checked
 @dataclass(frozen=True)
 class SequenceHead:
     """Logits over labels for the whole sequence (classification; one label = regression)."""
@@ -164,18 +185,19 @@ class SequenceHead:
     kind: ClassVar[str] = "sequence"
     n_labels: int = setting(0, "number of labels; 0 = those of the data")
     pooling: Literal["first", "last", "mean", "max"] = setting("first", "which hidden states are read")
-    pooler: Literal["none", "tanh", "relu"] = setting("none", "dense layer and activation after pooling")
+    pooler: Literal["none", "tanh", "relu", "gelu"] = setting("none", "dense layer and activation after pooling")
     mean: float = setting(0.0, "of numbers: what an output of 0 says; that of the data where spread is 0")
     spread: float = setting(0.0, "of numbers: what an output of 1 adds; 0 = standard deviation of the data")
 
 
+@checked
 @dataclass(frozen=True)
 class VectorHead:
     """A vector for the whole sequence, and no logits: a model that predicts nothing (sentence encoders)."""
 
     kind: ClassVar[str] = "vectors"
     pooling: Literal["first", "last", "mean", "max"] = setting("mean", "which hidden states are read")
-    pooler: Literal["none", "tanh", "relu", "unused"] = setting(
+    pooler: Literal["none", "tanh", "relu", "gelu", "unused"] = setting(
         "none", "dense layer and activation after pooling; unused = a layer that is stored and not applied (BERT)"
     )
     normalize: bool = setting(False, "vectors are divided by their length (L2 norm)")
@@ -185,6 +207,7 @@ class VectorHead:
 Head = TokenHead | PositionHead | SequenceHead | VectorHead
 
 
+@checked
 @dataclass(frozen=True)
 class NormalInit:
     """Every weight from N(0, std²), biases zero (GPT-2, BERT)."""
@@ -196,6 +219,7 @@ class NormalInit:
     )
 
 
+@checked
 @dataclass(frozen=True)
 class XavierInit:
     """Every matrix uniform with variance 2 / (fan in + fan out) (Glorot 2010), embeddings N(0, 1/d_embedding)."""
@@ -203,6 +227,7 @@ class XavierInit:
     kind: ClassVar[str] = "xavier"
 
 
+@checked
 @dataclass(frozen=True)
 class FanInInit:
     """Every matrix uniform with variance 1 / fan in; embeddings N(0, embedding_std²)."""
@@ -216,12 +241,14 @@ class FanInInit:
 Init = NormalInit | XavierInit | FanInInit
 
 
+@checked
 @dataclass(frozen=True)
 class TransformerConfig:
     """Every axis of a Transformer. Which stacks are present says what kind it is; both means cross-attention."""
 
     kind: ClassVar[str] = "transformer"
     is_default_kind: ClassVar[bool] = True
+    start_from: ClassVar[str] = 'glassformer.presets.preset("modern-mini")'
     encoder: Stack | None = setting(None, "the stack that sees the whole input")
     decoder: Stack | None = setting(None, "the causal stack")
     d_model: int = setting(512, "width of the residual stream")
@@ -264,14 +291,20 @@ class TransformerConfig:
     eos_id: int | None = setting(None, "id of the token that ends a sequence or document")
     unk_id: int | None = setting(None, "id of the token for unknown characters")
     mask_id: int | None = setting(None, "id of the mask token")
-    decoder_start_id: int | None = setting(None, "id that a decoder with an encoder starts from")
+    decoder_start_id: int | None = setting(
+        None, "id that the decoder was trained to start a text from; none = it was trained from no start token"
+    )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot make a model."""
         require_at_most(self, "model", BOUNDS)
         require_special_ids(self, self.vocab_size)
         if self.encoder is None and self.decoder is None:
-            raise UserError("a model needs a [model.encoder] or a [model.decoder] table, or both")
+            raise UserError(
+                "a model needs an encoder, a decoder, or both: give decoder=Stack(n_layers=…), in a recipe a "
+                f"[model.decoder] table, or start from a preset: {self.start_from}"
+            )
+        self._check_positions()
         for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
             if stack is not None:
                 self._check_stack(name, stack)
@@ -293,14 +326,12 @@ class TransformerConfig:
         if isinstance(self.positions, SinusoidalPositions) and width % 2:
             name = "d_embedding" if self.d_embedding else "d_model"
             raise UserError(f"sinusoidal positions come in pairs, and model.{name} is {width}: make it even")
-
         if not self.norm_eps > 0:
             raise UserError(f"model.norm_eps is {self.norm_eps} and must be positive")
         if isinstance(self.head, (PositionHead, SequenceHead)) and self.head.n_labels > MAX_VOCAB:
             raise UserError(f"model.head.n_labels is {self.head.n_labels:,} and must be at most {MAX_VOCAB:,}")
         if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
             raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
-        self._check_positions()
 
     def _check_positions(self) -> None:
         positions = self.positions
@@ -346,8 +377,13 @@ class TransformerConfig:
             )
         if isinstance(self.positions, RotaryPositions):
             d_head = stack.d_head or self.d_model // stack.n_heads
-            if d_head < 2 or int(d_head * self.positions.fraction) % 2:
-                raise UserError(f"rotary positions turn pairs, and {d_head} × fraction is not an even width")
+            width = self.positions.width(d_head)
+            if width < 2 or width % 2:
+                raise UserError(
+                    f"model.positions.fraction {self.positions.fraction:g} turns {width} of the {d_head} dimensions of "
+                    f"a head of model.{name}, and rotary positions turn pairs: give a fraction (at most 1) and a "
+                    "d_head whose product is an even number from 2 on"
+                )
 
     @property
     def head_stack(self) -> Stack:

@@ -1,7 +1,10 @@
 """The exceptions that reach a user: a mistake of theirs, and their own wish to stop."""
 
 import os
+import re
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 
 class UserError(Exception):
@@ -22,6 +25,40 @@ def shown(name: str, most: int = 80) -> str:
     w 'a\\nb'
     """
     return name if name.isprintable() and len(name) <= most else f"{name!r:.{most}}"
+
+
+@contextmanager
+def enough_memory(advice: str) -> Iterator[None]:
+    """Convert an out-of-memory error in the block to a `UserError`: how much was asked for, and `advice`.
+
+    >>> with enough_memory("lower train.batch_size"):
+    ...     raise MemoryError("Unable to allocate 16.0 GiB for an array")
+    Traceback (most recent call last):
+    glassformer.errors.UserError: not enough memory for another 16.0 GiB: lower train.batch_size
+    """
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and not _OUT_OF_MEMORY.search(str(error)):
+            raise
+        found = _ASKED.search(str(error))
+        asked = ""
+        if found is not None:
+            n_bytes = float(found[1]) * 1024 ** " KMGT".index(found[2][0].upper() if found[2] != "bytes" else " ")
+            asked = f" for another {_size(n_bytes)}"
+        raise UserError(f"not enough memory{asked}: {advice}") from error
+
+
+_OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|can't start new thread", re.I)
+"""Of RuntimeErrors of torch (CPU, CUDA, MPS) and Python, those that tell of too little memory."""
+_ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGT]i?B)", re.I)
+
+
+def _size(n_bytes: float) -> str:
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if n_bytes >= size:
+            return f"{n_bytes / size:,.1f} {unit}"
+    return f"{n_bytes:,.0f} bytes"
 
 
 class Interrupted(Exception):

@@ -18,7 +18,7 @@ import socket
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -118,8 +118,11 @@ def nul_error(path: Path, offset: int, line: int) -> UserError:
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
     """What a JSON file says; see `parse_json`."""
+    text = read_text(path, max_bytes)
+    if not text.strip():
+        raise UserError(f"{path} is empty, and JSON is needed: fetch it again")
     try:
-        return parse_json(read_text(path, max_bytes))
+        return parse_json(text)
     except ValueError as error:
         raise UserError(f"{path} is not valid JSON: {error}") from error
 
@@ -186,7 +189,7 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant
 
 
 def refuse_objects(path: Path) -> None:
-    """`UserError`, and how to convert it, for a file whose first bytes are those of a pickle; nothing is unpickled."""
+    """`UserError`, and what to do, for a file that begins as a pickle or is a Git LFS pointer; nothing is unpickled."""
     try:
         with open(path, "rb") as file:
             _refuse_objects(path, file.read(_HEAD))
@@ -210,9 +213,12 @@ def holds_objects(head: bytes) -> bool:
 
 
 _HEAD = 256
+_LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 
 def _refuse_objects(path: Path, head: bytes) -> None:
+    if head.startswith(_LFS_POINTER):
+        raise UserError(f"{path} is a Git LFS pointer and not the file itself: run `git lfs pull` in its folder")
     if holds_objects(head[:_HEAD]):
         raise UserError(
             f"{path} is a pickle or a zip of pickles, which may run any code when it is opened, so it never is: where "
@@ -244,6 +250,17 @@ def fsync_folder(path: Path) -> None:
         fsync_file(path)
 
 
+def as_path(value: object, argument: str) -> Path:
+    """The path that a caller gave as text or as a path; `UserError` that names the argument for anything else.
+
+    >>> as_path("runs/demo", "folder").name
+    'demo'
+    """
+    if not isinstance(value, (str, os.PathLike)):
+        raise UserError(f"{argument} must be a path (a str or a Path), not {type(value).__name__}")
+    return Path(value)
+
+
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
     """Inside the block, what the system refuses is the user's to know, in one sentence."""
@@ -271,6 +288,47 @@ def require_file_place(path: Path) -> None:
     if path.is_dir():
         raise UserError(f"{path} is a folder, and a file is to be written: give it a name")
     require_writable(path.parent)
+
+
+def require_apart(output: Path, inputs: Iterable[Path]) -> None:
+    """`UserError` where writing `output`, a file or a folder, would change or delete one of the inputs.
+
+    Raised where `output` is an input, is inside an input folder, or has an input inside of it. Links are followed, and
+    hard links to one file are one file.
+    """
+    for given in inputs:
+        if _is_same(output, given):
+            relation = "is the same as"
+        elif any(_is_same(parent, given) for parent in _resolved(output).parents):
+            relation = "is inside of"
+        elif any(_is_same(parent, output) for parent in _resolved(given).parents):
+            relation = "contains"
+        else:
+            continue
+        raise UserError(f"{output} {relation} {given}, which is an input: choose another place for the output")
+
+
+def require_new_folder(path: Path, inputs: Iterable[Path] = ()) -> None:
+    """`UserError` unless a folder can be made at `path`: it is free, can be written, and is apart from the inputs."""
+    if os.path.lexists(path):
+        raise UserError(f"{path} exists already: name another folder")
+    require_apart(path, inputs)
+    require_writable(path)
+
+
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError, ValueError):  # links in a circle, or a NUL: nothing can be there
+        return path.absolute()
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    """Whether two paths are one file or folder; of places where nothing is yet, whether they are spelled alike."""
+    try:
+        return os.path.samefile(one, other)
+    except (OSError, ValueError):
+        return _resolved(one) == _resolved(other)
 
 
 @contextmanager

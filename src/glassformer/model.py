@@ -1,14 +1,19 @@
 """A trained model in use: it writes, translates, fills, classifies, tags, embeds, and measures itself."""
 
+import functools
+import secrets
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
+from numbers import Integral
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 import torch
 
+from glassformer import files
 from glassformer.config import TransformerConfig, VectorHead
 from glassformer.data.label_rows import encode_texts
 from glassformer.data.pair_files import Pair
@@ -18,7 +23,7 @@ from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mo
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.classify import classify_texts, tag_words, text_rows
-from glassformer.inference.decode import beginning, causal_frame, check_prompts, start_id, stream_texts
+from glassformer.inference.decode import causal_frame, check_prompts, stream_texts
 from glassformer.inference.embed import Vectors, described, embed
 from glassformer.inference.ensemble import Vote
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
@@ -27,7 +32,7 @@ from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
-from glassformer.recurrent_config import RecurrentConfig
+from glassformer.recurrent_config import ModelConfig, RecurrentConfig
 from glassformer.run_config import (
     BeamConfig,
     CausalConfig,
@@ -43,9 +48,13 @@ from glassformer.run_config import (
     SpansConfig,
     TaggingConfig,
 )
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.training.launch import choose_device
 from glassformer.training.material import Tokenizers
 from glassformer.training.measure import Measurer
+from glassformer.training.precision import arithmetic, autocast_dtype
 from glassformer.training.text_objectives import sentinel_ids
 
 Progress = Callable[[int, int], None]
@@ -57,9 +66,93 @@ def _warn(text: str) -> None:
     warnings.warn(text, stacklevel=4)
 
 
+def _is_text(_: "Model", given: Any) -> bool:
+    return isinstance(given, str)
+
+
+def _is_prompt(_: "Model", given: Any) -> bool:
+    """Whether it is one prompt: a text, or ids."""
+    return isinstance(given, str) or (
+        _is_list(given) and len(given) > 0 and all(isinstance(i, Integral) for i in given)
+    )
+
+
+def _is_row(model: "Model", given: Any) -> bool:
+    """Whether it is what a classifier reads: a text, or a tuple of two where it reads pairs."""
+    return isinstance(given, tuple if model.reads_pairs else str)
+
+
+def _is_sentence(_: "Model", given: Any) -> bool:
+    """Whether it is one sentence: a text, whose words white space separates, or a list of words."""
+    if isinstance(given, str):
+        return True
+    is_words = _is_list(given) and len(given) > 0 and all(isinstance(word, str) for word in given)
+    if is_words and (longer := [word for word in given if len(word.split()) > 1]):
+        raise UserError(f"{longer[0]!r:.60} is not one word: give several sentences as lists of words")
+    return is_words
+
+
+def _is_list(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+
+
+def _texts(given: Any) -> list[str]:
+    """A list of texts as it was given; `UserError` for anything else."""
+    if not _is_list(given) or not all(isinstance(text, str) for text in given):
+        raise UserError(f"score takes a text or a list of texts, not {given!r:.60}")
+    return list(given)
+
+
+def _alone_or_listed(
+    argument: str, what: str, is_one: Callable[["Model", Any], bool] = _is_text
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a verb that reads a list read one item by itself too: one gives one result, a list gives a list.
+
+    `argument` is the first one of the verb, and `what` says what it takes, for the `UserError` that names it.
+    """
+
+    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(verb)
+        def wrapped(self: "Model", *args: Any, **settings: Any) -> Any:
+            if not args and argument not in settings:
+                return verb(self, **settings)  # Python names what is missing
+            given, *rest = args or [settings.pop(argument)]
+            given = given.tolist() if hasattr(given, "tolist") else given
+            if is_one(self, given):
+                return verb(self, [given], *rest, **settings)[0]
+            if not _is_list(given):
+                raise UserError(f"{argument} must be {what}, or a list of such, not {given!r:.60}")
+            items = [item.tolist() if hasattr(item, "tolist") else item for item in given]
+            for item in items:
+                if not isinstance(item, str) and not _is_list(item):
+                    raise UserError(f"{argument} must be {what}, or a list of such, and {item!r:.60} is in it")
+            return verb(self, items, *rest, **settings)
+
+        return wrapped
+
+    return decorate
+
+
+def _alone_or_streamed(stream: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `stream` read one prompt by itself too, and yield its pieces as texts."""
+
+    @functools.wraps(stream)
+    def wrapped(self: "Model", prompts: Any, **settings: Any) -> Any:
+        if not _is_prompt(self, prompts):
+            return stream(self, prompts, **settings)
+        steps = stream(self, [prompts], **settings)
+        return steps if settings.get("n", 1) > 1 else (pieces[0] for pieces in steps)
+
+    return wrapped
+
+
 @dataclass(frozen=True)
 class Model:
-    """A trained network, its tokenizers and its defaults; what `load` gives."""
+    """A trained network, its tokenizers and its defaults; what `load` gives.
+
+    A verb that reads texts takes one text, and gives one result, or a list, and gives a list: `embed` gives a vector
+    (D,) of one text and (N, D) of a list, `stream` yields pieces of text or lists of pieces.
+    """
 
     network: Network
     tokenizer: Tokenizer
@@ -74,8 +167,59 @@ class Model:
     """Further members of an ensemble (`ensemble`), which vote on targets and on labels."""
     folder: Path | None = None
     """Where it was loaded from."""
+    step: int = 0
+    """Optimizer steps of the run behind the weights; 0 of a model that was imported."""
     data_digest: str | None = None
     """Of the data that it was trained on; None where no state of training stands beside the model."""
+    dtype: str | None = None
+    """The precision that `load` was asked for; None keeps weights in fp32, and `evaluate` in the precision of the
+    run."""
+
+    def __repr__(self) -> str:
+        """Three lines: what it is called and has learned, its shape, and where it is."""
+        config, n = self.config, sum(x.numel() for x in self.network.parameters())
+        votes = f", {len(self.members)} models that vote" if self.others else ""
+        verb = _LEARNED[self.run.objective.kind][1]
+        return (
+            f"Model {self.name}: learned to {self.learned} (model.{verb}){votes}\n"
+            f"  {type(config).__name__}: {n:,} parameters, at most {config.max_len:,} tokens\n"
+            f"  {self.tokenizer} on {self.device}"
+        )
+
+    @property
+    def config(self) -> ModelConfig:
+        """The configuration of the network."""
+        return self.network.config
+
+    def to(self, device: str | torch.device) -> "Model":
+        """Move the networks to a device (`auto`, `cpu`, `cuda`, `cuda:N` or `mps`), in place; returns this model.
+
+        The members of an ensemble are the networks of the models that it was made of, which move with it.
+        """
+        where = choose_device(str(device))
+        for network in self.members:
+            network.to(where)
+        object.__setattr__(self, "device", where)  # in place, as `torch.nn.Module.to` is
+        return self
+
+    def save(self, folder: str | Path) -> Path:
+        """Write a model directory that `load` reads back to the same outputs; weights are stored in fp32.
+
+        Raises `UserError` for a folder that is not empty, and for an ensemble.
+        """
+        if self.others:
+            raise UserError("an ensemble is several models: save each of them in a folder of its own")
+        out = files.as_path(folder, "folder")
+        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+            raise UserError(f"{out} exists and is not empty: name another folder")
+        files.require_writable(out)
+        weights = {name: x.float() if x.is_floating_point() else x for name, x in weights_of(self.network).items()}
+        run = replace(self.run, model=self.config, generation=self.generation)
+        source_tokenizer = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
+        with files.new_folder(out) as new:
+            write_model_files(new, weights, self.tokenizer, run, source_tokenizer, self.labels)
+            Manifest.of(new, "model", self.step, sorted(path.name for path in new.iterdir())).write(new)
+        return out
 
     @property
     def members(self) -> list[Network]:
@@ -128,54 +272,123 @@ class Model:
         return _LEARNED[self.run.objective.kind][0]
 
     @overload
-    def generate(self, prompt: str, *, slide: bool = False, **settings: Any) -> str: ...
+    def generate(
+        self, prompt: str, *, n: Literal[1] = 1, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> str: ...
     @overload
-    def generate(self, prompt: Sequence[Prompt], *, slide: bool = False, **settings: Any) -> list[str]: ...
-    def generate(self, prompt: str | Sequence[Prompt], *, slide: bool = False, **settings: Any) -> str | list[str]:
+    def generate(self, prompt: str, *, n: int, sample: int = 0, slide: bool = False, **settings: Any) -> list[str]: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, n: Literal[1] = 1, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self, prompt: Sequence[Prompt], *, n: int, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> list[list[str]]: ...
+    @_alone_or_listed("prompt", "a text or a list of ids", _is_prompt)
+    def generate(self, prompt: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
         """The continuation of a prompt, or of each of several (texts or ids); a batch gives what each gives alone.
 
-        `settings` are fields of `GenerationConfig` that replace the model's defaults. `slide` lets the context
-        slide; else a prompt that does not fit is a `UserError`.
-        """
-        prompts: list[Prompt] = [prompt] if isinstance(prompt, str) else list(prompt)
-        texts = [""] * len(prompts)
-        for pieces in self.stream(prompts, slide=slide, **settings):
-            texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
-        return texts[0] if isinstance(prompt, str) else texts
+        The text of the prompt and its continuation read as one text. With `n` above 1, a list of n samples takes the
+        place of each text. Sample i follows from the prompt, the seed and i alone: `sample=i` draws it again by
+        itself, and sample 0 is the text that is drawn without `n`. With both, the n samples from number `sample` on
+        are drawn. Equal prompts in a batch get equal texts; `n` is the way to get different ones.
 
-    def stream(self, prompts: Sequence[Prompt], *, slide: bool = False, **settings: Any) -> Iterator[list[str]]:
-        """Yields the new text of every prompt, step by step; no character is ever cut in two."""
+        `settings` are fields of `GenerationConfig` that replace the model's defaults; `seed=None` draws a new seed.
+        `slide` lets the context slide; else a prompt that does not fit is a `UserError`, as are an id that the
+        vocabulary lacks, and `n` above 1 at temperature 0.
+        """
+        texts = [""] * (len(prompt) * n)
+        for pieces in self.stream(prompt, n=n, sample=sample, slide=slide, **settings):
+            texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+        return texts if n == 1 else [texts[i : i + n] for i in range(0, len(texts), n)]
+
+    @overload
+    def stream(
+        self, prompts: str, *, n: Literal[1] = 1, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> Iterator[str]: ...
+    @overload
+    def stream(
+        self, prompts: Sequence[Prompt], *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> Iterator[list[str]]: ...
+    @_alone_or_streamed
+    def stream(self, prompts: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
+        """Yields the new text of every row, step by step; no character is ever cut in two.
+
+        Each prompt has `n` rows (see `generate`): row `j · n + i` is sample `sample + i` of prompt j. Of one prompt by
+        itself and one sample, pieces of text; else a list of pieces, one per row.
+        """
         if isinstance(settings.get("stop"), str):
             settings["stop"] = (settings["stop"],)
+        if settings.get("seed", 0) is None:
+            settings["seed"] = secrets.randbits(32)
         if not self.goes_on or not isinstance(self.generation, GenerationConfig):
             raise self._is_for_other("generate")
         config = replace(self.generation, **settings)
         ids = [self.prompt_ids(prompt) for prompt in prompts]
-        yield from stream_texts(self.network, self.tokenizer, ids, config, slide=slide, device=self.device)
+        spaced = [i for i, given in enumerate(zip(prompts, ids, strict=True)) if self._lacks_its_space(*given)]
+        yield from stream_texts(
+            self.network,
+            self.tokenizer,
+            ids,
+            config,
+            slide=slide,
+            device=self.device,
+            samples=range(sample, sample + n),
+            spaced=spaced,
+        )
+
+    def _lacks_its_space(self, prompt: Prompt, ids: Sequence[int]) -> bool:
+        """Whether a text ends with white space and its ids do not: some tokenizers drop it."""
+        return isinstance(prompt, str) and prompt[-1:].isspace() and not self.tokenizer.decode(ids)[-1:].isspace()
 
     def check_prompts(self, prompts: Sequence[str], *, slide: bool = False) -> None:
         """`UserError` when one of them cannot be gone on from, before any of them is."""
         check_prompts([self.prompt_ids(prompt) for prompt in prompts], self.network.config.max_len, slide)
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """The ids of a prompt in its frame; an empty one starts from the token that stands between documents."""
-        if not isinstance(prompt, str):
-            return list(prompt) or beginning(self.tokenizer)
-        return causal_frame(self.tokenizer).around(self.tokenizer.encode(prompt)) or beginning(self.tokenizer)
+        """The ids of a prompt: of a text behind what training put before one, or the ids as they are given.
+
+        Raises `UserError` for an empty prompt where training put nothing before a text.
+        """
+        frame = causal_frame(self.tokenizer, self.network.config)
+        ids = frame.around(self.tokenizer.encode(prompt) if isinstance(prompt, str) else [])
+        if not isinstance(prompt, str) and prompt:
+            ids = list(prompt)
+        if not ids:
+            raise UserError(
+                f"the prompt is empty, and {self.name} was not trained to start a text (no start token is recorded): "
+                "give a prompt of at least one token"
+            )
+        return ids
 
     @overload
     def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...
     @overload
     def translate(self, source: Sequence[str], *, prefix: str = "", **settings: Any) -> list[str]: ...
-    def translate(self, source: str | Sequence[str], *, prefix: str = "", **settings: Any) -> str | list[str]:
+    @_alone_or_listed("source", "a text")
+    def translate(self, source: Sequence[str], *, prefix: str = "", **settings: Any) -> list[str]:
         """The best target of a source, or of each of several; a batch gives what each gives alone.
 
         `settings` are fields of `BeamConfig` that replace the model's defaults; `prefix` is how the target begins.
         """
-        sources = [source] if isinstance(source, str) else list(source)
-        texts = [found[0].text for found in self.translations(sources, prefix=prefix, **settings)]
-        return texts[0] if isinstance(source, str) else texts
+        return [found[0].text for found in self.translations(source, prefix=prefix, **settings)]
 
+    @overload
+    def translations(
+        self, sources: str, *, n_best: int = 1, prefix: str = "", progress: Progress | None = None, **settings: Any
+    ) -> list[Translation]: ...
+    @overload
+    def translations(
+        self,
+        sources: Sequence[str],
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> list[list[Translation]]: ...
+    @_alone_or_listed("sources", "a text")
     def translations(
         self,
         sources: Sequence[str],
@@ -185,29 +398,65 @@ class Model:
         progress: Progress | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
-        """The `n_best` targets of every source with their ids and scores, best first."""
+        """The `n_best` targets of a source, or of each of several, with their ids and scores, best first."""
         config = self._beam(settings)
         return self.translator.translate(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 
     @overload
-    def score(self, text: str, target: str | None = None) -> Score: ...  # type: ignore[overload-overlap]
+    def score(self, text: str, target: str | None = None, *, source: str | None = None, say: Say = ...) -> Score: ...  # type: ignore[overload-overlap]
     @overload
-    def score(self, text: Sequence[str], target: Sequence[str] | None = None) -> list[Score]: ...
-    def score(self, text: Any, target: Any = None) -> Score | list[Score]:
-        """log p of a text, or of a target given a text that is its source or its beginning; or of each of several.
+    def score(
+        self,
+        text: Sequence[str],
+        target: Sequence[str] | None = None,
+        *,
+        source: Sequence[str] | None = None,
+        say: Say = ...,
+    ) -> list[Score]: ...
+    def score(self, text: Any, target: Any = None, *, source: Any = None, say: Say = _warn) -> Score | list[Score]:
+        """log p of a text, or of each of several; with `source`, given a text that is its source or its beginning.
 
-        A model that goes on with a text takes both (`text_scores`); one that makes targets from sources needs a target.
+        `score(text, source=source)` and `score(source, text)` are the same. A model that goes on with a text scores a
+        text alone too (`text_scores`); one that makes targets from sources needs the source. `say` is told when
+        training put no start token before a text, so that first tokens are not scored.
         """
-        if isinstance(text, str):
-            return self.score([text], None if target is None else [target])[0]
+        if source is not None and target is not None:
+            raise UserError("score takes source or target, not both: score(text, source=…)")
+        text, target = (text, target) if source is None else (source, text)
+        is_one = isinstance(text, str)
+        texts = _texts([text] if is_one else text)
+        targets = None if target is None else _texts([target] if isinstance(target, str) else target)
+        if targets is not None and (isinstance(target, str), len(targets)) != (is_one, len(texts)):
+            raise UserError("score takes one source for each text: two texts, or two lists of equal length")
+        found = self._scores(texts, targets, say)
+        return found[0] if is_one else found
+
+    def _scores(self, text: list[str], target: list[str] | None, say: Say) -> list[Score]:
         if self.is_seq2seq:
             if target is None:
-                raise UserError(f"{self.name} makes a target from a source: give the target that is to be scored too")
+                raise UserError(
+                    f"{self.name} makes a target from a source: give the target too, as score(target, source=…)"
+                )
             return self.translator.score(text, target)
         if not self.goes_on:
             raise self._is_for_other("score")
-        max_len = self.network.config.max_len
-        return text_scores(self.network, self.tokenizer, text, target, max_len=max_len, device=self.device)
+        start = causal_frame(self.tokenizer, self.network.config).before
+        if not start and (target is None or not all(text)):
+            say(self.no_start)
+        return text_scores(
+            self.network,
+            self.tokenizer,
+            text,
+            target,
+            start=start,
+            max_len=self.network.config.max_len,
+            device=self.device,
+        )
+
+    @property
+    def no_start(self) -> str:
+        """The sentence for a model whose training put no start token before a text."""
+        return f"{self.name} was not trained to start a text: the first token of each text is read and not scored"
 
     @property
     def translator(self) -> Translator:
@@ -243,15 +492,19 @@ class Model:
     ) -> LossReport:
         """The reported loss on the validation side of the run's own data, or on the whole of other data.
 
-        Every target once; the trainer's number, by its own code. Text is cut into consecutive windows of the context
+        Every target once; the trainer's number, by its own code and in the precision of the run, unless the model was
+        loaded with a `dtype`. Text is cut into consecutive windows of the context
         length; pairs are `source` and `target`, two aligned files, or `path`, one file that holds both. `say` is told
         what is left out (`pairs`), and that the run's own data has changed since.
         """
         measure = self.measurer(say).measure(path, source, target)
-        autocast = torch.bfloat16 if self.run.train.precision == "bf16" else None
+        autocast = autocast_dtype(self.run.train.precision)
+        settings: AbstractContextManager[None] = arithmetic(self.run.train)
+        if self.dtype is not None:
+            autocast, settings = None, nullcontext()
         report = (lambda done: progress(done, measure.n_targets)) if progress else None
         network = self.vote
-        with evaluation_mode(network):
+        with evaluation_mode(network), settings:
             return evaluate_loss(
                 network, measure.objective, measure.batches(), self.device, measure.n_bytes, autocast, report
             )
@@ -317,11 +570,19 @@ class Model:
         tokenizers = Tokenizers(self.tokenizer, separate)
         return Measurer(self.run, self.vote.config, tokenizers, self.labels, self.data_digest, say)
 
-    def fill(self, text: str, n: int = 5, **settings: Any) -> Filling:
-        """What stands behind the `[MASK]`s of a text: candidates of an encoder, or a text that a denoiser writes.
+    @overload
+    def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...
+    @overload
+    def fill(self, text: Sequence[str], n: int = 5, **settings: Any) -> list[Filling]: ...
+    @_alone_or_listed("text", "a text")
+    def fill(self, text: Sequence[str], n: int = 5, **settings: Any) -> list[Filling]:
+        """Fill the `[MASK]`s of a text, or of each of several: by candidates of an encoder, or as a denoiser writes.
 
         `n` candidates for each mask; `settings` are fields of `BeamConfig`, for a denoiser.
         """
+        return [self._filled(one, n, settings) for one in text]
+
+    def _filled(self, text: str, n: int, settings: dict[str, Any]) -> Filling:
         objective = self.run.objective
         if isinstance(objective, MaskedConfig):
             return fill_masks(self.network, self.tokenizer, text, n, self.device)
@@ -333,6 +594,11 @@ class Model:
             return fill_spans(self.network, self.tokenizer, text, known, self._beam(settings), self.device)
         raise self._is_for_other("fill")
 
+    @overload
+    def classify(self, texts: str | tuple[str, str], say: Say = _warn) -> dict[str, float]: ...  # type: ignore[overload-overlap]
+    @overload
+    def classify(self, texts: Sequence[str | tuple[str, str]], say: Say = _warn) -> list[dict[str, float]]: ...
+    @_alone_or_listed("texts", "a text, or a pair of texts as a tuple", _is_row)
     def classify(self, texts: Sequence[str | tuple[str, str]], say: Say = _warn) -> list[dict[str, float]]:
         """The probability of each class for each text or pair of texts, or, under `number`, the number it says."""
         if not isinstance(self.run.objective, ClassificationConfig):
@@ -343,12 +609,26 @@ class Model:
                 raise UserError(f"{self.name} reads {'two texts' if self.reads_pairs else 'one text'} at a time")
         return classify_texts(self.vote, self.tokenizer, rows, self.labels, self.device, say)
 
-    def tag(self, sentences: Sequence[Sequence[str]], say: Say = _warn) -> list[list[tuple[str, float]]]:
-        """The most probable tag of every word, and its probability; words behind the model's length have none."""
+    @overload
+    def tag(self, sentences: str | Sequence[str], say: Say = _warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
+    @overload
+    def tag(self, sentences: Sequence[Sequence[str]], say: Say = _warn) -> list[list[tuple[str, float]]]: ...
+    @_alone_or_listed("sentences", "a sentence, or a list of its words", _is_sentence)
+    def tag(self, sentences: Sequence[str | Sequence[str]], say: Say = _warn) -> list[list[tuple[str, float]]]:
+        """The most probable tag of every word, and its probability; words behind the model's length have none.
+
+        A sentence is a list of words, or a text whose words white space separates; a list of texts is one sentence.
+        """
         if not isinstance(self.run.objective, TaggingConfig):
             raise self._is_for_other("tag")
-        return tag_words(self.vote, self.tokenizer, sentences, self.labels, self.device, say)
+        rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
+        return tag_words(self.vote, self.tokenizer, rows, self.labels, self.device, say)
 
+    @overload
+    def embed(self, texts: str, say: Say = _warn) -> Vectors: ...
+    @overload
+    def embed(self, texts: Sequence[str], say: Say = _warn) -> Vectors: ...
+    @_alone_or_listed("texts", "a text")
     def embed(self, texts: Sequence[str], say: Say = _warn) -> Vectors:
         """(N, D) a vector of each text, in the frame in which the model reads a text in training.
 
@@ -373,9 +653,8 @@ class Model:
         rows = [(text,) for text in texts]
         if not self.goes_on:
             return embed(self.network, text_rows(self.tokenizer, rows, max_len, say), self.device)
-        frame, start = causal_frame(self.tokenizer), start_id(self.tokenizer)
-        if_empty = [] if start is None else [start]
-        examples = text_rows(self.tokenizer, rows, max_len, say, frame=frame, if_empty=if_empty)
+        frame = causal_frame(self.tokenizer, config)
+        examples = text_rows(self.tokenizer, rows, max_len, say, frame=frame)
         return embed(self.network, examples, self.device, n_before=len(frame.before))
 
     @property
@@ -400,7 +679,9 @@ class Model:
     def _is_for_other(self, verb: str) -> UserError:
         """What is said to someone who uses the model for what it has not learned."""
         right = _LEARNED[self.run.objective.kind][1]
-        return UserError(f"{self.name} learned to {self.learned}: use it with {right}, not {verb}")
+        given = '"… [MASK] …"' if right == "fill" else '("…", "…")' if self.reads_pairs else '"…"'
+        call = f"in Python: model.{right}({given})"
+        return UserError(f"{self.name} learned to {self.learned}: use it with {right}, not {verb} ({call})")
 
 
 _LEARNED = {

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal
 
 from glassformer.config import BOUNDS, MAX_LAYERS, MAX_WIDTH, TransformerConfig, require_special_ids
 from glassformer.errors import UserError
-from glassformer.settings import require_at_most, setting
+from glassformer.settings import checked, require_at_most, setting
 
 RECURRENT_BOUNDS = {"n_layers": MAX_LAYERS, "d_encoder": MAX_WIDTH, "d_decoder": MAX_WIDTH}
 RECURRENT_BOUNDS |= {name: most for name, most in BOUNDS.items() if name not in ("d_model", "n_token_types")}
@@ -19,6 +19,7 @@ Score = Literal["additive", "dot", "general", "scaled_dot"]
 """vᵀtanh(W₁h + W₂s) · hᵀs · hᵀW s · (W₁h)ᵀ(W₂s) / √d_attention, over the values W₃s."""
 
 
+@checked
 @dataclass(frozen=True)
 class NoAttention:
     """The decoder knows the source by the encoder's last state alone (Sutskever 2014)."""
@@ -28,6 +29,7 @@ class NoAttention:
     deep_output: bool = setting(False, "logits are read off state, context and last token through a maxout layer")
 
 
+@checked
 @dataclass(frozen=True)
 class AttendBefore:
     """The former state looks at the source, and what it sees is an input of the step (Bahdanau 2015)."""
@@ -38,6 +40,7 @@ class AttendBefore:
     deep_output: bool = setting(False, "logits are read off state, context and last token through a maxout layer")
 
 
+@checked
 @dataclass(frozen=True)
 class AttendAfter:
     """The new state looks at the source after the step; both make h̃ = tanh(W[c; h]), which is read (Luong 2015)."""
@@ -48,6 +51,7 @@ class AttendAfter:
     input_feeding: bool = setting(True, "h̃ joins the input of the next step")
 
 
+@checked
 @dataclass(frozen=True)
 class RecurrentConfig:
     """Every axis of a recurrent encoder-decoder."""

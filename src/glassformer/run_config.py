@@ -6,12 +6,14 @@ from typing import ClassVar, Literal
 from glassformer.config import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.recurrent_config import ModelConfig
-from glassformer.settings import require, setting
+from glassformer.settings import checked, require, require_at_most, setting
 from glassformer.train_config import ParallelConfig, TrainConfig
 
 MAX_BEAM = 10_000  # a thousand times the widest that helps
+MAX_SENTINELS = 1 << 16  # six hundred times as many as T5 has
 
 
+@checked
 @dataclass(frozen=True)
 class TokenizerConfig:
     """How text becomes ids."""
@@ -25,7 +27,9 @@ class TokenizerConfig:
     special_tokens: tuple[str, ...] = setting(
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "they take the first ids"
     )
-    dropout: float = setting(0.0, "share of merges left out at random in the training text, once (BPE-dropout)")
+    dropout: float = setting(
+        0.0, "BPE-dropout: share of merges left out of the training text at random, anew each epoch"
+    )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for a share that is none."""
@@ -34,6 +38,13 @@ class TokenizerConfig:
             raise UserError("tokenizer.dropout leaves out merges, and whole_words has none: leave it out")
 
 
+Reading = Literal[1, 2]
+NEWEST_READING: Reading = 2
+"""What a new run records."""
+READING_DOC = "version of the rules of the split, of pieces of text and of BPE-dropout; a new run always records 2"
+
+
+@checked
 @dataclass(frozen=True)
 class WindowRows:
     """Random windows over one stream of tokens."""
@@ -41,6 +52,7 @@ class WindowRows:
     kind: ClassVar[str] = "windows"
 
 
+@checked
 @dataclass(frozen=True)
 class ExampleRows:
     """One padded document an example, shuffled epochs."""
@@ -48,6 +60,7 @@ class ExampleRows:
     kind: ClassVar[str] = "examples"
 
 
+@checked
 @dataclass(frozen=True)
 class PackedRows:
     """Whole documents packed into rows; none sees its neighbours."""
@@ -55,6 +68,7 @@ class PackedRows:
     kind: ClassVar[str] = "packed"
 
 
+@checked
 @dataclass(frozen=True)
 class TextData:
     """Text: where it is and how it is cut."""
@@ -64,12 +78,14 @@ class TextData:
     path: str | None = setting(None, "a txt or jsonl file, a folder of them, or builtin:NAME")
     valid_path: str | None = setting(None, "validation text; none = a part of path that training never sees")
     valid_fraction: float = setting(0.1, "share held out for validation when valid_path is none")
+    reading: Reading = setting(1, READING_DOC)
     text_field: str = setting("text", "the field of a jsonl record that holds the text")
     arrangement: WindowRows | ExampleRows | PackedRows = setting(WindowRows(), "how documents become rows")
     context: int = setting(0, "tokens that a row feeds the model; 0 = model.max_len")
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
 
+@checked
 @dataclass(frozen=True)
 class PairData:
     """Pairs of a source and a target: two aligned files, or one file that holds both."""
@@ -84,6 +100,7 @@ class PairData:
     source_field: str = setting("source", "column or field of the source")
     target_field: str = setting("target", "column or field of the target")
     valid_fraction: float = setting(0.1, "share of the pairs held out where no validation pairs are given")
+    reading: Reading = setting(1, READING_DOC)
     outputs: Literal["sentences", "pronunciations"] = setting(
         "sentences", "what a target is, and so which scores are told: BLEU and chrF, or error rates"
     )
@@ -97,6 +114,7 @@ class PairData:
         require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
 
 
+@checked
 @dataclass(frozen=True)
 class LabelData:
     """Texts, or pairs of texts, each with a label: a class, a number, or a tag for every word."""
@@ -112,6 +130,7 @@ class LabelData:
     label_field: str = setting("label", "column or field of the label; of tags: a list of them")
     outputs: Literal["classes", "numbers", "tags"] = setting("classes", "what a label is")
     valid_fraction: float = setting(0.1, "share of the records held out where no validation data is given")
+    reading: Reading = setting(1, READING_DOC)
     batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest, padding included")
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
@@ -124,6 +143,7 @@ class LabelData:
 DataConfig = TextData | PairData | LabelData
 
 
+@checked
 @dataclass(frozen=True)
 class CausalConfig:
     """Predict every next token."""
@@ -137,6 +157,7 @@ class CausalConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class Seq2SeqConfig:
     """Predict every token of the target from the source and the target's tokens before it (teacher forcing)."""
@@ -149,6 +170,7 @@ class Seq2SeqConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class GenerationConfig:
     """How text is drawn from the model."""
@@ -176,6 +198,7 @@ class GenerationConfig:
         require(self.seed >= 0, "seed", self.seed, "not be negative")
 
 
+@checked
 @dataclass(frozen=True)
 class BeamConfig:
     """How a target is searched for: the most probable one that a beam finds."""
@@ -200,6 +223,7 @@ class BeamConfig:
         require(0 <= self.max_ratio < float("inf"), "max_ratio", self.max_ratio, "not be negative")
 
 
+@checked
 @dataclass(frozen=True)
 class MaskedConfig:
     """Predict tokens that were masked, from all around them (Devlin 2019)."""
@@ -215,6 +239,7 @@ class MaskedConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class InfillingConfig:
     """Restore a text whose spans were each replaced by one mask, and whose sentences were shuffled (Lewis 2020)."""
@@ -231,6 +256,7 @@ class InfillingConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class SpansConfig:
     """Write the spans that sentinels stand for (Raffel 2020)."""
@@ -245,9 +271,11 @@ class SpansConfig:
         """Raises `UserError` for shares and lengths that mean nothing."""
         _require_noise(self.share, self.mean_length)
         require(self.n_sentinels >= 2, "objective.n_sentinels", self.n_sentinels, "be at least 2")
+        require_at_most(self, "objective", {"n_sentinels": MAX_SENTINELS})
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class ClassificationConfig:
     """Say the class of a text or a pair of texts; where labels are numbers, say the number."""
@@ -260,6 +288,7 @@ class ClassificationConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class TaggingConfig:
     """Say the tag of every word, at its first token."""
@@ -272,6 +301,7 @@ class TaggingConfig:
         _require_smoothing(self.label_smoothing)
 
 
+@checked
 @dataclass(frozen=True)
 class NothingConfig:
     """Predict nothing: of a model that gives vectors, and was taken over. No run can learn it."""
@@ -310,6 +340,7 @@ def _require_noise(share: float, mean_length: float) -> None:
     require(1 <= mean_length < float("inf"), "objective.mean_length", mean_length, "be at least 1")
 
 
+@checked
 @dataclass(frozen=True)
 class InitConfig:
     """From which model a run starts, and what of it learns."""
@@ -328,6 +359,7 @@ class InitConfig:
         require(0 < self.layer_decay <= 1, "init.layer_decay", self.layer_decay, "be above 0 and at most 1")
 
 
+@checked
 @dataclass(frozen=True)
 class LoraConfig:
     """Low-rank adaptation: a few small matrices learn beside weights that do not (Hu 2022)."""
@@ -359,6 +391,7 @@ Metric = Literal[
 ]
 
 
+@checked
 @dataclass(frozen=True)
 class ExpectedResult:
     """What a recipe must reach: `reproduce` compares."""
@@ -370,12 +403,14 @@ class ExpectedResult:
     note: str = setting("", "what the figure is, and how long it takes")
 
 
+@checked
 @dataclass(frozen=True)
 class Run:
     """A whole run, as a recipe states it."""
 
     name: str = setting("run", "name of the run and of its folder")
     description: str = setting("", "one line")
+    architecture: str = setting("", "class of transformers that it was imported from; an export keeps it if it can")
     model: ModelConfig = setting(TransformerConfig(decoder=Stack()), "the network")
     tokenizer: TokenizerConfig = setting(TokenizerConfig(), "text to ids; of pairs: of both sides, or of the target")
     source_tokenizer: TokenizerConfig | None = setting(None, "of the source; none = the one tokenizer reads both sides")

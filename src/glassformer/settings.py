@@ -9,11 +9,14 @@ own tag as `kind: ClassVar[str]`. A field that may be None is left out of TOML, 
 
 import dataclasses
 import difflib
+import functools
 import math
+import numbers
+import os
 import tomllib
 import types
 import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, cast
 
@@ -21,6 +24,7 @@ from glassformer.errors import UserError, shown
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has some thousands
 MAX_DOTS = 1000  # the reader takes time with the square of the parts of a dotted key
+MAX_INT = (1 << 63) - 1  # TOML, and most libraries, hold 64 bits
 _SHOWN = 60  # characters of a wrong value or key that a message repeats
 
 T = TypeVar("T")
@@ -33,10 +37,77 @@ def setting(default: T, doc: str) -> T:
     return field
 
 
+def checked(cls: type[T]) -> type[T]:
+    """A class decorator above `@dataclass(frozen=True)`: its values are checked as those of a recipe are.
+
+    A list becomes a tuple, a whole number a float, and a table the dataclass of its field. Raises `UserError` for a
+    value of the wrong type, and for an unknown field with the nearest one. A class may say under `start_from` what is a
+    better start than its bare fields.
+
+    >>> from glassformer.config import Stack
+    >>> Stack(n_layers="2")
+    Traceback (most recent call last):
+    glassformer.errors.UserError: Stack.n_layers must be integer, not '2'
+    """
+    init: Any = cls.__init__
+    names = [field.name for field in dataclasses.fields(cast(Any, cls))]
+
+    @functools.wraps(init)
+    def checked_init(self: T, *values: Any, **named: Any) -> None:
+        for name in named:
+            if name not in names:
+                raise UserError(f"{cls.__name__} has no field {shown(name)}{_nearest_field(cls, name)}")
+        hints = _hints(cast(Any, cls))
+
+        def typed(name: str, value: Any) -> Any:
+            return _of_type(hints[name], value, f"{cls.__name__}.{name}")
+
+        placed = [typed(name, value) for name, value in zip(names, values, strict=False)]
+        surplus = values[len(names) :]  # Python itself refuses them
+        init(self, *placed, *surplus, **{name: typed(name, value) for name, value in named.items()})
+
+    setattr(cls, "__init__", checked_init)  # noqa: B010, mypy sees no assignment to a method here
+    return cls
+
+
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    return typing.get_type_hints(cls)
+
+
+def _of_type(kind: Any, value: Any, name: str) -> Any:
+    """A value as a field of this type holds it."""
+    if dataclasses.is_dataclass(value) and isinstance(value, members(kind)):
+        return value
+    return _Reader("", []).value(kind, value, name)
+
+
+def _nearest_field(cls: type, name: str) -> str:
+    """What to write instead of an unknown field: the nearest one, or the one of a nested dataclass."""
+    near = difflib.get_close_matches(
+        name, [field.name for field in dataclasses.fields(cast(Any, cls))], n=1, cutoff=0.7
+    )
+    found = [f"{near[0]}=…"] if near else []
+    for field in dataclasses.fields(cast(Any, cls)):
+        for member in members(_hints(cls)[field.name]):
+            if dataclasses.is_dataclass(member) and name in {inner.name for inner in dataclasses.fields(member)}:
+                found.append(f"{field.name}={cast(type, member).__name__}({name}=…)")
+    start = getattr(cls, "start_from", None)
+    hint = f": did you mean {' or '.join(found[:2])}?" if found else ""
+    return hint if start is None else f"{hint or ';'} a preset to start from: {start}"
+
+
 def require(fine: bool, name: str, value: object, must: str) -> None:
     """`UserError` for a value that means nothing: `train.max_steps is 0 and must be at least 1`."""
     if not fine:
         raise UserError(f"{name} is {value} and must {must}")
+
+
+def require_int64(name: str, value: object) -> None:
+    """`UserError` for a whole number, or a list that has one, of more than 64 bits."""
+    for number in value if isinstance(value, tuple) else (value,):
+        if isinstance(number, int) and abs(number) > MAX_INT:
+            raise UserError(f"{name} is {number!s:.{_SHOWN}} and must have at most 64 bits: up to {MAX_INT:,}")
 
 
 def require_at_most(config: Any, prefix: str, bounds: Mapping[str, int]) -> None:
@@ -132,19 +203,86 @@ def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command li
     >>> apply_flags(Stack(), {"n-layers": "3"}).n_layers
     3
     """
+    return apply_changes(value, {flag: FlagText(text) for flag, text in flags.items()}, where)
+
+
+def apply_changes(value: T, changes: Mapping[str, Any], where: str = "") -> T:
+    """Copy a configuration with some dotted keys replaced by plain values, or by whole dataclasses.
+
+    >>> from glassformer.config import RotaryPositions, TransformerConfig, Stack
+    >>> config = TransformerConfig(decoder=Stack())
+    >>> changed = apply_changes(config, {"positions": RotaryPositions(), "positions.base": 500.0, "max_len": 64})
+    >>> changed.positions.base, changed.max_len
+    (500.0, 64)
+    """
     table = to_dict(value)
-    kinds_first = sorted(flags.items(), key=lambda item: (not item[0].endswith(".kind"), item[0].count(".")))
-    for flag, text in kinds_first:  # from the outside in: a new kind clears the keys below it
-        *path, leaf = flag.replace("-", "_").split(".")
+
+    def place(item: tuple[str, Any]) -> tuple[bool, int]:  # outer tables first: a new kind clears the keys below it
+        key, new = item
+        return not (key.endswith(".kind") or dataclasses.is_dataclass(new)), key.count(".")
+
+    for name, new in sorted(changes.items(), key=place):
+        *path, leaf = name.replace("-", "_").split(".")
         inner = table
-        for name in path:
-            if not isinstance(inner.get(name), dict):
-                inner[name] = {}
-            inner = inner[name]
-        if leaf == "kind" and inner.get("kind") != text:
+        for part in path:
+            if not isinstance(inner.get(part), dict):
+                inner[part] = {}
+            inner = inner[part]
+        if leaf == "kind" and inner.get("kind") != new:
             inner.clear()  # the keys of the former kind do not apply
-        inner[leaf] = FlagText(text)
+        inner[leaf] = to_dict(new)
     return from_dict(type(value), table, where)
+
+
+def whole_keys(value: Any, changes: Mapping[str, Any], others: Sequence[str] = ()) -> dict[str, Any]:
+    """Replace short names of keys by the dotted keys that they mean; a table counts as its keys, one by one.
+
+    A short name is the end of a dotted key. Where several keys end alike, the one that `value` has is meant. `others`
+    are known beside the keys of `value`. Raises `UserError` for a name that is unknown, or may mean several keys.
+
+    >>> from glassformer.run_config import Run
+    >>> whole_keys(Run(), {"max_steps": 5, "optimizer": {"learning_rate": 0.1}, "train.batch-size": 8})
+    {'train.max_steps': 5, 'train.optimizer.learning_rate': 0.1, 'train.batch_size': 8}
+    """
+    known = _with_tables([*known_keys(type(value)), *others])
+    own = _with_tables(_dotted(to_dict(value)))
+    whole: dict[str, Any] = {}
+    for name, new in changes.items():
+        key = _whole_key(name.replace("-", "_"), known, own)
+        found = _dotted(new, f"{key}.") if isinstance(new, Mapping) else {key: new}
+        if twice := [key for key in found if key in whole]:
+            raise UserError(f"{twice[0]} is given twice: give it once")
+        whole |= found
+    return whole
+
+
+def _whole_key(name: str, known: Sequence[str], own: Sequence[str]) -> str:
+    if "." in name or name in known:
+        return name  # `from_dict` names the nearest key of a dotted one that is unknown
+    alike = [key for key in known if key.rsplit(".", 1)[-1] == name]
+    found = [key for key in alike if key in own] if len(alike) > 1 else alike
+    if len(found) == 1:
+        return found[0]
+    if alike:
+        raise UserError(f"{name} may be {' or '.join(found or alike)}: give the whole key")
+    leaves = [key.rsplit(".", 1)[-1] for key in known]
+    near = difflib.get_close_matches(name, leaves, n=1, cutoff=0.6)
+    hint = f": did you mean {known[leaves.index(near[0])]}?" if near else ""
+    raise UserError(f"unknown key {shown(name)}{hint}")
+
+
+def _with_tables(keys: Iterable[str]) -> list[str]:
+    """Dotted keys, and the tables that hold them."""
+    found = [key.split(".")[:n] for key in keys for n in range(1, key.count(".") + 2)]
+    return list(dict.fromkeys(".".join(parts) for parts in found))
+
+
+def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The values of nested tables by their dotted keys."""
+    found: dict[str, Any] = {}
+    for name, value in table.items():
+        found |= _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
 
 
 def parse_toml(text: str, where: str) -> Table:
@@ -205,6 +343,8 @@ def type_text(kind: Any) -> str:
     if typing.get_origin(kind) is tuple:
         inner = [type_text(a) for a in typing.get_args(kind) if a is not Ellipsis]
         return f"list of {inner[0]}" if Ellipsis in typing.get_args(kind) else f"[{', '.join(inner)}]"
+    if dataclasses.is_dataclass(kind):
+        return cast(type, kind).__name__
     return {int: "integer", float: "number", str: "text", bool: "true | false"}.get(kind, str(kind))
 
 
@@ -214,6 +354,7 @@ class _Reader:
 
     where: str
     known: list[str]
+    """Every dotted key, for suggestions; empty where the value is given in Python and stands under no key."""
 
     def error(self, message: str) -> UserError:
         return UserError(f"{message} (in {self.where})" if self.where else message)
@@ -221,7 +362,7 @@ class _Reader:
     def dataclass(self, cls: Any, table: Any, prefix: str) -> Any:
         if not isinstance(table, Mapping):
             raise self.error(f"{prefix.rstrip('.') or 'the configuration'} must be a table, not {table!r:.{_SHOWN}}")
-        hints = typing.get_type_hints(cls)
+        hints = _hints(cls)
         names = [field.name for field in dataclasses.fields(cls)]
         values = {}
         for key, value in table.items():
@@ -255,11 +396,14 @@ class _Reader:
             return self.dataclass(self.choose(tables, value, key), value, f"{key}.")
         for member in options:
             try:
-                return self.leaf(member, value)
+                found = self.leaf(member, value)
             except ValueError:
                 continue
-        hint = f"; give its kind as {key}.kind" if tables else ""
-        raise self.error(f"{key} must be {type_text(kind)}, not {str(value)!r:.{_SHOWN}}{hint}")
+            require_int64(key, found)
+            return found
+        is_tagged = self.known and any(hasattr(member, "kind") for member in tables)
+        hint = f"; give its kind as {key}.kind" if is_tagged else ""
+        raise self.error(f"{key} must be {type_text(kind)}, not {value!r:.{_SHOWN}}{hint}")
 
     def choose(self, tables: list[Any], value: Mapping[str, Any], key: str) -> Any:
         """The member of a tagged union that a table means."""
@@ -286,8 +430,12 @@ class _Reader:
             raise ValueError
         if isinstance(value, FlagText):
             return self.flag(kind, value)
-        if kind is float and isinstance(value, int) and not isinstance(value, bool):
-            return float(value)
+        if kind is float and isinstance(value, numbers.Real) and not isinstance(value, bool):
+            value = float(value)
+        if kind is str and isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
+            return int(value)  # NumPy's too
         if not isinstance(kind, type) or type(value) is not kind or value != value:  # NaN is no value of any field
             raise ValueError
         return value

@@ -3,9 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glassformer.settings import require, setting
+from glassformer.settings import checked, require, require_at_most, setting
+
+MAX_ROWS = 1 << 24  # of a micro-batch: the loss alone would take tens of GiB
+MAX_ACCUMULATION = 1 << 20  # the micro-batches of a step are in memory together
+MAX_ITERATIONS = 1000  # of Newton-Schulz: a hundred times what helps
 
 
+@checked
 @dataclass(frozen=True)
 class AdamConfig:
     """Adam (Kingma 2015); decay is added to the gradient."""
@@ -18,6 +23,7 @@ class AdamConfig:
     decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
 
 
+@checked
 @dataclass(frozen=True)
 class AdamWConfig:
     """Adam with decoupled weight decay (Loshchilov 2019), fused."""
@@ -30,6 +36,7 @@ class AdamWConfig:
     decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
 
 
+@checked
 @dataclass(frozen=True)
 class MuonConfig:
     """Muon (Jordan 2024) for the hidden matrices, AdamW for everything else."""
@@ -43,6 +50,7 @@ class MuonConfig:
     adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "for embeddings, head, norms and biases")
 
 
+@checked
 @dataclass(frozen=True)
 class ConstantSchedule:
     """The peak rate after a linear warm-up."""
@@ -51,6 +59,7 @@ class ConstantSchedule:
     warmup_steps: int = setting(0, "steps of linear growth to the peak rate")
 
 
+@checked
 @dataclass(frozen=True)
 class CosineSchedule:
     """Linear warm-up, then half a cosine to final_ratio × peak."""
@@ -61,6 +70,7 @@ class CosineSchedule:
     final_ratio: float = setting(0.1, "the floor as a share of the peak rate")
 
 
+@checked
 @dataclass(frozen=True)
 class LinearSchedule:
     """Linear warm-up, then a straight line to final_ratio × peak."""
@@ -71,6 +81,7 @@ class LinearSchedule:
     final_ratio: float = setting(0.0, "the floor as a share of the peak rate")
 
 
+@checked
 @dataclass(frozen=True)
 class InverseSqrtSchedule:
     """Linear warm-up, then × (warmup_steps / step)^½ (Vaswani 2017, equation 3, peak normalised to 1)."""
@@ -79,6 +90,7 @@ class InverseSqrtSchedule:
     warmup_steps: int = setting(4000, "steps of linear growth to the peak rate")
 
 
+@checked
 @dataclass(frozen=True)
 class PlateauSchedule:
     """× ratio whenever the validation metric has not improved for `patience` evaluations."""
@@ -88,8 +100,11 @@ class PlateauSchedule:
     patience: int = setting(2, "evaluations without improvement before the rate drops")
     ratio: float = setting(0.5, "factor of a drop")
     min_ratio: float = setting(0.01, "the floor as a share of the peak rate")
+    metric: str = setting("loss", "the validation loss or score that is watched")
+    higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
 
 
+@checked
 @dataclass(frozen=True)
 class WarmupStableDecaySchedule:
     """Linear warm-up, the peak rate, then a straight line to final_ratio × peak."""
@@ -111,6 +126,7 @@ ScheduleConfig = (
 )
 
 
+@checked
 @dataclass(frozen=True)
 class EarlyStopping:
     """Stop when a validation metric has not improved for `patience` evaluations."""
@@ -122,6 +138,7 @@ class EarlyStopping:
     higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
 
 
+@checked
 @dataclass(frozen=True)
 class TrainConfig:
     """The loop."""
@@ -137,6 +154,10 @@ class TrainConfig:
     precision: Literal["fp32", "bf16", "fp16"] = setting(
         "fp32", "bf16, fp16 = autocast; weights and sums stay in fp32, and fp16 scales the loss"
     )
+    matmul_precision: Literal["highest", "high", "medium"] = setting(
+        "highest", "fp32 matrix products: highest = exact fp32; high = TF32 on CUDA; medium = also bf16"
+    )
+    deterministic: bool = setting(False, "kernels that give the same bits every time, also on CUDA; slower there")
     compile: bool = setting(False, "compile the step (torch.compile)")
     activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
     ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none")
@@ -160,6 +181,7 @@ class TrainConfig:
         """Raises `UserError` for numbers that cannot make a run."""
         for name in ("max_steps", "batch_size", "accumulation", "eval_every", "log_every", "keep_checkpoints"):
             require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "be at least 1")
+        require_at_most(self, "train", {"batch_size": MAX_ROWS, "accumulation": MAX_ACCUMULATION})
         for name in ("checkpoint_every", "clip_norm", "seed", "max_time"):
             require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "not be negative")
         require(0 <= self.ema_decay < 1, "train.ema_decay", self.ema_decay, "be at least 0 and below 1")
@@ -176,7 +198,14 @@ class TrainConfig:
             require(patience >= 1, "train.early_stopping.patience", patience, "be at least 1")
         _check_optimizer("train.optimizer", self.optimizer)
 
+    @property
+    def watchers(self) -> "dict[str, EarlyStopping | PlateauSchedule]":
+        """The settings that watch a validation metric, by their keys."""
+        settings = {"train.early_stopping": self.early_stopping, "train.schedule": self.schedule}
+        return {key: found for key, found in settings.items() if isinstance(found, (EarlyStopping, PlateauSchedule))}
 
+
+@checked
 @dataclass(frozen=True)
 class ParallelConfig:
     """Several processes, as `torchrun` starts them. They deal out the micro-batches of a step among themselves, so the
@@ -188,11 +217,15 @@ class ParallelConfig:
     shard_size: int = setting(0, "processes of a group of hybrid, which hold one copy; 0 = those of one machine")
     cpu_offload: bool = setting(False, "fsdp: weights and optimizer stay in the memory of the CPU between uses")
     timeout: float = setting(600.0, "seconds that the processes wait for one of them before the run ends")
+    prepare_timeout: float = setting(
+        21600.0, "seconds that the processes wait for the first one to read the data and learn the tokenizer"
+    )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot be."""
         require(self.shard_size >= 0, "parallel.shard_size", self.shard_size, "not be negative")
-        require(self.timeout > 0, "parallel.timeout", self.timeout, "be positive")
+        for name in ("timeout", "prepare_timeout"):
+            require(getattr(self, name) > 0, f"parallel.{name}", getattr(self, name), "be positive")
 
 
 def _check_optimizer(name: str, config: OptimizerConfig) -> None:
@@ -201,6 +234,7 @@ def _check_optimizer(name: str, config: OptimizerConfig) -> None:
     require(0 <= decay < float("inf"), f"{name}.weight_decay", decay, "not be negative")
     if isinstance(config, MuonConfig):
         require(config.n_steps >= 1, f"{name}.n_steps", config.n_steps, "be at least 1")
+        require_at_most(config, name, {"n_steps": MAX_ITERATIONS})
         require(0 <= config.momentum < 1, f"{name}.momentum", config.momentum, "be at least 0 and below 1")
         _check_optimizer(f"{name}.adamw", config.adamw)
     else:

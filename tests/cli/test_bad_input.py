@@ -74,7 +74,10 @@ def test_a_file_that_cannot_be_trained_on(
         (["--tokenizer.vocab-size", "100"], "a vocabulary of 100 is too small"),
         (["--tokenizer.path", "none.json"], "no such file: none.json"),
         (["--data.path", "builtin:python-doc"], "did you mean builtin:python-docs?"),
-        (["more.txt"], "train needs one recipe, TOML file or text file"),
+        (["more.txt"], "train needs one recipe, TOML file or text file, and 2 were given ("),
+        (["--train.batch-size", "100000000"], "train.batch_size is 100,000,000 and must be at most 16,777,216"),
+        (["--train.accumulation", "2147483648"], "train.accumulation is 2,147,483,648 and must be at most 1,048,576"),
+        (["--train.optimizer.kind", "muon", "--train.optimizer.n-steps", "2147483648"], "must be at most 1,000"),
     ],
 )
 def test_flags_that_cannot_be(
@@ -149,13 +152,26 @@ def test_commands_that_cannot_be(glassformer: Glassformer, tmp_path: Path, words
         (["generate", "DIR", "--top-k", "x"], "--top-k must be INT, not 'x'"),
         (["generate", "DIR", "--context", "drop"], "'drop' for argument '--context'"),
         (["evaluate", "DIR", "--jsn"], "did you mean --json?"),
+        (["generate", "DIR", "x"], "there is no place for 'x': give as many folders and texts as the verb takes"),
+        (["classify", "DIR", "--n", "99", "x"], "there is no place for 'x': give as many folders and texts as"),
+        (["tag", "DIR", "--json", "x", "y"], "there is no place for 'x', 'y'"),
+        (["embed", "DIR", "--n", "1.5"], "--n must be INT, not '1.5'"),
+        (["embed", "DIR", "--input"], "--input needs a value"),
+        (["evaluate", "DIR", "--length-penalty", "x"], "--length-penalty must be FLOAT, not 'x'"),
+        (["tokenizer", "decode", "DIR", "a"], "expected numbers (INT), not 'a' (glassformer"),
+        (["tokenizer", "decode", "DIR", "1", "a", "3", "1.0"], "expected numbers (INT), not 'a', '1.0' (glassformer"),
+        (
+            ["data", "labels", "--outputs", "x"],
+            "argument '--outputs': choose one of classes, numbers, tags (glassformer",
+        ),
+        (["plot", "attention", "DIR", "--stack", "x"], "invalid choice 'x' for argument '--stack': choose one of "),
         (["export", "DIR"], "missing from glassformer export: PATH"),
         (["tokenizer", "train", "x.txt", "--out", "t.json"], "missing from glassformer tokenizer train: --vocab-size"),
         (["data", "report", "x.txt", "--tokeniser", "t"], "did you mean --tokenizer?"),
     ],
 )
 def test_options_of_a_verb_that_cannot_be(glassformer: Glassformer, words: list[str], expected: str) -> None:
-    verb = " ".join(words[: 1 + (words[0] in ("tokenizer", "data"))])
+    verb = " ".join(words[: 1 + (words[0] in ("tokenizer", "data", "plot"))])
     require_one_sentence(glassformer(*words), expected, f"(glassformer {verb} --help says more)")
 
 

@@ -120,7 +120,26 @@ def test_activations_on_a_gpu() -> None:
     assert predicted(dropped, cpu) - predicted(plain, cpu) == 4 * n_masked
     assert predicted(plain, gpu) == predicted(plain, cpu) == predicted(replace(plain, attention_dropout=0.1), gpu)
     n_normed = SHAPE.n_rows * SHAPE.n_tokens * 16 * 5 * 4
-    assert predicted(CONFIGS["llama"], cpu) - predicted(CONFIGS["llama"], gpu) == n_normed
+    llama = replace(CONFIGS["llama"], decoder=replace(CONFIGS["llama"].decoder, n_kv_heads=0))
+    assert predicted(llama, cpu) - predicted(llama, gpu) == n_normed
+
+
+def test_a_gpu_repeats_shared_heads_where_no_fused_kernel_takes_them() -> None:
+    """Kept keys and values are then as many as without sharing; what is written on a CPU stays shared."""
+
+    def kept_beside_all_heads(config: TransformerConfig, kernels: Kernels) -> int:
+        alone = replace(config, decoder=replace(config.decoder, n_kv_heads=0))
+        return predicted(config, kernels) - predicted(alone, kernels)
+
+    config, stack = CONFIGS["llama"], CONFIGS["llama"].decoder
+    assert stack is not None and (stack.n_heads, stack.n_kv_heads) == (4, 2)
+    saved = SHAPE.n_rows * SHAPE.n_tokens * (4 - 2) * 2 * stack.d_head * stack.n_layers  # numbers of keys and values
+    windowed = CONFIGS["window"]
+    assert kept_beside_all_heads(config, Kernels(on_cpu=True)) == -4 * saved
+    assert kept_beside_all_heads(config, Kernels(half=True)) == -2 * saved
+    assert kept_beside_all_heads(config, Kernels()) == 0
+    assert kept_beside_all_heads(windowed, Kernels(half=True)) == 0
+    assert kept_beside_all_heads(windowed, Kernels(on_cpu=True)) == -4 * saved
 
 
 @pytest.mark.parametrize("name", RECURRENT)

@@ -232,4 +232,4 @@ def test_the_report_counts(tmp_path: Path) -> None:
     )
     assert (report.n_train, report.n_valid, report.n_distinct_sources) == (3, 1, 3)
     assert report.source_characters == (1, 1, 2)
-    assert "left out    1 pair has an empty side" in str(report) and report.to_dict()["n_train"] == 3
+    assert "note        1 pair has an empty side" in str(report) and report.to_dict()["n_train"] == 3

@@ -20,6 +20,7 @@ from glassformer.run_config import Run
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME, Manifest
 from glassformer.store.model_directory import read_model
+from glassformer.training.progress_file import read_progress
 from runs import Recording, remains, tiny_run, write_text
 
 FILES = [
@@ -224,3 +225,55 @@ def test_12_a_folder_that_vanishes(finished: Path, tmp_path: Path, monkeypatch: 
         with pytest.raises(UserError, match="cannot write"):
             api.train(run, tmp_path / "run")
         tally.survived = 1
+
+
+class FullDisk:
+    """A disk without room for `name`: `shutil.copyfile` writes half of the file and then raises ENOSPC."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+        copyfile = shutil.copyfile
+
+        def copied(source: Path, to: Path) -> Path:
+            if source.name != name:
+                return copyfile(source, to)
+            to.write_bytes(source.read_bytes()[: source.stat().st_size // 2])
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        monkeypatch.setattr(shutil, "copyfile", copied)
+
+
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "run.toml"])
+def test_12_a_disk_that_is_full_when_the_model_is_published(
+    background: bool, name: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The checkpoint stays, nothing half-written does, and the run goes on with the best that it had."""
+    run, folder = small_run(finished.parent, background_saving=background), tmp_path / "run"
+    with monkeypatch.context() as patch:
+        FullDisk(patch, name)
+        with pytest.raises(UserError, match=r"cannot write .*: No space left on device"):
+            api.train(run, folder)
+        assert checkpoint.steps(folder) == [2] and not list(folder.rglob("*.tmp*"))
+        reporter = Recording()
+        with pytest.raises(UserError, match=r"cannot write .*: No space left on device"):
+            api.resume(folder, reporter)
+        assert not [line for line in reporter.said if "starts anew" in line], "nothing was lost"
+        assert not list(folder.rglob("*.tmp*"))
+    reporter = Recording()
+    api.resume(folder, reporter)
+    assert not [line for line in reporter.said if "starts anew" in line]
+    assert remains(folder)["tensors"] == remains(finished)["tensors"]
+
+
+def test_12_a_best_checkpoint_that_is_really_lost_is_told_of(finished: Path, run_folder: Path) -> None:
+    best = read_progress(checkpoint.path_of(run_folder, 8)).best_step
+    (run_folder / NAME).unlink()
+    assert best == 8
+    state = checkpoint.path_of(run_folder, 8) / checkpoint.STATE
+    state.write_text(state.read_text().replace('"best_step": 8', '"best_step": 4'))
+    names = list(Manifest.read(checkpoint.path_of(run_folder, 8)).entries)
+    Manifest.of(state.parents[1], "checkpoint", 8, names).write(state.parents[1])
+    reporter = Recording()
+    api.resume(run_folder, reporter)
+    assert [line for line in reporter.said if "the search for the best starts anew" in line]
+    assert Manifest.read(run_folder).step == 8

@@ -12,11 +12,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from configs import CONFIGS, CROSS, GENERATORS, random_model
+from configs import CONFIGS, CROSS, GENERATORS, random_ids, random_model
+from glassformer.config import (
+    AlibiPositions,
+    LearnedPositions,
+    NoPositions,
+    RelativePositions,
+    RotaryPositions,
+    SinusoidalPositions,
+    Stack,
+    TransformerConfig,
+)
 from glassformer.errors import UserError
 from glassformer.inference import decode
 from glassformer.inference.decode import StopWatch, generate
 from glassformer.inference.sampling import choose, shape_logits
+from glassformer.nn import attention
+from glassformer.nn.kv_cache import TransformerState
 from glassformer.run_config import GenerationConfig
 
 GREEDY = GenerationConfig(max_new_tokens=10, temperature=0.0)
@@ -179,6 +191,84 @@ def test_pitfall_33_a_sliding_context_drops_the_older_half_of_its_own_row(name: 
     expected = [slid(model, prompt, config, 24) for prompt in prompts]
     assert [grown(model, [prompt], config, slide=True)[0] for prompt in prompts] == expected
     assert grown(model, prompts, config, slide=True) == expected
+
+
+class Sizes:
+    """A model that keeps the largest number of slots that its buffers had, over all rows."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.config, self.most = model, model.config, 0
+
+    def start(self, *args: Any) -> Any:
+        return self._seen(self.model.start(*args))
+
+    def step(self, *args: Any) -> Any:
+        logits, state = self.model.step(*args)
+        return logits, self._seen(state)
+
+    def _seen(self, state: TransformerState) -> TransformerState:
+        shape = state.layers[0].keys.shape
+        self.most = max(self.most, shape[0] * shape[2])
+        return state
+
+
+def test_the_memory_of_generation_follows_what_is_filled_and_not_the_context() -> None:
+    config = replace(CONFIGS["llama"], max_len=131_072)
+    model = Sizes(random_model(config))
+    lengths = [0] * 8
+
+    def is_finished(row: int, token: int) -> bool:
+        lengths[row] += 1
+        return lengths[row] == 6 + 2 * row
+
+    prompts = random_ids(config.vocab_size, 8, 4).tolist()
+    grown(model, prompts, replace(DRAWN, max_new_tokens=20), is_finished=is_finished)
+    assert lengths == [6, 8, 10, 12, 14, 16, 18, 20]
+    n_filled = 8 * (4 + 20)
+    assert model.most <= 2 * n_filled
+
+
+POSITIONS = (
+    AlibiPositions(),
+    LearnedPositions(),
+    NoPositions(),
+    RelativePositions(n_buckets=6, max_distance=9),
+    RotaryPositions(),
+    RotaryPositions(fraction=0.5),
+    SinusoidalPositions(),
+)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_pitfall_31_growing_buffers_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Random shapes; small first buffers, uneven prompts, rows that end at different times, contexts that slide."""
+    draw = np.random.default_rng(seed)
+    monkeypatch.setattr(attention, "FIRST_SLOTS", int(draw.integers(1, 4)))
+    monkeypatch.setattr(decode, "PREFILL", int(draw.integers(1, 9)))
+    max_len, n_groups = int(draw.integers(8, 30)), int(draw.integers(1, 3))
+    stack = Stack(
+        n_layers=2,
+        n_heads=n_groups * int(draw.integers(1, 3)),
+        n_kv_heads=n_groups,
+        d_head=4,
+        d_value=int(draw.integers(2, 6)),
+        d_ff=8,
+        window_pattern=tuple(draw.integers(0, 6, size=draw.integers(0, 3)).tolist()),
+    )
+    positions = POSITIONS[seed % len(POSITIONS)]
+    model = random_model(
+        TransformerConfig(decoder=stack, d_model=8, vocab_size=11, max_len=max_len, positions=positions)
+    )
+    slide = bool(draw.integers(2))
+    longest = max_len + 5 if slide else max_len
+    prompts = [draw.integers(11, size=draw.integers(1, longest + 1)).tolist() for _ in range(draw.integers(1, 5))]
+    config = replace(DRAWN, temperature=2.0, max_new_tokens=int(draw.integers(1, 2 * max_len)), seed=seed)
+    expected = []
+    for prompt in prompts:
+        n_new = config.max_new_tokens if slide else min(config.max_new_tokens, max_len - len(prompt) + 1)
+        new = slid(model, prompt, replace(config, max_new_tokens=n_new), max_len)
+        expected.append(new[: new.index(5) + 1] if 5 in new else new)
+    assert grown(model, prompts, config, slide=slide, end_ids=[5]) == expected
 
 
 def test_no_prompts_give_nothing() -> None:

@@ -13,7 +13,6 @@ from configs import BERT, GPT, randomise
 from glassformer.config import Head, PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig, VectorHead
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.inference.decode import causal_frame
 from glassformer.inference.embed import embed
 from glassformer.model import Model
 from glassformer.models.build import build_model
@@ -102,16 +101,16 @@ def own() -> Tokenizer:
 
 
 @torch.no_grad()
-def test_a_causal_model_reads_a_text_as_in_training(own: Tokenizer) -> None:
+@pytest.mark.parametrize("starts", [False, True], ids=["from its first token", "from a trained start token"])
+def test_a_causal_model_reads_a_text_as_in_training(own: Tokenizer, starts: bool) -> None:
     """It has never seen [CLS] and [SEP]: neither stands in its ids, nor changes its vectors."""
-    model = model_of(GPT, CausalConfig(), own)
-    ids = own.encode("to be or not")
-    assert model.text_ids("to be or not") == causal_frame(own).around(ids)
-    assert not {own.cls_id, own.sep_id} & set(model.text_ids("to be or not"))
-    vectors = model.embed(TEXTS)
-    for text, vector in zip(TEXTS, vectors, strict=True):
+    model = model_of(replace(GPT, decoder_start_id=own.bos_id if starts else None), CausalConfig(), own)
+    assert model.text_ids("to be or not") == [own.bos_id] * starts + own.encode("to be or not")
+    texts = [text for text in TEXTS if text or starts]
+    vectors = model.embed(texts)
+    for text, vector in zip(texts, vectors, strict=True):
         assert isinstance(model.network, Transformer)
-        n_before = len(causal_frame(own).before) if text else 0
+        n_before = int(starts and bool(text))
         hidden = model.network.hidden(torch.tensor([model.text_ids(text)]))[0, n_before:]
         np.testing.assert_allclose(vector, hidden.mean(dim=0).numpy(), rtol=1e-4, atol=1e-5)
 

@@ -75,40 +75,47 @@ def test_a_source_without_its_target_is_an_error() -> None:
         forced_scores(random_model(SEQ2SEQ["paper"]), [[1], [2]], [[3]], start_id=1)
 
 
-@pytest.mark.parametrize("start", [None, 99])
+@pytest.mark.parametrize("start", [[], [99], [98, 99]])
 @pytest.mark.parametrize("n", range(12))
-def test_windows_have_every_id_as_a_target_once(n: int, start: int | None) -> None:
+def test_windows_have_every_id_as_a_target_once(n: int, start: list[int]) -> None:
     ids = list(range(n))
     found = list(windows(ids, start, 4))
-    assert [i for _, target in found for i in target] == ids[start is None :]
+    assert [i for _, target in found for i in target] == ids[not start :]
     assert all(len(context) + len(target) <= 5 and context for context, target in found)
     assert all(len(context) + len(target) == 5 for context, target in found[1:])
-    read: Sequence[int] = [*([] if start is None else [start]), *ids]
+    read: Sequence[int] = [*start, *ids]
     for context, target in found:
         at = read.index(target[0])
         assert read[at - len(context) : at] == context
 
 
-def test_a_text_is_scored_after_the_end_token_and_a_target_after_its_context() -> None:
-    tokenizer = Tokenizer.train(["ab ba"], vocab_size=0, flavour="char", special_tokens=("[EOS]",))
+def test_a_text_is_scored_after_its_start_and_a_target_after_its_context() -> None:
+    tokenizer = Tokenizer.train(["ab ba"], vocab_size=0, flavour="char", special_tokens=("[BOS]",))
     model = random_model("gpt")
-    ids = tokenizer.encode("ab ba")
+    start, ids = [0], tokenizer.encode("ab ba")
     with torch.no_grad():
-        log_probs = model(torch.tensor([[tokenizer.eos_id, *ids]])).log_softmax(-1)[0]
+        log_probs = model(torch.tensor([[*start, *ids]])).log_softmax(-1)[0]
+        unstarted = model(torch.tensor([ids])).log_softmax(-1)[0]
     expected = [float(log_probs[t, token]) for t, token in enumerate(ids)]
-    whole, empty = text_scores(model, tokenizer, ["ab ba", ""], max_len=24)
+    whole, empty = text_scores(model, tokenizer, ["ab ba", ""], start=start, max_len=24)
     assert whole.log_prob == pytest.approx(sum(expected)) and (whole.n_tokens, whole.n_bytes) == (5, 5)
     assert whole.bits_per_byte == pytest.approx(-sum(expected) / 5 / math.log(2)) == whole.bits_per_token
     assert whole.perplexity == pytest.approx(math.exp(-sum(expected) / 5))
     assert (empty.log_prob, empty.n_tokens) == (0, 0) and math.isnan(empty.perplexity + empty.bits_per_byte)
-    (first,) = text_scores(model, tokenizer, [""], ["ab"], max_len=24)
+    (first,) = text_scores(model, tokenizer, [""], ["ab"], start=start, max_len=24)
     assert first.log_prob == pytest.approx(sum(expected[:2]))
-    cut = text_scores(model, tokenizer, ["ab ba ab ba", "ba"], ["ab", "ab"], max_len=3)
+    (second,) = text_scores(model, tokenizer, ["ab"], [" ba"], start=start, max_len=24)
+    assert second.log_prob == pytest.approx(sum(expected[2:])), "a context begins with the start token too"
+    cut = text_scores(model, tokenizer, ["ab ba ab ba", "ba"], ["ab", "ab"], start=start, max_len=3)
     assert cut[0] == cut[1], "the context loses its beginning"
-    bare = Tokenizer.train(["ab ba"], vocab_size=0, flavour="char", special_tokens=())
-    assert text_scores(model, bare, ["ab ba"], max_len=24)[0].n_tokens == 4, "nothing stands before the first token"
-    with pytest.raises(UserError, match="no end token to start from"):
-        text_scores(model, bare, [""], ["ab"], max_len=24)
+    (bare,) = text_scores(model, tokenizer, ["ab ba"], start=[], max_len=24)
+    assert (bare.n_tokens, bare.n_bytes) == (4, 4), "nothing predicts the first token, so its byte does not count"
+    assert bare.log_prob == pytest.approx(sum(float(unstarted[t, ids[t + 1]]) for t in range(4)))
+    (alone,) = text_scores(model, tokenizer, [""], ["ab"], start=[], max_len=24)
+    assert (alone.n_tokens, alone.n_bytes) == (1, 1)
+    assert alone.log_prob == pytest.approx(float(unstarted[0, ids[1]]))
+    (one,) = text_scores(model, tokenizer, [""], ["a"], start=[], max_len=24)
+    assert (one.log_prob, one.n_tokens, one.n_bytes) == (0, 0, 0)
 
 
 def test_what_cannot_be_scored_is_one_sentence() -> None:

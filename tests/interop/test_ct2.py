@@ -90,6 +90,9 @@ CASES = {
     "rotary": ROTARY,
     "grouped": replace(ROTARY, decoder=Stack(2, 4, 2, d_head=6, d_ff=20), qkv_bias=True),
     "half_turned": turning(base=500.0, fraction=0.5),
+    "turned_width_rounded_down": replace(
+        ROTARY, positions=RotaryPositions(500.0, 0.35), decoder=replace(ROTARY.decoder, d_head=8)
+    ),
     "linear": turning(scaling=LinearScaling(4.0)),
     "llama3": turning(scaling=Llama3Scaling(8.0, 1.0, 4.0, 16)),
     "yarn": turning(scaling=YarnScaling(4.0, 8, 4.0, 1.0)),

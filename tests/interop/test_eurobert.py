@@ -5,17 +5,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
-from configs import LLAMA  # noqa: E402
-from glassformer.config import Stack, TokenHead, TransformerConfig  # noqa: E402
+from configs import LLAMA, random_inputs, random_model  # noqa: E402
+from glassformer.config import PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.inference.fill import masked_ids  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.families.eurobert import with_gelu_pooler  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.models.build import build_model  # noqa: E402
 from glassformer.run_config import MaskedConfig  # noqa: E402
-from interop.checkpoints import VOCAB, imported, model_directory  # noqa: E402
+from glassformer.store.model_directory import weights_of  # noqa: E402
+from interop.checkpoints import VOCAB, imported, model_directory, save  # noqa: E402
 
 CASES: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -32,12 +39,39 @@ CASES: dict[str, dict[str, Any]] = {
 }
 
 
-def eurobert(**changes: Any) -> Any:
+def eurobert(head: str = "MaskedLM", **changes: Any) -> Any:
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
     sizes |= {"vocab_size": VOCAB, "intermediate_size": 24, "max_position_embeddings": 24, "rms_norm_eps": 1e-5}
     ids = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "mask_token_id": 6}
     rope = {"rope_parameters": {"rope_type": "default", "rope_theta": 50.0}}
-    return transformers.EuroBertForMaskedLM(transformers.EuroBertConfig(**sizes | ids | rope | changes))
+    config = transformers.EuroBertConfig(**sizes | ids | rope | changes)
+    return getattr(transformers, f"EuroBertFor{head}")(config)
+
+
+LABELS = {"id2label": {0: "noun", 1: "verb", 2: "other"}, "label2id": {"noun": 0, "verb": 1, "other": 2}}
+
+
+@pytest.mark.parametrize("mask", [False, True])
+@pytest.mark.parametrize(
+    ("head", "changes"),
+    [
+        ("TokenClassification", {}),
+        ("TokenClassification", {"mlp_bias": True, "attention_bias": True}),
+        ("SequenceClassification", {"classifier_pooling": "mean"}),
+        ("SequenceClassification", {"classifier_pooling": "bos", "mlp_bias": True}),
+    ],
+)
+def test_labels_same_and_back(tmp_path: Path, head: str, changes: dict[str, Any], mask: bool) -> None:
+    both = imported(eurobert(head, **LABELS, **changes), tmp_path)
+    both.assert_same(mask)
+    both.assert_comes_back(tmp_path / "back")
+    assert both.ours.labels == ("noun", "verb", "other")
+
+
+def test_late_pooling_is_refused(tmp_path: Path) -> None:
+    hf = save(eurobert("SequenceClassification", classifier_pooling="late"), tmp_path / "hf")
+    with pytest.raises(UserError, match="classifier_pooling late is not supported"):
+        import_model(hf, tmp_path / "ours")
 
 
 @pytest.mark.parametrize("mask", [False, True])
@@ -55,6 +89,60 @@ OURS: dict[str, TransformerConfig] = {
     "biases": replace(ENCODER, ff_bias=True, qkv_bias=True, attn_out_bias=True, fused_qkv=True),
     "no scales": replace(ENCODER, norm_weight=False, gated_ff=False, activation="relu2"),
 }
+
+
+TAGS = replace(ENCODER, gated_ff=False, activation="gelu", head=PositionHead(5))
+CLASSES = replace(TAGS, head=SequenceHead(8, "mean"))
+LABELLED: dict[str, TransformerConfig] = {
+    "as python-tokens": TAGS,
+    "as docstrings": CLASSES,
+    "as sst2-scratch": replace(CLASSES, ff_bias=True, qkv_bias=True, attn_out_bias=True),
+    "the first token": replace(CLASSES, head=SequenceHead(3, "first")),
+    "one number": replace(CLASSES, head=SequenceHead(1, "mean")),
+    "with a pooler": replace(CLASSES, head=SequenceHead(11, "mean", "gelu")),
+}
+
+
+@pytest.mark.parametrize("name", LABELLED)
+def test_models_of_labels(tmp_path: Path, name: str) -> None:
+    """`export` holds the logits against transformers; `classify` and `tag` of what comes back give the same."""
+    config = LABELLED[name]
+    exported = export(model_directory(config, tmp_path / "ours"), tmp_path / "hf")
+    kind = "Token" if isinstance(config.head, PositionHead) else "Sequence"
+    assert exported.said[0].startswith(f"EuroBERT (EuroBertFor{kind}Classification)")
+    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    networks = [glassformer.load(tmp_path / folder, device="cpu").network for folder in ("ours", "again")]
+    ids = torch.randint(7, 280, (4, 9), generator=torch.Generator().manual_seed(0))
+    keep = torch.arange(9) < torch.tensor([9, 1, 5, 8])[:, None]
+    with torch.inference_mode():
+        expected, found = (network(token_ids=ids, attention_mask=keep) for network in networks)
+    rows = keep if kind == "Token" else slice(None)
+    torch.testing.assert_close(found[rows], expected[rows], rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 8), st.sampled_from(["mean", "first"]), st.integers(0, 2**31), st.floats(0.01, 100))
+def test_a_linear_classifier_is_one_behind_a_gelu(n_labels: int, pooling: Any, seed: int, scale: float) -> None:
+    config = replace(CLASSES, vocab_size=19, head=SequenceHead(n_labels, pooling))
+    network = random_model(config)
+    weights = weights_of(network)
+    draw = torch.Generator().manual_seed(seed)
+    proj = torch.randn(n_labels, 16, generator=draw, dtype=torch.float64) * scale
+    weights["output.proj.weight"].copy_(proj)
+    other, found = with_gelu_pooler(config, weights)
+    again = build_model(other).double().eval()
+    for name, x in weights_of(again).items():
+        x.copy_(found[name])
+    inputs = random_inputs(network)
+    with torch.inference_mode():
+        logits = [one(inputs.token_ids, **inputs.others) for one in (network, again)]
+    torch.testing.assert_close(logits[1], logits[0], rtol=1e-12, atol=1e-12 * max(1.0, scale))
+
+
+def test_more_classes_than_half_the_width_are_refused(tmp_path: Path) -> None:
+    folder = model_directory(replace(CLASSES, head=SequenceHead(9, "mean")), tmp_path / "ours")
+    with pytest.raises(UserError, match=r"EuroBERT.*n_labels is 9, and without a pooler it must be at most half of"):
+        export(folder, tmp_path / "hf")
 
 
 @pytest.mark.parametrize("name", OURS)

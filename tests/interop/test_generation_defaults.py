@@ -64,28 +64,60 @@ def test_beam_is_taken_over() -> None:
     assert found == BeamConfig(5, 2.0, "average", "leave", max_new_tokens=20)
     assert told == []
     _, told = read(said | {"early_stopping": True}, PAPER)
-    assert told == ["not taken over from the defaults of generation: early_stopping = True"]
+    assert len(told) == 1 and "early_stopping = True: here, a beam search ends when" in told[0]
     assert read({"num_beams": 1, "early_stopping": True}, PAPER)[1] == []  # nothing is searched
+    assert read({"early_stopping": True}, PAPER)[1] == []
+
+
+@pytest.mark.parametrize("said", [{}, {"early_stopping": False}, {"early_stopping": True}])
+def test_another_end_of_a_beam_search_is_said(said: dict[str, Any]) -> None:
+    """Where a file does not say it, transformers stops by a heuristic (False)."""
+    _, told = read({"num_beams": 4} | said, PAPER)
+    assert len(told) == 1 and f"early_stopping = {said.get('early_stopping', False)}" in told[0]
 
 
 @pytest.mark.parametrize(
     "generation",
     [
         GenerationConfig(),
-        GenerationConfig(max_new_tokens=9, temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, repetition_penalty=1.5),
+        GenerationConfig(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, repetition_penalty=1.5),
     ],
 )
 def test_sampling_there_and_back(generation: GenerationConfig) -> None:
     written = json.loads(json.dumps(write_generation(replace(GPT, **SPECIAL), generation, TOKENIZER)))  # type: ignore[arg-type]
     assert (written["pad_token_id"], written["bos_token_id"], written["eos_token_id"]) == (0, 2, 3)
-    assert read(written)[0] == generation
+    assert read(written, replace(GPT, **SPECIAL)) == (generation, [])  # type: ignore[arg-type]
+
+
+def test_of_a_decoder_the_length_goes_out_as_the_context() -> None:
+    """A `max_new_tokens` in the file would overrule the `max_length` of a caller."""
+    written = write_generation(GPT, GenerationConfig(max_new_tokens=9), TOKENIZER)
+    assert written["max_length"] == GPT.max_len and "max_new_tokens" not in written
+    assert read({"max_length": GPT.max_len - 1})[1] == [
+        f"not taken over from the defaults of generation: max_length = {GPT.max_len - 1}"
+    ]
+
+
+@pytest.mark.parametrize(("max_new_tokens", "expected"), [(5, 5), (22, 22), (23, 23), (24, 23), (300, 23)])
+def test_of_a_target_the_length_goes_out_and_comes_back(max_new_tokens: int, expected: int) -> None:
+    """Their length counts the start token, and stays in the context."""
+    written = write_generation(PAPER, BeamConfig(1, max_new_tokens=max_new_tokens), TOKENIZER)
+    assert PAPER.max_len == 24 and written["max_length"] == expected + 1
+    if written["max_length"] != 20:
+        assert read(written, PAPER)[0].max_new_tokens == expected
+
+
+@pytest.mark.parametrize(("said", "expected"), [({}, 24), ({"max_length": 20}, 24), ({"max_length": 512}, 24)])
+def test_a_length_that_is_not_set_or_beyond_the_context(said: dict[str, Any], expected: int) -> None:
+    """transformers once wrote `max_length` 20 into every file."""
+    assert read(said, PAPER)[0].max_new_tokens == expected
 
 
 def test_greedy_goes_out_as_greedy() -> None:
     written = write_generation(GPT, GenerationConfig(temperature=0.0), TOKENIZER)
     special = [TOKENIZER.vocab[token] for token in TOKENIZER.special_tokens if token != "[EOS]"]
     never = [*special, *range(TOKENIZER.vocab_size, GPT.vocab_size)]
-    assert written == {"max_new_tokens": 256, "do_sample": False, "suppress_tokens": never}
+    assert written == {"max_length": GPT.max_len, "do_sample": False, "suppress_tokens": never}
 
 
 def test_beam_there_and_back() -> None:

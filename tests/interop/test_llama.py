@@ -119,7 +119,7 @@ def test_older_files(tmp_path: Path) -> None:
 
 
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
-    "key": ("Llama", {"rope_interleaved": True}, "rope_interleaved is not a known key"),
+    "key": ("Llama", {"rope_interleaved": True}, "rope_interleaved True is not supported"),
     "activation": ("Llama", {"hidden_act": "quick_gelu"}, "hidden_act quick_gelu is not supported (known: relu, gelu,"),
     "window": ("Mistral", {"sliding_window": 0}, "sliding_window is 0, and must be at least 1"),
     "layers": ("Qwen2", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types must name 2 layers"),

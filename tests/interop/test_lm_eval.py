@@ -5,6 +5,7 @@ import math
 import subprocess
 import sys
 import types
+from dataclasses import replace
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,8 @@ from glassformer.errors import UserError
 from glassformer.inference.score import windows
 from glassformer.interop.importing import import_model
 from glassformer.interop.lm_eval.__main__ import main
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import MODEL_FILES, read_model, weights_of, write_model_files
 from glassformer.training.launch import Outcome
 from runs import pair_run
 from tokenization import families
@@ -57,7 +60,8 @@ def hf(twins: Twins) -> Any:
 def ours(twins: Twins) -> Any:
     from glassformer.interop.lm_eval.harness import GlassformerLM
 
-    return GlassformerLM(str(twins.folder), device="cpu", batch_size=3)
+    end = twins.tokenizer.eos_token_id  # what `hf` reads before the first token
+    return GlassformerLM(str(twins.folder), device="cpu", batch_size=3, prefix_token_id=end)
 
 
 def instances(kind: str, arguments: list[Any]) -> list[Any]:
@@ -92,7 +96,6 @@ def test_rolling_loglikelihoods_are_those_of_hf(hf: Any, ours: Any) -> None:
     for mine, other, text in zip(found, expected, texts[:-1], strict=False):
         n_bytes = len(text.encode())
         assert math.exp(-mine / n_bytes) == pytest.approx(math.exp(-other / n_bytes), rel=1e-5)
-    assert found[1] == pytest.approx(api.load(ours.model.folder, device="cpu").score(texts[1]).log_prob, abs=1e-4)
 
 
 def test_a_tokenizer_that_begins_a_text_does_so_here_too(hf: Any, tmp_path: Path) -> None:
@@ -124,13 +127,41 @@ def test_a_tokenizer_that_begins_a_text_does_so_here_too(hf: Any, tmp_path: Path
     assert model.score("The statement", " is").log_prob == pytest.approx(expected[0][0], abs=1e-4)
 
 
+def test_what_was_trained_to_start_a_text_is_read_before_it(twins: Twins, tmp_path: Path) -> None:
+    """A recorded start token stands before every context; without a record the first token is not scored."""
+    from glassformer.interop.lm_eval.harness import GlassformerLM
+
+    requests = instances("loglikelihood", [("", "In the beginning"), ("The statement", " is"), ("", "x")])
+    rolling = instances("loglikelihood_rolling", [("In the beginning",)])
+    unstarted = GlassformerLM(str(twins.folder), device="cpu")
+    model = unstarted.model
+    expected = [model.score("In the beginning"), model.score("The statement", " is"), model.score("x")]
+    assert [s for s, _ in unstarted.loglikelihood(requests)] == pytest.approx([s.log_prob for s in expected], abs=1e-4)
+    assert unstarted.loglikelihood_rolling(rolling) == pytest.approx([expected[0].log_prob], abs=1e-4)
+    stored = read_model(twins.folder)
+    config = replace(stored.config, decoder_start_id=stored.tokenizer.eos_id)
+    (tmp_path / "started").mkdir()
+    write_model_files(
+        tmp_path / "started", weights_of(stored.network), stored.tokenizer, replace(stored.run, model=config)
+    )
+    Manifest.of(tmp_path / "started", "model", 0, MODEL_FILES).write(tmp_path / "started")
+    started = GlassformerLM(str(tmp_path / "started"), device="cpu")
+    first, second, third = (
+        started.model.score(*text) for text in (["In the beginning"], ["The statement", " is"], ["x"])
+    )
+    assert first.n_tokens == expected[0].n_tokens + 1 and second.log_prob != expected[1].log_prob
+    found = [log_prob for log_prob, _ in started.loglikelihood(requests)]
+    assert found == pytest.approx([first.log_prob, second.log_prob, third.log_prob], abs=1e-4)
+    assert started.loglikelihood_rolling(rolling) == pytest.approx([first.log_prob], abs=1e-4)
+
+
 @pytest.mark.parametrize("n", [0, 1, 4, 5, 8, 9, 30])
 def test_windows_are_those_of_the_harness(n: int) -> None:
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
     ids = list(range(n))
     theirs = get_rolling_token_windows(ids, prefix_token=99, max_seq_len=4, context_len=1)
-    assert list(windows(ids, 99, 4)) == [make_disjoint_window(window) for window in theirs]
+    assert list(windows(ids, [99], 4)) == [make_disjoint_window(window) for window in theirs]
 
 
 def test_greedy_generations_are_those_of_hf(hf: Any, ours: Any) -> None:
@@ -256,7 +287,12 @@ def harness(environment: dict[str, str], tmp_path: Path, *words: object) -> subp
 def test_tasks_of_ones_own_from_the_command_line(
     twins: Twins, hf: Any, tasks: Path, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = ["--model", "glassformer", "--model_args", f"path={twins.folder},batch_size=auto"]
+    words = [
+        "--model",
+        "glassformer",
+        "--model_args",
+        f"path={twins.folder},batch_size=auto,prefix_token_id={twins.tokenizer.eos_token_id}",
+    ]
     names = ["which_follows", "docs_perplexity"]
     words += ["--include_path", str(tasks), "--tasks", *names]
     words += ["--output_path", str(tmp_path / "out")]

@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 
 transformers = pytest.importorskip("transformers")
 
+import glassformer  # noqa: E402
 from glassformer.cli.main import run  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
@@ -102,6 +103,43 @@ def whole_numbers(tensors: dict[str, torch.Tensor]) -> None:
     tensors["transformer.ln_f.weight"] = torch.ones(16, dtype=torch.int64)
 
 
+def lfs_pointer(name: str) -> Callable[[Path], None]:
+    pointer = f"version https://git-lfs.github.com/spec/v1\noid sha256:{'0' * 64}\nsize 548105171\n"
+
+    def change(folder: Path) -> None:
+        change_tensors(lambda tensors: None)(folder)
+        (folder / name).write_text(pointer)
+
+    return change
+
+
+def empty(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        change_tensors(lambda tensors: None)(folder)
+        (folder / name).write_bytes(b"")
+
+    return change
+
+
+def adapter(folder: Path) -> None:
+    """What peft writes, beside a copy of the base model's configuration."""
+    for path in folder.glob("model*"):
+        path.unlink()
+    (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8}))
+    save_file({"base_model.model.x.lora_A.weight": torch.ones(2, 2)}, folder / "adapter_model.safetensors")
+
+
+def poison(value: float) -> Callable[[Path], None]:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["transformer.h.1.mlp.c_fc.weight"][3, 5] = value
+
+    return change_tensors(change)
+
+
+def too_large_for_float32(tensors: dict[str, torch.Tensor]) -> None:
+    tensors["transformer.ln_f.weight"] = torch.full((16,), 1e300, dtype=torch.float64)
+
+
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a shard is missing": (one_missing, "is not whole: model-00001-of-"),
     "a shard is cut": (cut, "cannot be read"),
@@ -131,6 +169,15 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a missing tensor": (change_tensors(drop), "transformer.h.1.ln_1.bias is missing"),
     "two names of one tensor": (change_tensors(add_bare), "are two names of one tensor"),
     "tied to other numbers": (change_tensors(untie), "lm_head.weight must be transformer.wte.weight once more"),
+    "a pointer instead of weights": (lfs_pointer("model.safetensors"), "model.safetensors is a Git LFS pointer"),
+    "a pointer instead of a tokenizer": (lfs_pointer("tokenizer.json"), "tokenizer.json is a Git LFS pointer"),
+    "empty weights": (empty("model.safetensors"), "model.safetensors cannot be read: it is empty"),
+    "an empty configuration": (empty("config.json"), "config.json is empty, and JSON is needed"),
+    "an adapter": (adapter, "holds an adapter (LoRA) and no whole model: merge it into its base model"),
+    "no architectures": (change_config(architectures=None), "has no architectures, which name the class of the model"),
+    "a NaN": (poison(float("nan")), "NaN or Inf in its weights, in float32: transformer.h.1.mlp.c_fc.weight (1 of 384"),
+    "an infinite number": (poison(float("-inf")), "transformer.h.1.mlp.c_fc.weight (1 of 384 numbers)"),
+    "beyond float32": (change_tensors(too_large_for_float32), "transformer.ln_f.weight (16 of 16 numbers)"),
     "whole numbers": (change_tensors(whole_numbers), "int64, and floats are needed"),
 }
 
@@ -162,6 +209,38 @@ def test_a_tensor_that_is_left_out(hf: Path, tmp_path: Path) -> None:
     change_tensors(add)(folder)
     import_model(folder, tmp_path / "ours", leave_out=["transformer.extr*"])
     assert (tmp_path / "ours" / "manifest.json").exists()
+
+
+def test_a_key_that_is_ignored_is_said(hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(hf, folder)
+    change_config(n_experts=8)(folder)
+    assert run(["import", str(folder), str(tmp_path / "ours"), "--ignore-keys", "n_experts"]) == 0
+    assert "n_experts = 8 of config.json is ignored, as --ignore-keys asks" in capsys.readouterr().err
+    for key in ("n_expert", "n_embd"):  # misspelled, and read
+        assert run(["import", str(folder), str(tmp_path / "x"), "--ignore-keys", "n_experts", key]) == 2
+        assert f"config.json has no unknown key {key} to ignore" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_every_float_is_imported_and_loads(
+    hf: Path, tmp_path: Path, dtype: torch.dtype, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "hf"
+    shutil.copytree(hf, folder)
+    before: dict[str, torch.Tensor] = {}
+
+    def narrow(tensors: dict[str, torch.Tensor]) -> None:
+        tensors |= {name: x.to(dtype) for name, x in tensors.items()}
+        before.update(tensors)
+
+    change_tensors(narrow)(folder)
+    assert run(["import", str(folder), str(tmp_path / "ours")]) == 0
+    said = "tensors of float64 are stored as float32" in capsys.readouterr().err
+    assert said == (dtype == torch.float64)
+    network = glassformer.load(tmp_path / "ours", device="cpu").network
+    held = network.state_dict()["decoder.embeddings.tokens.weight"]
+    assert torch.equal(held, before["transformer.wte.weight"].float())
 
 
 def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:

@@ -2,11 +2,12 @@
 
 import json
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from glassformer.config import Llama3Scaling, RotaryPositions, TransformerConfig
+from glassformer.config import Llama3Scaling, PositionHead, RotaryPositions, SequenceHead, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
@@ -125,6 +126,109 @@ FLAN_T5_SMALL = T5_SMALL | {
     "transformers_version": "4.23.1",
     "use_cache": True,
 }
+SMOL_LM_2_135M = COMMON | {
+    "architectures": ["LlamaForCausalLM"],
+    "attention_bias": False,
+    "hidden_size": 576,
+    "intermediate_size": 1536,
+    "is_llama_config": True,
+    "max_position_embeddings": 8192,
+    "model_type": "llama",
+    "num_attention_heads": 9,
+    "num_hidden_layers": 30,
+    "num_key_value_heads": 3,
+    "rms_norm_eps": 1e-05,
+    "rope_interleaved": False,
+    "rope_scaling": None,
+    "rope_theta": 100000,
+    "tie_word_embeddings": True,
+    "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16", "fp16": "float16"}},
+    "vocab_size": 49152,
+}
+R1_DISTILL_QWEN_1_5B = COMMON | {
+    "architectures": ["Qwen2ForCausalLM"],
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "max_position_embeddings": 131072,
+    "max_window_layers": 21,
+    "model_type": "qwen2",
+    "num_attention_heads": 12,
+    "num_hidden_layers": 28,
+    "num_key_value_heads": 2,
+    "rms_norm_eps": 1e-06,
+    "rope_theta": 10000,
+    "sliding_window": 4096,
+    "tie_word_embeddings": False,
+    "use_mrope": False,
+    "use_sliding_window": False,
+    "vocab_size": 151936,
+}
+BERT = {
+    "attention_probs_dropout_prob": 0.1,
+    "hidden_act": "gelu",
+    "hidden_dropout_prob": 0.1,
+    "initializer_range": 0.02,
+    "layer_norm_eps": 1e-12,
+    "max_position_embeddings": 512,
+    "model_type": "bert",
+    "num_attention_heads": 12,
+    "type_vocab_size": 2,
+}
+CROSS_ENCODER = BERT | {
+    "_name_or_path": "cross-encoder/ms-marco-MiniLM-L-6-v2",
+    "architectures": ["BertForSequenceClassification"],
+    "gradient_checkpointing": False,
+    "hidden_size": 384,
+    "id2label": {"0": "LABEL_0"},
+    "intermediate_size": 1536,
+    "label2id": {"LABEL_0": 0},
+    "num_hidden_layers": 6,
+    "pad_token_id": 0,
+    "position_embedding_type": "absolute",
+    "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity",
+    "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity", "version": "4.0.1"},
+    "use_cache": True,
+    "vocab_size": 30522,
+}
+BERT_BASE_NER = BERT | {
+    "_num_labels": 9,
+    "architectures": ["BertForTokenClassification"],
+    "hidden_size": 768,
+    "id2label": {str(i): f"TAG_{i}" for i in range(9)},
+    "intermediate_size": 3072,
+    "max_length": 512,
+    "num_hidden_layers": 12,
+    "output_past": True,
+    "pad_token_id": 0,
+    "pooler_fc_size": 768,
+    "vocab_size": 28996,
+}
+GPT2_MEDIUM = {
+    "activation_function": "gelu_new",
+    "architectures": ["GPT2LMHeadModel"],
+    "attn_pdrop": 0.1,
+    "bos_token_id": 50256,
+    "embd_pdrop": 0.1,
+    "eos_token_id": 50256,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-05,
+    "model_type": "gpt2",
+    "n_ctx": 1024,
+    "n_embd": 1024,
+    "n_head": 16,
+    "n_layer": 24,
+    "n_positions": 1024,
+    "n_special": 0,
+    "predict_special_tokens": True,
+    "resid_pdrop": 0.1,
+    "summary_activation": None,
+    "summary_first_dropout": 0.1,
+    "summary_proj_to_labels": True,
+    "summary_type": "cls_index",
+    "summary_use_proj": True,
+    "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+    "vocab_size": 50257,
+}
 PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "Llama-3.1-8B": (LLAMA_3_1_8B, 8_030_261_248),
     "Mistral-7B-v0.1": (MISTRAL_7B, 7_241_732_096),
@@ -132,16 +236,42 @@ PUBLISHED: dict[str, tuple[dict[str, Any], int]] = {
     "Qwen3-0.6B": (QWEN3_600M, 596_049_920),
     "t5-small": (T5_SMALL, 60_506_624),
     "flan-t5-small": (FLAN_T5_SMALL, 76_961_152),
+    "SmolLM2-135M": (SMOL_LM_2_135M, 134_515_008),
+    "DeepSeek-R1-Distill-Qwen-1.5B": (R1_DISTILL_QWEN_1_5B, 1_777_088_000),
+    "ms-marco-MiniLM-L-6-v2": (CROSS_ENCODER, 22_713_601),
+    "bert-base-NER": (BERT_BASE_NER, 107_726_601),
+    "gpt2-medium": (GPT2_MEDIUM, 354_823_168),
 }
+HARMLESS: dict[str, Any] = {
+    "_num_labels": 3,
+    "is_llama_config": True,
+    "max_sequence_length": 77,
+    "neftune_noise_alpha": 5.0,
+    "sbert_ce_default_activation_function": "torch.nn.modules.activation.Sigmoid",
+    "sentence_transformers": {"version": "4.0.1"},
+    "transformers.js_config": {"dtype": "q4"},
+    "unsloth_fixed": True,
+    "unsloth_version": "2025.1",
+    "rope_interleaved": False,
+    "use_mrope": False,
+}
+"""Keys that published configurations have, and that change no number."""
 
 
-def read(table: dict[str, Any], *tensors: str) -> tuple[Family, TransformerConfig]:
-    family = next(family for family in FAMILIES if family.model_type == table["model_type"])
-    assert table["architectures"][0] in family.architectures
-    given = Given(table, "config.json", tensors)
+def read(table: dict[str, Any], *tensors: str, ignore: tuple[str, ...] = ()) -> tuple[Family, TransformerConfig]:
+    (family,) = (family for family in FAMILIES if table["architectures"][0] in family.architectures)
+    assert family.model_type == table["model_type"]
+    given = Given(table, "config.json", tensors, ignore)
     config = family.read(given, table["architectures"][0])
     given.done()
-    return family, config
+    return family, labelled(config, table)
+
+
+def labelled(config: TransformerConfig, table: dict[str, Any]) -> TransformerConfig:
+    """With as many labels as it names."""
+    if isinstance(config.head, (PositionHead, SequenceHead)):
+        return replace(config, head=replace(config.head, n_labels=len(table.get("id2label", "ab"))))
+    return config
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -195,3 +325,54 @@ def test_a_missing_key_means_what_it_means_to_transformers(family: Family) -> No
         assert found == read(whole(table))[1], key
         compared += 1
     assert compared > 20
+
+
+def whole_config(family: Family) -> dict[str, Any]:
+    """A small configuration of a family with every key that transformers writes."""
+    transformers = pytest.importorskip("transformers")
+    theirs = type(transformers.AutoConfig.for_model(family.model_type))
+    sizes = {key: value for key, value in SIZES.items() if key in theirs().to_dict()}
+    table: dict[str, Any] = json.loads(theirs(**sizes).to_json_string(use_diff=False))
+    return table | {"architectures": [family.architectures[0]]}
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("key", HARMLESS)
+def test_a_key_that_changes_no_number_is_passed_over(family: Family, key: str) -> None:
+    table = whole_config(family)
+    assert read(table | {key: HARMLESS[key]}) == read(table)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+@pytest.mark.parametrize("key", ["rope_interleaved", "use_mrope"])
+def test_an_option_that_changes_numbers_is_refused_when_it_is_on(family: Family, key: str) -> None:
+    with pytest.raises(UserError, match=f"{key} True is not supported"):
+        read(whole_config(family) | {key: True}, ignore=(key,))
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_an_unknown_key_is_ignored_when_it_is_named(family: Family) -> None:
+    table = whole_config(family) | {"n_experts": 8, "style": "new"}
+    with pytest.raises(UserError, match="n_experts is not a known key; style is not a known key; --ignore-keys NAME"):
+        read(table)
+    with pytest.raises(UserError, match="exactly: style is not a known key; --ignore-keys NAME"):
+        read(table, ignore=("n_experts",))
+    assert read(table, ignore=("n_experts", "style")) == read(whole_config(family))
+
+
+def test_a_known_key_cannot_be_ignored() -> None:
+    with pytest.raises(UserError, match="hidden_act tanh is not supported"):
+        read(LLAMA_3_1_8B | {"hidden_act": "tanh"}, ignore=("hidden_act",))
+
+
+def test_an_unknown_key_of_the_rotary_table_is_ignored_when_it_is_named() -> None:
+    table = QWEN2_5_500M | {"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [1, 2]}}
+    with pytest.raises(UserError, match="mrope_section is not a known key"):
+        read(table)
+    given = Given(table, "config.json", ignore=("mrope_section",))
+    FAMILIES_BY_TYPE["qwen2"].read(given, "Qwen2ForCausalLM")
+    given.done()
+    assert given.ignored == {"mrope_section": [1, 2]}
+
+
+FAMILIES_BY_TYPE = {family.model_type: family for family in FAMILIES}

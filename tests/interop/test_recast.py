@@ -2,16 +2,32 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from configs import BERT, GPT, LLAMA, PAPER, random_inputs, random_model
-from glassformer.config import TransformerConfig
-from glassformer.interop.recast import Recast, with_gates_of_one, with_norm_scales, with_relu2_as_gate, with_zero_biases
+from glassformer.config import TokenHead, TransformerConfig
+from glassformer.interop.export import export
+from glassformer.interop.hf import choose_family
+from glassformer.interop.recast import (
+    SCALES_AND_BIASES,
+    Recast,
+    with_gates_of_one,
+    with_norm_scales,
+    with_relu2_as_gate,
+    with_scales_and_biases,
+    with_zero_biases,
+)
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
+from interop.checkpoints import model_directory
+from interop.family_configs import FAMILY_CONFIGS
 
 NO_BIAS = {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 MODERN = replace(GPT, norm="rmsnorm", norm_weight=False, qk_norm=True, activation="relu2", **NO_BIAS)
@@ -23,7 +39,9 @@ CASES: dict[str, tuple[Callable[..., Recast], TransformerConfig]] = {
     "relu2 with biases": (with_relu2_as_gate, replace(GPT, activation="relu2")),
     "gelu": (with_gates_of_one, replace(GPT, **NO_BIAS)),
     "gelu with biases": (with_gates_of_one, BERT),
-    "zero biases": (with_zero_biases, replace(GPT, **NO_BIAS)),
+    "zero biases": (partial(with_zero_biases, logits=True), replace(GPT, **NO_BIAS)),
+    "a zero bias": (lambda config, weights: with_zero_biases(config, weights, "ff_bias"), replace(GPT, **NO_BIAS)),
+    "all scales and biases": (with_scales_and_biases, replace(GPT, norm_weight=False, **NO_BIAS)),
     "both stacks": (with_gates_of_one, PAPER),
 }
 
@@ -50,7 +68,43 @@ def test_the_same_function(case: str) -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("recast", [with_norm_scales, with_relu2_as_gate, with_gates_of_one])
+@pytest.mark.parametrize("recast", [with_norm_scales, with_relu2_as_gate, with_gates_of_one, with_zero_biases])
 def test_what_has_the_form_already_stays(recast: Callable[..., Recast]) -> None:
     weights = weights_of(random_model(LLAMA))
     assert recast(LLAMA, weights) == (LLAMA, weights)
+
+
+LAYER_NORM_FAMILIES = ("GPT-2", "BERT", "RoBERTa", "DistilBERT", "BART", "Marian")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(LAYER_NORM_FAMILIES), st.sets(st.sampled_from(SCALES_AND_BIASES)))
+def test_any_scale_or_bias_may_be_missing(name: str, missing: set[str]) -> None:
+    """A model of each family with layernorm goes out the same without any of its scales and biases."""
+    config = replace(FAMILY_CONFIGS[name], pad_id=0, **dict.fromkeys(missing, False))  # type: ignore[arg-type]
+    family = choose_family(config)
+    assert family.name == name
+    network = random_model(config)
+    other, weights = family.recast(config, weights_of(network))
+    assert all(getattr(other, field) for field in SCALES_AND_BIASES)
+    family.keys(other)
+    inputs = random_inputs(network)
+    with torch.inference_mode():
+        expected, found = (one(inputs.token_ids, **inputs.others) for one in (network, filled(other, weights)))
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", LAYER_NORM_FAMILIES)
+def test_without_any_scale_or_bias_it_goes_out(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    config = replace(FAMILY_CONFIGS[name], **dict.fromkeys(SCALES_AND_BIASES, False))  # type: ignore[arg-type]
+    said = export(model_directory(config, tmp_path / "ours"), tmp_path / "hf").said
+    assert said[0].startswith(f"{name} (") and said[1].startswith("as an equal model")
+    assert "loaded with transformers: logits differ by" in said[-1]
+
+
+def test_logits_of_tokens_may_lack_their_bias(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    for name in ("BERT", "RoBERTa", "DistilBERT"):
+        config = replace(FAMILY_CONFIGS[name], head=TokenHead(transform=True))
+        assert export(model_directory(config, tmp_path / name), tmp_path / f"{name}-hf").said[0].startswith(name)

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,13 +187,16 @@ def test_a_model_with_another_head_is_read_without_it(tmp_path: Path) -> None:
     np.testing.assert_allclose(model.embed(TEXTS, say=lambda text: None), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_vectors_without_a_pooler_go_out_with_one_of_zeros(tmp_path: Path) -> None:
-    """The module of transformers has the layer; it is not applied, here and there."""
-    folder = model_directory(CONFIGS["vectors_mean"], tmp_path / "ours", objective=NothingConfig())
+@pytest.mark.parametrize("head", [VectorHead("mean"), VectorHead("first"), VectorHead("max", normalize=True)])
+def test_vectors_without_a_pooler_go_out_without_one(tmp_path: Path, head: VectorHead) -> None:
+    """Nothing is added; transformers draws the layer that its module has, which is said, and no vector uses it."""
+    folder = model_directory(replace(CONFIGS["vectors_mean"], head=head), tmp_path / "ours", objective=NothingConfig())
     model = glassformer.load(folder, device="cpu")
-    export(folder, tmp_path / "hf")
+    said = export(folder, tmp_path / "hf").said
+    assert "no pooler is stored: transformers draws one at random, and the vectors do not use it" in said
+    assert not any("pooler" in name for name in tensors(tmp_path / "hf"))
     again, _ = imported(tmp_path / "hf", tmp_path / "again")
-    assert again.network.config.head == VectorHead("mean", "unused")
+    assert again.network.config.head == head
     ids = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
     with torch.no_grad():
         assert torch.equal(again.network(ids), model.network(ids))

@@ -2,15 +2,18 @@
 
 import math
 from dataclasses import replace
+from typing import Any, get_args
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence
 
 from configs import RECURRENT, Recorder, random_ids, random_inputs, random_model
 from glassformer.models.build import build_model
-from glassformer.recurrent_config import NoAttention
+from glassformer.nn import recurrence
+from glassformer.recurrent_config import AttendAfter, AttendBefore, NoAttention, RecurrentConfig, Score
 
 EVERY = pytest.mark.parametrize("name", RECURRENT)
 LOOKING = [name for name, config in RECURRENT.items() if not isinstance(config.attention, NoAttention)]
@@ -239,6 +242,78 @@ def test_one_batch_is_learned_and_every_parameter_with_it(name: str, autocast: b
         losses.append(loss.item())
     assert losses[-1] < losses[0] - 1
     assert all(not torch.equal(p, before) for p, before in zip(model.parameters(), begin, strict=True))
+
+
+FP16 = torch.float16
+KINDS: dict[str, NoAttention | AttendBefore | AttendAfter] = {
+    "none": NoAttention(),
+    "none_every_step": NoAttention(context_every_step=True, deep_output=True),
+    **{f"before_{score}": AttendBefore(score) for score in get_args(Score)},
+    **{f"after_{score}": AttendAfter(score, input_feeding=False) for score in get_args(Score)},
+    **{f"after_{score}_fed": AttendAfter(score) for score in get_args(Score)},
+}
+
+
+def halved(x: Any) -> Any:
+    """Tensors, packed or not, in fp16, as autocast's wrapper of cuDNN's cells casts them."""
+    if isinstance(x, tuple) and not isinstance(x, PackedSequence):
+        return tuple(map(halved, x))
+    return x.to(FP16) if isinstance(x, (Tensor, PackedSequence)) else x
+
+
+def cudnn_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gives PyTorch's recurrent modules on the CPU the outputs that cuDNN's have under autocast of any type: fp16."""
+    for module in (nn.RNN, nn.GRU, nn.LSTM):
+
+        def forward(self: Any, x: Any, states: Any = None, *, plain: Any = module.forward) -> Any:
+            wraps = torch.is_autocast_enabled("cpu")
+            with torch.autocast("cpu", enabled=False):
+                out = plain(self, x, states)
+            return halved(out) if wraps else out
+
+        monkeypatch.setattr(module, "forward", forward)
+
+
+def test_autocast_reaches_the_cells_of_the_cpu_alone() -> None:
+    assert [kind for kind in ("cpu", "cuda", "mps", "xpu") if recurrence._obeys_autocast(kind)] == ["cpu"]
+    model = random_model("luong", dtype=torch.float32)
+    inputs = random_inputs(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        in_bf16 = model.encode(inputs.others["source_ids"]).memory
+    assert not torch.equal(in_bf16, model.encode(inputs.others["source_ids"]).memory)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("cell", ["rnn", "gru", "lstm"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_bf16_never_reaches_cells_that_would_compute_in_fp16(
+    kind: str, cell: str, padded: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With cuDNN's habits the loss and all gradients are those without, and near those in fp32."""
+    monkeypatch.setattr(recurrence, "_obeys_autocast", lambda _: False)
+    config = RecurrentConfig(
+        cell=cell, attention=KINDS[kind], bidirectional=False, d_embedding=8, d_encoder=8, d_decoder=8, vocab_size=19
+    )
+    model = random_model(config, dtype=torch.float32)
+    masks = {"source_attention_mask": SOURCE_MASK} if padded else {}
+    inputs = random_inputs(model, B, T, S)
+
+    def gradients(autocast: bool) -> list[Tensor]:
+        model.zero_grad()
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            logits = model(inputs.token_ids, MASK if padded else None, **inputs.others, **masks)
+            loss = F.cross_entropy(logits.float().flatten(0, 1), inputs.token_ids.flatten())
+        loss.backward()
+        return [loss.detach(), *(p.grad.clone() for p in model.parameters() if p.grad is not None)]
+
+    exact, without = gradients(autocast=False), gradients(autocast=True)
+    cudnn_under_autocast(monkeypatch)
+    within = gradients(autocast=True)
+    assert all(x.isfinite().all() and x.dtype == torch.float32 for x in within)
+    for x, expected in zip(within, without, strict=True):
+        assert torch.equal(x, expected)
+    one, other = (torch.cat([x.flatten() for x in gradient]) for gradient in (within, exact))
+    assert F.cosine_similarity(one, other, dim=0) > 0.99
 
 
 def test_each_dropout_acts_in_training_only() -> None:

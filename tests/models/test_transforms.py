@@ -100,10 +100,38 @@ def test_a_merged_model_in_single_precision_equals_the_adapted_one() -> None:
     torch.testing.assert_close(logits(model), adapted, rtol=1e-5, atol=1e-5)
 
 
-def test_the_first_matrix_has_the_stated_variance() -> None:
+@pytest.mark.parametrize("d_in", [256, 768, 4096])
+@pytest.mark.parametrize("rank", [1, 8, 64])
+def test_what_a_new_update_reads_has_one_spread_for_every_width_and_rank(d_in: int, rank: int) -> None:
+    """A x of unit-normal x has a standard deviation of 1 / √3, so a learning rate carries over between widths."""
     torch.manual_seed(0)
-    layer = LoraLinear(nn.Linear(4000, 3), rank=16, alpha=1.0, dropout=0.0)
-    assert layer.lora_a.std().item() == pytest.approx(16**-0.5, rel=0.02)
+    layer = LoraLinear(nn.Linear(d_in, 3), rank, alpha=1.0, dropout=0.0)
+    assert layer.lora_a.abs().max() <= d_in**-0.5 and layer.lora_b.count_nonzero() == 0
+    low = torch.randn(4000, d_in) @ layer.lora_a.T
+    assert low.std().item() == pytest.approx(3**-0.5, rel=0.1 if rank == 1 else 0.05)
+
+
+def test_a_new_update_is_drawn_by_the_rule_of_peft() -> None:
+    """kaiming_uniform_ with a = √5, as `peft.tuners.lora.layer` and loralib state it, from the same random stream."""
+    torch.manual_seed(0)
+    layer = LoraLinear(nn.Linear(40, 3, device="meta").to_empty(device="cpu"), rank=5, alpha=1.0, dropout=0.0)
+    torch.manual_seed(0)
+    expected = nn.init.kaiming_uniform_(torch.empty(5, 40), a=5**0.5)
+    torch.testing.assert_close(layer.lora_a.detach(), expected, rtol=1e-6, atol=0)
+
+
+def test_updates_that_were_drawn_by_another_rule_load_as_they_are() -> None:
+    """Versions before drew A from N(0, 1 / rank): weights from a file replace what is drawn."""
+    old = random_model(GPT)
+    add_lora(old, ["*_proj"], RANK, alpha=6.0)
+    for name, parameter in old.named_parameters():
+        if name.endswith("lora_a"):
+            nn.init.normal_(parameter, std=RANK**-0.5)
+    new = random_model(GPT, seed=1)
+    add_lora(new, ["*_proj"], RANK, alpha=6.0)
+    new.load_state_dict(old.state_dict())
+    assert_unchanged(new, weights_of(old))
+    assert torch.equal(logits(new), logits(old))
 
 
 def test_dropout_is_on_the_update_and_in_training_only() -> None:

@@ -1,14 +1,18 @@
 """The fused path computes what the readable reference computes; the module reshapes, caches and taps rightly."""
 
 import itertools
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from configs import Recorder, randomise
+from glassformer.nn import attention_functions
 from glassformer.nn.attention import MultiHeadAttention, new_layer_cache
 from glassformer.nn.attention_functions import (
     additive_scores,
@@ -71,6 +75,70 @@ def test_fused_equals_reference(
 ) -> None:
     made = tensors(n_kv_heads, d_value, dtype)
     assert_same(MASKS[mask], biased, scale, made, 1e-10 if dtype == torch.float64 else 2e-5)
+
+
+class KernelCalls:
+    """Notes what the fused kernel is called with, and calls it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.heads: list[tuple[int, int]] = []
+        """Of queries and keys."""
+        self.is_grouped: list[bool] = []
+        kernel = F.scaled_dot_product_attention
+
+        def noted(query: Tensor, key: Tensor, value: Tensor, **rest: Any) -> Tensor:
+            assert key.shape[1] == value.shape[1]
+            self.heads.append((query.shape[1], key.shape[1]))
+            self.is_grouped.append(rest["enable_gqa"])
+            return kernel(query, key, value, **rest)
+
+        monkeypatch.setattr(F, "scaled_dot_product_attention", noted)
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize(("n_kv_heads", "d_value"), [(H, K), (2, K), (1, 7)])
+def test_repeated_keys_and_values_give_the_reference(
+    mask: str, biased: bool, n_kv_heads: int, d_value: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What CUDA computes where no fused kernel takes groups, in context and gradient: heads of one number."""
+    monkeypatch.setattr(attention_functions, "_kernel_takes_groups", lambda *_: False)
+    calls = KernelCalls(monkeypatch)
+    assert_same(MASKS[mask], biased, None, tensors(n_kv_heads, d_value), 1e-10)
+    assert calls.heads == [(H, H)] and calls.is_grouped == [False]
+
+
+@pytest.mark.parametrize(("device", "grouped_unmasked"), [("cpu", True), ("meta", False)])
+def test_groups_reach_a_kernel_only_where_it_takes_them(
+    device: str, grouped_unmasked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`meta` stands for any device that is not the CPU."""
+    calls = KernelCalls(monkeypatch)
+    for dtype, mask, d_value, is_grouped in (
+        (torch.float32, Mask(), K, grouped_unmasked),
+        (torch.float32, Mask(causal=True), K, grouped_unmasked),
+        (torch.bfloat16, Mask(causal=True), K, True),
+        (torch.float16, Mask(), K, True),
+        (torch.bfloat16, Mask(), 7, grouped_unmasked),
+        (torch.bfloat16, Mask(causal=True, window=2), K, grouped_unmasked),
+    ):
+        query = torch.zeros(B, H, T, K, dtype=dtype, device=device)
+        value = torch.zeros(B, 2, S, d_value, dtype=dtype, device=device)
+        context = attention_fused(query, query[:, :2], value, mask)
+        assert context.shape == (B, H, T, d_value)
+        assert calls.is_grouped.pop() is is_grouped
+        assert calls.heads.pop() == (H, 2 if is_grouped else H)
+
+
+@pytest.mark.parametrize("n_kv_heads", [H, 2])
+@pytest.mark.parametrize("mask", MASKS)
+def test_the_kernel_of_the_cpu_is_fused_for_every_mask(mask: str, n_kv_heads: int) -> None:
+    """With everything but the fused kernel forbidden, it still runs: no scores are written out."""
+    query, key, value, _ = (x.detach().float() for x in tensors(n_kv_heads))
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        context = attention_fused(query, key, value, MASKS[mask])
+    expected, _, _ = attention_reference(query, key, value, MASKS[mask])
+    torch.testing.assert_close(context, expected, rtol=2e-5, atol=2e-5)
 
 
 @settings(max_examples=25, derandomize=True, deadline=None)

@@ -29,7 +29,7 @@ def test_every_row_has_its_own_past(name: str, width: int) -> None:
     owners = [0, 1, 2]
     with torch.inference_mode():
         _, state = model.step(tokens, model.start(3, 20, **source), mask)
-        state = state.branched(width)
+        state = state.branched()
         n_compacted = 0
         for step in range(14):
             rows = [
@@ -96,8 +96,20 @@ def test_compacting_keeps_every_rows_past_in_its_order() -> None:
 def test_a_branched_state_takes_one_token_a_row_and_forgets_none() -> None:
     model = random_model("paper")
     with torch.inference_mode():
-        state = model.start(2, 9, random_ids(19, 2, 4)).branched(3)
+        state = model.start(2, 9, random_ids(19, 2, 4)).branched()
         with pytest.raises(ValueError, match="one token a row"):
             model.step(random_ids(19, 2, 2), state)
         with pytest.raises(ValueError, match="cannot be cropped"):
             state.crop(torch.tensor([0, 0]))
+
+
+def test_the_memory_of_branches_follows_what_is_filled_and_not_the_limit() -> None:
+    model, n_steps = random_model("paper"), 12
+    with torch.inference_mode():
+        source = {"source_ids": random_ids(13, 2, 4), "source_attention_mask": None}
+        _, state = model.step(random_ids(19, 2, 3), model.start(2, 1_000_000_000, **source))
+        state = state.branched().select(torch.arange(2).repeat_interleave(3))
+        for step in range(n_steps):
+            _, state = model.step(random_ids(19, 6, 1, seed=step), state)
+    assert state.branches is not None and state.branches.n_slots == 3 + 3 * n_steps
+    assert 3 + 3 * n_steps < state.layers[0].n_slots <= 2 * (3 + 3 * n_steps)

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from glassformer.config import Stack, TransformerConfig
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, relu2
 from glassformer.nn.norms import LayerNorm
@@ -82,3 +83,10 @@ def test_activations_by_formula() -> None:
     for name, activation in ACTIVATIONS.items():
         torch.testing.assert_close(activation(x), expected[name])
     assert relu2(torch.tensor(-1.0)) == 0
+
+
+def test_the_default_activation_is_that_of_the_configuration() -> None:
+    layer = FeedForward(4, 7).double()
+    x = torch.randn(2, 3, 4, dtype=torch.float64)
+    expected = ACTIVATIONS[TransformerConfig(decoder=Stack()).activation](layer.up_proj(x)) @ layer.down_proj.weight.T
+    torch.testing.assert_close(layer(x), expected + layer.down_proj.bias)

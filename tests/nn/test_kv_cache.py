@@ -54,3 +54,36 @@ def test_crop_knows_whether_rows_are_equally_long() -> None:
     even, uneven = state().crop(torch.tensor([1, 1, 1])), state().crop(torch.tensor([2, 3, 0]))
     assert even.uniform and even.longest == 1
     assert not uneven.uniform and uneven.longest == 3
+
+
+def test_buffers_double_as_they_fill_and_hold_what_was_there() -> None:
+    """Two slots at first; the slot for padding is not taken over, and unfilled slots are 0."""
+    cache = LayerCache(torch.full((N_ROWS, G, 2, K), torch.nan), torch.full((N_ROWS, G, 2, W), torch.nan))
+    grown = TransformerState([cache], 20, torch.zeros(N_ROWS, dtype=torch.long), 0)
+    key, value = torch.randn(N_ROWS, G, 20, K), torch.randn(N_ROWS, G, 20, W)
+    sizes = []
+    for t in range(20):
+        grown.make_room(t + 1)
+        keys, values = cache.append(key[:, :, t : t + 1], value[:, :, t : t + 1], Slots(t, t + 1))
+        assert torch.equal(keys, key[:, :, : t + 1]) and torch.equal(values, value[:, :, : t + 1])
+        sizes.append(cache.n_slots)
+        if t:
+            assert cache.keys[:, :, t + 1 :].abs().sum() == 0 and cache.values[:, :, t + 1 :].abs().sum() == 0
+    assert sizes == [2, 4, 4, *[8] * 4, *[16] * 8, *[21] * 5]
+
+
+def test_select_copies_filled_slots_alone() -> None:
+    before = state()
+    before.layers[0].keys[:, :, :4] = torch.randn(N_ROWS, G, 4, K)
+    before.layers[0].keys[:, :, 4:] = torch.nan
+    rows = torch.tensor([2, 0])
+    after = before.select(rows).layers[0].keys
+    assert torch.equal(after[:, :, :4], before.layers[0].keys[rows, :, :4])
+    assert after.shape == (2, G, MAX_LEN + 1, K) and after[:, :, 4:].abs().sum() == 0
+
+
+def test_a_state_that_branches_copies_filled_slots_alone() -> None:
+    branched = state().branched()
+    assert branched.layers[0].keys.shape == (N_ROWS, G, 4 + 1, K)
+    branched.make_room(10)  # more than max_len: the tokens of several branches
+    assert branched.layers[0].values.shape == (N_ROWS, G, 11, W)

@@ -54,6 +54,13 @@ def test_the_loop_is_pytorchs_module(cell: str, d_fed: int, n_layers: int) -> No
         torch.testing.assert_close(loop, module, rtol=1e-10, atol=1e-10)
 
 
+@EVERY
+def test_cells_run_on_a_device_without_autocast(cell: str) -> None:
+    """The meta device, on which costs are counted."""
+    outputs, last = run(made(cell).to("meta"), random(B, T, D_X + D_FED).to("meta"))
+    assert outputs.shape == (B, T, D) and last[1][0].shape == (B, D)
+
+
 def test_dropout_stands_between_layers_in_training_only() -> None:
     """Of three layers the outputs of two are dropped; with p near 1 the top one sees zeros."""
     cells = nn.GRU(D_X, D, 3, batch_first=True, dropout=0.999).double()

@@ -13,7 +13,7 @@ from configs import GPT, Recorder, randomise
 from glassformer.config import Stack, TransformerConfig
 from glassformer.models.blocks import Block, BlockInputs, post_norm, pre_norm
 from glassformer.models.build import build_model
-from glassformer.nn.attention import EVERYONE, MultiHeadAttention
+from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import LayerNorm
@@ -25,7 +25,7 @@ PADDING = torch.arange(T) < torch.tensor([6, 4, 1])[:, None]  # True = a real to
 SOURCE_PADDING = torch.arange(S) < torch.tensor([2, 5, 3])[:, None]
 CAUSAL_HIDDEN = torch.ones(T, T, dtype=torch.bool).triu(1)  # torch.nn's polarity: True = hidden
 MASKS = {
-    "none": (EVERYONE, {}),
+    "none": (Mask(), {}),
     "causal": (Mask(causal=True), {"attn_mask": CAUSAL_HIDDEN}),
     "padding": (Mask(keys=PADDING), {"key_padding_mask": ~PADDING}),
     "both": (
@@ -133,7 +133,7 @@ def test_cross_attention(d_memory: int, padded: bool) -> None:
     copied(pairs)
     x, x2 = vectors(B, T, D, seed=1)
     memory, memory2 = vectors(B, S, d_memory, seed=2)
-    mask = Mask(keys=SOURCE_PADDING) if padded else EVERYONE
+    mask = Mask(keys=SOURCE_PADDING) if padded else None
     expected, _ = theirs(x2, memory2, memory2, key_padding_mask=~SOURCE_PADDING if padded else None)
     assert_equal(ours(x, memory, mask=mask), expected, pairs, (x, x2), (memory, memory2))
 

@@ -277,3 +277,44 @@ def test_a_report_counts_what_it_says(characters: Tokenizer) -> None:
     assert dict(report.most_frequent)["t"] == 2
     assert "tokens per word  2.250" in str(report)
     assert characters.report([]).bytes_per_token == 0
+
+
+def test_a_tokenizer_is_called_and_measured_as_people_expect(tmp_path: Path) -> None:
+    tokenizer = Tokenizer.train(["to be, or not to be"] * 3, vocab_size=290)
+    assert len(tokenizer) == tokenizer.vocab_size == len(tokenizer.vocab) > 200
+    ids, mask = tokenizer("to be")
+    assert ids.tolist() == tokenizer.encode("to be") and mask.all() and ids.shape == mask.shape
+    both = tokenizer(["to be", "or"])
+    short = tokenizer.encode("or")
+    assert both.ids.shape == both.mask.shape == (2, max(len(ids), len(short)))
+    assert both.ids[1][both.mask[1]].tolist() == short and both.mask.sum() == len(ids) + len(short)
+    assert (both.ids[~both.mask] == tokenizer.pad_id).all()
+    bare = Tokenizer.train(["ab"], vocab_size=0, flavour="char", special_tokens=())
+    assert bare(["ab", "ba"]).ids.shape == (2, 2), "rows of equal length need no padding"
+    with pytest.raises(UserError, match=r"no special token \[PAD\]"):
+        bare(["ab", "a"])
+    path = str(tmp_path / "tokenizer.json")
+    tokenizer.save(path)
+    assert Tokenizer.load(path).fingerprint == tokenizer.fingerprint
+    assert repr(tokenizer) == f"Tokenizer(byte, {len(tokenizer)} tokens)"
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda _: Tokenizer("runs/a/tokenizer.json"), r"Tokenizer\.load\(path\)"),
+        (lambda _: Tokenizer.load(5), "path must be a path"),
+        (lambda tokenizer: tokenizer.encode(5), "text must be a str, not int"),
+        (lambda tokenizer: tokenizer.encode(["a"]), "not list; encode_batch takes several"),
+        (lambda tokenizer: tokenizer.encode_batch("ab"), "texts must be a list of texts, not str; encode takes one"),
+        (lambda tokenizer: tokenizer.encode_batch(["a", 5]), "one of them is int"),
+        (lambda tokenizer: tokenizer(None), "texts must be a list of texts, not NoneType"),
+        (lambda tokenizer: tokenizer.decode("ab"), "ids must be a list of token ids"),
+        (lambda tokenizer: tokenizer.decode(5), "ids must be a list of token ids"),
+        (lambda tokenizer: tokenizer.decode([0.5]), "ids must be a list of token ids"),
+    ],
+)
+def test_wrong_arguments_are_named(call: Any, words: str) -> None:
+    tokenizer = Tokenizer.train(["ab"], vocab_size=0, flavour="char", special_tokens=())
+    with pytest.raises(UserError, match=words):
+        call(tokenizer)

@@ -65,7 +65,7 @@ def test_an_adapted_run_learns_little_resumes_and_merges_to_the_same_model(
     masked: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Recording()
-    run = replace(tuned(tmp_path, masked.folder), lora=LoraConfig(rank=2))
+    run = replace(tuned(tmp_path, masked.folder), lora=LoraConfig(rank=2, alpha=160.0))
     outcome = api.train(run, tmp_path / "run", told)
     assert any("layers are adapted with rank 2" in line for line in told.said)
     assert any("parameters learn" in line for line in told.said)
@@ -80,7 +80,7 @@ def test_an_adapted_run_learns_little_resumes_and_merges_to_the_same_model(
     second = replace(tuned(again, outcome.folder), train=replace(run.train, max_steps=1))
     api.train(second, again / "run")
     merged = load_file(again / "run" / "model.safetensors")[f"{name}.weight"]
-    update = after[f"{name}.lora_b"] @ after[f"{name}.lora_a"] * (16.0 / 2)
+    update = after[f"{name}.lora_b"] @ after[f"{name}.lora_a"] * (160.0 / 2)
     assert update.abs().max() > 0.01, "a hundred times what a step of the second run moves a weight"
     assert torch.allclose(merged, after[f"{name}.weight"] + update, atol=1e-4), "an adapted start is not lost"
 

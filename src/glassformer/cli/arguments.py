@@ -1,21 +1,24 @@
 """Command-line words: plain options of a verb, and dotted `--section.key value` flags of a run."""
 
+import ast
 import difflib
 import functools
+import inspect
 import io
 import itertools
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
 
 import tyro
 
+from glassformer import recipes
 from glassformer.errors import UserError
 from glassformer.run_config import Run
-from glassformer.settings import Entry, apply_flags, describe
+from glassformer.settings import Entry, FlagText, describe, require_int64
 
 T = TypeVar("T")
 
@@ -72,12 +75,14 @@ def _value_after(key: str, queue: list[str]) -> str:
 
 def with_flags(run: Run, flags: dict[str, str]) -> Run:
     """The run with some of its keys replaced."""
-    return apply_flags(run, flags)
+    typed = {flag: FlagText(text) for flag, text in flags.items()}
+    return recipes.with_changes(run, typed, "the command line")
 
 
 def all_flags() -> list[Entry]:
     """Every key of a run that can be given as a flag."""
-    return [entry for entry in describe(Run) if "." in entry.key]
+    preset = Entry(recipes.PRESET, "text", None, "a preset that replaces the model; other keys of the model change it")
+    return [preset, *(entry for entry in describe(Run) if "." in entry.key)]
 
 
 def flags_help() -> str:
@@ -104,6 +109,8 @@ def parse(function: Any, argv: Sequence[str], verb: str) -> Any:
 
     @functools.wraps(function)
     def bound(*args: Any, **options: Any) -> Any:
+        for name, value in (*zip(inspect.signature(function).parameters, args, strict=False), *options.items()):
+            require_int64(name.rstrip("_").replace("_", "-"), value)
         return functools.partial(function, *args, **options)
 
     said = io.StringIO()
@@ -118,21 +125,71 @@ def parse(function: Any, argv: Sequence[str], verb: str) -> Any:
 
 
 def one_sentence(box: Sequence[str]) -> str:
-    """What one of tyro's boxes says: its first paragraph, and the option that it suggests.
+    """The message of one of tyro's boxes as one sentence of ours, with the option that it suggests.
 
     >>> box = ["╭─ Error ─╮", "│ Unrecognized options: --jsn │", "│ ─── │", "│ Perhaps you meant: │", "│ --json │"]
     >>> print(one_sentence(box))
     unrecognized options: --jsn: did you mean --json?
+    >>> print(one_sentence(["╭─ Error ─╮", "│ Error parsing --n: invalid literal for int() with base 10: 'a' │"]))
+    --n must be INT, not 'a'
     """
     lines = [line.strip("│ ") for line in box[1:]]
     groups = itertools.groupby(lines, lambda line: bool(line.strip("─-╰╯")))  # "-" where there is no UTF-8
     paragraphs = [list(group) for is_text, group in groups if is_text]
     first = " ".join(paragraphs[0])
-    wrong = re.match(r"Error parsing (\S+): .*?(?:\{None\}\|)?(\w+) could be instantiated from \[(.*)\]", first)
-    if wrong:
-        first = f"{wrong[1]} must be {wrong[2]}, not {wrong[3]}"
+    for pattern, sentence in _SENTENCES:
+        if match := re.match(pattern, first, re.IGNORECASE):
+            first = sentence(match)
+            break
     near = re.search(r"Perhaps you meant:\s+(--[\w.-]+)", " ".join(lines))
     return first[:1].lower() + first[1:] + (f": did you mean {near[1]}?" if near else "")
+
+
+def _misplaced(match: re.Match[str]) -> str:
+    words = ", ".join(map(repr, match[1].split(", ")))
+    return f"there is no place for {words}: give as many folders and texts as the verb takes, before its options"
+
+
+def _not_numbers(match: re.Match[str]) -> str:
+    read = int if match[1] == "INT" else float
+    return f"expected numbers ({match[1]}), not {', '.join(repr(w) for w in _words(match[2]) if not _reads(read, w))}"
+
+
+def _words(listed: str) -> list[str]:
+    """The words of a list as Python prints it."""
+    found: list[str] = ast.literal_eval(listed)
+    return found
+
+
+def _reads(read: Callable[[str], object], word: str) -> bool:
+    try:
+        read(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _choices(match: re.Match[str]) -> str:
+    known = [word for word in re.findall(r"'([^']*)'", match[3]) if word != "None"]
+    return f"invalid choice {match[1]} for argument '{match[2]}': choose one of {', '.join(known)}"
+
+
+_SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
+    (r"Unrecognized options: ([^-\s].*(?:, [^-\s].*)*)$", _misplaced),
+    (
+        r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)",
+        lambda m: f"{m[1]} must be INT, not {m[2]}",
+    ),
+    (r"Error parsing (\S+): could not convert string to float: (.*)", lambda m: f"{m[1]} must be FLOAT, not {m[2]}"),
+    (
+        r"Error parsing (\S+): .*?(?:\{None\}\|)?(\w+) could be instantiated from \[(.*)\]",
+        lambda m: f"{m[1]} must be {m[2]}, not {m[3]}",
+    ),
+    (r"Error parsing .*?\b(INT|FLOAT)\b.*: Could not find valid parse for arguments: (\[.*\])", _not_numbers),
+    (r"Invalid choice (.*) for argument '(--\S+)'. Expected one of \((.*)\)", _choices),
+    (r"Missing value for argument '(--\S+)'", lambda m: f"{m[1]} needs a value"),
+)
+"""Messages of tyro, and what is said in their place."""
 
 
 def read_stdin() -> str:

@@ -8,6 +8,7 @@ from glassformer import files
 from glassformer.cli.arguments import parse
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
+from glassformer.store.model_directory import own_paths
 from glassformer.training.averaging import average_directories
 
 
@@ -38,9 +39,7 @@ def average(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path, last
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"no such model directory: {folder}")
-    if out.exists():
-        raise UserError(f"{out} exists already: name another --out")
-    files.require_writable(out)
+    files.require_new_folder(out, [path for folder in (*directories, *folders) for path in own_paths(folder)])
     average_directories(folders, out)
     print(f"{out} holds the mean of {len(folders)} models: {', '.join(folder.name for folder in folders)}")
     return 0

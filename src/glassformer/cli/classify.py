@@ -7,7 +7,7 @@ import tyro
 
 from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
-from glassformer.cli.members import directories_and_text, load_ensemble
+from glassformer.cli.members import BY_DEFAULT, Loaded, directories_and_text
 from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError
@@ -23,8 +23,7 @@ def classify(
     second: str | None = None,
     input: str | None = None,
     n: int = 1,
-    checkpoint: int | None = None,
-    device: str = "auto",
+    loading: Loaded = BY_DEFAULT,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
     """The class of every text and its probability, or the number: one line a text, "label TAB probability TAB text".
@@ -34,8 +33,6 @@ def classify(
         second: The second text of a pair; in a file the two stand on a line with a tab between them.
         input: A file with a text a line, or - for standard input, which is read where no text is given.
         n: Print so many classes of each text, the most probable first.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
         json_: Print a JSON object a text, with the probability of every class.
     """
     if n < 1:
@@ -44,7 +41,7 @@ def classify(
     given = given_texts(text, input)
     if second is not None and given.source is not None:
         raise UserError("--second goes with a text on the command line; in a file a tab stands between the two")
-    model = load_ensemble(directories, checkpoint, device)
+    model = loading.ensemble(directories)
     rows = []
     for place, one in enumerate(given.texts):
         with given.at(place):

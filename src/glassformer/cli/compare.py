@@ -12,12 +12,13 @@ import tyro
 from glassformer import api
 from glassformer.cli.arguments import parse
 from glassformer.cli.evaluate import told_already
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
 from glassformer.evaluation.label_scores import LABEL_SCORES
 from glassformer.evaluation.pairs import SCORES, distinct_sources, output_scores, require_scores
-from glassformer.inspection.figures import check_path, save_figure
+from glassformer.inspection.figures import figure_paths, save_figure
 from glassformer.inspection.plots import plot_comparison
 from glassformer.model import Model
 from glassformer.run_config import LabelData, PairData
@@ -58,7 +59,8 @@ def compare(
     if not directories:
         raise UserError("name at least one model directory")
     if plot is not None:
-        check_path(plot)
+        for path in figure_paths(plot):
+            require_output(path, [*directories, data_path, data_source, data_target])
     models = [api.load(directory, device=device) for directory in directories]
     scores = [_score_of(model, directory, score) for model, directory in zip(models, directories, strict=True)]
     places: dict[str, Any] = {"path": data_path, "source": data_source, "target": data_target}

@@ -18,7 +18,7 @@ from glassformer.data.pairs import PairCorpus, pair_report
 from glassformer.data.report import report as data_report
 from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
-from glassformer.run_config import LabelData, PairData
+from glassformer.run_config import NEWEST_READING, LabelData, PairData
 from glassformer.tokenization.tokenizer import Tokenizer
 
 HELP = """usage: glassformer data report FILE… [--tokenizer TOKENIZER] [--json]
@@ -111,6 +111,7 @@ def pairs(
         valid_fraction=valid_fraction,
         source_field=source_field,
         target_field=target_field,
+        reading=NEWEST_READING,
     )
     found = pair_report(PairCorpus(data))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
@@ -147,6 +148,7 @@ def labels(
         second_field=second_field,
         label_field=label_field,
         valid_fraction=valid_fraction,
+        reading=NEWEST_READING,
     )
     found = class_report(LabelCorpus(data))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)

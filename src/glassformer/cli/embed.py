@@ -6,9 +6,11 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from glassformer import api, files
+from glassformer import files
 from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
+from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.inference.embed import nearest
@@ -24,8 +26,7 @@ def embed(
     output: Path | None = None,
     query: str | None = None,
     n: int = 5,
-    checkpoint: int | None = None,
-    device: str = "auto",
+    loading: Loaded = BY_DEFAULT,
 ) -> int:
     """A vector for every line as a npy file; or the lines nearest to a query.
 
@@ -37,17 +38,15 @@ def embed(
         output: The npy file, (lines, d_model) in fp32.
         query: Print the lines whose vectors point most nearly the same way as this text's: "cosine TAB line".
         n: So many of them.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
     if n < 1:
         raise UserError(f"--n is {n} and must be at least 1")
     if output is None and query is None:
         raise UserError("say what to make: --output FILE.npy, or --query TEXT for the nearest lines")
     if output is not None:
-        files.require_file_place(output)
+        require_output(output, [directory, input])
     texts = given_texts(None, input).texts
-    model = api.load(directory, step=checkpoint, device=device)
+    model = loading.model(directory)
     vectors = model.embed(texts, say=err)
     if output is not None:
         data = io.BytesIO()

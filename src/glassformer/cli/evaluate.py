@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import tyro
 
 from glassformer.cli.arguments import parse
-from glassformer.cli.members import load_ensemble
+from glassformer.cli.members import BY_DEFAULT, Loaded
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.pairs import require_scores
@@ -28,8 +28,7 @@ def evaluate(
     length_penalty: float | None = None,
     loss_only: bool = False,
     pseudo_perplexity: bool = False,
-    checkpoint: int | None = None,
-    device: str = "auto",
+    loading: Loaded = BY_DEFAULT,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
     """The loss of a model, every target once, and the scores of what it writes or says, in percent.
@@ -46,11 +45,9 @@ def evaluate(
         length_penalty: Exponent of the length that divides a target's log probability.
         loss_only: Decode nothing, and score nothing.
         pseudo_perplexity: Of a model that fills masks, also exp of the mean -log p of each token given all others.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
         json_: Print one JSON object.
     """
-    model = load_ensemble(directories, checkpoint, device)
+    model = loading.ensemble(directories)
     places: dict[str, Any] = {"path": data_path, "source": data_source, "target": data_target}
     if isinstance(model.run.data, PairData) and not loss_only:
         _require_scores(model.run.data)

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import tyro
 
-from glassformer import api
 from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
+from glassformer.cli.members import BY_DEFAULT, Loaded
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
 from glassformer.inference.fill import with_masks
@@ -25,8 +25,7 @@ def fill(
     input: str | None = None,
     n: int | None = None,
     beam: int | None = None,
-    checkpoint: int | None = None,
-    device: str = "auto",
+    loading: Loaded = BY_DEFAULT,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
     """What stands behind every [MASK] of a text: candidates with probabilities, or the text that a denoiser writes.
@@ -37,12 +36,10 @@ def fill(
         input: A file with a text a line, or - for standard input, which is read where no text is given.
         n: Candidates of each mask, 5 by default; a denoiser writes whole texts and has none.
         beam: Of a denoiser, hypotheses that live at once; 1 is greedy.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
         json_: Print a JSON object a text.
     """
     given = given_texts(text, input)
-    model = api.load(directory, step=checkpoint, device=device)
+    model = loading.model(directory)
     for place, one in enumerate(given.texts):
         with given.at(place):
             with_masks(model.tokenizer, one)

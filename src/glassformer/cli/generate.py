@@ -8,14 +8,16 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from glassformer import api, files
+from glassformer import files
 from glassformer.cli.arguments import parse, read_stdin
+from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.model import Model
 
 BATCH = 32
-"""Prompts of a file that are written together."""
+"""Prompts of a file, times their samples, that are written together."""
 
 
 def main(argv: list[str]) -> int:
@@ -33,11 +35,12 @@ def generate(
     top_p: float | None = None,
     min_p: float | None = None,
     repetition_penalty: float | None = None,
+    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1,
     stop: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="TEXT …")] = None,
     seed: int | None = None,
+    sample: int = 0,
     context: Literal["refuse", "slide"] = "refuse",
-    checkpoint: int | None = None,
-    device: str = "auto",
+    loading: Loaded = BY_DEFAULT,
 ) -> int:
     """Writes text with a trained model; without a prompt it asks for one, again and again.
 
@@ -52,12 +55,12 @@ def generate(
         top_p: Keep the fewest tokens whose probabilities reach p.
         min_p: Keep tokens of at least min_p times the highest probability.
         repetition_penalty: Divides positive logits of tokens seen before.
+        n: Samples per prompt; each has its own random numbers.
         stop: Texts that end the generation.
         seed: The same seed gives the same text.
+        sample: Number of the sample to draw, from 0, or of the first of the n: draws it again by itself.
         context: What to do when the text outgrows the model's context: refuse a long prompt and stop when full, or
             let it slide, which drops the older half.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
     given = {
         "max_new_tokens": max_new_tokens,
@@ -76,27 +79,33 @@ def generate(
     if prompts is not None and not prompts:
         raise UserError(f'{input} holds no prompt: each line must be an object with a text field "prompt"')
     if output is not None:
-        files.require_writable(output.parent)
-    model = api.load(directory, step=checkpoint, device=device)
-    slide = context == "slide"
+        require_output(output, [directory, input])
+    model = loading.model(directory)
+    slide, samples = context == "slide", range(sample, sample + n)
     if prompts is not None:
-        _from_file(model, prompts, output, slide, settings)
+        _from_file(model, prompts, output, samples, slide, settings)
     elif prompt is not None:
-        _write(model, prompt, slide, settings)
+        _write(model, prompt, samples, slide, settings)
     elif sys.stdin.isatty():
-        _converse(model, slide, settings)
+        _converse(model, samples, slide, settings)
     else:
         raise UserError("give a prompt: --prompt TEXT, or --input FILE.jsonl; on a terminal it is asked for")
     return 0
 
 
-def _write(model: Model, prompt: str, slide: bool, settings: dict[str, Any]) -> None:
-    """Streams to the terminal; notes on the context go to standard error."""
+def _write(model: Model, prompt: str, samples: range, slide: bool, settings: dict[str, Any]) -> None:
+    """Stream one sample to the terminal, or print several under their numbers; notes go to standard error."""
     _note_context(model, prompt, slide)
-    n_new = 0
-    for n_new, pieces in enumerate(model.stream([prompt], slide=slide, **settings)):
-        print(prompt if n_new == 0 else "", pieces[0], sep="", end="", flush=True)
-    print()
+    n_new, texts = 0, [prompt] * len(samples)
+    steps = model.stream([prompt], n=len(samples), sample=samples.start, slide=slide, **settings)
+    for n_new, pieces in enumerate(steps):
+        texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
+        if len(samples) == 1:
+            print(texts[0] if n_new == 0 else pieces[0], end="", flush=True)
+    if len(samples) == 1:
+        print()
+    else:
+        print(*(f"--- sample {number}\n{text}" for number, text in zip(samples, texts, strict=True)), sep="\n")
     max_len = model.network.config.max_len
     if len(model.prompt_ids(prompt)) + n_new > max_len:
         what = "slid: its older half was dropped" if slide else "is full; --context slide goes on beyond it"
@@ -110,7 +119,7 @@ def _note_context(model: Model, prompt: str, slide: bool) -> None:
         err(f"the prompt has {n_tokens} tokens; its first {n_tokens - max_len} are outside of the context and dropped")
 
 
-def _converse(model: Model, slide: bool, settings: dict[str, Any]) -> None:
+def _converse(model: Model, samples: range, slide: bool, settings: dict[str, Any]) -> None:
     err("type the beginning of a text and press Enter; Ctrl-D ends")
     while True:
         try:
@@ -121,7 +130,7 @@ def _converse(model: Model, slide: bool, settings: dict[str, Any]) -> None:
         if not prompt:
             continue
         try:
-            _write(model, prompt, slide, settings)
+            _write(model, prompt, samples, slide, settings)
         except UserError as error:
             err(f"glassformer: {error}")
 
@@ -145,19 +154,26 @@ def _prompts(source: str) -> Iterator[str]:
         yield record["prompt"]
 
 
-def _from_file(model: Model, prompts: list[str], output: Path | None, slide: bool, settings: dict[str, Any]) -> None:
-    """One JSON object a prompt, in order."""
+def _from_file(
+    model: Model, prompts: list[str], output: Path | None, samples: range, slide: bool, settings: dict[str, Any]
+) -> None:
+    """One JSON object per prompt, in order; with several samples one per sample, with its number."""
     model.check_prompts(prompts, slide=slide)
     for prompt in prompts:
         _note_context(model, prompt, slide)
     lines = []
-    for first in range(0, len(prompts), BATCH):
-        batch = prompts[first : first + BATCH]
-        for prompt, text in zip(batch, model.generate(batch, slide=slide, **settings), strict=True):
-            line = json.dumps({"prompt": prompt, "text": text}, ensure_ascii=False)
-            lines.append(line)
-            if output is None:
-                print(line, flush=True)
-        err(f"{min(first + BATCH, len(prompts))} of {len(prompts)} prompts")
+    size = max(1, BATCH // max(1, len(samples)))
+    for first in range(0, len(prompts), size):
+        batch = prompts[first : first + size]
+        steps = model.stream(batch, n=len(samples), sample=samples.start, slide=slide, **settings)
+        texts = map("".join, zip(*steps, strict=True))
+        for prompt in batch:
+            for number in samples:
+                numbered = {"sample": number} if len(samples) > 1 else {}
+                line = json.dumps({"prompt": prompt, **numbered, "text": next(texts)}, ensure_ascii=False)
+                lines.append(line)
+                if output is None:
+                    print(line, flush=True)
+        err(f"{min(first + size, len(prompts))} of {len(prompts)} prompts")
     if output is not None:
         files.write_text(output, "".join(line + "\n" for line in lines))

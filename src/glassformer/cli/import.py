@@ -14,7 +14,10 @@ def main(argv: list[str]) -> int:
 
 
 def import_checkpoint(
-    source: tyro.conf.Positional[str], out: tyro.conf.Positional[Path], leave_out: tuple[str, ...] = ()
+    source: tyro.conf.Positional[str],
+    out: tyro.conf.Positional[Path],
+    leave_out: tuple[str, ...] = (),
+    ignore_keys: tuple[str, ...] = (),
 ) -> int:
     """A checkpoint of transformers as a model directory, its weights as they are.
 
@@ -22,7 +25,8 @@ def import_checkpoint(
         source: A folder with config.json, safetensors and tokenizer.json; or hub:OWNER/NAME.
         out: The new model directory.
         leave_out: Tensors that have no place here, by name or pattern, such as "cls.seq_relationship.*".
+        ignore_keys: Keys of config.json that are unknown here and that you know to change no number.
     """
-    imported = import_model(source, out, leave_out, say=err)
+    imported = import_model(source, out, leave_out, say=err, ignore_keys=ignore_keys)
     print(f"{out} holds {imported.family} ({imported.architecture}), {imported.n_parameters:,} parameters")
     return 0

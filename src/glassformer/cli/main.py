@@ -1,14 +1,17 @@
 """Which verb, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
 
 import difflib
+import errno
 import io
 import os
 import signal
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib import import_module
 
-from glassformer.errors import Interrupted, UserError
+from glassformer.errors import Interrupted, UserError, enough_memory
+from glassformer.files import reason
 
 VERBS = {
     "demo": "train on built-in text and write, in a few minutes",
@@ -47,10 +50,37 @@ USAGE = """usage: glassformer VERB …
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Runs one verb and exits with its code. Text goes in and out as UTF-8, whatever the machine's locale says."""
+    replace_closed_streams()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
     sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+
+
+class ClosedOutput(io.TextIOBase):
+    """Standard output of a process that was started without one: raises OSError when something is printed."""
+
+    def write(self, text: str) -> int:
+        raise OSError(errno.EBADF, "it is closed")
+
+
+def replace_closed_streams() -> None:
+    """Replaces standard streams that were closed when the process started (None in `sys`).
+
+    Input becomes empty, output raises OSError when it is used, and standard error is discarded. The file descriptors
+    0 to 2 are occupied first: a data file with one of these numbers would receive what libraries print.
+    """
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+    if sys.stdin is None:
+        sys.stdin = open(os.devnull)  # noqa: SIM115
+    if sys.stdout is None:
+        sys.stdout = ClosedOutput()
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 def run(argv: list[str]) -> int:
@@ -58,22 +88,11 @@ def run(argv: list[str]) -> int:
 
     0 done, 1 a check failed, 2 a mistake, 75 the time was over, 128 + n stopped by signal n.
     """
-    if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in VERBS.items())))
-        return 0 if argv else 2
-    if argv[0] == "--version":
-        from glassformer import __version__
-
-        print(f"glassformer {__version__}")
-        return 0
     try:
-        if argv[0] not in VERBS:
-            near = difflib.get_close_matches(argv[0], VERBS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(VERBS)}"
-            raise UserError(f"unknown verb {argv[0]!r}: {hint}")
-        code = import_module(f"glassformer.cli.{argv[0]}").main(argv[1:])
+        with enough_memory("give shorter or fewer inputs at once, or use a smaller model"):
+            code = _dispatch(argv)
         sys.stdout.flush()
-        return int(code)
+        return code
     except UserError as error:
         print(f"glassformer: {error}", file=sys.stderr)
         return 2
@@ -85,5 +104,32 @@ def run(argv: list[str]) -> int:
         print("glassformer: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        _discard_output()
+        what = "cannot write standard output" if error.filename is None else f"cannot use {error.filename}"
+        print(f"glassformer: {what}: {reason(error)}; choose a place that can be used", file=sys.stderr)
+        return 2
+
+
+def _dispatch(argv: list[str]) -> int:
+    if not argv or argv[0] in ("-h", "--help"):
+        print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in VERBS.items())))
+        return 0 if argv else 2
+    if argv[0] == "--version":
+        from glassformer import __version__
+
+        print(f"glassformer {__version__}")
+        return 0
+    if argv[0] not in VERBS:
+        near = difflib.get_close_matches(argv[0], VERBS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(VERBS)}"
+        raise UserError(f"unknown verb {argv[0]!r}: {hint}")
+    return int(import_module(f"glassformer.cli.{argv[0]}").main(argv[1:]))
+
+
+def _discard_output() -> None:
+    """Sends what standard output still buffers to the null device, so that the exit of Python raises nothing."""
+    with suppress(OSError):  # not a file of the system: nothing is buffered there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from glassformer import api, files, recipes
+from glassformer import api, recipes
 from glassformer.cli.arguments import parse
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.inspection import attention_maps, plots
@@ -68,7 +69,7 @@ def alignment(
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
     """
-    _require_place(out)
+    _require_place(out, directory)
     model = api.load(directory, step=checkpoint, device=device)
     reading = attention_maps.read_pair(model, source, target)
     matrix = attention_maps.alignment(reading.weights, layer, head)
@@ -78,7 +79,7 @@ def alignment(
         n = attention_maps.default_layer(len(layers)) if layer is None else layer
         which = f", layer {n}, " + (f"mean of {n_heads} heads" if head is None else f"head {head}")
     name = f"{model.run.name}: alignment{which}"
-    return _write(plots.heat_map(matrix, *reading.axes("cross"), name, "written", "read"), out)
+    return _write(plots.heat_map(matrix, *reading.axes("cross"), name, "query", "key"), out)
 
 
 def attention(
@@ -111,7 +112,7 @@ def attention(
         raise UserError("give --text TEXT to a model of one stack, or --source TEXT to an encoder-decoder")
     if text is not None and target is not None:
         raise UserError("--target goes with --source; a model of one stack reads --text alone")
-    _require_place(out)
+    _require_place(out, directory)
     model = api.load(directory, step=checkpoint, device=device)
     if text is not None:
         reading = attention_maps.read_text(model, text)
@@ -129,8 +130,8 @@ def attention(
         *reading.axes(kind),
         [f"head {head}" for head in heads],
         f"{model.run.name}: {where}, layer {n}",
-        "written" if kind == "cross" else "looks",
-        "read" if kind == "cross" else "is looked at",
+        "query",
+        "key",
     )
     return _write(figure, out)
 
@@ -149,7 +150,7 @@ def positions(
         out: The file or files to write.
         checkpoint: Use the checkpoint of this step.
     """
-    _require_place(out)
+    _require_place(out, directory)
     model = api.load(directory, step=checkpoint, device="cpu")
     return _write(plots.plot_positions(model.network, stack), out)
 
@@ -161,7 +162,7 @@ def schedule(run: tyro.conf.Positional[str], out: Path = Path("schedule")) -> in
         run: A recipe's name, a TOML file, or the folder of a run.
         out: The file or files to write.
     """
-    _require_place(out)
+    _require_place(out, run)
     return _write(plots.plot_schedule(read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)), out)
 
 
@@ -174,7 +175,7 @@ def curves(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path = Path
     """
     if not directories:
         raise UserError("name the folder of at least one run")
-    _require_place(out)
+    _require_place(out, *directories)
     return _write(plots.plot_curves(directories), out)
 
 
@@ -194,7 +195,7 @@ def confusion(
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
     """
-    _require_place(out)
+    _require_place(out, directory, data_path)
     model = api.load(directory, step=checkpoint, device=device)
     if not model.labels:
         raise UserError(f"{directory} says no classes or tags, so nothing can be confused")
@@ -202,10 +203,10 @@ def confusion(
     return _write(plots.plot_confusion(report.matrix, report.names), out)
 
 
-def _require_place(out: Path) -> None:
-    """`UserError` before a model is loaded, for a picture that could not be written."""
-    plots.check_path(out)
-    files.require_writable(out.parent)
+def _require_place(out: Path, *inputs: str | Path | None) -> None:
+    """`UserError` before a model is loaded, for a picture that could not be written, or would replace an input."""
+    for path in plots.figure_paths(out):
+        require_output(path, inputs)
 
 
 def _write(figure: "Figure", out: Path) -> int:

@@ -8,8 +8,8 @@ from glassformer.cli.train import what_next
 HELP = """usage: glassformer resume DIR [--train.max-time SECONDS] [--train.device DEVICE] [--parallel.KEY VALUE …]
        glassformer resume DIR --verify
 
-Goes on with a run from its newest intact checkpoint, exactly as if it had never stopped: on the same kind of machine,
-with the same versions and number of threads, equal to the bit.
+Goes on with a run from its newest intact checkpoint, exactly as if it had never stopped. On the same kind of machine,
+with the same versions and number of threads, the CPU gives equal bits; CUDA does if train.deterministic is true.
 
   --verify    take the steps between the two newest checkpoints again, and compare; nothing is written
 
@@ -47,5 +47,7 @@ def verify(words: Words) -> int:
         return 0
     names = ", ".join(replay.differing[:5]) + (" …" if len(replay.differing) > 5 else "")
     other = "" if replay.is_same_machine else "; another machine, version or number of threads made them"
+    if not replay.repeats_bits:
+        other += "; equal bits are promised on the CPU, and on CUDA with train.deterministic"
     print(f"{span} give other bits in {len(replay.differing)} places ({names}){other}")
     return 1

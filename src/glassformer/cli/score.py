@@ -9,7 +9,8 @@ import tyro
 
 from glassformer import files
 from glassformer.cli.arguments import parse
-from glassformer.cli.members import load_ensemble
+from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.data.pair_files import aligned_lines
 from glassformer.data.records import lines
@@ -24,8 +25,7 @@ def score(
     directories: tyro.conf.Positional[tuple[Path, ...]],
     source: str | None = None,
     target: str | None = None,
-    checkpoint: int | None = None,
-    device: str = "auto",
+    loading: Loaded = BY_DEFAULT,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
     """The log probability of given targets: one line a target, "nats TAB tokens TAB target", and the order is kept.
@@ -37,23 +37,21 @@ def score(
         directories: Model directories; several encoder-decoders average their probabilities.
         source: A text file with one source, or beginning, a line.
         target: A text file whose line i is the target of line i.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
         json_: Print one JSON object a target: log_prob (nats), n_tokens, n_bytes, source if there is one, target. The
             end token of an encoder-decoder's target counts.
     """
     if target is None:
         raise UserError("the target side is missing: give --target FILE")
-    model = load_ensemble(directories, checkpoint, device)
+    model = loading.ensemble(directories)
     if source is None and model.is_seq2seq:
         raise UserError("the source side is missing: give --source FILE")
     if source is None:
         sources, targets = None, lines(files.read_text(Path(target)))
-        scores = model.score(targets)
+        scores = model.score(targets, say=err)
     else:
         pairs = aligned_lines(Path(source), Path(target))
         sources, targets = [one for one, _ in pairs], [other for _, other in pairs]
-        scores = model.score(sources, targets)
+        scores = model.score(sources, targets, say=err)
     for i, (found, text) in enumerate(zip(scores, targets, strict=True)):
         if json_:
             values = asdict(found) | ({} if sources is None else {"source": sources[i]}) | {"target": text}

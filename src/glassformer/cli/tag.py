@@ -7,7 +7,7 @@ import tyro
 
 from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
-from glassformer.cli.members import directories_and_text, load_ensemble
+from glassformer.cli.members import BY_DEFAULT, Loaded, directories_and_text
 from glassformer.cli.progress import err
 
 
@@ -18,8 +18,7 @@ def main(argv: list[str]) -> int:
 def tag(
     models: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR… [TEXT]")]],
     input: str | None = None,
-    checkpoint: int | None = None,
-    device: str = "auto",
+    loading: Loaded = BY_DEFAULT,
     json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> int:
     """The tag of every word and its probability: "word TAB tag TAB probability", and an empty line behind each text.
@@ -27,13 +26,11 @@ def tag(
     Args:
         models: Model directories, which vote by their mean, and words: the last argument if it is no folder.
         input: A file with a text a line, or - for standard input, which is read where no text is given.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
         json_: Print a JSON object a text: words, tags and probabilities.
     """
     directories, text = directories_and_text(models)
     sentences = [line.split() for line in given_texts(text, input).texts]
-    model = load_ensemble(directories, checkpoint, device)
+    model = loading.ensemble(directories)
     for words, tags in zip(sentences, model.tag(sentences, say=err), strict=True):
         if json_:
             values = {"words": words, "tags": [name for name, _ in tags], "probabilities": [p for _, p in tags]}

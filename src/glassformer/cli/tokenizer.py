@@ -6,6 +6,7 @@ from typing import Literal
 import tyro
 
 from glassformer.cli.arguments import parse, read_stdin
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter
 from glassformer.data.sources import read_documents, read_pieces
 from glassformer.errors import UserError
@@ -51,6 +52,7 @@ def train(
     """
     if not text_files:
         raise UserError("give at least one text file to learn from")
+    require_output(out, text_files)
     texts = (piece.text for piece in read_pieces(list(text_files), text_field=text_field))
     with TerminalReporter() as reporter, reporter.phase("learning the tokenizer") as progress:
         tokenizer = Tokenizer.train(texts, vocab_size=vocab_size, flavour=flavour, learner=learner, progress=progress)

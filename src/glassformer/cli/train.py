@@ -1,11 +1,8 @@
 """glassformer train RECIPE|FILE.toml|FILE.txt"""
 
-from pathlib import Path
-
 from glassformer import api, recipes
 from glassformer.cli.arguments import Words, fail, flags_help, read_words, with_flags
 from glassformer.cli.progress import TerminalReporter
-from glassformer.files import exists
 from glassformer.run_config import Run
 from glassformer.training.launch import Outcome
 
@@ -33,13 +30,14 @@ def main(argv: list[str]) -> int:
 def run_for(words: Words) -> Run:
     """The run that the words of a command line mean."""
     if len(words.places) != 1:
-        fail("train needs one recipe, TOML file or text file; see `glassformer recipes` and `train --help`")
-    place = words.places[0]
-    is_text = not place.endswith(".toml") and place not in recipes.names()
-    is_text = is_text and (exists(Path(place)) or Path(place).suffix != "" or "/" in place)
-    run = recipes.for_text(Path(place)) if is_text else recipes.load(place)
+        one = "train needs one recipe, TOML file or text file"
+        if words.places:
+            fail(
+                f"{one}, and {len(words.places)} were given ({', '.join(words.places)}): put several texts in a folder"
+            )
+        fail(f"{one}; see `glassformer recipes` and `train --help`")
     start = {"init.path": words.options["init"]} if "init" in words.options else {}
-    return with_flags(run, start | words.flags)
+    return with_flags(recipes.run_of(words.places[0]), start | words.flags)
 
 
 def train(run: Run, out: str | None) -> Outcome:

@@ -8,7 +8,8 @@ import tyro
 
 from glassformer import files
 from glassformer.cli.arguments import parse, read_stdin
-from glassformer.cli.members import load_ensemble
+from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter, err
 from glassformer.data.records import lines
 from glassformer.errors import UserError
@@ -28,8 +29,7 @@ def translate(
     length_penalty: float | None = None,
     max_new_tokens: int | None = None,
     prefix: str = "",
-    checkpoint: int | None = None,
-    device: str = "auto",
+    loading: Loaded = BY_DEFAULT,
 ) -> int:
     """Makes a target of every source, one line in, one line out; several models vote as an ensemble.
 
@@ -44,8 +44,6 @@ def translate(
         length_penalty: Exponent of the length that divides a target's log probability; 0 leaves it as it is.
         max_new_tokens: Tokens of a target at most.
         prefix: What every target begins with.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
     given = {"beam": beam, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
     settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
@@ -53,8 +51,8 @@ def translate(
     interactive = input is None and sys.stdin.isatty()
     sources = [] if interactive else _lines(input)
     if output is not None:
-        files.require_file_place(output)
-    model = load_ensemble(directories, checkpoint, device)
+        require_output(output, [*directories, input])
+    model = loading.ensemble(directories)
     model.require_source()
     if interactive:
         return _interactive(model, settings)

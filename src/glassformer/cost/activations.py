@@ -43,6 +43,11 @@ class Kernels:
         """Bytes of a number inside the attention."""
         return _FP32 if self.on_cpu else self.product
 
+    def takes_groups(self, is_masked: bool, is_square: bool) -> bool:
+        """Whether the attention reads shared key-value heads as they are; else they are repeated for all heads.
+        `is_square`: values are as wide as keys."""
+        return self.on_cpu or (self.half and not is_masked and is_square)
+
     def mask(self, number: int) -> int:
         """Bytes of a number in the mask of a dropout, whose numbers have `number` bytes."""
         return number if self.on_cpu else 1
@@ -140,8 +145,8 @@ class _Stack:
         match config.positions:
             case LearnedPositions():
                 n += self.n_own * _INT64
-            case RotaryPositions(fraction=fraction):
-                n += 2 * self.n_own * int(self.widths.d_head * fraction) * _FP32
+            case RotaryPositions():
+                n += 2 * self.n_own * config.positions.width(self.widths.d_head) * _FP32
             case RelativePositions():
                 n += self.n_own**2 * _INT64
         if self._has_bias and not self._keeps_weights(True) and not all(self._masked(window) for window in windows):
@@ -198,7 +203,11 @@ class _Stack:
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
             learned = is_self and isinstance(config.positions, RelativePositions)
             return n + (self.n_own * n_keys if learned and self._masked(window) else 0)  # a mask of bytes
-        n += kernels.attended * (own * (w.query + w.context) + keys * (w.key + w.value))
+        is_masked = is_self and (self._has_bias or window > 0)
+        if kernels.takes_groups(is_masked, w.d_head == w.d_value):
+            n += kernels.attended * (own * (w.query + w.context) + keys * (w.key + w.value))
+        else:
+            n += kernels.attended * (own * (w.query + w.context) + keys * w.n_heads * (w.d_head + w.d_value))
         if kernels.attended > kernels.product and config.attn_out_proj:
             n += kernels.product * own * w.context  # once more, as the projection reads it
         n += own * w.n_heads * _FP32

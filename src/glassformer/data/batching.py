@@ -229,7 +229,7 @@ def consecutive_windows(tokens: TokenFile, context: int, batch_size: int, overla
     """The whole stream in consecutive windows, every target once: how a loss is reported.
 
     Window i holds ids [i·C, i·C + C] (C = context): its last id is the next one's first, a target here and an
-    input there. The last window may be shorter. Every id of the stream but the first is a target in exactly
+    input there. The last window may be shorter. Every id of the stream but the first is a next token in exactly
     one window. With `overlap` 0, for objectives whose targets are the row itself, each id stands in one window.
     """
     whole = np.array([0]), np.array([tokens.n_tokens])

@@ -4,10 +4,14 @@
   validation text are left out of training, and counted.
 - Without, one document: the first `int(n_characters * (1 - valid_fraction))` characters train, the rest
   validate (the rule of nanoGPT).
-- Without, several documents: they are ordered by a hash of their content, and the first ones, up to
-  `valid_fraction` of all characters, validate. Equal documents have equal hashes, so none stands on both
-  sides; the side does not depend on the order of the files. Repeats within the training text stay, and are
-  counted.
+- Without, several documents: they are ordered by a hash of their content, and each one that fits into what is left
+  of `valid_fraction` of all characters validates (`split.filled`). Where that leaves more than a tenth of the share
+  missing, because the documents left are large, the end of the largest one validates too: it is cut at a paragraph.
+  Where they are too short to cut, the shortest one may be added (`split.nearest`). Equal documents have equal hashes
+  and go to the same side; the side does not depend on the order of the files. Repeats within the training text
+  stay, and are counted.
+- With reading 1, that of runs of older versions, several documents validate in the order of their hash up to the
+  first one that does not fit; where that is the first of all, the shortest document validates.
 
 Everything streams: the text is read once to hash and count its documents (16 bytes are kept of each), and
 again for use.
@@ -15,8 +19,9 @@ again for use.
 
 import hashlib
 import json
+import re
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +30,20 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.data.sources import Counts, Piece, find_sources, read_pieces
+from glassformer.data.sources import PIECE_CHARACTERS, Counts, Piece, find_sources, read_pieces
+from glassformer.data.split import filled, nearest, share_news
 from glassformer.errors import UserError
+from glassformer.run_config import NEWEST_READING, Reading
 
 Side = Literal["train", "valid"]
 
-READING_VERSION = 1  # changes when the same files would give other documents or another split
+TRAINS, VALIDATES, LEFT_OUT, CUT = 0, 1, -1, 2
+"""Values of `Plan.side`."""
+MISSING = 0.1
+"""A document is cut where whole ones leave more than this part of the share missing."""
+MIN_PART = 200
+"""Characters of the part of a document that validates: of several documents, none is cut for less."""
+_PARAGRAPH_END, _LINE_END = re.compile(r"\n(?:[ \t]*\n)+"), re.compile(r"\n+")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +65,19 @@ class Scan:
 class Plan:
     """The split."""
 
-    side: npt.NDArray[np.int8]  # of each document: 1 validates, 0 trains, -1 is left out of training
-    cut: int | None = None  # a single document: the characters of it that train
-    end_tokens: bool = False  # several documents train, so each is followed by the end token
+    side: npt.NDArray[np.int8]
+    """Of each document: TRAINS, VALIDATES, LEFT_OUT of training, or CUT: its beginning trains, its end validates."""
+    cut: int = 0
+    """The characters that train of the document that is CUT; of several documents, only equal ones are."""
+    end_tokens: bool = False
+    """Several documents train, so each is followed by the end token; the beginning of a CUT one counts as one."""
+    valid_share: float | None = None
+    """The share of the characters that validates; None where the validation text is given apart."""
 
     @property
     def n_left_out(self) -> int:
         """Training documents that also stand in the validation text."""
-        return int((self.side == -1).sum())
+        return int((self.side == LEFT_OUT).sum())
 
 
 class Corpus:
@@ -72,6 +90,7 @@ class Corpus:
         valid_paths: Sequence[str | Path] = (),
         valid_fraction: float = 0.1,
         text_field: str = "text",
+        reading: Reading = NEWEST_READING,
     ) -> None:
         if not valid_paths and not 0 < valid_fraction < 1:
             raise UserError(
@@ -79,14 +98,14 @@ class Corpus:
                 "to train on all of the text, give the validation text as data.valid_path"
             )
         self.paths, self.valid_paths = tuple(paths), tuple(valid_paths)
-        self.valid_fraction, self.text_field = valid_fraction, text_field
+        self.valid_fraction, self.text_field, self.reading = valid_fraction, text_field, reading
         self.name = ", ".join(map(str, paths))
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the bytes of every source and of what decides the split: equal digests, equal sides."""
         description = {
-            "reading": READING_VERSION,
+            "reading": self.reading,
             "text": [(source.is_jsonl, source.sha256()) for source in find_sources(self.paths)],
             "valid_text": [(source.is_jsonl, source.sha256()) for source in find_sources(self.valid_paths)],
             "valid_fraction": None if self.valid_paths else self.valid_fraction,
@@ -108,9 +127,9 @@ class Corpus:
     def plan(self) -> Plan:
         """The split; `UserError` when it would leave a side empty."""
         scan = self.scans[0]
-        side = np.zeros(scan.n_documents, dtype=np.int8)
+        side = np.full(scan.n_documents, TRAINS, dtype=np.int8)
         if self.valid_paths:
-            side[np.isin(scan.hashes, self.scans[1].hashes)] = -1
+            side[np.isin(scan.hashes, self.scans[1].hashes)] = LEFT_OUT
             if side.all():
                 raise UserError(f"all of {self.name} also stands in the validation text; give another data.valid_path")
             return Plan(side, end_tokens=scan.n_documents > 1)
@@ -122,34 +141,64 @@ class Corpus:
                     f"{self.name} has {n_characters} characters, too few to hold out {self.valid_fraction:g} "
                     "of them; give more text, or data.valid_path"
                 )
-            return Plan(side, cut=cut)
-        side[np.isin(scan.hashes, held_out(scan.hashes, scan.n_characters, self.valid_fraction))] = 1
-        if side.all():
+            return Plan(np.full(1, CUT, dtype=np.int8), cut, valid_share=1 - cut / n_characters)
+        cut = 0
+        if self.reading == 1:
+            side[np.isin(scan.hashes, held_out(scan.hashes, scan.n_characters, self.valid_fraction))] = VALIDATES
+        else:
+            contents, part = held_out_filled(scan.hashes, scan.n_characters, self.valid_fraction)
+            side[np.isin(scan.hashes, contents)] = VALIDATES
+            if part is not None:
+                side[scan.hashes == part.content] = CUT
+                cut = self._paragraph_near(int(np.argmax(side == CUT)), part)
+        if (side == VALIDATES).all() or (side == TRAINS).all():
             raise UserError(
                 f"all {scan.n_documents} documents of {self.name} are the same, so none can be held out; "
                 "give more text, or data.valid_path"
             )
-        return Plan(side, end_tokens=True)
+        validate = np.select([side == VALIDATES, side == CUT], [scan.n_characters, scan.n_characters - cut], 0)
+        return Plan(side, cut, end_tokens=True, valid_share=validate.sum() / scan.n_characters.sum())
+
+    def news(self) -> list[str]:
+        """Read the text, and return in sentences what is left out of training, and a share that is not reached."""
+        n, share = self.plan.n_left_out, self.plan.valid_share
+        left_out = [f"{n} training documents also stand in the validation text and are left out"] if n else []
+        return left_out + ([] if share is None else share_news(share, self.valid_fraction))
 
     def pieces(self, side: Side) -> Iterator[Piece]:
         """The documents of one side, in pieces that may be encoded apart (`sources.cut`)."""
         if side == "valid" and self.valid_paths:
             yield from read_pieces(self.valid_paths, text_field=self.text_field)
             return
-        pieces = read_pieces(self.paths, text_field=self.text_field)
-        if self.plan.cut is not None:
-            yield from _before(pieces, self.plan.cut) if side == "train" else _after(pieces, self.plan.cut)
-            return
-        wanted = self.plan.side == (1 if side == "valid" else 0)
-        document = 0
-        for piece in pieces:
-            if wanted[document]:
+        sides, wanted = self.plan.side, VALIDATES if side == "valid" else TRAINS
+        document = offset = 0
+        for piece in read_pieces(self.paths, text_field=self.text_field):
+            if sides[document] == wanted:
                 yield piece
-            document += piece.ends_document
+            elif sides[document] == CUT and (part := _part(piece, self.plan.cut - offset, side)) is not None:
+                yield part
+            offset += len(piece.text)
+            if piece.ends_document:
+                document, offset = document + 1, 0
 
     def training_texts(self) -> Iterator[str]:
         """The training side, for a tokenizer to learn from: it must not see the validation text."""
         return (piece.text for piece in self.pieces("train"))
+
+    def _paragraph_near(self, document: int, part: "Part") -> int:
+        """The characters before a `Part`, moved to the nearest beginning of a paragraph, else of a line."""
+        slack = min(int(MISSING * part.n_characters), PIECE_CHARACTERS)
+        begin, end = max(0, part.begin - slack), part.begin + slack
+        number = offset = 0
+        found = []
+        for piece in read_pieces(self.paths, text_field=self.text_field):
+            if number == document:
+                found.append(piece.text[max(0, begin - offset) : max(0, end - offset)])
+                offset += len(piece.text)
+                if offset >= end:
+                    break
+            number += piece.ends_document
+        return begin + nearest_break("".join(found), part.begin - begin)
 
     def _scan(self, paths: Sequence[str | Path]) -> Scan:
         counts = Counts()
@@ -193,19 +242,59 @@ def held_out(
     return contents[:n_valid] if n_valid else contents[[int(weights.argmin())]]
 
 
-def _before(pieces: Iterable[Piece], cut: int) -> Iterator[Piece]:
-    """The first `cut` characters of a single document."""
-    for piece in pieces:
-        if len(piece.text) >= cut:
-            yield Piece(piece.text[:cut], ends_document=True)
-            return
-        yield piece
-        cut -= len(piece.text)
+@dataclass(frozen=True)
+class Part:
+    """The end of a document, and of every copy of it."""
+
+    content: np.uint64
+    """The hash of the whole document."""
+    begin: int
+    """Characters of the document before the part."""
+    n_characters: int
 
 
-def _after(pieces: Iterable[Piece], cut: int) -> Iterator[Piece]:
-    """What follows the first `cut` characters of a single document."""
-    for piece in pieces:
-        if len(piece.text) > cut:
-            yield Piece(piece.text[cut:], piece.ends_document)
-        cut = max(0, cut - len(piece.text))
+def held_out_filled(
+    hashes: npt.NDArray[np.uint64], n_characters: npt.NDArray[np.int64], valid_fraction: float
+) -> tuple[npt.NDArray[np.uint64], Part | None]:
+    """The contents that validate by the newest reading, and the end of a large document where they are too little.
+
+    >>> contents, part = held_out_filled(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 15, 10]), 0.35)
+    >>> contents.tolist(), part
+    ([3, 9], None)
+    >>> contents, part = held_out_filled(np.array([1, 2], np.uint64), np.array([9960, 40]), 0.1)
+    >>> contents.tolist(), (part.begin, part.n_characters)
+    ([2], (9000, 960))
+    """
+    contents, content_of, n_copies = np.unique(hashes, return_inverse=True, return_counts=True)
+    weights = np.bincount(content_of, weights=n_characters)
+    wanted = valid_fraction * weights.sum()
+    chosen = filled(weights.tolist(), wanted)
+    missing = wanted - weights[chosen].sum()
+    lengths = weights / n_copies
+    lengths[chosen] = 0
+    largest = int(lengths.argmax())
+    n_part = int(missing / n_copies[largest])
+    if missing > MISSING * wanted and MIN_PART <= n_part < lengths[largest]:
+        return contents[chosen], Part(contents[largest], int(lengths[largest]) - n_part, n_part)
+    return contents[nearest(weights.tolist(), chosen, wanted)], None
+
+
+def nearest_break(text: str, place: int) -> int:
+    """Where the paragraph nearest to a place begins; a line where there is no paragraph; else the place itself.
+
+    >>> nearest_break("one.\\n\\ntwo\\nthree", 11), nearest_break("two\\nthree", 2), nearest_break("three", 2)
+    (6, 4, 2)
+    """
+    for pattern in (_PARAGRAPH_END, _LINE_END):
+        if ends := [match.end() for match in pattern.finditer(text) if match.end() < len(text)]:
+            return min(ends, key=lambda end: abs(end - place))
+    return place
+
+
+def _part(piece: Piece, place: int, side: Side) -> Piece | None:
+    """What of a piece stands on one side of a place, which is counted from its beginning; None when nothing does."""
+    place = max(0, place)
+    text = piece.text[:place] if side == "train" else piece.text[place:]
+    if not text:
+        return None
+    return Piece(text, len(piece.text) >= place if side == "train" else piece.ends_document)

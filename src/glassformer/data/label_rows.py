@@ -16,18 +16,18 @@ def encode_texts(
     max_len: int,
     labels: Sequence[float] | None = None,
     dropout: float = 0.0,
+    dropout_seed: int = 0,
     *,
     frame: Frame | None = None,
-    if_empty: Sequence[int] = (),
 ) -> tuple[list[Example], int]:
     """Texts or pairs in the tokenizer's frames, such as `[CLS] A [SEP] B [SEP]`; and how many rows were cut.
 
     Of a pair that is too long the longer text loses its end, token by token (Devlin 2019's rule). `dropout` leaves
-    merges out (BPE-dropout), drawn once, the same in every call. `frame` replaces the tokenizer's frame of one text.
-    A text without any token is read as the ids `if_empty`; `UserError` where there are none.
+    merges out (BPE-dropout), the same ones for the same `dropout_seed`. `frame` replaces the tokenizer's frame of one
+    text. `UserError` for a text without any token.
     """
     sides = [text[0] for text in texts], [text[1] if len(text) > 1 else "" for text in texts]
-    encoded = tokenizer.encode_batch([*sides[0], *sides[1]], dropout=dropout, seed=0)
+    encoded = tokenizer.encode_batch([*sides[0], *sides[1]], dropout=dropout, seed=dropout_seed)
     rows, n_cut = [], 0
     for number, (a, b) in enumerate(zip(encoded[: len(texts)], encoded[len(texts) :], strict=True)):
         is_pair = len(texts[number]) > 1
@@ -38,9 +38,10 @@ def encode_texts(
         n_cut += len(a) + len(b) > room
         kept_a, kept_b = _cut_to(len(a), len(b), room)
         ids, types = around.around_pair(a[:kept_a], b[:kept_b]) if is_pair else (around.around(a[:kept_a]), None)
-        ids = ids or list(if_empty)
         if not ids:
-            raise UserError("a text is empty, and this tokenizer has no [CLS] that could stand for it")
+            raise UserError(
+                "a text is empty, and the model reads no special token around a text: give a text of at least one token"
+            )
         token_types = None if types is None else np.array(types, dtype=np.int64)
         label = None if labels is None else labels[number]
         rows.append(Example(np.array(ids, dtype=np.int64), token_types=token_types, label=label))
@@ -69,16 +70,17 @@ def encode_tagged(
     max_len: int,
     tags: Sequence[Sequence[int]] | None = None,
     dropout: float = 0.0,
+    dropout_seed: int = 0,
 ) -> tuple[list[Example], int]:
     """Words as tokens in the frame of a text; the label of a word stands at its first token, others have -100.
 
     Without `tags` every word's label is 0. A word begins behind a space, but for the first. Words of which no token
-    fits are cut off, and it is counted in how many sentences. `dropout` is that of `encode_texts`.
+    fits are cut off, and it is counted in how many sentences. `dropout` and its seed are those of `encode_texts`.
     """
     frame, alone = tokenizer.frames.text, tokenizer.words_stand_alone
     room = max_len - frame.n_added
     flat = [word if i == 0 or alone else f" {word}" for sentence in sentences for i, word in enumerate(sentence)]
-    encoded = iter(tokenizer.encode_batch(flat, dropout=dropout, seed=0))
+    encoded = iter(tokenizer.encode_batch(flat, dropout=dropout, seed=dropout_seed))
     rows, n_cut = [], 0
     for number, sentence in enumerate(sentences):
         ids: list[int] = []

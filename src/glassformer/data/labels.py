@@ -5,7 +5,7 @@ Sources: a `.tsv`, `.csv` or `.jsonl` file with named columns; a `.conll` file o
 which `hf:NAME#SPLIT` is one split. A record without text or label is dropped and counted; nothing else is.
 
 The split, where no validation data is given: built-in texts have one of their own, and so has a dataset with a split
-named validation; else texts are ordered by their hash, and the first ones, up to `valid_fraction` of all, validate
+named validation; else as many texts as come nearest to `valid_fraction` of all validate, chosen by their hash
 (`records.held_out_keys`). Equal texts stand on one side, and of each label one text at least is trained on.
 """
 
@@ -21,13 +21,13 @@ from typing import Any
 from glassformer.data.builtin import PREFIX
 from glassformer.data.label_files import Dropped, Labelled, Tagged, read_labelled, read_tagged
 from glassformer.data.records import HUB, held_out_keys, hub_splits
+from glassformer.data.split import share_news
 from glassformer.errors import UserError
-from glassformer.run_config import LabelData
+from glassformer.run_config import NEWEST_READING, LabelData, Reading
 
 LabelRecord = Labelled | Tagged
 VALIDATION = "validation"
 """What the split of a Hugging Face dataset is called that a run validates on."""
-READING_VERSION = 1  # changes when the same files would give other records or another split
 IMBALANCE_TOLD = 5.0
 CLASSES_SHOWN = 40
 
@@ -42,12 +42,13 @@ class LabelCorpus:
             raise UserError("tags stand at the words of one text: leave out data.second_field")
         self.data = data
         self.dropped = Dropped()
+        self._share_news: list[str] = []
         self.path = self.name = data.path
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the records of both sides and of their order: equal digests, equal training."""
-        digest = hashlib.sha256(f"labels {READING_VERSION}".encode())
+        digest = hashlib.sha256(f"labels {self.data.reading}".encode())
         for records in self.split:
             for record in records:
                 inputs = _inputs(record)
@@ -92,10 +93,11 @@ class LabelCorpus:
         return records
 
     def news(self) -> list[str]:
-        """Reads the records; what was left out or guessed, and whether classes are rare, in sentences."""
+        """Read the records, and return in sentences what was left out or guessed, a held-out share that is not reached,
+        and whether classes are rare."""
         train, _ = self.split
         counts = {} if self.data.outputs == "numbers" else _counts(train)
-        return [*self.dropped.sentences(), *_imbalance_sentences(counts, self.data.outputs)]
+        return [*self.dropped.sentences(), *self._share_news, *_imbalance_sentences(counts, self.data.outputs)]
 
     def _require_no_header(self, records: Sequence[LabelRecord]) -> None:
         """`UserError` where the first line of a table without a header is one after all: its label occurs once."""
@@ -123,7 +125,11 @@ class LabelCorpus:
             return self._read(f"{path}#train"), self._read(f"{path}#valid")
         if path.startswith(HUB) and "#" not in path and VALIDATION in hub_splits(path):
             return self._read(path), self._read(path, VALIDATION)
-        return held_out(self._read(path), data.valid_fraction, keeps_labels=data.outputs != "numbers")
+        train, valid = held_out(
+            self._read(path), data.valid_fraction, data.reading, keeps_labels=data.outputs != "numbers"
+        )
+        self._share_news = share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
+        return train, valid
 
     def _read(self, path: str, split: str = "train") -> list[LabelRecord]:
         return list(_records(self.data, path, self.dropped, split))
@@ -143,13 +149,17 @@ def read_labels(
 
 
 def held_out(
-    records: Sequence[LabelRecord], valid_fraction: float, *, keeps_labels: bool = True
+    records: Sequence[LabelRecord],
+    valid_fraction: float,
+    reading: Reading = NEWEST_READING,
+    *,
+    keeps_labels: bool = True,
 ) -> tuple[list[LabelRecord], list[LabelRecord]]:
     """Training and validation records, in their order; equal texts stand on one side.
 
     With `keeps_labels`, one text of each label at least is trained on, so that training lacks none.
 
-    >>> train, valid = held_out([Labelled(text, None, "x") for text in "abacd"], 0.4)
+    >>> train, valid = held_out([Labelled(text, None, "x") for text in "abacd"], 0.2)
     >>> [record.text for record in train], [record.text for record in valid]
     (['a', 'b', 'a', 'c'], ['d'])
     """
@@ -158,8 +168,7 @@ def held_out(
     for record, key in zip(records, keys, strict=True):
         for label in labels_in(record) if keeps_labels else ():
             kept[label] = min(key, kept.get(label, key))
-    of_training = set(kept.values())
-    chosen = held_out_keys([key for key in keys if key not in of_training], valid_fraction)
+    chosen = held_out_keys(keys, valid_fraction, reading, training=set(kept.values()))
     sides: tuple[list[LabelRecord], list[LabelRecord]] = ([], [])
     for record, key in zip(records, keys, strict=True):
         sides[key in chosen].append(record)

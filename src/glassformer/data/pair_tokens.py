@@ -86,18 +86,22 @@ def prepare_pairs(
     *,
     dropout: float = 0.0,
     source_dropout: float = 0.0,
+    dropout_seed: int = 0,
     progress: Progress | None = None,
+    checks_hashes: bool = True,
 ) -> PairSplits:
     """The tokens of a corpus of pairs, with the guarantees of `tokens.prepare`.
 
     Found by the hash of the pairs, the split and both tokenizers; altered files are prepared anew. `dropout`
-    leaves merges out of the training pairs' targets (BPE-dropout), drawn once, `source_dropout` out of their sources.
+    leaves merges out of the training pairs' targets (BPE-dropout), `source_dropout` out of their sources, the same
+    ones for the same `dropout_seed`.
     """
     of_sides = {"source": (source_tokenizer, source_dropout), "target": (tokenizer, dropout)}
     key = [FORMAT_VERSION, "pairs", corpus.digest]
     key += [[of_side.fingerprint, share] for of_side, share in of_sides.values()]
+    key += [dropout_seed] if dropout_seed else []
     folder = cache_dir / content_hash(key)[:32]
-    if (found := _open(folder)) is not None:
+    if (found := _open(folder, checks_hashes)) is not None:
         return found
     sides = dict(zip(NAMES, corpus.split, strict=True))
     n_sides, done = 2 * sum(map(len, sides.values())), 0
@@ -107,7 +111,7 @@ def prepare_pairs(
         for side, pairs in sides.items():
             for stem, (of_side, share) in of_sides.items():
                 texts = [getattr(pair, stem) for pair in pairs]
-                parts = _encoded(texts, of_side, share if side == "train" else 0.0)
+                parts = _encoded(texts, of_side, share if side == "train" else 0.0, dropout_seed)
                 sidecar[f"{side}.{stem}"] = write_stream(
                     temporary, f"{side}.{stem}", parts, id_dtype(of_side.vocab_size)
                 )
@@ -137,14 +141,14 @@ def _in_memory(texts: Sequence[str], tokenizer: Tokenizer, name: str) -> TokenFi
     )
 
 
-def _encoded(texts: Sequence[str], tokenizer: Tokenizer, dropout: float) -> list[EncodedPart]:
+def _encoded(texts: Sequence[str], tokenizer: Tokenizer, dropout: float, dropout_seed: int = 0) -> list[EncodedPart]:
     pieces = (Piece(text, ends_document=True) for text in texts)
-    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout))
+    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=dropout_seed))
 
 
-def _open(folder: Path) -> PairSplits | None:
+def _open(folder: Path, checks_hashes: bool = True) -> PairSplits | None:
     names = {f"{side}.{stem}": name for side, name in NAMES.items() for stem in ("source", "target")}
-    found = open_streams(folder, names)
+    found = open_streams(folder, names, checks_hashes)
     if found is None:
         return None
     sides = {

@@ -6,8 +6,9 @@ data), of which `hf:NAME#SPLIT` is one split. A pair with an empty side is dropp
 are held in memory as texts, which serves some millions of them.
 
 The split, where no validation pairs are given: built-in pairs have one of their own, and so has a dataset with a
-split named validation; else pairs are ordered by a hash of their source, and the first ones, up to `valid_fraction`
-of all, validate. All targets of one source then stand on one side, whatever the order of the files.
+split named validation; else as many pairs as come nearest to `valid_fraction` of all validate, chosen by a hash of
+their source (`records.held_out_keys`). All targets of one source then stand on one side, whatever the order of the
+files.
 """
 
 import hashlib
@@ -19,12 +20,12 @@ from typing import Any
 from glassformer.data import builtin_pairs
 from glassformer.data.pair_files import Dropped, Pair, read
 from glassformer.data.records import HUB, held_out_keys, hub_splits
+from glassformer.data.split import share_news
 from glassformer.errors import UserError
-from glassformer.run_config import PairData
+from glassformer.run_config import NEWEST_READING, PairData, Reading
 
 VALIDATION = "validation"
 """What the split of a Hugging Face dataset is called that a run validates on."""
-READING_VERSION = 1  # changes when the same files would give other pairs or another split
 
 
 class PairCorpus:
@@ -33,13 +34,14 @@ class PairCorpus:
     def __init__(self, data: PairData) -> None:
         self.data = data
         self.dropped = Dropped()
+        self._share_news: list[str] = []
         self.name = data.path or f"{_named(data.source, 'source')} and {_named(data.target, 'target')}"
         _check_sides(data)
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the pairs of both sides and of their order: equal digests, equal training."""
-        digest = hashlib.sha256(f"pairs {READING_VERSION}".encode())
+        digest = hashlib.sha256(f"pairs {self.data.reading}".encode())
         for pairs in self.split:
             for pair in pairs:
                 for text in (pair.source, pair.target):
@@ -61,7 +63,8 @@ class PairCorpus:
         elif path is not None and path.startswith(HUB) and VALIDATION in hub_splits(path) and "#" not in path:
             train, valid = (list(read(data, self.dropped, split)) for split in ("train", VALIDATION))
         else:
-            train, valid = held_out(list(read(data, self.dropped)), data.valid_fraction)
+            train, valid = held_out(list(read(data, self.dropped)), data.valid_fraction, data.reading)
+            self._share_news = share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
         held = set(valid)
         kept = [pair for pair in train if pair not in held]
         self.dropped.n_repeated = len(train) - len(kept)
@@ -71,9 +74,9 @@ class PairCorpus:
         return kept, valid
 
     def news(self) -> list[str]:
-        """Reads the pairs; what was left out, in sentences."""
+        """Read the pairs, and return in sentences what was left out, and a held-out share that is not reached."""
         _ = self.split
-        return self.dropped.sentences()
+        return [*self.dropped.sentences(), *self._share_news]
 
 
 def read_pairs(data: PairData, dropped: Dropped | None = None) -> list[Pair]:
@@ -88,14 +91,16 @@ def read_pairs(data: PairData, dropped: Dropped | None = None) -> list[Pair]:
     return pairs
 
 
-def held_out(pairs: Sequence[Pair], valid_fraction: float) -> tuple[list[Pair], list[Pair]]:
+def held_out(
+    pairs: Sequence[Pair], valid_fraction: float, reading: Reading = NEWEST_READING
+) -> tuple[list[Pair], list[Pair]]:
     """Training and validation pairs, in their order; equal sources stand on one side.
 
     >>> train, valid = held_out([Pair("a", "1"), Pair("b", "2"), Pair("a", "3"), Pair("c", "4")], 0.25)
     >>> [pair.target for pair in train], [pair.target for pair in valid]
     (['1', '2', '3'], ['4'])
     """
-    chosen = held_out_keys([pair.source for pair in pairs], valid_fraction)
+    chosen = held_out_keys([pair.source for pair in pairs], valid_fraction, reading)
     train = [pair for pair in pairs if pair.source not in chosen]
     return train, [pair for pair in pairs if pair.source in chosen]
 
@@ -124,7 +129,7 @@ class PairReport:
             f"targets     {_lengths(self.target_characters)}",
             f"repeats     {self.n_repeats:,} training pairs stand there more than once",
         ]
-        return "\n".join([*lines, *(f"left out    {line}" for line in self.news)])
+        return "\n".join([*lines, *(f"note        {line}" for line in self.news)])
 
 
 def pair_report(corpus: PairCorpus) -> PairReport:

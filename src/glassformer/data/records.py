@@ -6,13 +6,16 @@ A record knows where it stands, so that every mistake in it is named with its pl
 import csv
 import hashlib
 import io
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from glassformer import files
+from glassformer.data.split import filled, nearest
 from glassformer.errors import UserError
+from glassformer.run_config import NEWEST_READING, Reading
 
 HUB = "hf:"
 SUFFIXES = (".tsv", ".csv", ".jsonl")
@@ -118,27 +121,34 @@ def lines(text: str) -> list[str]:
     return found[:-1] if found[-1] == "" else found
 
 
-def held_out_keys(keys: Sequence[str], valid_fraction: float) -> set[str]:
-    """The keys whose records validate: the first by their hash, up to a share of all records, and one at the least.
+def held_out_keys(
+    keys: Sequence[str], valid_fraction: float, reading: Reading = NEWEST_READING, training: Collection[str] = ()
+) -> set[str]:
+    """The keys whose records validate; all records of one key stand on one side, whatever the order of the files.
 
-    All records of one key then stand on one side, whatever the order of the files.
+    Keys are taken in the order of their hash: each one whose records fit into what is left of the share, then perhaps
+    the rarest one left (`split.nearest`); with reading 1, only those before the first that does not fit. Keys of
+    `training` never validate.
 
     >>> sorted(held_out_keys(["a", "b", "a", "c"], 0.25))
     ['c']
     """
-    counts: dict[str, int] = {}
-    for key in keys:
-        counts[key] = counts.get(key, 0) + 1
-    chosen: set[str] = set()
-    room = valid_fraction * len(keys)
-    for key in sorted(counts, key=_hash):
+    counts = Counter(key for key in keys if key not in training)
+    ordered = sorted(counts, key=_hash)
+    if reading >= 2:
+        weights, wanted = [counts[key] for key in ordered], valid_fraction * len(keys)
+        chosen = nearest(weights, filled(weights, wanted), wanted, may_take_all=bool(training))
+        return {ordered[unit] for unit in chosen}
+    first: set[str] = set()
+    room = valid_fraction * counts.total()
+    for key in ordered:
         if counts[key] > room:
             break
-        chosen.add(key)
+        first.add(key)
         room -= counts[key]
-    if not chosen and len(counts) > 1:  # few records: the fewest that can be
-        chosen.add(min(counts, key=lambda key: (counts[key], _hash(key))))
-    return chosen
+    if not first and len(counts) > 1:  # few records: the fewest that can be
+        first.add(min(counts, key=lambda key: (counts[key], _hash(key))))
+    return first
 
 
 def hub_splits(address: str) -> list[str]:

@@ -9,6 +9,7 @@ import numpy as np
 
 from glassformer.data.corpus import Corpus
 from glassformer.data.sources import Counts, Piece, read_pieces
+from glassformer.data.split import share_news
 from glassformer.data.tokens import encode_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -137,6 +138,8 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
         if n_left_out:
             documents = _plural(n_left_out, "document")
             notes.append(f"{documents} left out of training: also in the validation text")
+        if corpus.plan.valid_share is not None:
+            notes += share_news(corpus.plan.valid_share, corpus.valid_fraction)
     except UserError as error:
         streams = {"text": read_pieces(corpus.paths, text_field=corpus.text_field)}
         notes.append(f"cannot be split: {error}")

@@ -121,11 +121,20 @@ def read_documents(
     paths: Sequence[str | Path], *, text_field: str = "text", counts: Counts | None = None
 ) -> Iterator[str]:
     """Every document of `paths` whole, one at a time."""
+    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field, counts=counts)))
+
+
+def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
+    """Join the pieces of each document: memory holds the longest one.
+
+    >>> [piece.text for piece in joined([Piece("a ", False), Piece("b", True), Piece("c", True)])]
+    ['a b', 'c']
+    """
     parts: list[str] = []
-    for piece in read_pieces(paths, text_field=text_field, counts=counts):
+    for piece in pieces:
         parts.append(piece.text)
         if piece.ends_document:
-            yield "".join(parts)
+            yield Piece("".join(parts), ends_document=True)
             parts = []
 
 
@@ -137,7 +146,7 @@ _SPACE_CUT = re.compile(r"(?=[ \t\r\n]\S)")
 
 
 def cut(blocks: Iterable[str]) -> Iterator[Piece]:
-    """Cuts one document, given in blocks, into pieces that encode to the ids of the whole document.
+    """Cut one document, given in blocks, into pieces that tokenizers of our flavours encode to the ids of the whole.
 
     A piece ends at the first safe line end after `PIECE_CHARACTERS`. A text that has none within
     `MAX_PIECE_CHARACTERS` is cut between two words, and one without white space anywhere: there, and only
@@ -195,6 +204,14 @@ def _files_in(folder: Path, counts: Counts) -> list[Path]:
     if not texts:
         raise UserError(f"{folder} holds no .txt or .jsonl file; name the files, or another folder")
     return sorted(texts, key=lambda path: path.relative_to(folder).parts)
+
+
+def reads(folder: Path, path: Path) -> bool:
+    """Whether a file, there or not yet, is one of the texts that a folder gives."""
+    place, root = path.resolve(), folder.resolve()
+    if root not in place.parents or place.suffix.lower() not in FOLDER_SUFFIXES:
+        return False
+    return not any(part.startswith(".") for part in place.relative_to(root).parts)
 
 
 def _require_inside(path: Path, folder: Path) -> None:

@@ -6,10 +6,11 @@ A prepared corpus is a folder of its cache, named after the hash of everything t
     train.starts, valid.starts  where each document begins, little-endian int64
     tokens.json                 counts, and the sizes and SHA-256 of these files
 
-Each document is followed by the end token when several documents train and the tokenizer has such a token, so
-that documents are kept apart and a model learns to end. A single text has no end to learn (its last character
-is where the split, not its author, stopped), so it gets none: its ids are those of the text and nothing else,
-as in nanoGPT.
+When several documents train, each is followed by the tokenizer's end token, so that documents are kept apart and a
+model learns to end a text. For next-token prediction each also begins with a start token, so that a model learns to
+begin one, and so that every token of the text is a target. Where one token does both (GPT-2's `<|endoftext|>`), it is
+written once between two documents. A single text gets neither: a random window almost never holds its beginning, and
+its last character is where the split ended it. Its ids are those of the text alone, as in nanoGPT.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ import numpy.typing as npt
 
 from glassformer import files
 from glassformer.data.corpus import Corpus, Side
-from glassformer.data.sources import Piece, cut
+from glassformer.data.sources import Piece, cut, joined
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -48,9 +49,10 @@ class TokenFile:
 
     name: str  # what messages call it: "the training text"
     ids: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]  # (n_tokens,)
-    document_starts: npt.NDArray[np.int64]  # (n_documents,), the first is 0
-    n_bytes: int  # of the text as UTF-8: the divisor of bits per byte
+    document_starts: npt.NDArray[np.int64]  # (n_documents,), the first is 0; a start token is part of its document
+    n_bytes: int  # of the text as UTF-8
     n_characters: int
+    n_shared: int = 0  # tokens that end one document and start the next: 1 where one token does both, else 0
 
     @property
     def n_tokens(self) -> int:
@@ -62,8 +64,8 @@ class TokenFile:
 
     @property
     def document_lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each document, its end token included."""
-        return np.diff(self.document_starts, append=self.n_tokens)
+        """Tokens of each document, its start and end tokens included."""
+        return np.diff(self.document_starts, append=self.n_tokens - self.n_shared) + self.n_shared
 
 
 @dataclass(frozen=True)
@@ -80,8 +82,11 @@ def prepare(
     tokenizer: Tokenizer,
     cache_dir: Path,
     *,
+    start_id: int | None = None,
     dropout: float = 0.0,
+    dropout_seed: int = 0,
     progress: Progress | None = None,
+    checks_hashes: bool = True,
 ) -> TokenSplits:
     """The tokens of a corpus: from the cache when they are there, whole and unaltered; else encoded.
 
@@ -89,11 +94,16 @@ def prepare(
     changed (size or SHA-256) is prepared anew, and a preparation that dies leaves nothing that a later one
     would accept. Memory does not grow with the text. `progress(done, total)` counts bytes of text.
 
+    `start_id` is put before each document; None puts nothing there.
+
     `dropout` is the share of merges left out of the training side (BPE-dropout, Provilkov et al. 2020). It is
-    drawn once and the same each time; the validation side never has any.
+    the same for the same `dropout_seed`; the validation side never has any.
+
+    Without `checks_hashes` the ids of a prepared folder are compared by size alone: for a process of several, of which
+    another has compared the hashes.
     """
-    folder = cache_dir / _key(corpus, tokenizer, dropout)
-    if (found := _open(folder)) is not None:
+    folder = cache_dir / _key(corpus, tokenizer, start_id, dropout, dropout_seed)
+    if (found := _open(folder, checks_hashes)) is not None:
         return found
     n_bytes = corpus.n_bytes
     done = 0
@@ -109,8 +119,18 @@ def prepare(
     files.clean_unfinished(cache_dir, KEY)
     with files.new_folder(folder) as temporary:
         sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "text": corpus.name, "end_id": end_id}
+        if start_id is not None:
+            sidecar["start_id"] = start_id
         for side in _NAMES:
-            parts = encode_pieces(corpus.pieces(side), tokenizer, end_id, dropout=dropout if side == "train" else 0.0)
+            parts = encode_pieces(
+                corpus.pieces(side),
+                tokenizer,
+                end_id,
+                start_id,
+                dropout=dropout if side == "train" else 0.0,
+                dropout_seed=dropout_seed,
+                always_in_pieces=corpus.reading == 1,
+            )
             sidecar[side] = write_stream(temporary, side, map(advance, parts), id_dtype(tokenizer.vocab_size))
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
@@ -118,16 +138,19 @@ def prepare(
     return await_streams(lambda: _open(folder), folder)
 
 
-def encode_text(tokenizer: Tokenizer, documents: Iterable[str], *, name: str = "the text") -> TokenFile:
+def encode_text(
+    tokenizer: Tokenizer, documents: Iterable[str], *, start_id: int | None = None, name: str = "the text"
+) -> TokenFile:
     """The tokens of whole documents, in memory: for a small text that is not worth a place in the cache.
 
-    The rule for end tokens is that of `prepare`: one after each document, none when there is a single one.
+    Each document begins with `start_id`, if there is one. The rule for end tokens is that of `prepare`: one after each
+    document, none when there is a single one.
     """
     rest = iter(documents)
     first = list(itertools.islice(rest, 2))
     end_id = tokenizer.eos_id if len(first) > 1 else None
     pieces = (piece for document in itertools.chain(first, rest) for piece in cut([document]))
-    parts = list(encode_pieces(pieces, tokenizer, end_id))
+    parts = list(encode_pieces(pieces, tokenizer, end_id, start_id))
     if not sum(len(part.ids) for part in parts):
         raise UserError(f"{name} gives no token at all; give more text")
     dtype = id_dtype(tokenizer.vocab_size)
@@ -137,32 +160,58 @@ def encode_text(tokenizer: Tokenizer, documents: Iterable[str], *, name: str = "
         document_starts=np.concatenate([part.starts for part in parts]),
         n_bytes=sum(part.n_bytes for part in parts),
         n_characters=sum(part.n_characters for part in parts),
+        n_shared=_n_shared(start_id, end_id),
     )
+
+
+def _n_shared(start_id: int | None, end_id: int | None) -> int:
+    return int(start_id is not None and start_id == end_id)
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedPart:
     """Some pieces as ids."""
 
-    ids: npt.NDArray[np.int64]  # end tokens included
+    ids: npt.NDArray[np.int64]  # start and end tokens included
     starts: npt.NDArray[np.int64]  # in the whole stream, of the documents that begin in this part
     n_bytes: int
     n_characters: int
 
 
 def encode_pieces(
-    pieces: Iterable[Piece], tokenizer: Tokenizer, end_id: int | None, *, dropout: float = 0.0
+    pieces: Iterable[Piece],
+    tokenizer: Tokenizer,
+    end_id: int | None,
+    start_id: int | None = None,
+    *,
+    dropout: float = 0.0,
+    dropout_seed: int = 0,
+    always_in_pieces: bool = False,
 ) -> Iterator[EncodedPart]:
-    """Encodes a stream of pieces, about a million characters at a time, with `end_id` after each document."""
+    """Encode a stream of pieces, about a million characters at a time.
+
+    Each document has `start_id` before it and `end_id` after it. Where the two are the same token, the end of one
+    document is the start of the next.
+
+    The ids are those of whole documents. A tokenizer that may join what stands on the two sides of a cut encodes each
+    document whole, which takes memory for all of it, unless it is to encode `always_in_pieces`.
+    """
+    if not (tokenizer.encodes_in_pieces or always_in_pieces):
+        pieces = joined(pieces)
     n_tokens, begins = 0, True
     for number, batch in enumerate(_batches(pieces)):
         texts = [piece.text for piece in batch]
         ids: list[int] = []
         starts: list[int] = []
-        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=number)
+        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=dropout_seed + number)
         for piece, piece_ids in zip(batch, encoded, strict=True):
             if begins:
-                starts.append(n_tokens + len(ids))
+                n_before = n_tokens + len(ids)
+                if n_before and _n_shared(start_id, end_id):
+                    starts.append(n_before - 1)
+                else:
+                    starts.append(n_before)
+                    ids += [] if start_id is None else [start_id]
             ids += piece_ids
             if piece.ends_document and end_id is not None:
                 ids.append(end_id)
@@ -189,8 +238,11 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _key(corpus: Corpus, tokenizer: Tokenizer, dropout: float) -> str:
-    return content_hash([FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout])[:32]
+def _key(corpus: Corpus, tokenizer: Tokenizer, start_id: int | None, dropout: float, dropout_seed: int) -> str:
+    decided_by: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
+    decided_by += [dropout_seed] if dropout_seed else []
+    decided_by += ["start", start_id] if start_id is not None else []
+    return content_hash(decided_by)[:32]
 
 
 def content_hash(value: Any) -> str:
@@ -223,16 +275,17 @@ def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], dtype: s
     }
 
 
-def _open(folder: Path) -> TokenSplits | None:
+def _open(folder: Path, checks_hashes: bool = True) -> TokenSplits | None:
     """Maps a prepared folder; None when it is not there, or its files are not those that were written."""
-    found = open_streams(folder, {side: _NAMES[side] for side in _NAMES})
+    found = open_streams(folder, {side: _NAMES[side] for side in _NAMES}, checks_hashes)
     return None if found is None else TokenSplits(found["train"], found["valid"], folder)
 
 
-def open_streams(folder: Path, names: Mapping[str, str]) -> dict[str, TokenFile] | None:
+def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = True) -> dict[str, TokenFile] | None:
     """The streams of a prepared folder by their stems; None when anything in it is not what was written.
 
-    `names` gives for each stem what messages call it.
+    `names` gives for each stem what messages call it. Without `checks_hashes` the files of ids, which are large, are
+    compared by size alone.
     """
     if not folder.is_dir():
         return None
@@ -240,7 +293,11 @@ def open_streams(folder: Path, names: Mapping[str, str]) -> dict[str, TokenFile]
         sidecar = files.read_json(folder / SIDECAR)
         if sidecar.pop("sha256") != content_hash(sidecar):
             raise ValueError(f"{folder / SIDECAR} is not what was written")
-        return {stem: _open_stream(folder, stem, sidecar[stem], name) for stem, name in names.items()}
+        n_shared = _n_shared(sidecar.get("start_id"), sidecar.get("end_id"))
+        return {
+            stem: _open_stream(folder, stem, sidecar[stem], name, n_shared, checks_hashes)
+            for stem, name in names.items()
+        }
     except (UserError, OSError, AttributeError, KeyError, TypeError, ValueError):
         return None
 
@@ -254,22 +311,26 @@ def await_streams(open_folder: Callable[[], T | None], folder: Path) -> T:
     raise UserError(f"the tokens just written to {folder} read back altered: the disk is not to be trusted")
 
 
-def _open_stream(folder: Path, stem: str, described: dict[str, Any], name: str) -> TokenFile:
-    paths = _stream_paths(folder, stem)
+def _open_stream(
+    folder: Path, stem: str, described: dict[str, Any], name: str, n_shared: int, checks_hashes: bool
+) -> TokenFile:
+    paths = ids_path, starts_path = _stream_paths(folder, stem)
     counts = (described["n_bytes"], described["n_characters"])
     if described["dtype"] not in DTYPES or any(type(count) is not int for count in counts):
         raise ValueError(f"{folder / SIDECAR} does not describe {stem}")
     for path in paths:
         written = described["files"][path.name]
-        if path.stat().st_size != written["n_bytes"] or files.sha256(path) != written["sha256"]:
+        is_hashed = checks_hashes or path == starts_path
+        if path.stat().st_size != written["n_bytes"] or (is_hashed and files.sha256(path) != written["sha256"]):
             raise ValueError(f"{path} is not what was written")
     return TokenFile(
         name=name,
         # as a plain array: the same mapping, but a slice of a memmap takes several times as long
-        ids=_mapped(paths[0], described["dtype"]),
-        document_starts=np.fromfile(paths[1], "<i8"),
+        ids=_mapped(ids_path, described["dtype"]),
+        document_starts=np.fromfile(starts_path, "<i8"),
         n_bytes=described["n_bytes"],
         n_characters=described["n_characters"],
+        n_shared=n_shared,
     )
 
 

@@ -2,16 +2,22 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from glassformer import files
+from glassformer.api import load
 from glassformer.config import TokenHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.doctor.adapter import Kind, Loss
 from glassformer.doctor.examine import check
 from glassformer.doctor.report import Report
+from glassformer.errors import UserError
+from glassformer.model import Model
 from glassformer.models.build import Network, build_model
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
@@ -24,12 +30,30 @@ from glassformer.tokenization.frames import Frame
 PROBED_LEN = 16
 
 
-def check_model(network: Network, *, seed: int = 0) -> Report:
-    """`check` with everything that the network's configuration says.
+def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given: Any) -> Report:
+    """`check` with everything that the configuration of a model says.
 
-    Where the head says labels, the hidden states that it reads are examined, through a head over tokens.
+    `model` is a model directory, a loaded model, or a network of this package. Any other module goes to `check`, with
+    its arguments: `vocab_size` is needed. Where the head says labels, the hidden states that it
+    reads are examined, through a head over tokens. Raises `UserError` for an ensemble, and for a module without
+    `vocab_size`.
     """
-    network = _with_token_head(network)
+    if not isinstance(model, (Model, nn.Module)):
+        model = load(files.as_path(model, "model"))
+    if isinstance(model, Model):
+        if model.others:
+            raise UserError("an ensemble is several models: check each of them")
+        model = model.network
+    if not isinstance(model, Network):
+        if "vocab_size" not in given:
+            raise UserError(
+                f"{type(model).__name__} is not a model of this package, so its vocabulary is not known: give "
+                "check_model(module, vocab_size=…), and kind=… where it is not a decoder"
+            )
+        return check(model, seed=seed, **given)
+    if given:
+        raise UserError(f"{min(given)} is for other modules: this model's configuration says it")
+    network = _with_token_head(model)
     config = network.config
     kind: Kind = "encoder-decoder"
     if isinstance(config, TransformerConfig):

@@ -54,6 +54,15 @@ class Report:
             ],
         }
 
+    def __repr__(self) -> str:
+        """Three lines: how many passed, what failed, and where to read more."""
+        failed = ", ".join(self.failed) or "none"
+        return f"Report: {self._counts()}\n  failed: {failed}\n  print(report) shows every check and what it means"
+
+    def _counts(self) -> str:
+        n = Counter(r.status for r in self.results)
+        return f"{n['passed']} passed, {n['failed']} failed, {n['not applicable']} not applicable"
+
     def __str__(self) -> str:
         """A plain table; the meaning stands under what failed."""
         width = max((len(r.name) for r in self.results), default=0)
@@ -63,6 +72,5 @@ class Report:
             lines.append(f"{mark:6}  {r.name:{width}}  {r.detail}")
             if r.passed is False:
                 lines.append(f"{'':6}  {'':{width}}  {r.meaning}")
-        n = Counter(r.status for r in self.results)
-        lines.append(f"{n['passed']} passed, {n['failed']} failed, {n['not applicable']} not applicable")
+        lines.append(self._counts())
         return "\n".join(lines)

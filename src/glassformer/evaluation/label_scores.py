@@ -1,5 +1,6 @@
 """What a model of labels is worth on labelled rows."""
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -8,6 +9,7 @@ import torch
 from torch import nn
 
 from glassformer.data.batching import Example
+from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import classification_report, is_bio, pearson, rmse, span_f1, spearman
 from glassformer.inference.classify import predict
 from glassformer.run_config import LabelData
@@ -21,10 +23,23 @@ LABEL_SCORES: dict[str, dict[str, bool]] = {
 
 
 def label_scores(
-    network: nn.Module, rows: Sequence[Example], names: Sequence[str], data: LabelData, device: torch.device | str
+    network: nn.Module,
+    rows: Sequence[Example],
+    names: Sequence[str],
+    data: LabelData,
+    device: torch.device | str,
+    division: Division = ALONE,
 ) -> dict[str, Any]:
-    """Accuracy, F1 and their like; of classes the whole report too, under `report`."""
-    logits = predict(network, rows, device)
+    """Accuracy, F1 and their like; of classes the whole report too, under `report`.
+
+    `division` deals the batches of rows out among processes.
+    """
+    logits = predict(network, rows, device, division.takes)
+    if division.n > 1:
+        own = {place: x.tolist() for place, x in enumerate(logits) if x.numel()}
+        for part in division.texts(json.dumps(own)):  # decimal numbers of Python give the same bits back
+            for place, values in json.loads(part).items():
+                logits[int(place)] = torch.tensor(values)
     if data.outputs == "numbers":
         found = np.array([float(x[0]) for x in logits])
         true = np.array([e.label for e in rows], dtype=np.float64)

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from glassformer.data.batching import Example, consecutive_windows, document_windows
+from glassformer.data.batching import Batch, Example, consecutive_windows, document_windows
 from glassformer.data.tokens import TokenFile
+from glassformer.evaluation.division import ALONE, Division
 from glassformer.objectives.classification import RegressionObjective
 from glassformer.objectives.objective import Model, Objective
 
@@ -77,23 +78,35 @@ def evaluate_loss(
     n_bytes: int | None = None,
     autocast: torch.dtype | None = None,
     progress: Callable[[int], None] | None = None,
+    division: Division = ALONE,
 ) -> LossReport:
     """Sums the loss of a model, put in evaluation mode by the caller (`evaluation_mode`), over all batches.
 
     `autocast` is the precision of the matrix products, None for that of the weights; sums are in double
-    precision. `progress` is told the targets done after each batch.
+    precision. `progress` is told the targets done after each batch. `division` deals the batches out among processes;
+    the sums are added in the order of the batches, so the report has the bits of one process.
     """
-    nats, total, n_targets = 0.0, 0.0, 0
-    rng = np.random.default_rng(0)
-    for examples in batches:
-        batch = objective.collate(examples, rng).to(device)
+
+    def sums_of(batch: Batch) -> tuple[float, float, int]:
         with torch.autocast(device.type, dtype=autocast, enabled=autocast is not None):
-            sums = objective.loss(model, batch)
-        nats += float(sums.nats)
-        total += float(sums.total)
-        n_targets += sums.n_targets
+            sums = objective.loss(model, batch.to(device))
+        return float(sums.nats), float(sums.total), sums.n_targets
+
+    found: list[float] = []  # three numbers per batch, zeros for those of other processes
+    n_done, rng = 0, np.random.default_rng(0)
+    for number, examples in enumerate(batches):
+        batch = objective.collate(examples, rng)  # by all processes, because it may draw from `rng`
+        found += sums_of(batch) if division.takes(number) else (0.0, 0.0, 0)
+        n_done += batch.n_targets
         if progress is not None:
-            progress(n_targets)
+            progress(n_done)
+    n_left = len(found) // 3 % division.n
+    if division.holds_parts and n_left and division.rank >= n_left:
+        sums_of(batch)  # the others' last batch: each forward gathers weights from all processes
+    of_all = iter(division.sum(*found))
+    nats, total, n_targets = 0.0, 0.0, 0
+    for of_batch in zip(of_all, of_all, of_all, strict=True):
+        nats, total, n_targets = nats + of_batch[0], total + of_batch[1], n_targets + int(of_batch[2])
     is_density = isinstance(objective, RegressionObjective)
     smoothed = total if objective.label_smoothing else None
     return loss_report(nats, n_targets, n_bytes, smoothed, is_density=is_density)

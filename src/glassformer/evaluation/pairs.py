@@ -1,9 +1,11 @@
 """What an encoder-decoder is worth on pairs: its loss, and the scores of what it writes."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from glassformer.data.pair_files import Pair
+from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.text import group_by_source, text_scores
 from glassformer.inference.translator import Translator
 from glassformer.run_config import BeamConfig, PairData
@@ -24,11 +26,16 @@ def translation_scores(
     data: PairData,
     config: BeamConfig,
     progress: Callable[[int, int], None] | None = None,
+    division: Division = ALONE,
 ) -> dict[str, float | str]:
-    """Decodes every distinct source once and scores the best output (`output_scores`)."""
+    """Decodes every distinct source once and scores the best output (`output_scores`).
+
+    `division` deals the batches of sources out among processes.
+    """
     sources = distinct_sources(pairs)
-    found = translator.translate(sources, config, progress=progress)
-    outputs = {source: best[0].text for source, best in zip(sources, found, strict=True)}
+    found = translator.translate(sources, config, progress=progress, takes=division.takes)
+    own = {source: best[0].text for source, best in zip(sources, found, strict=True) if best}
+    outputs = {source: text for part in division.texts(json.dumps(own)) for source, text in json.loads(part).items()}
     return output_scores(outputs, pairs, data)
 
 

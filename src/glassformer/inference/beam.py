@@ -120,7 +120,7 @@ def beam_search(
         for limit, prefix, log_prob in zip(limits, prefixes, forced, strict=True)
     ]
     if config.beam > 1 and isinstance(state, Branching):
-        state = state.branched(config.beam)
+        state = state.branched()
     banned = tensor(never)
     n_looked_at = config.beam + finished_leave(config)  # of a row, one may end and leave its place
     going = searches

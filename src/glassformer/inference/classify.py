@@ -41,13 +41,12 @@ def text_rows(
     say: Say,
     *,
     frame: Frame | None = None,
-    if_empty: Sequence[int] = (),
 ) -> list[Example]:
     """Texts or pairs in their frames; `say` is told how many are cut, having more than `max_len` tokens.
 
-    `frame` and `if_empty` are those of `encode_texts`.
+    `frame` is that of `encode_texts`.
     """
-    rows, n_cut = encode_texts(tokenizer, texts, max_len, frame=frame, if_empty=if_empty)
+    rows, n_cut = encode_texts(tokenizer, texts, max_len, frame=frame)
     if n_cut:
         say(f"{n_cut:,} of {len(texts):,} texts are longer than {max_len:,} tokens and are cut")
     return rows
@@ -74,12 +73,22 @@ def tag_words(
 
 
 @torch.inference_mode()
-def predict(network: nn.Module, rows: Sequence[Example], device: torch.device | str = "cpu") -> list[Tensor]:
-    """The logits of each row in fp32, on the CPU: (n_labels,) of a text, (words, n_labels) where words are tagged."""
+def predict(
+    network: nn.Module,
+    rows: Sequence[Example],
+    device: torch.device | str = "cpu",
+    takes: Callable[[int], bool] | None = None,
+) -> list[Tensor]:
+    """The logits of each row in fp32, on the CPU: (n_labels,) of a text, (words, n_labels) where words are tagged.
+
+    Where `takes` is given, batches whose number it does not take are passed over, and their rows have empty logits.
+    """
     found: list[Tensor] = [torch.empty(0)] * len(rows)
     was_training = network.training
     network.eval()
-    for places, _, inputs in in_batches(rows, device):
+    for number, (places, _, inputs) in enumerate(in_batches(rows, device)):
+        if takes is not None and not takes(number):
+            continue
         for place, values in zip(places, network(**inputs).float().cpu(), strict=True):
             labels = rows[place].labels
             found[place] = values if labels is None else values[torch.from_numpy(np.flatnonzero(labels != -100))]

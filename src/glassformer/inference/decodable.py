@@ -26,8 +26,8 @@ class DecoderState(Protocol):
 class Branching(Protocol):
     """A state that can be told that each of its rows will be expanded to several, and then selects without copies."""
 
-    def branched(self, width: int) -> Any:
-        """The same rows; at most `width` will come of each, and grow by one token a step."""
+    def branched(self) -> Any:
+        """The same rows; from now on a step adds one token per row."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Generation: `start` once, `step` for every token, with the cache; greedy or drawn, many prompts at once."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
+from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import GenerationConfig
 from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -34,30 +35,41 @@ def generate(
     device: torch.device | str = "cpu",
     is_finished: Callable[[int, int], bool] | None = None,
     source: Source | None = None,
+    samples: Sequence[int] = (0,),
 ) -> Iterator[list[int | None]]:
-    """Yields, step by step, the new id of every prompt, None where one has ended.
+    """Yields, step by step, the new id of every row, None where one has ended.
 
-    A row ends with one of `end_ids` (which is yielded), when `is_finished(row, id)` says so, after
-    `config.max_new_tokens`, or when the model's context `max_len` is full. With `slide` it goes on then: the
-    older half of the row's context is dropped and the rest read again. Ids in `never` are never chosen.
+    Each prompt has a row for each of `samples` (their numbers): all rows of the first prompt come first. A row ends
+    with one of `end_ids` (which is yielded), when `is_finished(row, id)` says so, after `config.max_new_tokens`, or
+    when the model's context `max_len` is full. With `slide` it goes on then: the older half of the row's context is
+    dropped and the rest read again. Ids in `never` are never chosen.
 
     With a `source`, source_ids (B, S) and their mask, prompts are beginnings of targets: the decoder's start id and
     what is forced after it.
 
-    Every row draws from its own generator, seeded by `config.seed`: a row of a batch gets what it would get
-    alone. Raises `UserError` for an empty prompt, and for one longer than the context unless `slide`.
+    Sample i draws from the generator `drawing(config.seed, i)`, whatever its prompt: a row of a batch gets what it
+    would get alone, and equal prompts get equal texts; more samples are the way to get different ones. Raises
+    `UserError` for an empty prompt, for one longer than the context unless `slide`, and for several samples at
+    temperature 0, which would be equal.
     """
+    check_samples(samples, config)
     if slide and source is not None:
         raise ValueError("the beginning of a target cannot be dropped: a context does not slide with a source")
     check_prompts(prompts, max_len, slide)
     if not prompts:
         return
-    histories = [list(prompt) for prompt in prompts]
+
+    def read(contexts: Sequence[Sequence[int]], n_new: int) -> tuple[Tensor, Any]:
+        return read_prompts(model, contexts, min(max_len, max(map(len, contexts)) + n_new), device, source)
+
+    histories = [list(prompt) for prompt in prompts for _ in samples]
     begins = [max(0, len(history) - max_len) for history in histories]  # where each row's context begins
-    draws = [np.random.default_rng(config.seed) for _ in histories]
-    rows = list(range(len(histories)))  # of the state → of the prompts
-    contexts = [history[begin:] for history, begin in zip(histories, begins, strict=True)]
-    logits, state = read_prompts(model, contexts, max_len, device, source)
+    draws = [drawing(config.seed, sample) for _ in prompts for sample in samples]
+    rows = list(range(len(histories)))  # of the state → of all
+    logits, state = read([prompt[-max_len:] for prompt in prompts], config.max_new_tokens)
+    if len(samples) > 1:  # a prompt is read once for all of its samples
+        of_prompts = torch.arange(len(prompts), device=device).repeat_interleave(len(samples))
+        logits, state = logits[of_prompts], state.select(of_prompts)
     banned = torch.tensor(list(never), dtype=torch.long, device=device)
     for n_left in reversed(range(config.max_new_tokens)):
         chosen = _next_ids(logits, config, [histories[r] for r in rows], [draws[r] for r in rows], banned)
@@ -81,11 +93,48 @@ def generate(
         if full_rows:
             for row in full_rows:
                 begins[row] = len(histories[row]) - max(1, max_len // 2)
-            logits, state = read_prompts(model, [histories[row][begins[row] :] for row in rows], max_len, device)
+            logits, state = read([histories[row][begins[row] :] for row in rows], n_left)
         else:
             with torch.inference_mode():
                 logits, state = model.step(torch.tensor(chosen, device=device)[:, None], state)
             logits = logits[:, -1]
+
+
+def drawing(seed: int, sample: int) -> np.random.Generator:
+    """The generator of one sample: each sample of a seed has its own stream, and sample 0 has the seed's.
+
+    >>> drawing(7, 0).random() == np.random.default_rng(7).random() != drawing(7, 1).random()
+    True
+    """
+    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(sample,) if sample else ()))
+
+
+def check_samples(samples: Sequence[int], config: GenerationConfig) -> None:
+    """`UserError` for no samples, for a negative number, and for several samples that would be equal."""
+    if not samples:
+        raise UserError("n must be at least 1: it is the number of samples per prompt")
+    if min(samples) < 0:
+        raise UserError(f"sample is {min(samples)} and must not be negative: the samples of a seed count from 0")
+    if len(samples) > 1 and config.temperature == 0:
+        raise UserError(
+            f"n is {len(samples)} and temperature is 0: all samples would be equal; set a temperature above 0, or n = 1"
+        )
+
+
+def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
+    """`UserError` for an id that the vocabulary lacks.
+
+    >>> check_ids([[0, 1], [2, 9]], 9)
+    Traceback (most recent call last):
+    glassformer.errors.UserError: prompt 2 has the id 9, and the vocabulary has 9 tokens, with the ids 0 to 8
+    """
+    for number, prompt in enumerate(prompts, 1):
+        for token in prompt:
+            if not 0 <= token < vocab_size:
+                raise UserError(
+                    f"prompt {number} has the id {token}, and the vocabulary has {vocab_size:,} tokens, with the ids 0 "
+                    f"to {vocab_size - 1}"
+                )
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = False) -> None:
@@ -100,26 +149,15 @@ def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = 
             )
 
 
-def causal_frame(tokenizer: Tokenizer) -> Frame:
-    """The special tokens that a causal model reads around one text, as in its training.
+def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
+    """The special tokens that a causal model reads around a text, as in its training.
 
-    Every place that gives a text to a causal model takes the frame from here: prompts, scores and vectors.
+    Before it stands what the tokenizer's file puts there (`<s>` of Llama), else the start token that the model's
+    configuration records. Nothing stands there where training put nothing, or where nothing is recorded. Every place
+    that gives a text to a causal model takes the frame from here: prompts, scores and vectors.
     """
-    return tokenizer.frames.prompt
-
-
-def start_id(tokenizer: Tokenizer) -> int | None:
-    """What a text's first token stands behind: what is put before a prompt, else the token between documents."""
-    before = causal_frame(tokenizer).before
-    return before[-1] if before else tokenizer.eos_id
-
-
-def beginning(tokenizer: Tokenizer) -> list[int]:
-    """What an empty text starts from, its `start_id`; `UserError` where there is none."""
-    first = start_id(tokenizer)
-    if first is None:
-        raise UserError("the prompt is empty, and this tokenizer has no end token to start from: give a prompt")
-    return [first]
+    start = () if config.decoder_start_id is None else (config.decoder_start_id,)
+    return Frame(before=tokenizer.frames.prompt.before or start)
 
 
 def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
@@ -185,19 +223,32 @@ def stream_texts(
     *,
     slide: bool,
     device: torch.device | str,
+    samples: Sequence[int] = (0,),
+    spaced: Collection[int] = (),
 ) -> Iterator[list[str]]:
     """Goes on with prompts of ids: yields the new text of every row, step by step, and last what was held back.
 
-    A character that is not whole, and what may become a stop text, wait for the tokens that decide.
+    The rows are those of `generate`: one for each of `samples` of each prompt. The text of a prompt and the pieces that
+    follow read as the text of all ids: where a space stands between the two, the first piece begins with it. Not so
+    after the prompts `spaced` (their numbers), which were given with a space at their end that their ids lack. A
+    character that is not whole, and what may become a stop text, wait for the tokens that decide.
     """
-    streams = [tokenizer.stream() for _ in prompts]
-    watches = [StopWatch(config.stop) for _ in prompts]
-    pieces = [""] * len(prompts)
+    check_ids(prompts, min(tokenizer.vocab_size, network.config.vocab_size))
+    streams = [tokenizer.stream(after=prompt) for prompt in prompts for _ in samples]
+    watches = [StopWatch(config.stop) for _ in streams]
+    pieces = [""] * len(streams)
+    has_space = {
+        prompt * len(samples) + i for prompt in spaced for i in range(len(samples))
+    }  # rows that have no text yet
     ends = (network.config.eos_id, tokenizer.eos_id)  # the model's own, where it has one
     end_ids = [end for end in ends if end is not None][:1]
 
     def is_finished(row: int, token: int) -> bool:
-        pieces[row] = "" if token in end_ids else watches[row].push(streams[row].push(token))
+        text = "" if token in end_ids else streams[row].push(token)
+        if text and row in has_space:
+            text = text.removeprefix(" ")
+            has_space.remove(row)
+        pieces[row] = watches[row].push(text)
         return watches[row].stopped
 
     steps = generate(
@@ -210,10 +261,11 @@ def stream_texts(
         slide=slide,
         device=device,
         is_finished=is_finished,
+        samples=samples,
     )
     for _ in steps:
         yield list(pieces)
-        pieces[:] = [""] * len(prompts)
+        pieces[:] = [""] * len(streams)
     yield [
         "" if watch.stopped else watch.push(stream.flush()) + watch.flush()
         for watch, stream in zip(watches, streams, strict=True)

@@ -29,8 +29,8 @@ class EnsembleState:
     def select(self, rows: Tensor) -> "EnsembleState":
         return EnsembleState([member.select(rows) for member in self.members])
 
-    def branched(self, width: int) -> "EnsembleState":
-        return EnsembleState([m.branched(width) if isinstance(m, Branching) else m for m in self.members])
+    def branched(self) -> "EnsembleState":
+        return EnsembleState([m.branched() if isinstance(m, Branching) else m for m in self.members])
 
     def crop(self, lengths: Tensor) -> "EnsembleState":
         return EnsembleState([member.crop(lengths) for member in self.members])

@@ -35,6 +35,9 @@ class Filling:
     candidates: list[list[Candidate]]
     """Of each mask, best first; a denoiser writes whole texts and has none."""
 
+    def __str__(self) -> str:
+        return self.text
+
 
 def with_masks(tokenizer: Tokenizer, text: str) -> str:
     """The text with every `[MASK]` as the tokenizer spells its own mask; `UserError` where nothing is masked.

@@ -11,7 +11,7 @@ from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference.beam import log_softmax
 from glassformer.inference.decodable import Decodable
-from glassformer.inference.decode import beginning, causal_frame, read_prompts, start_id
+from glassformer.inference.decode import read_prompts
 from glassformer.inference.translate import batches_by_length
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -49,7 +49,7 @@ class Score:
     n_tokens: int
     """Those that were predicted; of a target its end token too."""
     n_bytes: int
-    """Of the text as UTF-8."""
+    """Of the text that these tokens stand for, as UTF-8."""
 
     @property
     def nats_per_token(self) -> float:
@@ -142,33 +142,37 @@ def text_scores(
     texts: Sequence[str],
     targets: Sequence[str] | None = None,
     *,
+    start: Ids,
     max_len: int,
     device: torch.device | str = "cpu",
 ) -> list[Score]:
     """log p of every text, token by token, or, with `targets`, of each target as what follows its text.
 
-    A text begins after what the tokenizer puts before a prompt, or else its end token, which stands between documents;
-    where there is neither, the text's first token is not scored. A text beyond the context `max_len` is read in
-    `windows`.
+    A text begins after `start`, the ids that training put before it (`decode.causal_frame`). Where `start` is empty,
+    the first token of the whole is context alone: it is not scored, and its bytes do not count. A text beyond the
+    context `max_len` is read in `windows`.
     """
-    start = start_id(tokenizer)
     rows: list[list[tuple[Ids, Ids]]]
     if targets is None:
-        rows = [list(windows(ids, start, max_len)) for ids in tokenizer.encode_batch(texts)]
+        encoded = tokenizer.encode_batch(texts)
+        rows = [list(windows(ids, start, max_len)) for ids in encoded]
+        unscored = [[] if start else ids[:1] for ids in encoded]
     else:
         pairs = [split_pair(tokenizer, text, target) for text, target in zip(texts, targets, strict=True)]
-        rows = [[fit(context or beginning(tokenizer), target, max_len)] for context, target in pairs]
+        rows = [[fit(*with_context([*start, *context], target), max_len)] for context, target in pairs]
+        unscored = [[] if start or context else target[:1] for context, target in pairs]
     flat = [pair for row in rows for pair in row]
     scores = iter(continuation_scores(model, [c for c, _ in flat], [t for _, t in flat], device=device))
     found = []
-    for text, row in zip(texts if targets is None else targets, rows, strict=True):
+    for text, row, left_out in zip(texts if targets is None else targets, rows, unscored, strict=True):
         log_prob = sum(next(scores).log_prob for _ in row)
-        found.append(Score(float(log_prob), sum(len(target) for _, target in row), len(text.encode("utf-8"))))
+        n_bytes = len(text.encode("utf-8")) - tokenizer.n_bytes_of(left_out)
+        found.append(Score(float(log_prob), sum(len(target) for _, target in row), n_bytes))
     return found
 
 
 def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[int], list[int]]:
-    """The ids of a context in a prompt's frame, and of what follows it, cut where the context's tokens end.
+    """The ids of a context, and of what follows it, cut where the context's tokens end.
 
     The two are encoded as one text, as a model has learned them; space at the end of the context goes to the target,
     where tokens of words keep theirs.
@@ -188,7 +192,16 @@ def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[in
             f"{target[:40]!r} has no token of its own after {context[-40:]!r}, whose last token takes it in: end the "
             "context where a word ends"
         )
-    return causal_frame(tokenizer).around(context_ids), target_ids
+    return context_ids, target_ids
+
+
+def with_context(context: Ids, target: Ids) -> tuple[Ids, Ids]:
+    """A context that is not empty: where nothing stands before a target, its own first id becomes the context.
+
+    >>> with_context([], [5, 6]), with_context([1], [5, 6])
+    (([5], [6]), ([1], [5, 6]))
+    """
+    return (context, target) if context else (target[:1], target[1:])
 
 
 def fit(context: Ids, target: Ids, max_len: int) -> tuple[Ids, Ids]:
@@ -204,16 +217,18 @@ def fit(context: Ids, target: Ids, max_len: int) -> tuple[Ids, Ids]:
     return context[max(0, len(context) + len(target) - max_len - 1) :], target
 
 
-def windows(ids: Ids, start_id: int | None, max_len: int) -> Iterator[tuple[Ids, Ids]]:
+def windows(ids: Ids, start: Ids, max_len: int) -> Iterator[tuple[Ids, Ids]]:
     """(context, target) pairs in which every id is a target once, for a model that reads `max_len` ids.
 
-    The first target follows `start_id`; without one the first id is context alone. The last window reads `max_len`
-    ids too, most of them as context. It is how lm-evaluation-harness cuts a text.
+    The first target follows the ids of `start`; where there are none the first id is context alone. The last window
+    reads `max_len` ids too, most of them as context. It is how lm-evaluation-harness cuts a text.
 
-    >>> list(windows([10, 11, 12, 13, 14, 15], 0, max_len=4))
+    >>> list(windows([10, 11, 12, 13, 14, 15], [0], max_len=4))
     [([0], [10, 11, 12, 13]), ([11, 12, 13], [14, 15])]
     """
-    row = list(ids) if start_id is None else [start_id, *ids]
-    for first in range(1, len(row), max_len):
-        end = min(first + max_len, len(row))
+    row = [*start, *ids]
+    first = n_start = max(1, len(start))
+    while first < len(row):
+        end = min(first + max_len - (n_start - 1 if first == n_start else 0), len(row))
         yield row[max(0, end - max_len - 1) : first], row[first:end]
+        first = end

@@ -27,15 +27,20 @@ def decode_sorted(
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
     max_tokens: int = MAX_TOKENS,
+    takes: Callable[[int], bool] | None = None,
 ) -> list[list[Hypothesis]]:
     """`beam_search` over all of `sources` (ids, with whatever ends them); result i is of source i.
 
     Every target begins with `prefix`. The longest sources go first, so that a batch too large for the memory
-    shows at once. `progress(done, total)` is told of every batch.
+    shows at once. `progress(done, total)` is told of every batch. Where `takes` is given, batches whose number it does
+    not take are passed over, and their sources have no result.
     """
     found: list[list[Hypothesis]] = [[] for _ in sources]
     n_done = 0
-    for batch in batches_by_length([len(source) for source in sources], max_tokens // config.beam):
+    batches = batches_by_length([len(source) for source in sources], max_tokens // config.beam)
+    for number, batch in enumerate(batches):
+        if takes is not None and not takes(number):
+            continue
         source_ids, mask = pad([sources[i] for i in batch], 0)
         results = beam_search(
             model,

@@ -76,8 +76,12 @@ class Translator:
         n_best: int = 1,
         prefix: str = "",
         progress: Callable[[int, int], None] | None = None,
+        takes: Callable[[int], bool] | None = None,
     ) -> list[list[Translation]]:
-        """The `n_best` targets of every source, best first; each begins with `prefix`."""
+        """The `n_best` targets of every source, best first; each begins with `prefix`.
+
+        Where `takes` is given, only the sources of batches that it takes by their number have targets.
+        """
         found = decode_sorted(
             self.model,
             [self.source_ids(source) for source in sources],
@@ -90,6 +94,7 @@ class Translator:
             never=[i for i in never_written(self.tokenizer, self.vocab_size) if i != self.end_id],
             device=self.device,
             progress=progress,
+            takes=takes,
         )
         return [[Translation(self.tokenizer.decode(h.ids), h) for h in of_source] for of_source in found]
 

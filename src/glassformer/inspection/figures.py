@@ -51,8 +51,7 @@ def save_figure(figure: "Figure", path: Path) -> list[Path]:
     """
     import matplotlib
 
-    check_path(path)
-    written = [path] if path.suffix else [path.with_name(path.name + suffix) for suffix in FORMATS]
+    written = figure_paths(path)
     with matplotlib.rc_context({"svg.hashsalt": "glassformer", "font.sans-serif": [FONT]}):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # as laid out now, in every format
@@ -64,12 +63,13 @@ def save_figure(figure: "Figure", path: Path) -> list[Path]:
     return written
 
 
-def check_path(path: Path) -> None:
-    """`UserError` for a file that could not be a picture."""
+def figure_paths(path: Path) -> list[Path]:
+    """The files that a picture of this name is written to; `UserError` for a file that could not be a picture."""
     if path.name in ("", ".."):
         raise UserError(f"{path} is a folder, and a picture needs the name of a file")
     if path.suffix and path.suffix not in FORMATS:
         raise UserError(f"pictures are written as {' or '.join(FORMATS)}, and not as {path.suffix}: {path}")
+    return [path] if path.suffix else [path.with_name(path.name + suffix) for suffix in FORMATS]
 
 
 def label(token: str) -> str:

@@ -16,7 +16,7 @@ from glassformer.inspection.figures import (
     GREY,
     SIGNED_MAP,
     WEIGHTS_MAP,
-    check_path,
+    figure_paths,
     label,
     labels_apart,
     legend,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 __all__ = [
-    "check_path",
+    "figure_paths",
     "heat_map",
     "heat_maps",
     "plot_comparison",

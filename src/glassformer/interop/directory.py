@@ -17,6 +17,7 @@ from glassformer.errors import UserError, shown
 from glassformer.store.tensors import StoredShape, read_shapes, save_tensors
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+ADAPTER = "adapter_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # transformers' own limit
 MAX_SHARDS = 1000
@@ -46,6 +47,11 @@ class HFFolder:
             if path.is_file():
                 files.refuse_objects(path)
             raise UserError(f"no such folder: {path}; give the folder that holds config.json, or hub:OWNER/NAME")
+        if (path / ADAPTER).is_file() and not any((path / name).is_file() for name in (WEIGHTS, INDEX)):
+            raise UserError(
+                f"{path} holds an adapter (LoRA) and no whole model: merge it into its base model with peft's "
+                "merge_and_unload, call save_pretrained, and import that folder"
+            )
         config = _table(path / CONFIG, f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
         if config.get("auto_map"):
             raise UserError(f"{path / CONFIG} asks for code of its own to be run (auto_map), and none is ever run here")

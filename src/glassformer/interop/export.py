@@ -1,5 +1,6 @@
 """`glassformer export`: a model directory in the formats of other programs, checked after it was written."""
 
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
@@ -9,8 +10,10 @@ from typing import Literal, get_args
 from glassformer import files
 from glassformer.errors import UserError
 from glassformer.interop.runtimes.gguf import Dtype
+from glassformer.model import Model
+from glassformer.run_config import Run
 from glassformer.store import checkpoint
-from glassformer.store.model_directory import StoredModel, read_model
+from glassformer.store.model_directory import StoredModel, own_paths, read_model
 
 Target = Literal["hf", "onnx", "gguf", "ct2"]
 TARGETS: Mapping[str, str] = {
@@ -31,9 +34,10 @@ class Exported:
 
 
 def export(
-    folder: str | Path, out: str | Path, to: Target = "hf", *, step: int | None = None, dtype: Dtype = "float32"
+    model: Model | str | Path, out: str | Path, to: Target = "hf", *, step: int | None = None, dtype: Dtype = "float32"
 ) -> Exported:
-    """Writes a model directory into the new folder `out`, for transformers, ONNX, llama.cpp or CTranslate2.
+    """Writes a model directory, or a loaded model, into the new folder `out`, for transformers, ONNX, llama.cpp or
+    CTranslate2.
 
     `step` takes one of a run's checkpoints; `dtype` is that of the matrices in GGUF. `UserError`, and nothing written,
     when the target cannot hold the model exactly, or when what was written does not compute the same.
@@ -42,18 +46,25 @@ def export(
         raise UserError(f"there is no export to {to!r}: choose one of {', '.join(get_args(Target))}")
     if dtype != "float32" and to != "gguf":
         raise UserError(f"the export to {to} writes float32: only gguf is written as {dtype}")
-    path, out = Path(folder) if step is None else checkpoint.find(Path(folder), step), Path(out)
-    if out.exists():
-        raise UserError(f"{out} exists already: name another folder")
-    files.require_writable(out)
+    if isinstance(model, Model):
+        if step is not None:
+            raise UserError("step takes a checkpoint of a folder: give the folder, or load(folder, step=…)")
+        _require_plain(model.run, model.name)
+        with tempfile.TemporaryDirectory() as place:  # the weights as they are in memory now
+            return export(model.save(Path(place) / "model"), out, to, dtype=dtype)
+    folder, out = files.as_path(model, "model"), files.as_path(out, "out")
+    path = folder if step is None else checkpoint.find(folder, step)
+    files.require_new_folder(out, own_paths(folder))
     stored = read_model(path)
-    if stored.run.lora is not None:
-        raise UserError(
-            f"{folder} has adapted layers (LoRA): `glassformer merge {folder} --out …` first, then export that"
-        )
+    _require_plain(stored.run, folder)
     with files.new_folder(out) as new:
         said = write(stored, new, to, dtype)
     return Exported(out, tuple(said))
+
+
+def _require_plain(run: Run, name: str | Path) -> None:
+    if run.lora is not None:
+        raise UserError(f"{name} has adapted layers (LoRA): `glassformer merge {name} --out …` first, then export that")
 
 
 def write(stored: StoredModel, folder: Path, to: Target, dtype: Dtype = "float32") -> list[str]:

@@ -42,6 +42,8 @@ class Family:
     """What stands before the names of the network without its head; the files of a bare network may lack it."""
     bare: frozenset[str] = frozenset()
     """Architectures without a head, whose files are written without the prefix."""
+    drawn: tuple[str, ...] = ()
+    """Patterns of tensors that transformers draws at random where a file has none, and that no output of ours reads."""
     recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
     """A model of ours that fits → an equal one of the table."""
     repeats: Mapping[str, str] = field(default_factory=dict)

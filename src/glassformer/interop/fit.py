@@ -44,7 +44,7 @@ class Fit:
         value = getattr(self.config, name)
         fine = value in allowed
         whole = any(type(one) is type(value) for one in allowed)  # of one kind with other numbers
-        must = " or ".join(_said(one, whole) for one in allowed)
+        must = " or ".join(dict.fromkeys(_said(one, whole) for one in allowed))
         self.check(name, fine, f"model.{name} is {_said(value, whole)}, and it must be {must}")
 
     def check(self, name: str, fine: bool, misfit: str) -> None:

@@ -11,11 +11,13 @@ from glassformer.settings import from_dict
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.text_objectives import sentinel_ids
 
-SAMPLING = ("max_new_tokens", "temperature", "top_k", "top_p", "min_p", "repetition_penalty")
+SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Keys that have the same name and meaning on both sides, where text is drawn."""
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
+UNSET_MAX_LENGTH = 20
+"""The `max_length` of files that transformers wrote with all defaults: it means that none was set."""
 NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "max_length": (20,),
+    "max_length": (UNSET_MAX_LENGTH,),
     "min_length": (0,),
     "num_beams": (1,),
     "num_beam_groups": (1,),
@@ -29,7 +31,6 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "length_penalty": (1.0,),
     "no_repeat_ngram_size": (0,),
     "encoder_no_repeat_ngram_size": (0,),
-    "early_stopping": ("never",),
     "bad_words_ids": (),
     "exponential_decay_length_penalty": (),
     "suppress_tokens": (),
@@ -66,12 +67,20 @@ def read_generation(
     found: dict[str, Any] = {}
     if config.encoder is not None and config.decoder is not None:
         found = {ours: said[theirs] for theirs, ours in BEAM.items() if theirs in said}
-        found = {"max_new_tokens": min(256, config.max_len)} | found
-        left = NEUTRAL.keys() - BEAM.keys() - ({"early_stopping"} if said.get("num_beams", 1) == 1 else set())
+        found = {"max_new_tokens": _new_tokens(said, config.max_len)} | found
+        left = NEUTRAL.keys() - BEAM.keys() - {"max_length", "early_stopping"}
+        stopping = said.get("early_stopping", False)  # theirs where nothing is said
+        if said.get("num_beams", 1) != 1 and stopping != "never":
+            say(
+                f"{NOT_TAKEN_OVER}: early_stopping = {shown(str(stopping))}: here, a beam search ends when no other "
+                'target can have a better score ("never"), and may find a better one'
+            )
     else:
         if said.get("do_sample") is True:
-            found = {"top_k": 50} | {key: said[key] for key in SAMPLING if key in said}  # theirs where nothing is said
-        left = NEUTRAL.keys() - found.keys() - {"early_stopping"}
+            found = {"top_k": 50}  # theirs where nothing is said
+            found |= {key: said[key] for key in ("max_new_tokens", *SAMPLING) if key in said}
+        left = NEUTRAL.keys() - found.keys()
+        left -= {"max_length"} if said.get("max_length") == config.max_len else set()
     never = never_written(tokenizer, config.vocab_size)
     suppressed = said.get("suppress_tokens")
     if isinstance(suppressed, list) and all(token in never for token in suppressed):
@@ -92,6 +101,14 @@ def read_generation(
     return from_dict(GenerationConfig, _numbers(found), where)
 
 
+def _new_tokens(said: Mapping[str, Any], max_len: int) -> int:
+    """Tokens of a target: all but the start token of their `max_length`; where it is not set, 256, or the context."""
+    longest = said.get("max_length", UNSET_MAX_LENGTH)
+    if type(longest) is not int or longest == UNSET_MAX_LENGTH or longest < 2:
+        return min(256, max_len)
+    return min(longest - 1, max_len)
+
+
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
     """Whole numbers where ours are floats."""
     floats = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
@@ -103,22 +120,27 @@ def write_generation(
 ) -> dict[str, Any]:
     """Ours as `generation_config.json`.
 
+    The length goes out as `max_length`: of a decoder the context, of an encoder-decoder the start token and
+    `max_new_tokens` more, within the context. A `max_new_tokens` in their file would overrule the `max_length` of a
+    caller, and write beyond the context.
+
     Their beam search is ours with `finished = "leave"`, where theirs has `early_stopping` "never", and divides by
     length^penalty; a beam of ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
     """
-    ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in _IDS}
+    names = _IDS if config.encoder is not None and config.decoder is not None else _IDS[:-1]
+    ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in names}
     found: dict[str, Any] = {key: value for key, value in ids.items() if value is not None}
     if isinstance(generation, BeamConfig):
         penalty = generation.length_penalty if generation.normalisation == "average" else 1.0
-        found |= {"num_beams": generation.beam, "max_new_tokens": generation.max_new_tokens}
+        found |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
         found |= _around_targets(config, tokenizer)
         if generation.beam > 1:  # without a beam, transformers warns of the two
             found |= {"length_penalty": penalty, "early_stopping": "never"}
         return found
-    found |= {"max_new_tokens": generation.max_new_tokens} | _never(config, tokenizer)
+    found |= {"max_length": config.max_len} | _never(config, tokenizer)
     if generation.temperature == 0:
         return found | {"do_sample": False}
-    shape = {key: getattr(generation, key) for key in SAMPLING[1:]}
+    shape = {key: getattr(generation, key) for key in SAMPLING}
     return found | {"do_sample": True} | shape
 
 

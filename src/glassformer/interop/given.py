@@ -7,6 +7,7 @@ from glassformer.errors import UserError, shown
 
 T = TypeVar("T")
 MAX_LISTED = 8
+UNKNOWN = "is not a known key"
 
 _SAYS_NOTHING = """
 _attn_implementation_autoset architectures model_type _name_or_path name_or_path torch_dtype dtype transformers_version
@@ -19,10 +20,12 @@ temperature top_k top_p typical_p repetition_penalty length_penalty no_repeat_ng
 encoder_no_repeat_ngram_size bad_words_ids num_return_sequences forced_bos_token_id forced_eos_token_id
 remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
 pad_token_id bos_token_id eos_token_id sep_token_id unk_token_id mask_token_id decoder_start_token_id
+_num_labels is_llama_config max_sequence_length neftune_noise_alpha sbert_ce_default_activation_function
+sentence_transformers transformers.js_config unsloth_fixed unsloth_version
 """
 SAYS_NOTHING = frozenset(_SAYS_NOTHING.split())
-"""Keys that do not change what a forward computes: of training, of generation, of versions, of the special tokens,
-which are read elsewhere."""
+"""Keys that do not change what a forward computes: of training, of generation, of versions, of other programs, and of
+the special tokens, which are read elsewhere."""
 ONLY: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -30,6 +33,8 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "pruned_heads": ({},),
     "tie_encoder_decoder": (False,),
     "quantization_config": (),
+    "rope_interleaved": (False,),
+    "use_mrope": (False,),
 }
 """Keys of every family that have one meaning here; they may also be null."""
 
@@ -47,14 +52,28 @@ ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "si
 
 
 class Given:
-    """A `config.json`, read key by key; `done` raises one `UserError` that lists all that does not fit."""
+    """A `config.json`, read key by key; `done` raises one `UserError` that lists all that does not fit.
 
-    def __init__(self, table: Mapping[str, Any], where: str, tensors: Collection[str] = ()) -> None:
+    Unknown keys that `ignore` names are no error; `ignored` has those that were there.
+    """
+
+    def __init__(
+        self, table: Mapping[str, Any], where: str, tensors: Collection[str] = (), ignore: Collection[str] = ()
+    ) -> None:
         self.table, self.where = table, where
         self.tensors = tensors
         """Names of the weights beside it, for what the configuration leaves to them."""
+        self._ignore = ignore
+        self.ignored: dict[str, Any] = {}
+        """Keys that were ignored, and their values."""
         self._seen: set[str] = set()
         self._problems: list[str] = []
+
+    def part(self, table: Mapping[str, Any], name: str) -> "Given":
+        """A table inside this one, which ignores the same keys and adds to the same `ignored`."""
+        inner = Given(table, f"{self.where}: {name}", ignore=self._ignore)
+        inner.ignored = self.ignored
+        return inner
 
     def holds(self, ending: str) -> bool:
         """Whether the weights beside it have a tensor whose name ends so: what no key says."""
@@ -109,7 +128,11 @@ class Given:
         """`UserError` when a key was not understood, or a value is not supported."""
         if problems := self.problems():
             more = f" … and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
-            raise UserError(f"{self.where} cannot be taken over exactly: {'; '.join(problems[:MAX_LISTED])}{more}")
+            unknown = any(problem.endswith(UNKNOWN) for problem in problems)
+            hint = "; --ignore-keys NAME ignores a key that changes no number" if unknown else ""
+            raise UserError(
+                f"{self.where} cannot be taken over exactly: {'; '.join(problems[:MAX_LISTED])}{more}{hint}"
+            )
 
     def problems(self) -> list[str]:
         """All that does not fit, keys that nobody asked for included."""
@@ -118,4 +141,6 @@ class Given:
                 self.only(key, *allowed)
         unknown = [key for key, value in self.table.items() if value is not None]
         unknown = [key for key in unknown if key not in self._seen | SAYS_NOTHING]
-        return self._problems + [f"{shown(key)} is not a known key" for key in unknown]
+        self.ignored.update((key, self.table[key]) for key in unknown if key in self._ignore)
+        unknown = [key for key in unknown if key not in self._ignore]
+        return self._problems + [f"{shown(key)} {UNKNOWN}" for key in unknown]

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from glassformer.interop.family import Family
 from glassformer.interop.fit import distance
 from glassformer.interop.generation import write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights, require_fit
+from glassformer.interop.keymap import matches
+from glassformer.interop.trained_start import trained_start
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.recurrent_config import ModelConfig
@@ -35,13 +38,14 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     config, network = stored.config, stored.network
     if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
         raise UserError("transformers has no recurrent encoder-decoder: this model stays in our own format")
-    family = choose_family(config)
+    family = choose_family(config, stored.run.architecture)
     config, own = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
     weights = to_theirs(family, config, own)
-    files.write_json(folder / CONFIG, their_config(family, config, stored.labels))
-    if isinstance(config.head, TokenHead) and config.decoder is not None:
-        generation = write_generation(config, stored.generation, stored.tokenizer)
+    named = replace(config, bos_id=trained_start(stored))
+    files.write_json(folder / CONFIG, their_config(family, named, stored.labels))
+    if isinstance(config.head, TokenHead) and config.decoder is not None and architecture not in family.bare:
+        generation = write_generation(named, stored.generation, stored.tokenizer)
         generation = {"transformers_version": WRITTEN_FOR} | generation
         files.write_json(folder / GENERATION, generation)
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
@@ -49,14 +53,16 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
     if isinstance(config.head, VectorHead):
         said += sentence_files.write_modules(config.head, config, folder)
+        if family.drawn and config.head.pooler == "none":
+            said.append("no pooler is stored: transformers draws one at random, and the vectors do not use it")
     if config != stored.config:
         said.append(f"as an equal model that the family can hold: {', '.join(changes(stored.config, config))}")
     compare_weights(folder, weights)
     del own, weights  # as large as the model, each
     difference = compare_read_back(folder, network)
-    what = _outputs(config)
+    what = "vectors" if architecture in family.bare else "logits"
     said.append(f"read back: every tensor is the one that was written, and {what} differ by {difference:.1e} at most")
-    with_theirs = compare_with_transformers(folder, architecture, network)
+    with_theirs = compare_with_transformers(folder, family, architecture, network)
     if with_theirs is None:
         return [*said, "transformers is not installed, so the folder was not loaded with it"]
     return [*said, f"loaded with transformers: {what} differ by {with_theirs:.1e} at most"]
@@ -74,9 +80,13 @@ def _value(value: Any) -> str:
     return toml_value(value) if table is None else f"({', '.join(f'{k} {_value(x)}' for k, x in table.items())})"
 
 
-def choose_family(config: TransformerConfig) -> Family:
-    """The first family that can hold a configuration; `UserError` with the nearest change where there is none."""
-    misfits = [(family.fit(config), family) for family in FAMILIES]
+def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
+    """The first family that can hold a configuration; that of `architecture`, from which it was imported, comes first.
+
+    `UserError` with the nearest change where there is none.
+    """
+    families = sorted(FAMILIES, key=lambda family: architecture not in family.architectures)  # stable
+    misfits = [(family.fit(config), family) for family in families]
     for reasons, family in misfits:
         if not reasons:
             return family
@@ -140,12 +150,12 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
             own[name].copy_(x)
         difference, is_fine = _compare(network, again, lambda: _own_outputs(again, example_inputs(network.config)[0]))
     if not is_fine:
-        raise UserError(f"the {_outputs(config)} of what was read back differ by {difference:.2e}: nothing is kept")
+        raise UserError(f"the outputs of what was read back differ by {difference:.2e}: nothing is kept")
     return difference
 
 
-def compare_with_transformers(folder: Path, architecture: str, network: Transformer) -> float | None:
-    """The largest difference of logits to transformers; None where it is not installed.
+def compare_with_transformers(folder: Path, family: Family, architecture: str, network: Transformer) -> float | None:
+    """The largest difference of logits to transformers, of hidden states without a head; None without transformers.
 
     `UserError` when it is larger than `TOLERANCE`, or when transformers misses or does not know a tensor.
     """
@@ -155,28 +165,36 @@ def compare_with_transformers(folder: Path, architecture: str, network: Transfor
         return None
     with _quiet(transformers), torch.no_grad():
         theirs, info = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
-        if wrong := [name for kind in ("missing_keys", "unexpected_keys", "mismatched_keys") for name in info[kind]]:
+        drawn = {name for name in info["missing_keys"] if matches(name, family.drawn)}
+        kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
+        if wrong := [name for kind in kinds for name in info[kind] if name not in drawn]:
             raise UserError(
                 f"transformers does not find or know {', '.join(sorted(map(str, wrong))[:8])}: nothing is kept"
             )
         theirs.eval()
+        is_bare = architecture in family.bare
         difference, is_fine = _compare(
-            network, theirs, lambda: _their_outputs(theirs, network.config, example_inputs(network.config)[1])
+            network, theirs, lambda: _their_outputs(theirs, network.config, example_inputs(network.config)[1]), is_bare
         )
     if not is_fine:
-        raise UserError(f"the {_outputs(network.config)} of transformers differ by {difference:.2e}: nothing is kept")
+        what = "vectors" if is_bare else "logits"
+        raise UserError(f"the {what} of transformers differ by {difference:.2e}: nothing is kept")
     return difference
 
 
-def _compare(network: Transformer, other: nn.Module, outputs: Callable[[], list[Tensor]]) -> tuple[float, bool]:
+def _compare(
+    network: Transformer, other: nn.Module, outputs: Callable[[], list[Tensor]], is_bare: bool = False
+) -> tuple[float, bool]:
     """The largest difference to the `outputs` of another network, and whether all are within `TOLERANCE`.
 
+    A network that `is_bare` gives no logits, and is compared by its hidden states.
     A model of great weights rounds by more; then both are compared in double precision, and put back.
     """
-    difference, is_fine = _difference(_own_outputs(network, example_inputs(network.config)[0]), outputs())
+    inputs = example_inputs(network.config)[0]
+    difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
     if not is_fine:
         network.double(), other.double()
-        difference, is_fine = _difference(_own_outputs(network, example_inputs(network.config)[0]), outputs())
+        difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
         network.float()  # to the bit what it was
     return difference, is_fine
 
@@ -187,25 +205,20 @@ def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[fl
     return max(d for d, _ in differences), all(d <= TOLERANCE * max(1.0, largest) for d, largest in differences)
 
 
-def _own_outputs(network: Transformer, inputs: dict[str, Any]) -> list[Tensor]:
-    """Logits; of a model of vectors its last hidden states, and the vectors."""
-    if not isinstance(network.config.head, VectorHead):
-        return [network(**inputs)]
-    return [network.hidden(**inputs), network(**inputs)]
+def _own_outputs(network: Transformer, inputs: dict[str, Any], is_bare: bool = False) -> list[Tensor]:
+    """Logits; without a head the last hidden states, and the vectors of a model that gives vectors."""
+    if isinstance(network.config.head, VectorHead):
+        return [network.hidden(**inputs), network(**inputs)]
+    return [network.hidden(**inputs) if is_bare else network(**inputs)]
 
 
 def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any]) -> list[Tensor]:
-    """Logits; of a model of vectors its last hidden states, and the output of the pooler if ours applies it."""
+    """Logits; without a head the last hidden states, and the output of the pooler if ours applies it."""
     found = theirs(**inputs)
     if "logits" in found:
         return [found["logits"]]
     applies_pooler = isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu")
     return [found["last_hidden_state"], *([found["pooler_output"]] if applies_pooler else [])]
-
-
-def _outputs(config: TransformerConfig) -> str:
-    """What a head gives, in words."""
-    return "vectors" if isinstance(config.head, VectorHead) else "logits"
 
 
 def example_inputs(

@@ -1,6 +1,6 @@
 """`glassformer import`: a checkpoint of transformers as a model directory, its weights as they are."""
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -55,33 +55,39 @@ class Imported:
     n_parameters: int
 
 
-def import_model(source: str | Path, out: str | Path, leave_out: Sequence[str] = (), say: Say = print) -> Imported:
+def import_model(
+    source: str | Path,
+    out: str | Path,
+    leave_out: Sequence[str] = (),
+    say: Say = print,
+    *,
+    ignore_keys: Sequence[str] = (),
+) -> Imported:
     """Writes a checkpoint of transformers, a folder or `hub:OWNER/NAME`, as a model directory into `out`.
 
-    `leave_out` names tensors (patterns such as `cls.seq_relationship.*`) that ours has no place for. `say` is told what
-    beside the model has no counterpart, such as defaults of generation. `UserError`, and nothing written, when
-    anything is not understood.
+    `leave_out` names tensors (patterns such as `cls.seq_relationship.*`) that ours has no place for. `ignore_keys`
+    names unknown keys of its configuration that are to be ignored. `say` is told what beside the model has no
+    counterpart, such as defaults of generation. `UserError`, and nothing written, when anything is not understood.
     """
-    out = Path(out)
-    if out.exists():
-        raise UserError(f"{out} exists already: name another folder")
-    files.require_writable(out)
+    out = files.as_path(out, "out")
+    files.require_new_folder(out)
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder)
-    config, labels = read_config(folder, family, architecture)
+    config, labels = read_config(folder, family, architecture, ignore_keys, say)
     tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(folder, say, family.roles)
     config = _with_special_ids(config, folder, tokenizer, say)
     n_source_rows = config.source_vocab_size or config.vocab_size
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
         if one.vocab_size > n_rows:
             raise UserError(f"{folder.path}: its tokenizer has {one.vocab_size:,} tokens and its model {n_rows:,}")
-    weights = read_weights(folder, family, config, leave_out)
+    weights = read_weights(folder, family, config, leave_out, say)
     said = folder.config | folder.table(GENERATION)
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
     _say_what_stays(folder, say)
     if isinstance(config.head, VectorHead):
         say(f"a vector is {described(config.head)}")
     run = _run(out.resolve().name, family, config, generation, labels, len(sentinel_ids(tokenizer)))
+    run = replace(run, architecture=architecture)
     with files.new_folder(out) as new:
         write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
         Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
@@ -101,37 +107,51 @@ def _say_what_stays(folder: HFFolder, say: Say) -> None:
 def find_family(folder: HFFolder) -> tuple[Family, str]:
     """The family of a folder, and the architecture that its configuration names; the bare one where it has modules."""
     model_type, architectures = folder.config.get("model_type"), folder.config.get("architectures")
-    for family in FAMILIES:
-        if family.model_type == model_type:
-            break
-    else:
-        known = ", ".join(family.model_type for family in FAMILIES)
+    of_type = [family for family in FAMILIES if family.model_type == model_type]
+    if not of_type:
+        known = ", ".join(dict.fromkeys(family.model_type for family in FAMILIES))
         raise UserError(
             f"{folder.path / CONFIG}: model_type {shown(str(model_type))} is not read here (known: {known})"
         )
-    if not isinstance(architectures, list) or len(architectures) != 1 or architectures[0] not in family.architectures:
-        said = ", ".join(map(str, architectures)) if isinstance(architectures, list) else "none"
+    classes = ", ".join(name for family in of_type for name in family.architectures)
+    if architectures is None:
         raise UserError(
-            f"{folder.path / CONFIG}: architectures is {shown(said)}, and of {family.name} "
-            f"{', '.join(family.architectures)} are read here"
+            f"{folder.path / CONFIG} has no architectures, which name the class of the model: add one of {classes}"
         )
-    if sentence_files.has_modules(folder) and architectures[0] not in family.bare:
-        if not family.bare:
-            raise UserError(
-                f"{folder.path} is a sentence encoder ({sentence_files.MODULES}), and sentence encoders of "
-                f"{family.name} are not read here; {sentence_files.WITHOUT}"
-            )
-        return family, next(iter(family.bare))  # what sentence-transformers loads, whatever head the model had
-    return family, architectures[0]
+    for family in of_type:
+        if isinstance(architectures, list) and len(architectures) == 1 and architectures[0] in family.architectures:
+            if sentence_files.has_modules(folder) and family.bare:
+                return family, next(iter(family.bare))  # what sentence-transformers loads, whatever head the model had
+            return family, architectures[0]
+    said = ", ".join(map(str, architectures)) if isinstance(architectures, list) else str(architectures)
+    raise UserError(
+        f"{folder.path / CONFIG}: architectures is {shown(said)}, and of {of_type[0].name} {classes} are read here"
+    )
 
 
-def read_config(folder: HFFolder, family: Family, architecture: str) -> tuple[TransformerConfig, tuple[str, ...]]:
-    """Our configuration and the names of labels; `UserError` that lists all that does not fit."""
-    given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys())
+def read_config(
+    folder: HFFolder, family: Family, architecture: str, ignore: Sequence[str] = (), say: Say = print
+) -> tuple[TransformerConfig, tuple[str, ...]]:
+    """Our configuration and the names of labels; `UserError` that lists all that does not fit.
+
+    Unknown keys that `ignore` names are told to `say`; a name of `ignore` that is no unknown key is an error.
+    """
+    given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
     config = family.read(given, architecture)
     given.done()
+    if wrong := [key for key in ignore if key not in given.ignored]:
+        raise UserError(
+            f"{folder.path / CONFIG} has no unknown key {shown(wrong[0])} to ignore: leave it out of --ignore-keys"
+        )
+    for key, value in given.ignored.items():
+        say(f"{key} = {shown(str(value))} of {CONFIG} is ignored, as --ignore-keys asks")
     if isinstance(config.head, VectorHead):
         return replace(config, head=sentence_files.read_head(folder, config)), ()
+    if sentence_files.has_modules(folder):
+        raise UserError(
+            f"{folder.path} is a sentence encoder ({sentence_files.MODULES}), and sentence encoders of "
+            f"{family.name} are not read here; {sentence_files.WITHOUT}"
+        )
     if not isinstance(config.head, (PositionHead, SequenceHead)):
         return config, ()
     labels = _labels(folder)
@@ -157,16 +177,19 @@ def _labels(folder: HFFolder) -> tuple[str, ...]:
 
 
 def read_weights(
-    folder: HFFolder, family: Family, config: TransformerConfig, leave_out: Sequence[str] = ()
+    folder: HFFolder, family: Family, config: TransformerConfig, leave_out: Sequence[str] = (), say: Say = print
 ) -> dict[str, Tensor]:
-    """Every tensor of ours from a folder; `UserError` that lists what is missing, unknown, or of another shape."""
+    """Every tensor of ours from a folder; float64 becomes float32, which is told to `say`.
+
+    `UserError` that lists what is missing, unknown, of another shape, or not finite.
+    """
     all_keys, names = require_fit(folder, family, config, leave_out)
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
     weights: dict[str, Tensor] = {}
     with folder.reading() as reader:
         for key in all_keys:
-            ours = key.to_ours([reader.take(names[name]) for name in key.theirs])
+            ours = key.to_ours([_narrow(reader.take(names[name])) for name in key.theirs])
             weights |= zip(key.ours, ours, strict=True)
         for name in fixed.keys() & names.keys():
             if not _almost_equal(reader.take(names[name]), fixed[name]):
@@ -182,7 +205,29 @@ def read_weights(
                     f"{folder.path}: {copy} must be {first} once more, as {CONFIG} has it, and it holds other numbers: "
                     f"{untie}leave it out with --leave-out {copy}"
                 )
+    _require_finite(folder, all_keys, weights)
+    if n_wide := sum(
+        folder.tensors[names[name]].shape.dtype == torch.float64 for key in all_keys for name in key.theirs
+    ):
+        say(f"{n_wide:,} tensors of float64 are stored as float32")
     return weights
+
+
+def _narrow(x: Tensor) -> Tensor:
+    """In single precision at most, which is what models here compute in."""
+    return x.float() if x.dtype == torch.float64 else x
+
+
+def _require_finite(folder: HFFolder, all_keys: Sequence[Key], weights: Mapping[str, Tensor]) -> None:
+    """`UserError` that names the tensors of a folder with NaN or Inf."""
+    theirs = {name: ", ".join(key.theirs) for key in all_keys for name in key.ours}
+    counts = {name: x.numel() - int(x.isfinite().sum()) for name, x in weights.items()}
+    if bad := [f"{theirs[name]} ({n:,} of {weights[name].numel():,} numbers)" for name, n in counts.items() if n]:
+        more = f" … and {len(bad) - MAX_LISTED:,} more" if len(bad) > MAX_LISTED else ""
+        raise UserError(
+            f"{folder.path} has NaN or Inf in its weights, in float32: {'; '.join(bad[:MAX_LISTED])}{more}; the "
+            "checkpoint is damaged: fetch it again, or take another one"
+        )
 
 
 def _almost_equal(x: Tensor, expected: Tensor) -> bool:

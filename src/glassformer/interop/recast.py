@@ -6,14 +6,18 @@ back as weights like others. Permuted channels are in `residual.py`.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from glassformer.config import TokenHead, TransformerConfig, VectorHead
+from glassformer.config import TokenHead, TransformerConfig
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 
+BIASES = ("norm_bias", "qkv_bias", "attn_out_bias", "ff_bias")
+SCALES_AND_BIASES = ("norm_weight", *BIASES)
+"""Fields that a family which always has them holds, whatever their value: see `with_scales_and_biases`."""
 Weights = dict[str, Tensor]
 Recast = tuple[TransformerConfig, Weights]
 
@@ -48,18 +52,18 @@ def with_gates_of_one(config: TransformerConfig, weights: Weights) -> Recast:
     return config, weights
 
 
-def with_zero_biases(config: TransformerConfig, weights: Weights) -> Recast:
-    """A feed-forward or logits without biases are those whose biases are zeros."""
-    head = replace(config.head, bias="learned") if isinstance(config.head, TokenHead) else config.head
-    return _filled(replace(config, ff_bias=True, head=head), weights, lambda name, shape: torch.zeros(shape))
+def with_zero_biases(config: TransformerConfig, weights: Weights, *fields: str, logits: bool = False) -> Recast:
+    """A layer without a bias is one whose bias is zero: the biases of these `fields`, and of the `logits`."""
+    switched_on: dict[str, Any] = dict.fromkeys(fields, True)
+    wanted = replace(config, **switched_on)
+    if logits and isinstance(wanted.head, TokenHead):
+        wanted = replace(wanted, head=replace(wanted.head, bias="learned"))
+    return _filled(wanted, weights, lambda name, shape: torch.zeros(shape)) if wanted != config else (config, weights)
 
 
-def with_stored_pooler(config: TransformerConfig, weights: Weights) -> Recast:
-    """Vectors without a pooler are those with a stored pooler of zeros, which is not applied."""
-    if not isinstance(config.head, VectorHead) or config.head.pooler != "none":
-        return config, weights
-    config = replace(config, head=replace(config.head, pooler="unused"))
-    return _filled(config, weights, lambda name, shape: torch.zeros(shape))
+def with_scales_and_biases(config: TransformerConfig, weights: Weights) -> Recast:
+    """Norms, attention and feed-forward with every scale and bias: ones and zeros where the model has none."""
+    return with_zero_biases(*with_norm_scales(config, weights), *BIASES)
 
 
 def _gated(config: TransformerConfig, weights: Weights) -> Recast:

@@ -9,12 +9,14 @@ from typing import Any
 from glassformer import files
 from glassformer.config import TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
+from glassformer.inference.decode import causal_frame
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
+from glassformer.interop.trained_start import trained_start
 from glassformer.recurrent_config import ModelConfig
 from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, ROLES, tables
-from glassformer.tokenization.frames import Frame, Frames
+from glassformer.tokenization.frames import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
@@ -124,24 +126,36 @@ def write_tokenizers(stored: StoredModel, folder: Path) -> None:
     config, first = stored.config, stored.source_tokenizer or stored.tokenizer
     head = getattr(config, "head", None)
     cut = head.max_tokens if isinstance(head, VectorHead) else 0
-    write_tokenizer(first, folder, config, cut or config.source_max_len or config.max_len)
+    named = [role for role in ROLES if role != "bos" or trained_start(stored) is not None]
+    write_tokenizer(first, folder, config, cut or config.source_max_len or config.max_len, named)
     if stored.source_tokenizer is not None:
         (folder / TARGET).mkdir()
-        write_tokenizer(stored.tokenizer, folder / TARGET, config, config.max_len)
+        write_tokenizer(stored.tokenizer, folder / TARGET, config, config.max_len, named)
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path, config: ModelConfig, max_len: int) -> None:
-    """Writes `tokenizer.json`, and what says the roles of its special tokens and what a model reads around a text."""
+def write_tokenizer(
+    tokenizer: Tokenizer, folder: Path, config: ModelConfig, max_len: int, named: Sequence[str] = ROLES
+) -> None:
+    """Writes `tokenizer.json`, and the files that name the special tokens of the roles `named` and the model's length.
+
+    The post-processor of `tokenizer.json` puts around a text what the model reads around it.
+    """
     description = json.loads(tokenizer.to_json())
-    if description.get("post_processor") is None:
+    theirs = description.get("post_processor")
+    if theirs is None:
         description["post_processor"] = _around(tokenizer, config)
+    elif _is_causal(config) and causal_frame(tokenizer, config) != tokenizer.frames.prompt:
+        # Training put a start token before a text, and the tokenizer came without one.
+        description["post_processor"] = {"type": "Sequence", "processors": [theirs, _around(tokenizer, config)]}
     if tokenizer.roles is None and tokenizer.flavour == "byte" and getattr(config, "encoder", None) is not None:
         for token in description["added_tokens"]:  # a byte-level token brings its own space: so does what fills a mask
             token["lstrip"] = token["lstrip"] or token["id"] == tokenizer.mask_id
     files.write_text(folder / TOKENIZER, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
     special = {}
-    for role in ROLES:
+    for role in named:
         token_id = getattr(tokenizer, f"{role}_id")
+        if role == "bos" and _is_causal(config) and config.decoder_start_id is not None:
+            token_id = config.decoder_start_id
         if token_id is not None:
             special[f"{role}_token"] = tokenizer.id_to_token(token_id)
     files.write_json(folder / SPECIAL, special)
@@ -157,7 +171,7 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, config: ModelConfig, max
 
 def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
     """A `TemplateProcessing` of the frames in which this model reads texts; None where nothing stands around them."""
-    one, two = _frames(tokenizer.frames, config)
+    one, two = _frames(tokenizer, config)
     if not one.n_added + two.n_added:
         return None
 
@@ -182,10 +196,15 @@ def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
     }
 
 
-def _frames(frames: Frames, config: ModelConfig) -> tuple[Frame, Frame]:
+def _frames(tokenizer: Tokenizer, config: ModelConfig) -> tuple[Frame, Frame]:
     """Those of one text and of two."""
+    frames = tokenizer.frames
+    if _is_causal(config):
+        return causal_frame(tokenizer, config), causal_frame(tokenizer, config)
     if not isinstance(config, TransformerConfig) or (config.encoder is not None and config.decoder is not None):
         return frames.source, frames.source  # a target has the same
-    if config.encoder is None and isinstance(config.head, TokenHead):
-        return frames.prompt, frames.prompt
     return frames.text, frames.pair
+
+
+def _is_causal(config: ModelConfig) -> bool:
+    return isinstance(config, TransformerConfig) and config.encoder is None and isinstance(config.head, TokenHead)

@@ -1,1 +1,30 @@
-"""Models made of `nn`'s layers. `build.build_model` is the only constructor."""
+"""Models made of `nn`'s layers: blocks, stacks, heads, whole networks. `build_model` makes one from a configuration."""
+
+from glassformer.models.blocks import Block, BlockInputs, post_norm, pre_norm
+from glassformer.models.build import build_model
+from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform, pool
+from glassformer.models.recurrent import RecurrentModel
+from glassformer.models.stacks import Decoder, Encoder
+from glassformer.models.transformer import Transformer
+from glassformer.models.transforms import LoraLinear, add_lora, merge_lora
+
+__all__ = [
+    "Block",
+    "BlockInputs",
+    "Decoder",
+    "Encoder",
+    "LoraLinear",
+    "PositionLogits",
+    "RecurrentModel",
+    "SequenceLogits",
+    "SequenceVector",
+    "TokenLogits",
+    "TokenTransform",
+    "Transformer",
+    "add_lora",
+    "build_model",
+    "merge_lora",
+    "pool",
+    "post_norm",
+    "pre_norm",
+]

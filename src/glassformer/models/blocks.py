@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.nn.attention import EVERYONE, MultiHeadAttention, Tap, scoped
+from glassformer.nn.attention import MultiHeadAttention, Tap, scoped
 from glassformer.nn.branches import Grid
 from glassformer.nn.feedforward import FeedForward
 from glassformer.nn.kv_cache import LayerCache, Slots
@@ -30,13 +30,16 @@ def post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Modul
 
 @dataclass(frozen=True)
 class BlockInputs:
-    """What a stack computes once and gives to each of its blocks."""
+    """What a stack computes once and gives to each of its blocks.
 
-    mask: Mask = EVERYONE
+    No default is an object of ours: torch.compile cannot make one, and would break the graph at every block.
+    """
+
+    mask: Mask
     bias: Tensor | None = None
     rotary: tuple[Tensor, Tensor] | None = None
     memory: Tensor | None = None
-    memory_mask: Mask = EVERYONE
+    memory_mask: Mask | None = None
     cache: LayerCache | None = None
     slots: Slots | None = None
     memory_kv: tuple[Tensor, Tensor] | None = None

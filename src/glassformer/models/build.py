@@ -6,6 +6,7 @@ from typing import Any, overload
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from glassformer import config as c
@@ -43,7 +44,13 @@ CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
     "lstm": (nn.LSTM, lstm_step),
 }
 """A recurrent module, and one step of it in the open."""
-POOLERS: dict[str, Activation | None] = {"none": None, "tanh": torch.tanh, "relu": torch.relu, "unused": None}
+POOLERS: dict[str, Activation | None] = {
+    "none": None,
+    "tanh": torch.tanh,
+    "relu": torch.relu,
+    "gelu": F.gelu,
+    "unused": None,
+}
 
 
 @overload
@@ -204,7 +211,7 @@ def _rotary(positions: c.Positions, d_head: int) -> p.Rotary | None:
 
 
 def _rotary_frequencies(positions: c.RotaryPositions, d_head: int) -> tuple[Tensor, float]:
-    frequencies = p.rotary_frequencies(positions.base, int(d_head * positions.fraction))
+    frequencies = p.rotary_frequencies(positions.base, positions.width(d_head))
     attention_factor = 1.0
     match positions.scaling:
         case c.LinearScaling(factor):

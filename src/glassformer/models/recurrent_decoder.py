@@ -131,8 +131,8 @@ class RecurrentDecoder(nn.Module, ABC):
 
     def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
         """The state before the first token: `first` for the layers, and the source with its `mask` (B, S)."""
-        # Under autocast the bridge ends in half precision; the state is kept in that of the parameters.
-        dtype = self.tokens.weight.dtype
+        # Under autocast the bridge ends in half precision; the state is kept in that of the cells' weights.
+        dtype = self.cells.all_weights[0][0].dtype
         return RecurrentState(
             lengths=torch.zeros(encoding.memory.shape[0], dtype=torch.long, device=encoding.memory.device),
             layers=tuple(tuple(part.to(dtype) for part in layer) for layer in first),

@@ -41,13 +41,15 @@ class _Stack(nn.Module):
     def run_blocks(
         self,
         x: Tensor,
-        mask: Mask,
         positions: Tensor,
         key_positions: Tensor,
         inputs: BlockInputs,
         state: TransformerState | None = None,
     ) -> Tensor:
-        """`x` (B, T, D) through every block and the final norm; `positions` of queries, `key_positions` of keys."""
+        """`x` (B, T, D) through every block and the final norm; `positions` of queries, `key_positions` of keys.
+
+        `inputs` have a mask without windows; rotary angles and bias are added here.
+        """
         tap = inputs.tap
         n_keys = key_positions.shape[-1]
         inputs = replace(
@@ -55,7 +57,7 @@ class _Stack(nn.Module):
             rotary=None if self.rotary is None else self.rotary(positions),
             bias=None if self.score_bias is None else self.score_bias(positions, key_positions),
         )
-        by_window = {w: _masked(inputs, replace(mask, window=w), x, n_keys) for w in set(self.windows)}
+        by_window = {w: _windowed(inputs, w, x, n_keys) for w in set(self.windows)}
         x = x if tap is None else tap("embeddings", x)
         for i, block in enumerate(self.blocks):
             of_block = by_window[self.windows[i]]
@@ -87,9 +89,9 @@ class _Stack(nn.Module):
             raise ValueError(f"{n_tokens} tokens, and this model has learned positions for {table.max_len}")
 
 
-def _masked(inputs: BlockInputs, mask: Mask, x: Tensor, n_keys: int) -> BlockInputs:
-    """The inputs of all blocks that share a mask, which is worked out once."""
-    biased = inputs.bias is not None
+def _windowed(inputs: BlockInputs, window: int, x: Tensor, n_keys: int) -> BlockInputs:
+    """The inputs of all blocks that share a window, with a mask that is worked out once."""
+    mask, biased = replace(inputs.mask, window=window), inputs.bias is not None
     return replace(inputs, mask=mask.worked_out(x.shape[1], n_keys, x.device, always=biased))
 
 
@@ -111,7 +113,7 @@ class Encoder(_Stack):
         documents = None if document_ids is None else (document_ids, document_ids)
         mask = Mask(keys=attention_mask, documents=documents)
         x = self.embeddings(token_ids, positions, token_types)
-        return self.run_blocks(x, mask, positions, positions, BlockInputs(tap=tap))
+        return self.run_blocks(x, positions, positions, BlockInputs(mask, tap=tap))
 
 
 class Decoder(_Stack):
@@ -134,8 +136,8 @@ class Decoder(_Stack):
         documents = None if document_ids is None else (document_ids, document_ids)
         mask = Mask(causal=True, keys=attention_mask, documents=documents)
         x = self.embeddings(token_ids, positions, token_types)
-        inputs = BlockInputs(memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
-        return self.run_blocks(x, mask, positions, positions, inputs)
+        inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
+        return self.run_blocks(x, positions, positions, inputs)
 
     def step(
         self,
@@ -157,10 +159,11 @@ class Decoder(_Stack):
             # A padding token stands where the last real one does: inside the table, and with a key to see.
             positions = (state.lengths[:, None] + real.cumsum(dim=1) - 1).clamp(min=0)  # (B, T)
             lengths = state.lengths + real.sum(dim=1)
-            slots = Slots(None, int(lengths.max()), positions.masked_fill(~real, state.max_len))
+            slots = Slots(None, int(lengths.max()), positions.masked_fill(~real, -1))
         if slots.n_filled > state.max_len:
             raise ValueError(f"{slots.n_filled} tokens do not fit a state made for {state.max_len}")
         self.check_length(slots.n_filled)
+        state.make_room(slots.n_filled)
         # Slots are positions: the causal rule alone hides both the future and what other rows have beyond this one.
         key_positions = torch.arange(slots.n_filled, device=token_ids.device)
         at_start = slots.start == 0
@@ -168,8 +171,8 @@ class Decoder(_Stack):
         if slots.start is not None and n_new == 1 and not any(self.windows):
             mask = Mask()  # one query that sees all that is filled
         x = self.embeddings(token_ids, positions)
-        inputs = BlockInputs(slots=slots, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
-        x = self.run_blocks(x, mask, positions, key_positions, inputs, state)
+        inputs = BlockInputs(mask, slots=slots, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
+        x = self.run_blocks(x, positions, key_positions, inputs, state)
         uniform = slots.start is not None
         return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=uniform)
 
@@ -185,15 +188,16 @@ class Decoder(_Stack):
         mask = Mask(query_index=in_groups, key_index=branches.positions, pairs=grid.fold(branches.seen[:, None]))
         x = self.embeddings(token_ids, positions)
         slots = Slots(branches.n_slots - grid.width, branches.n_slots)
-        inputs = BlockInputs(slots=slots, grid=grid, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
-        x = self.run_blocks(x, mask, in_groups, branches.positions, inputs, state)
+        state.make_room(slots.n_filled)
+        memory_mask = _memory_mask(state.memory_mask, x, None)
+        inputs = BlockInputs(mask, slots=slots, grid=grid, memory_mask=memory_mask, tap=tap)
+        x = self.run_blocks(x, in_groups, branches.positions, inputs, state)
         return x, replace(state, lengths=state.lengths + 1, longest=state.longest + 1, branches=branches)
 
 
-def _memory_mask(memory_mask: Tensor | None, x: Tensor, memory: Tensor | None) -> Mask:
+def _memory_mask(memory_mask: Tensor | None, x: Tensor, memory: Tensor | None) -> Mask | None:
     """The cross-attention's mask, by the source's length and never the target's."""
-    mask = Mask(keys=memory_mask)
     if memory_mask is None:
-        return mask
+        return None
     n_keys = memory_mask.shape[1] if memory is None else memory.shape[1]
-    return mask.worked_out(x.shape[1], n_keys, x.device)
+    return Mask(keys=memory_mask).worked_out(x.shape[1], n_keys, x.device)

@@ -129,7 +129,7 @@ class Transformer(nn.Module):
         """An empty state for `n_rows` rows of at most `max_len` tokens; encodes the source, once."""
         if self.decoder is None:
             raise ValueError("an encoder alone cannot generate step by step")
-        weight = self.decoder.embeddings.tokens.weight
+        weight = next(self.decoder.blocks.parameters())
         memory = self.encode(source_ids, source_attention_mask)
         attentions = [block.self_attn for block in self.decoder.blocks]
         cross = [block.cross_attn for block in self.decoder.blocks]

@@ -20,7 +20,9 @@ from glassformer.models.heads import TokenLogits
 class LoraLinear(nn.Linear):
     """y = W x + b + α / r · B A dropout(x) (Hu 2022, section 4.1): W and b stay, A (r, in) and B (out, r) learn.
 
-    A starts from N(0, 1 / r) and B at zero, so that nothing changes at first. W and b keep their names.
+    A starts uniform in ± 1 / √in, which is what loralib and PEFT draw (Kaiming with a = √5), so that the spread of A x
+    depends on neither the width nor the rank. B starts at zero, so that nothing changes at first. W and b keep their
+    names.
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
@@ -30,8 +32,9 @@ class LoraLinear(nn.Linear):
         self.in_features, self.out_features = base.in_features, base.out_features
         self.weight, self.bias = base.weight, base.bias
         self.scale, self.dropout = alpha / rank, dropout
-        drawn = torch.randn(rank, base.in_features, device=base.weight.device)
-        self.lora_a = nn.Parameter(drawn.to(base.weight) / math.sqrt(rank))
+        bound = 1 / math.sqrt(base.in_features)
+        drawn = torch.empty(rank, base.in_features, device=base.weight.device).uniform_(-bound, bound)
+        self.lora_a = nn.Parameter(drawn.to(base.weight))
         self.lora_b = nn.Parameter(base.weight.new_zeros(base.out_features, rank))
         self.train(base.training)
 

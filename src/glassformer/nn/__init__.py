@@ -1,1 +1,88 @@
-"""Layers. Torch only: they take numbers, never configurations."""
+"""Layers, positions, masks and attention functions. They need torch alone, and take numbers, never configurations.
+
+>>> import torch
+>>> from glassformer.nn import FeedForward, Mask, MultiHeadAttention
+>>> x = torch.zeros(2, 5, 16)  # (B, T, D)
+>>> attention = MultiHeadAttention(16, n_heads=4)
+>>> attention(x, mask=Mask(causal=True)).shape, FeedForward(16, 64)(x).shape
+(torch.Size([2, 5, 16]), torch.Size([2, 5, 16]))
+
+Letters in the docstrings: B batch, T query length, S key length, D d_model, H heads, G key-value heads, K key width.
+"""
+
+from glassformer.nn.attention import MultiHeadAttention, Tap, new_layer_cache
+from glassformer.nn.attention_functions import (
+    additive_scores,
+    attention_fused,
+    attention_reference,
+    masked_softmax,
+    multiplicative_scores,
+    repeat_kv,
+    scaled_dot_product_scores,
+)
+from glassformer.nn.embeddings import Embeddings
+from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, gelu_tanh, relu2
+from glassformer.nn.kv_cache import LayerCache, Slots, TransformerState
+from glassformer.nn.masks import Mask, positions_from_mask
+from glassformer.nn.norms import LayerNorm, RMSNorm, layer_norm_reference, rms_norm_reference
+from glassformer.nn.positions import (
+    AlibiBias,
+    LearnedPositions,
+    RelativeBias,
+    Rotary,
+    SinusoidalPositions,
+    alibi_slopes,
+    apply_rotary,
+    linear_scaled,
+    llama3_scaled,
+    relative_bucket,
+    rotary_frequencies,
+    sinusoid,
+    yarn_scaled,
+)
+from glassformer.nn.recurrence import gru_step, lstm_step, rnn_step
+from glassformer.nn.single_head_attention import SingleHeadAttention
+
+__all__ = [
+    "ACTIVATIONS",
+    "AlibiBias",
+    "Embeddings",
+    "FeedForward",
+    "LayerCache",
+    "LayerNorm",
+    "LearnedPositions",
+    "Mask",
+    "MultiHeadAttention",
+    "RMSNorm",
+    "RelativeBias",
+    "Rotary",
+    "SingleHeadAttention",
+    "SinusoidalPositions",
+    "Slots",
+    "Tap",
+    "TransformerState",
+    "additive_scores",
+    "alibi_slopes",
+    "apply_rotary",
+    "attention_fused",
+    "attention_reference",
+    "gelu_tanh",
+    "gru_step",
+    "layer_norm_reference",
+    "linear_scaled",
+    "llama3_scaled",
+    "lstm_step",
+    "masked_softmax",
+    "multiplicative_scores",
+    "new_layer_cache",
+    "positions_from_mask",
+    "relative_bucket",
+    "relu2",
+    "repeat_kv",
+    "rms_norm_reference",
+    "rnn_step",
+    "rotary_frequencies",
+    "scaled_dot_product_scores",
+    "sinusoid",
+    "yarn_scaled",
+]

@@ -8,12 +8,10 @@ from torch import Tensor, nn
 
 from glassformer.nn.attention_functions import attention_fused, attention_reference
 from glassformer.nn.branches import Grid
-from glassformer.nn.kv_cache import LayerCache, Slots
+from glassformer.nn.kv_cache import FIRST_SLOTS, LayerCache, Slots
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
-
-EVERYONE = Mask()
 
 
 class Tap(Protocol):
@@ -87,7 +85,7 @@ class MultiHeadAttention(nn.Module):
         x: Tensor,
         memory: Tensor | None = None,
         *,
-        mask: Mask = EVERYONE,
+        mask: Mask | None = None,
         bias: Tensor | None = None,
         rotary: tuple[Tensor, Tensor] | None = None,
         cache: LayerCache | None = None,
@@ -98,9 +96,10 @@ class MultiHeadAttention(nn.Module):
     ) -> Tensor:
         """`x` (B, T, D) attends to itself, to `memory` (B, S, D), or to a memory already projected.
 
-        `bias` (B or 1, H, T, S) is added to the scores. With a `cache`, keys and values of `x` are written into
-        `slots` and all filled slots are attended to. With a `grid` the rows of `x`, one token each, attend as queries
-        of their groups, to which mask, bias, rotary, cache and memory belong. Returns (B, T, D).
+        Without a `mask` every query sees every key. `bias` (B or 1, H, T, S) is added to the scores. With a `cache`,
+        keys and values of `x` are written into `slots` and all filled slots are attended to. With a `grid` the rows of
+        `x`, one token each, attend as queries of their groups, to which mask, bias, rotary, cache and memory belong.
+        Returns (B, T, D).
         """
         if memory_kv is not None:
             query, (key, value) = self.heads(self.q_proj(x), self.q_norm, grid=grid), memory_kv
@@ -112,7 +111,7 @@ class MultiHeadAttention(nn.Module):
             query, key = apply_rotary(query, *rotary), apply_rotary(key, *rotary)
         if cache is not None and slots is not None:
             key, value = cache.append(key, value, slots)
-        dropout = self.dropout if self.training else 0.0
+        mask, dropout = Mask() if mask is None else mask, self.dropout if self.training else 0.0
         if tap is None:
             context = attention_fused(query, key, value, mask, bias, self.scale, dropout)
         else:
@@ -149,8 +148,8 @@ class MultiHeadAttention(nn.Module):
 def new_layer_cache(
     attention: MultiHeadAttention, n_rows: int, max_len: int, dtype: torch.dtype, device: torch.device
 ) -> LayerCache:
-    """Empty buffers for one layer; one slot more than `max_len` takes what padding writes."""
-    shape = (n_rows, attention.n_kv_heads, max_len + 1)
+    """Empty buffers for one layer, to be grown; at most for `max_len` tokens and what padding writes."""
+    shape = (n_rows, attention.n_kv_heads, min(FIRST_SLOTS, max_len + 1))
     return LayerCache(
         keys=torch.zeros(*shape, attention.d_head, dtype=dtype, device=device),
         values=torch.zeros(*shape, attention.d_value, dtype=dtype, device=device),

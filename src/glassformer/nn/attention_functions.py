@@ -45,7 +45,10 @@ def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
 
 def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
     """(B, G, S, K) → (B, H, S, K): each key-value head serves H / G neighbouring query heads (Ainslie 2023)."""
-    return x if x.shape[1] == n_heads else x.repeat_interleave(n_heads // x.shape[1], dim=1)
+    n_groups = x.shape[1]
+    if n_groups == n_heads:
+        return x
+    return x[:, :, None].expand(-1, -1, n_heads // n_groups, -1, -1).flatten(1, 2)
 
 
 def attention_reference(
@@ -88,27 +91,53 @@ def attention_fused(
         # In half precision the backward of the CPU's kernel is several times slower than in single, and so is its
         # forward for a single query.
         return _attention_in_float(query, key, value, mask, bias, scale, dropout)
-    grouped = query.shape[1] != key.shape[1]
-    allowed: Tensor | None = None
-    if bias is None and mask.is_only_causal and query.shape[2] == key.shape[2]:
-        return F.scaled_dot_product_attention(
-            query, key, value, is_causal=True, scale=scale, dropout_p=dropout, enable_gqa=grouped
-        )
-    if not mask.is_trivial:
-        allowed = mask.dense(query.shape[2], key.shape[2], query.device)
-    empty = None
-    if allowed is not None and mask.may_leave_a_row_empty:
-        empty = ~allowed.any(dim=-1, keepdim=True)  # (B, 1, T, 1)
-        allowed = allowed | empty
-    attn_mask = allowed
-    if bias is not None:
-        attn_mask = bias.to(query.dtype)
-        if allowed is not None:
-            attn_mask = attn_mask.masked_fill(~allowed, -math.inf)
+    is_causal = bias is None and mask.is_only_causal and query.shape[2] == key.shape[2]
+    attn_mask = empty = None
+    if not is_causal and not (bias is None and mask.is_trivial):
+        attn_mask, empty = _kernel_mask(query, key, mask, bias)
+    n_heads = query.shape[1]
+    if not _kernel_takes_groups(query, value, attn_mask is not None):
+        key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
     context = F.scaled_dot_product_attention(
-        query, key, value, attn_mask=attn_mask, scale=scale, dropout_p=dropout, enable_gqa=grouped
+        query,
+        key,
+        value,
+        attn_mask=attn_mask,
+        dropout_p=dropout,
+        is_causal=is_causal,
+        scale=scale,
+        enable_gqa=key.shape[1] != n_heads,
     )
     return context if empty is None else context.masked_fill(empty, 0.0)
+
+
+def _kernel_mask(query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """The mask or biased mask that a kernel reads, (B or 1, H or 1, T, S); and its rows without a key, (B, 1, T, 1).
+
+    Those rows are opened, because a softmax over nothing but -inf is NaN; the caller sets their context to zero.
+    """
+    allowed = empty = None
+    if not mask.is_trivial:
+        allowed = mask.dense(query.shape[2], key.shape[2], query.device)
+        if mask.may_leave_a_row_empty:
+            empty = ~allowed.any(dim=-1, keepdim=True)
+            allowed = allowed | empty
+    if bias is None:
+        assert allowed is not None
+        return allowed, empty
+    bias = bias.to(query.dtype)
+    return bias if allowed is None else bias.masked_fill(~allowed, -math.inf), empty
+
+
+def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:
+    """Whether a fused kernel reads key-value heads that several query heads share.
+
+    The CPU's does. Of CUDA's only flash attention does, in half precision, without a mask and with values as wide as
+    keys; repeated keys and values cost less than the (B, H, T, S) scores that PyTorch writes out otherwise.
+    """
+    if query.device.type == "cpu":
+        return True
+    return query.dtype in _HALVES and not is_masked and query.shape[3] == value.shape[3]
 
 
 def _attention_in_float(

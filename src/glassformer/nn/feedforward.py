@@ -33,13 +33,16 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 class FeedForward(nn.Module):
-    """down(act(up(x))) (Vaswani 2017, equation 2), or down(act(gate(x)) · up(x)) with a gate (Shazeer 2020)."""
+    """down(act(up(x))) (Vaswani 2017, equation 2), or down(act(gate(x)) · up(x)) with a gate (Shazeer 2020).
+
+    `activation` is GELU by default, as in `TransformerConfig`; the paper has ReLU. `ACTIVATIONS` has others by name.
+    """
 
     def __init__(
         self,
         d_model: int,
         d_ff: int,
-        activation: Activation,
+        activation: Activation = F.gelu,
         gated: bool = False,
         bias: bool = True,
         dropout: float = 0.0,

@@ -4,7 +4,8 @@ Letters: B batch, T length, E width of the input, D width of the state, G gates.
 (B, D): (h,), or (h, c) for an LSTM. The state of a module is a tuple of those, bottom layer first.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -94,7 +95,8 @@ def run(cells: nn.RNNBase, x: Tensor, states: States | None = None) -> tuple[Ten
     Both directions of a bidirectional module stand side by side, in the outputs and in the last states. `states` are
     where it begins, zeros when None.
     """
-    outputs, last = cells(x, _joined(states))
+    with _autocast_obeyed(cells, x) as x:
+        outputs, last = cells(x, _joined(states))
     return outputs, _apart(cells, last)
 
 
@@ -104,8 +106,10 @@ def run_masked(cells: nn.RNNBase, x: Tensor, lengths: Tensor, states: States | N
     A row without a real token ends where it began.
     """
     # A packed row cannot be empty: it reads one token, which is taken back afterwards.
-    packed = pack_padded_sequence(x, lengths.clamp(min=1).cpu(), batch_first=True, enforce_sorted=False)
-    outputs, last = cells(packed, _joined(states))
+    n_read = lengths.clamp(min=1).cpu()
+    with _autocast_obeyed(cells, x) as x:
+        packed = pack_padded_sequence(x, n_read, batch_first=True, enforce_sorted=False)
+        outputs, last = cells(packed, _joined(states))
     outputs, _ = pad_packed_sequence(outputs, batch_first=True, total_length=x.shape[1])
     is_empty = lengths == 0
     ends = _apart(cells, last)
@@ -139,6 +143,26 @@ def where(rows: Tensor, new: States, old: States) -> States:
         tuple(torch.where(rows[:, None], n, o) for n, o in zip(*parts, strict=True))
         for parts in zip(new, old, strict=True)
     )
+
+
+@contextmanager
+def _autocast_obeyed(cells: nn.RNNBase, x: Tensor) -> Iterator[Tensor]:
+    """`x` for the cells, with autocast off inside where they would not compute in its type: then in their weights'.
+
+    Autocast runs cuDNN's cells in fp16 even where bf16 was asked for, and nothing scales the loss for it. The CPU's
+    take the type that is asked for.
+    """
+    weight = next(cells.parameters())
+    kind = weight.device.type
+    if _obeys_autocast(kind) or not torch.amp.is_autocast_available(kind) or not torch.is_autocast_enabled(kind):
+        yield x
+    else:
+        with torch.autocast(kind, enabled=False):
+            yield x.to(weight.dtype)
+
+
+def _obeys_autocast(device_type: str) -> bool:
+    return device_type == "cpu"
 
 
 def _joined(states: States | None) -> Tensor | tuple[Tensor, ...] | None:

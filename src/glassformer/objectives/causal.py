@@ -12,14 +12,16 @@ from glassformer.objectives.objective import Model
 class CausalObjective:
     """Every token predicts the next one: maximises Σ log p(tokenᵢ | tokens before it) (Bengio 2003)."""
 
-    def __init__(self, label_smoothing: float = 0.0) -> None:
-        self.label_smoothing = label_smoothing
+    def __init__(self, label_smoothing: float = 0.0, start_id: int | None = None) -> None:
+        """`start_id` begins a document and is never a target; None where the token that begins one also ends one."""
+        self.label_smoothing, self.start_id = label_smoothing, start_id
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Rows of T + 1 ids → inputs, all but the last, and labels, all but the first. The only shift there is.
 
         Rows of unequal length are padded on the right; padding is neither attended to nor scored. In a packed
-        row positions restart with every document, and no document predicts the next one's first token.
+        row positions restart with every document, and no document predicts the next one's first token. Nothing
+        predicts a start token, so every arrangement of a text has the same targets.
 
         >>> rows = [Example(np.array([5, 6, 7])), Example(np.array([8, 9]))]
         >>> batch = CausalObjective().collate(rows, np.random.default_rng(0))
@@ -28,6 +30,8 @@ class CausalObjective:
         """
         token_ids, mask = pad([e.token_ids[:-1] for e in examples], 0)
         labels, _ = pad([e.token_ids[1:] for e in examples], NOT_SCORED)
+        if self.start_id is not None:
+            labels = labels.masked_fill(labels == self.start_id, NOT_SCORED)
         positions = document_ids = None
         if any(e.document_ids is not None for e in examples):
             documents = [_documents(e) for e in examples]

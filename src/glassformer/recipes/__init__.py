@@ -1,6 +1,8 @@
 """Recipes: one TOML file a run that works, with the result it must reach. `REFERENCE.toml` comments every key."""
 
 import difflib
+from collections.abc import Mapping
+from dataclasses import replace
 from importlib.resources import files as package_files
 from pathlib import Path
 from typing import Any
@@ -9,7 +11,10 @@ from glassformer import files
 from glassformer.errors import UserError
 from glassformer.presets import preset
 from glassformer.run_config import Run
-from glassformer.settings import from_dict, parse_toml, to_dict
+from glassformer.settings import apply_changes, from_dict, parse_toml, to_dict, whole_keys
+
+PRESET = "model.preset"
+"""The key of `[model]` that names the preset to start from: no field of a configuration, and gone when it is read."""
 
 
 def names() -> list[str]:
@@ -19,12 +24,40 @@ def names() -> list[str]:
     return sorted(name.removesuffix(".toml") for name in found if not name.startswith("REFERENCE"))
 
 
-def load(name: str) -> Run:
+def run_of(source: str | Path) -> Run:
+    """Make the run that `glassformer train SOURCE` starts.
+
+    `source` is the name of a recipe, a TOML file, or a text file or folder of texts (`for_text`).
+
+    >>> run_of("copy-task").name
+    'copy-task'
+    """
+    name = str(files.as_path(source, "source"))
+    is_text = not name.endswith(".toml") and name not in names()
+    is_text = is_text and (files.exists(Path(name)) or Path(name).suffix != "" or "/" in name)
+    return for_text(name) if is_text else load(name)
+
+
+def with_changes(run: Run, changes: Mapping[str, Any], where: str = "") -> Run:
+    """A copy of a run with some of its keys replaced, by whole or short name (`settings.whole_keys`).
+
+    `model.preset` replaces the whole model by a preset; other keys of the model then change it.
+
+    >>> with_changes(load("copy-task"), {"max_steps": 5, "model.preset": "gpt2", "d_model": 96}).model.d_model
+    96
+    """
+    whole = whole_keys(run, changes, [PRESET])
+    name = whole.pop(PRESET, None)
+    return apply_changes(run if name is None else replace(run, model=preset(str(name))), whole, where)
+
+
+def load(name: str | Path) -> Run:
     """The run that a recipe states, by the recipe's name or the path of a TOML file.
 
     >>> load("copy-task").name
     'copy-task'
     """
+    name = str(files.as_path(name, "name"))
     if name.endswith(".toml"):
         return parse(files.read_text(Path(name)), name)
     return parse(text(name), f"recipe {name}")
@@ -50,10 +83,11 @@ def parse(text: str, where: str) -> Run:
     return from_dict(Run, table, where)
 
 
-def for_text(path: Path) -> Run:
+def for_text(path: str | Path) -> Run:
     """A run for a person's own text, sized to its length: on two cores a minute or two for a short text, a quarter of
     an hour for some tens of megabytes; beyond that it wants a GPU.
     """
+    path = files.as_path(path, "path")
     size = _suited(_size(path))
     _, vocab_size, model, context, batch_size, steps, dropout = size
     template = f"""

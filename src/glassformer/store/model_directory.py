@@ -7,6 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from glassformer.models.transforms import add_lora
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import BeamConfig, GenerationConfig, Run
 from glassformer.settings import from_dict, from_union, parse_toml, to_dict, to_toml
-from glassformer.store.lock import OWNER
+from glassformer.store.lock import LOCK, OWNER
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.manifest import Manifest
 from glassformer.store.tensors import fill, require_fit, save_tensors
@@ -115,11 +116,21 @@ def publish(checkpoint: Path, folder: Path, step: int) -> None:
         files.fsync_folder(folder)
     except OSError as error:
         raise UserError(f"cannot write {folder}: {files.reason(error)}") from error
+    finally:
+        for name in [*names, MANIFEST]:
+            with suppress(OSError):  # of a disk that stays bad: the first error tells
+                temporary(name).unlink(missing_ok=True)
 
 
 def model_files(manifest: Manifest) -> list[str]:
     """The files of a model directory that a manifest lists: of a checkpoint, without its training state."""
     return [name for name in [*MODEL_FILES, *SOME_FILES] if name in manifest.entries]
+
+
+def own_paths(folder: Path) -> list[Path]:
+    """The files of a model directory, and of a run its checkpoints and logs: no output may replace one of them."""
+    of_run = ["checkpoints", "metrics.jsonl", "tensorboard", "training_state", LOCK, OWNER]
+    return [folder / name for name in [*MODEL_FILES, *SOME_FILES, MANIFEST, *of_run]]
 
 
 def is_published(folder: Path, step: int) -> bool:

@@ -62,6 +62,8 @@ def read_shapes(path: Path) -> dict[str, StoredShape]:
     """The tensors of a file by name, from its header alone; `UserError` for a header that contradicts itself."""
     files.refuse_objects(path)
     try:
+        if path.stat().st_size == 0:
+            raise ValueError("it is empty: fetch or write it again")
         with open(path, "rb") as file:
             (n_header,) = struct.unpack("<Q", file.read(8))
             if n_header > files.MAX_JSON_BYTES:

@@ -2,7 +2,7 @@
 
 import codecs
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from glassformer.errors import UserError
 from glassformer.tokenization.pretokenize import CHARACTER_TO_BYTE, END_OF_WORD, Flavour
@@ -69,6 +69,17 @@ class TextStream:
         if self._holds_spaces_back and text.endswith(" "):
             text, self._held = text[:-1], " "
         return text
+
+    def continue_after(self, ids: Iterable[int]) -> None:
+        """Take ids as shown already: what comes next is their continuation. `UserError` for an id out of range.
+
+        >>> stream = TextStream([b" one", b" two"], "whitespace")
+        >>> stream.continue_after([0])
+        >>> stream.push(1)
+        ' two'
+        """
+        for token_id in ids:
+            self.push(token_id)
 
     def flush(self) -> str:
         """What is left when no more ids come: U+FFFD where a character has not been completed, else ''."""

@@ -144,9 +144,28 @@ class ImportedStream:
         if text.endswith("\ufffd"):
             return ""
         new = self._show(text)
-        if token_id not in self._of_bytes and (alone := self._decode([token_id])) and "\ufffd" not in alone:
+        if alone := self._alone(token_id):
             self._ids, self._shown, self._n_shown = [token_id], alone, 1
         return new
+
+    def continue_after(self, ids: Iterable[int]) -> None:
+        """Take ids as shown already: what comes next is their continuation. `UserError` for an id out of range.
+
+        The same as to push each of them first, but only the last ones are decoded.
+        """
+        earlier = [*self._ids, *(i for i in _within(ids, self._n_ids) if i not in self._skip)]
+        first = next((at for at in reversed(range(len(earlier))) if self._alone(earlier[at])), 0)
+        self._ids, self._shown, self._n_shown = earlier[first:], "", 0
+        for end in range(len(self._ids), 0, -1):  # without the bytes of a character that is not whole yet
+            text = self._decode(self._ids[:end])
+            if not text.endswith("\ufffd"):
+                self._shown, self._n_shown = text, end
+                return
+
+    def _alone(self, token_id: int) -> str:
+        """The text of a token that can be decoded without those before it; '' for any other."""
+        text = "" if token_id in self._of_bytes else self._decode([token_id])
+        return "" if "\ufffd" in text else text
 
     def flush(self) -> str:
         """What is left when no more ids come: U+FFFD where a character has not been completed, else ''."""

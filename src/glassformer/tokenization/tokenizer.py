@@ -23,11 +23,12 @@ of a flavour is used as such. Their decoded texts are those of `transformers`.
 
 import hashlib
 import json
+import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import tokenizers
@@ -66,6 +67,15 @@ SPECIAL_TOKENS = tuple(ROLE_OF)
 """The default special tokens; their ids are 0 to 6."""
 
 
+class Encoded(NamedTuple):
+    """What `tokenizer(text)` gives: `ids, mask = tokenizer("to be")`."""
+
+    ids: NDArray[np.int64]
+    """(T,) of one text, (B, T) of several."""
+    mask: NDArray[np.bool_]
+    """Of the same shape: True = a real token, False = padding."""
+
+
 class Tokenizer:
     """A trained tokenizer; it never changes. `train`, `load`, `from_json` and `imported` make one.
 
@@ -86,6 +96,11 @@ class Tokenizer:
         roles: Mapping[str, str] | None = None,
     ) -> None:
         """Wraps a tokenizer of the Rust library; `UserError` for one that cannot be used."""
+        if not isinstance(rust, tokenizers.Tokenizer):
+            raise UserError(
+                f"Tokenizer(…) wraps a tokenizers.Tokenizer, not {type(rust).__name__}: read a file with "
+                "Tokenizer.load(path), or learn one with Tokenizer.train(texts, vocab_size=…)"
+            )
         rust.no_truncation()
         rust.no_padding()
         for role, token in (roles or {}).items():
@@ -176,17 +191,18 @@ class Tokenizer:
         return cls(assemble(flavour, special_tokens, vocab, learned.merges), learned.frequencies)
 
     @classmethod
-    def load(cls, path: Path) -> "Tokenizer":
+    def load(cls, path: str | Path) -> "Tokenizer":
         """Reads a `tokenizer.json`; `UserError` naming the file when it is none, or none that can be used."""
+        path = files.as_path(path, "path")
         text = files.read_text(path, MAX_TOKENIZER_BYTES)
         try:
             return cls.from_json(text)
         except UserError as error:
             raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
 
-    def save(self, path: Path) -> None:
+    def save(self, path: str | Path) -> None:
         """Writes `tokenizer.json` atomically; the same tokenizer always gives the same bytes."""
-        files.write_text(path, self.to_json())
+        files.write_text(files.as_path(path, "path"), self.to_json())
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
@@ -248,6 +264,27 @@ class Tokenizer:
         """The number of ids, special tokens included: the rows that a model's embedding needs."""
         return len(self.vocab)
 
+    def __len__(self) -> int:
+        """The size of the vocabulary, as `vocab_size`."""
+        return self.vocab_size
+
+    def __repr__(self) -> str:
+        return f"Tokenizer({self.flavour or 'imported'}, {self.vocab_size:,} tokens)"
+
+    def __call__(self, text: str | Sequence[str]) -> "Encoded":
+        """The ids of a text (T,) and their mask, or of several texts (B, T), padded at the right.
+
+        The ids of one text are those of `encode`: nothing is put around it. Raises `UserError` for texts of unequal
+        length where the tokenizer has no `[PAD]`.
+        """
+        if isinstance(text, str):
+            ids = np.array(self.encode(text), dtype=np.int64)
+            return Encoded(ids, np.ones(len(ids), dtype=np.bool_))
+        rows = self.encode_batch(text)
+        if len({len(row) for row in rows}) < 2:
+            return Encoded(*pad(rows, pad_id=0))  # of equal length: nothing is padded
+        return Encoded(*self.pad(rows))
+
     def token_to_id(self, token: str) -> int | None:
         """The id of a token as the vocabulary spells it (`Ġthe`), or None."""
         return self.vocab.get(token)
@@ -273,6 +310,8 @@ class Tokenizer:
         out at random (BPE-dropout), each with that probability, reproducibly from `seed`. Raises `UserError`
         for a character that no token can stand for, and for a lone surrogate.
         """
+        if not isinstance(text, str):
+            raise UserError(f"text must be a str, not {type(text).__name__}; encode_batch takes several")
         (ids,) = self.encode_batch([text], allow_special=allow_special, dropout=dropout, seed=seed)
         return ids if template is None else template.fill([ids], self.vocab)[0]
 
@@ -285,6 +324,11 @@ class Tokenizer:
         seed: int | None = None,
     ) -> list[list[int]]:
         """The ids of each text: as `encode`, but on all cores. With dropout, one random stream serves all texts."""
+        if isinstance(texts, str) or not isinstance(texts, Iterable):
+            raise UserError(f"texts must be a list of texts, not {type(texts).__name__}; encode takes one text")
+        texts = list(texts)
+        if wrong := [text for text in texts if not isinstance(text, str)]:
+            raise UserError(f"texts must be texts, and one of them is {type(wrong[0]).__name__}")
         self._check_allowed(allow_special)
         if dropout == 0.0:
             return self._codec.encode(texts, allow_special)
@@ -311,6 +355,14 @@ class Tokenizer:
     def words_stand_alone(self) -> bool:
         """Whether a word has the same tokens by itself as behind a space."""
         return self._codec.words_stand_alone
+
+    @property
+    def encodes_in_pieces(self) -> bool:
+        """Whether a text that is cut at line ends (`data.sources.cut`) encodes to the ids of the whole text.
+
+        False for the tokenizers of other people's models: they may put a space before each text, or join across lines.
+        """
+        return self.flavour is not None
 
     @property
     def reference(self) -> ReferenceEncoder:
@@ -359,15 +411,47 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of ids: see the top of this module. Bytes that are no UTF-8 become U+FFFD."""
-        return self._codec.decode(ids, skip_special)
+        try:
+            whole = [operator.index(token_id) for token_id in ids]
+        except TypeError as error:
+            raise UserError("ids must be a list of token ids, which are whole numbers") from error
+        return self._codec.decode(whole, skip_special)
 
-    def stream(self, *, skip_special: bool = True) -> TextStream | ImportedStream:
-        """A decoder for ids that come one at a time: `push` each, then `flush`. It never cuts a character."""
-        return self._codec.stream(skip_special)
+    def stream(self, *, skip_special: bool = True, after: Iterable[int] = ()) -> TextStream | ImportedStream:
+        """A decoder for ids that come one at a time: `push` each, then `flush`. It never cuts a character.
+
+        With `after`, the ids of a prompt, it gives what follows the prompt's text: the space between the two too.
+
+        >>> tokenizer = Tokenizer.train(["the cat sat"] * 2, vocab_size=0, flavour="whole_words")
+        >>> *prompt, last = tokenizer.encode("the cat sat")
+        >>> tokenizer.stream().push(last), tokenizer.stream(after=prompt).push(last)
+        ('sat', ' sat')
+        """
+        stream = self._codec.stream(skip_special)
+        stream.continue_after(after)
+        return stream
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         """Readable tokens: spaces as they are, `</w>` where a word ends, `<0xE2>` for a part of a character."""
         return [self._codec.show(self.id_to_token(token_id)) for token_id in ids]
+
+    @property
+    def start_id(self) -> int | None:
+        """The id that a text begins with in training: what the file puts before a text, else BOS, else EOS."""
+        before = self.frames.prompt.before
+        if before:
+            return before[-1]
+        return self.eos_id if self.bos_id is None else self.bos_id
+
+    def n_bytes_of(self, ids: Iterable[int]) -> int:
+        """Bytes of text that these tokens stand for, as UTF-8; a special token stands for none.
+
+        >>> tokenizer = Tokenizer.train(["é"], vocab_size=0, flavour="char", special_tokens=("[BOS]",))
+        >>> tokenizer.n_bytes_of([0, 1])
+        2
+        """
+        special = {self.vocab[token] for token in self.special_tokens}
+        return sum(len(self.pieces[i]) for i in ids if i not in special)
 
     @cached_property
     def _tokens(self) -> list[str]:

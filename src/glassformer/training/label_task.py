@@ -8,12 +8,14 @@ import numpy as np
 import torch
 
 from glassformer.config import PositionHead, SequenceHead, TransformerConfig
-from glassformer.data.batching import Example
+from glassformer.data.batching import Example, Sampler
 from glassformer.data.budget import TokenBudget, evaluation_batches, example_rows
+from glassformer.data.fresh_cuts import FreshCuts
 from glassformer.data.label_files import Labelled, Tagged
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, LabelRecord, class_names
 from glassformer.errors import UserError
+from glassformer.evaluation.division import Division
 from glassformer.evaluation.label_scores import LABEL_SCORES, label_scores
 from glassformer.evaluation.labels import is_bio
 from glassformer.models.build import Network
@@ -22,9 +24,9 @@ from glassformer.objectives.objective import Objective
 from glassformer.run_config import ClassificationConfig, LabelData, Run, TaggingConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.train_config import TrainConfig
-from glassformer.training.material import Tokenizers, learn_tokenizer
+from glassformer.training.material import Tokenizers, first_dropout_seed, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
-from glassformer.training.task import Task
+from glassformer.training.task import Task, watched_scores
 
 ROWS_OF_TRAIN_EVALUATED = 1000
 
@@ -40,6 +42,9 @@ class LabelMaterial:
     @property
     def digest(self) -> str:
         return self.corpus.digest
+
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -62,6 +67,9 @@ class LabelMaterial:
         if not math.isfinite(spread):
             raise UserError(f"{self.name} has numbers that are too large to square: divide them")
         return mean, spread or 1.0
+
+    def trains_starts(self, run: Run) -> bool:
+        return False
 
     def check(self, run: Run) -> None:
         tags = self.data.outputs == "tags"
@@ -94,7 +102,9 @@ class LabelMaterial:
         texts = [text for record in self.corpus.split[0] for text in _texts(record)]
         return Tokenizers(learn_tokenizer(run.tokenizer, texts, reporter))
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedLabels":
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedLabels":
         return PreparedLabels(run, tokenizers.target, self.corpus.split, self.labels, reporter)
 
 
@@ -111,12 +121,16 @@ class PreparedLabels:
     ) -> None:
         self.run, self.tokenizer, self.records, self.names = run, tokenizer, split, names
         with reporter.phase("preparing tokens"):
-            self.train, self.valid = (
-                labelled_examples(side, tokenizer, run.model.max_len, names, name, reporter.say, dropout)
-                for side, name, dropout in zip(
-                    split, ("training texts", "validation texts"), (run.tokenizer.dropout, 0.0), strict=True
-                )
+            self.train = self._train(first_dropout_seed(run), reporter.say)
+            self.valid = labelled_examples(
+                split[1], tokenizer, run.model.max_len, names, "validation texts", reporter.say
             )
+
+    def _train(self, dropout_seed: int, say: Callable[[str], None]) -> list[Example]:
+        max_len, share = self.run.model.max_len, self.run.tokenizer.dropout
+        return labelled_examples(
+            self.records[0], self.tokenizer, max_len, self.names, "training texts", say, share, dropout_seed
+        )
 
     @property
     def summary(self) -> str:
@@ -128,35 +142,36 @@ class PreparedLabels:
 
     def task(self, network: Network, device: torch.device) -> Task:
         run, data = self.run, labels_of(self.run)
-        sampler = TokenBudget(example_rows(self.train, "training texts"), data.batch_tokens, run.train.seed)
+
+        def sampler_of(examples: Sequence[Example], seed: int) -> TokenBudget:
+            return TokenBudget(example_rows(examples, "training texts"), data.batch_tokens, seed)
+
+        def sampler_of_cuts(seed: int) -> tuple[Sampler, None]:
+            return sampler_of(self._train(seed, lambda _: None), seed), None  # long texts: said of the first epoch
+
+        seed = first_dropout_seed(run)
+        first = sampler_of(self.train, seed or run.train.seed)
 
         def batches(examples: Sequence[Example]) -> Callable[[], Sequence[Sequence[Example]]]:
             return lambda: list(evaluation_batches(example_rows(examples, "texts"), data.batch_tokens))
 
         return Task(
             objective_of(run),
-            sampler,
+            FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
             {"train": batches(self.train[:ROWS_OF_TRAIN_EVALUATED]), "valid": batches(self.valid)},
             n_bytes={"train": None, "valid": None},
             score=self._score(network, device),
         )
 
-    def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
-        """Scores at each evaluation; an early stopping that names none of them is refused."""
-        stopping, known = self.run.train.early_stopping, dict(LABEL_SCORES[labels_of(self.run).outputs])
+    def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
+        """Scores at each evaluation; `UserError` for a setting that watches another metric."""
+        known = dict(LABEL_SCORES[labels_of(self.run).outputs])
         if not is_bio(self.names):
             known.pop("span_f1", None)
-        if stopping is not None and stopping.metric not in {"loss", *known}:
-            raise UserError(
-                f"train.early_stopping.metric is {stopping.metric!r}, which is unknown here; there are loss, "
-                f"{', '.join(known)}"
-            )
-        if stopping is not None and stopping.metric != "loss" and stopping.higher_is_better != known[stopping.metric]:
-            right = str(known[stopping.metric]).lower()
-            raise UserError(f"train.early_stopping.higher_is_better must be {right} for {stopping.metric}")
+        watched_scores(self.run.train, ["loss"], known)
 
-        def score() -> dict[str, float]:
-            found = label_scores(network, self.valid, self.names, labels_of(self.run), device)
+        def score(division: Division) -> dict[str, float]:
+            found = label_scores(network, self.valid, self.names, labels_of(self.run), device, division)
             return {name: float(found[name]) for name in known if isinstance(found.get(name), float)}
 
         return score
@@ -188,6 +203,7 @@ def labelled_examples(
     name: str,
     say: Callable[[str], None],
     dropout: float = 0.0,
+    dropout_seed: int = 0,
 ) -> list[Example]:
     """Records as rows with their labels, which are known to be among `names`; `dropout` leaves merges out."""
     numbers = {label: i for i, label in enumerate(names)}
@@ -195,13 +211,14 @@ def labelled_examples(
     labelled = [record for record in records if isinstance(record, Labelled)]
     if tagged:
         tags = [[numbers[tag] for tag in record.tags] for record in tagged]
-        rows, n_cut = encode_tagged(tokenizer, [record.words for record in tagged], max_len, tags, dropout)
+        words = [record.words for record in tagged]
+        rows, n_cut = encode_tagged(tokenizer, words, max_len, tags, dropout, dropout_seed)
         n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
         lost = f", {sum(map(len, tags)) - n_read:,} words with tags"
     else:
         values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
         texts = [_texts(record) for record in labelled]
-        rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout)
+        rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed)
         lost = ""
     if n_cut:
         say(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and lose their end{lost}")

@@ -1,5 +1,6 @@
 """From a recipe to a running trainer: data, tokenizers, tokens, network; fresh or from a checkpoint."""
 
+import json
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -13,19 +14,29 @@ import torch
 from glassformer import files
 from glassformer.config import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.memory import require_memory
+from glassformer.cost.room import Room, require_room, room_of_machine
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
-from glassformer.errors import UserError
+from glassformer.data.sources import reads
+from glassformer.errors import UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
 from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import DataConfig, LabelData, PairData, Run, TextData, require_objective
+from glassformer.run_config import NEWEST_READING, DataConfig, LabelData, PairData, Run, TextData, require_objective
 from glassformer.settings import apply_flags
 from glassformer.store import checkpoint, lock
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import MODEL_FILES, read_run, read_tokenizers, write_model_files
+from glassformer.store.model_directory import (
+    MODEL_FILES,
+    StoredModel,
+    own_paths,
+    read_run,
+    read_tokenizers,
+    write_model_files,
+)
+from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import bad_numbers, metrics_log
 from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.fine_tuning import layer_scales
@@ -33,11 +44,12 @@ from glassformer.training.label_task import LabelMaterial
 from glassformer.training.material import Material, Tokenizers
 from glassformer.training.pair_task import PairMaterial
 from glassformer.training.parallel import Ranks, is_first, is_several, own_device, processes, was_restarted
+from glassformer.training.precision import repeats_bits
 from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
 from glassformer.training.saving import differing
 from glassformer.training.starting import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
-from glassformer.training.task import Task
+from glassformer.training.task import Task, few_targets
 from glassformer.training.text_task import TextMaterial
 from glassformer.training.trainer import Trainer
 
@@ -56,6 +68,15 @@ class Outcome:
     reports: dict[str, LossReport]
     run: Run
 
+    def __repr__(self) -> str:
+        """Three lines: the run, the loss of its last evaluation, and where the model is."""
+        losses = [f"{side} loss {report.loss:.4f} nats" for side, report in self.reports.items()]
+        return (
+            f"{type(self).__name__}: {self.run.name}, {self.run.train.max_steps:,} steps at most\n"
+            f"  {', '.join(losses) or 'never evaluated'}\n"
+            f"  model directory: {self.folder}"
+        )
+
 
 def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     """Trains a run from its first step into a new folder; everything is checked before anything is written.
@@ -66,28 +87,30 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     if was_restarted() and checkpoint.steps(folder) and _is_of_this_torchrun(folder):
         return relaunch(folder, reporter)
     _require_new(folder)
+    _require_apart(run, folder)
     files.require_writable(folder)
     start = read_start(run)
     if start is not None:
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(Path(str(run.init.path)).absolute())))
     require_memory(run.model)
+    run = with_present_rules(run)
     material = material_of(run)
     material.check(run)
     device = own_device(choose_device(run.train.device))
-    with processes(run.parallel, run.train, device) as ranks:
+    with enough_memory(_memory_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
         reporter = reporter if ranks.is_first else Silent()
-        with reporter.phase("reading the data") as _:
-            news = material.news()
-        for line in news:
-            reporter.say(line)
-        tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
+        room = _room(device)
+        require_room(run, room)
+        tokenizers = _learned(run, start, material, reporter, ranks)
+        [trains_starts] = ranks.of_first(ranks.is_first and material.trains_starts(run))  # the others read no text
         run = replace(
             run,
-            model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread),
+            model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread, bool(trains_starts)),
             data=_with_whole_paths(run.data),
         )
+        require_room(run, room)  # once more, now that the vocabulary is known
         with ranks.first_alone():
-            prepared = material.prepare(run, tokenizers, reporter)
+            prepared = material.prepare(run, tokenizers, reporter, checks_hashes=ranks.is_first)
         network = new_network(run, start, material.labels, reporter.say).to(device)
         n_parameters = network.n_parameters()
         ranks.distribute(network, run.train)
@@ -96,6 +119,8 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
             f"{run.name}: {n_parameters:,} parameters on {_place(device, ranks)}; {prepared.summary}, "
             f"{_vocabulary(run, tokenizers, is_given=start is not None)}"
         )
+        for sentence in few_targets(task):
+            reporter.say(sentence)
         trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
         with locked(folder) if ranks.is_first else nullcontext():
             if ranks.is_first:
@@ -119,7 +144,7 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
         newest = checkpoint.newest(folder, reporter.say if is_first() else Silent().say)
         run = apply_flags(read_run(newest), flags or {})
         device = own_device(choose_device(run.train.device))
-        with processes(run.parallel, run.train, device) as ranks:
+        with enough_memory(_memory_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
             reporter = reporter if ranks.is_first else Silent()
             ranks.all_or_none(lambda: _require_same(newest, ranks))
             trainer = _rebuilt(newest, run, folder, reporter, device, ranks, began)
@@ -127,6 +152,8 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
             trainer.restore(newest)
             trainer.publish()
             _tell_of_another_machine(checkpoint.load_numbers(newest).get("made_with", before), before, reporter)
+            if not repeats_bits(run.train, device):
+                reporter.say(f"on {device.type} without train.deterministic a run goes on equal to rounding")
             step = trainer.progress.step
             done = trainer.progress.finished or step >= run.train.max_steps
             told = ": nothing is left to do" if done else ""
@@ -143,8 +170,10 @@ class Replay:
     differing: list[str]
     """Names of tensors and numbers that are not equal to the bit."""
     is_same_machine: bool
-    """Of the same kind, with the same versions and number of threads, as far as the checkpoint tells: only then are
-    bits promised."""
+    """Of the same kind, with the same versions and number of threads, as far as the checkpoint tells."""
+    repeats_bits: bool
+    """Whether the device gives the same bits every time: the CPU does, CUDA with `train.deterministic`. Equal bits are
+    promised only on the same machine and where this holds."""
 
 
 def replay(folder: Path, reporter: LaunchReporter) -> Replay:
@@ -171,7 +200,37 @@ def _replay(folder: Path, reporter: LaunchReporter) -> Replay:
     reporter.say(f"taking steps {steps[-2] + 1} to {steps[-1]} again")
     found, stored = trainer.replay(steps[-1]), checkpoint.load_state(end)
     was_made_with = stored.numbers.get("made_with", {})
-    return Replay(steps[-2], steps[-1], differing(found, end, stored), not _changed(was_made_with, made_with))
+    return Replay(
+        steps[-2],
+        steps[-1],
+        differing(found, end, stored),
+        is_same_machine=not _changed(was_made_with, made_with),
+        repeats_bits=repeats_bits(run.train, device),
+    )
+
+
+def _learned(
+    run: Run, start: StoredModel | None, material: Material, reporter: LaunchReporter, ranks: Ranks
+) -> Tokenizers:
+    """Read and hash the data and learn the tokenizers in the first process; the others take over what it found."""
+    learned: list[Tokenizers] = []
+
+    def work() -> str:
+        with reporter.phase("reading the data") as _:
+            news = material.news()
+        for line in news:
+            reporter.say(line)
+        tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
+        learned.append(tokenizers)
+        source = tokenizers.separate_source
+        return json.dumps([material.digest, tokenizers.target.to_json(), None if source is None else source.to_json()])
+
+    text = ranks.text_of_first(work)
+    if learned:
+        return learned[0]
+    digest, target, source = json.loads(text)
+    material.take_digest(digest)
+    return Tokenizers(Tokenizer.from_json(target), None if source is None else Tokenizer.from_json(source))
 
 
 def _require_same(newest: Path, ranks: Ranks) -> None:
@@ -203,7 +262,9 @@ def _rebuilt(
     manifest = Manifest.read(of)
     manifest.require(of, [*MODEL_FILES, checkpoint.STATE])
     require_memory(run.model)
+    require_room(run, _room(device))
     material = material_of(run)
+    material.take_digest(ranks.text_of_first(lambda: material.digest))
     if read_progress(of).data_digest != material.digest:
         raise UserError(
             f"the text of {material.name} is not the one that {folder} was trained on: put the old text back, or "
@@ -211,13 +272,25 @@ def _rebuilt(
         )
     tokenizers = Tokenizers(*read_tokenizers(of, manifest))
     with ranks.first_alone():
-        prepared = material.prepare(run, tokenizers, reporter)
+        prepared = material.prepare(run, tokenizers, reporter, checks_hashes=ranks.is_first)
     network = build_model(run.model)
     prepare_parameters(run, network, reporter.say)
     network = network.to(device)
     ranks.distribute(network, run.train)
     task = prepared.task(network, device)
     return _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
+
+
+def _memory_advice(run: Run, folder: Path) -> str:
+    """What to lower when a run does not fit, and what is left of it."""
+    batch = f"train.batch_size (now {run.train.batch_size:,}), model.max_len (now {run.model.max_len:,})"
+    if not isinstance(run.data, TextData):
+        batch = f"data.batch_tokens (now {run.data.batch_tokens:,})"
+    width = f"model.d_model (now {run.model.d_model:,})" if isinstance(run.model, TransformerConfig) else "the widths"
+    return (
+        f"lower {batch}, {width} or the number of layers, or set train.activation_checkpointing; "
+        f"what was saved before stays in {folder}"
+    )
 
 
 def _require_new(folder: Path) -> None:
@@ -230,6 +303,20 @@ def _require_new(folder: Path) -> None:
     strangers = {name for name in names - OF_A_RUN if not name.startswith(bad_numbers.PREFIX) and ".tmp" not in name}
     if strangers:
         raise UserError(f"{folder} is not empty ({min(strangers)} is in it): name another --out")
+
+
+def _require_apart(run: Run, folder: Path) -> None:
+    """`UserError` where the run's folder would hold what the run reads, or would become part of it."""
+    data = [getattr(run.data, name, None) for name in PATHS if name != "cache_dir"]
+    given = [name for name in (*data, run.init.path, run.tokenizer.path) if name is not None]
+    for name in given:
+        place = Path(name.removeprefix(HUB).partition("#")[0] if name.startswith(HUB) else name)
+        files.require_apart(folder, own_paths(place) if place.is_dir() else [place])
+        if isinstance(run.data, TextData) and name in data and reads(place, folder / metrics_log.NAME):
+            raise UserError(
+                f"{folder} is inside of {place}, and the run's own {metrics_log.NAME} would become part of the text: "
+                "name an --out elsewhere"
+            )
 
 
 def _require_run(folder: Path) -> None:
@@ -268,14 +355,22 @@ def material_of(run: Run) -> Material:
     return kinds[run.data.kind](run)
 
 
+def with_present_rules(run: Run) -> Run:
+    """Record that a new run follows the present rules: a `run.toml` of an older version lacks the key."""
+    return replace(run, data=replace(run.data, reading=NEWEST_READING))
+
+
 def complete(
     model: ModelConfig,
     tokenizers: Tokenizers,
     n_outputs: int = 0,
     mean_and_spread: tuple[float, float] | None = None,
+    trains_starts: bool = False,
 ) -> ModelConfig:
-    """The configuration with the tokenizers' special ids, and what it leaves open: vocabularies, labels, the scale of
-    numbers."""
+    """Fill in what the configuration leaves open: special ids, vocabularies, labels, the scale of numbers.
+
+    `decoder_start_id` of a decoder alone records that training begins each document with it (`trains_starts`).
+    """
     tokenizer = tokenizers.target
     vocab_size = _vocab_size("vocab_size", model.vocab_size, tokenizer.vocab_size)
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
@@ -289,7 +384,7 @@ def complete(
             head = replace(head, mean=mean_and_spread[0], spread=mean_and_spread[1])
         model = replace(model, head=head)
     if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
-        return model
+        return replace(model, decoder_start_id=tokenizer.start_id) if trains_starts else model
     source = None if model.share_embeddings else tokenizers.separate_source
     size = 0 if source is None else _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
     start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
@@ -310,6 +405,14 @@ def choose_device(name: str) -> torch.device:
     except (RuntimeError, AssertionError) as error:
         raise UserError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
     return device
+
+
+def _room(device: torch.device) -> Room | None:
+    """The memory of a device; of MPS the machine's, which it shares."""
+    if device.type != "cuda":
+        return room_of_machine()
+    free, total = torch.cuda.mem_get_info(device)
+    return Room(f"the GPU {torch.cuda.get_device_name(device)}", total, free, is_cpu=False)
 
 
 def _vocab_size(name: str, wanted: int, n_tokens: int) -> int:

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from glassformer.data.fresh_cuts import cuts_seed
 from glassformer.models.build import Network
 from glassformer.run_config import DataConfig, Run, TokenizerConfig
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -63,6 +64,14 @@ class Material(Protocol):
         """A hash of the data's bytes and of the rule that splits them."""
         ...
 
+    def trains_starts(self, run: Run) -> bool:
+        """Whether each document begins with a start token, often enough for a model to learn what begins a text."""
+        ...
+
+    def take_digest(self, digest: str) -> None:
+        """Use the digest that another process of the run computed, without hashing the data again."""
+        ...
+
     def check(self, run: Run) -> None:
         """`UserError` when the run's model or objective cannot learn from this."""
         ...
@@ -75,7 +84,15 @@ class Material(Protocol):
         """Those that the run names, or new ones learned on the training side."""
         ...
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> Prepared: ...
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> Prepared:
+        """The data as tokens, from a cache where there is one.
+
+        Without `checks_hashes` only the sizes of large files of the cache are compared, because another process of
+        the run has compared their hashes.
+        """
+        ...
 
 
 def learn_tokenizer(
@@ -100,6 +117,12 @@ def learn_tokenizer(
             special_tokens=config.special_tokens,
             progress=progress,
         ).with_special_tokens(needed)
+
+
+def first_dropout_seed(run: Run) -> int:
+    """Return the seed of BPE-dropout in the first epoch; 0 where it is drawn once or not used."""
+    shares = [config.dropout for config in (run.tokenizer, run.source_tokenizer) if config is not None]
+    return cuts_seed(run.train.seed, 0) if run.data.reading >= 2 and any(shares) else 0
 
 
 def cache_folder(data: DataConfig) -> Path:

@@ -21,6 +21,7 @@ from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import LabelData, PairData, Run
 from glassformer.training import label_task, pair_task, text_task
 from glassformer.training.material import Tokenizers
+from glassformer.training.text_objectives import start_id_of
 
 Say = Callable[[str], None]
 Place = str | Path | None
@@ -122,7 +123,7 @@ class Measurer:
         is_own = path is None or str(Path(path).absolute()) == data.valid_path
         if path is not None and not is_own:
             documents = read_documents([path], text_field=data.text_field)
-            tokens = encode_text(self.tokenizers.target, documents, name=str(path))
+            tokens = encode_text(self.tokenizers.target, documents, start_id=start_id_of(self.run), name=str(path))
         elif data.path is None:
             raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
         else:

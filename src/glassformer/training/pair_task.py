@@ -1,15 +1,18 @@
 """Pairs as material: aligned texts, their tokens, and the target learned from the source."""
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import torch
 
 from glassformer.config import TokenHead, TransformerConfig
-from glassformer.data.batching import Example
+from glassformer.data.batching import Example, Sampler
 from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
-from glassformer.data.pair_tokens import PairFile, PairSplits, prepare_pairs
+from glassformer.data.fresh_cuts import FreshCuts
+from glassformer.data.pair_tokens import PairFile, PairSplits, Progress, prepare_pairs
 from glassformer.data.pairs import PairCorpus
 from glassformer.errors import UserError
+from glassformer.evaluation.division import Division
 from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores, translation_scores
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
@@ -17,9 +20,9 @@ from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.recurrent_config import ModelConfig
 from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
 from glassformer.train_config import TrainConfig
-from glassformer.training.material import Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.material import Tokenizers, cache_folder, first_dropout_seed, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
-from glassformer.training.task import Task
+from glassformer.training.task import Task, watched_scores
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
 GREEDY = BeamConfig(beam=1, max_ratio=3.0)
@@ -41,6 +44,12 @@ class PairMaterial:
     @property
     def digest(self) -> str:
         return self.corpus.digest
+
+    def trains_starts(self, run: Run) -> bool:
+        return False
+
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
 
     def check(self, run: Run) -> None:
         model = run.model
@@ -77,27 +86,41 @@ class PairMaterial:
             raise UserError("the tokenizer has no end token [EOS], and a target must end: learn one that has it")
         return tokenizers
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedPairs":
-        with reporter.phase("preparing tokens") as progress:
-            splits = prepare_pairs(
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedPairs":
+        def splits_of(dropout_seed: int, progress: Progress | None = None) -> PairSplits:
+            return prepare_pairs(
                 self.corpus,
                 tokenizers.target,
                 tokenizers.source,
                 cache_folder(self.data),
                 dropout=run.tokenizer.dropout,
                 source_dropout=(run.source_tokenizer or run.tokenizer).dropout,
+                dropout_seed=dropout_seed,
                 progress=progress,
+                checks_hashes=checks_hashes,
             )
-        return PreparedPairs(run, self.corpus, tokenizers, splits, reporter)
+
+        with reporter.phase("preparing tokens") as progress:
+            splits = splits_of(first_dropout_seed(run), progress)
+        return PreparedPairs(run, self.corpus, tokenizers, splits, splits_of, reporter)
 
 
 class PreparedPairs:
     """The tokens of both sides of both splits; pairs that are too long for the model are left out and told."""
 
     def __init__(
-        self, run: Run, corpus: PairCorpus, tokenizers: Tokenizers, splits: PairSplits, reporter: LaunchReporter
+        self,
+        run: Run,
+        corpus: PairCorpus,
+        tokenizers: Tokenizers,
+        splits: PairSplits,
+        splits_of: Callable[[int], PairSplits],
+        reporter: LaunchReporter,
     ) -> None:
-        self.run, self.tokenizers = run, tokenizers
+        """`splits` are those of the first epoch, `splits_of` gives those of a seed of BPE-dropout."""
+        self.run, self.tokenizers, self.splits_of = run, tokenizers, splits_of
         self.train = within(splits.train, run.model, tokenizers, reporter.say)
         self.valid = within(splits.valid, run.model, tokenizers, reporter.say)
         if not self.valid.n_pairs:
@@ -114,7 +137,14 @@ class PreparedPairs:
 
     def task(self, network: Network, device: torch.device) -> Task:
         run, data = self.run, pairs_of(self.run)
-        sampler = TokenBudget(pair_rows(self.train), data.batch_tokens, run.train.seed)
+
+        def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
+            cut = self.splits_of(seed)
+            train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # said of the first epoch
+            return TokenBudget(pair_rows(train), data.batch_tokens, seed), cut.folder
+
+        seed = first_dropout_seed(run)
+        first = TokenBudget(pair_rows(self.train), data.batch_tokens, seed or run.train.seed)
         slice_of_train = self.train.beginning(PAIRS_OF_TRAIN_EVALUATED)
         objective = objective_of(run.model, self.tokenizers, run.objective.label_smoothing)
 
@@ -123,7 +153,7 @@ class PreparedPairs:
 
         return Task(
             objective,
-            sampler,
+            FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
             {"train": batches(slice_of_train), "valid": batches(self.valid)},
             n_bytes={"train": None, "valid": None},
             sample=lambda: self._sample(network, device),
@@ -139,28 +169,18 @@ class PreparedPairs:
         (best,) = self._translator(network, device).translate([source], GREEDY)
         return f"{source} │ {best[0].text}"
 
-    def _score(self, network: Network, device: torch.device) -> Callable[[], dict[str, float]] | None:
-        """The score that the run is stopped or chosen by, of greedy outputs; none where it goes by a loss."""
-        stopping, data = self.run.train.early_stopping, pairs_of(self.run)
-        if stopping is None or stopping.metric in LOSSES:
+    def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
+        """The scores of greedy outputs that the run's settings watch; None where they watch losses alone."""
+        data = pairs_of(self.run)
+        names = watched_scores(self.run.train, LOSSES, SCORES[data.outputs], f"for {data.outputs}")
+        if not names:
             return None
-        known = SCORES[data.outputs]
-        if stopping.metric not in known:
-            raise UserError(
-                f"train.early_stopping.metric is {stopping.metric!r}, which is unknown for {data.outputs}; there are "
-                f"{', '.join([*LOSSES, *known])}"
-            )
-        if stopping.higher_is_better != known[stopping.metric]:
-            raise UserError(
-                f"train.early_stopping.higher_is_better must be {str(known[stopping.metric]).lower()} for "
-                f"{stopping.metric}"
-            )
-
         require_scores(data.outputs)
 
-        def score() -> dict[str, float]:
-            scores = translation_scores(self._translator(network, device), self.valid_pairs, data, GREEDY)
-            return {stopping.metric: float(scores[stopping.metric])}
+        def score(division: Division) -> dict[str, float]:
+            translator = self._translator(network, device)
+            scores = translation_scores(translator, self.valid_pairs, data, GREEDY, division=division)
+            return {name: float(scores[name]) for name in names}
 
         return score
 

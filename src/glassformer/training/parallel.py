@@ -1,14 +1,15 @@
 """The processes of a run, as `torchrun` starts them: PyTorch's own engine, applied from outside of the model.
 
-Every process deals with its share of the micro-batches of a step and with all of the evaluation; the first one alone
-logs, reports and commits checkpoints. What decides the course of a run (does it stop, is it the best) is decided by
-the first process, or by all together.
+Every process deals with its share of the micro-batches of a step and of the batches of an evaluation. The first one
+alone learns the tokenizer, hashes the data, logs, reports and commits checkpoints. What decides the course of a run
+(does it stop, is it the best) is decided by the first process, or by all together.
 """
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
+from functools import cached_property
 from typing import Any, TypeVar
 
 import torch
@@ -20,18 +21,18 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.errors import UserError
+from glassformer.evaluation.division import Division
 from glassformer.train_config import MuonConfig, ParallelConfig, TrainConfig
+from glassformer.training.precision import autocast_dtype
 
 T = TypeVar("T")
 _BACKENDS = {"cuda": "cpu:gloo,cuda:nccl"}
+_FAILED = -1
+"""Sent in place of the length of a text by a process that has none to send."""
 
 
-class Ranks:
+class Ranks(Division):
     """The one process of a run, or, as `ProcessGroup`, one of several."""
-
-    rank, n = 0, 1
-    holds_parts = False
-    """Whether a process holds parts of the weights."""
 
     @property
     def is_first(self) -> bool:
@@ -44,10 +45,6 @@ class Ranks:
         [0, 1, 2]
         """
         return range(self.rank, n, self.n)
-
-    def sum(self, *numbers: float) -> list[float]:
-        """Each number, summed over the processes."""
-        return list(numbers)
 
     def of_first(self, *numbers: float) -> list[float]:
         """The first process's numbers."""
@@ -66,8 +63,16 @@ class Ranks:
         return work()
 
     def first_alone(self) -> AbstractContextManager[None]:
-        """The first process goes through the block before the others do, who find what it has left on the disk."""
+        """The first process goes through the block before the others do, who find what it has left on the disk.
+
+        They raise `UserError` where the block fails in the first process, or takes longer than
+        `parallel.prepare_timeout`.
+        """
         return nullcontext()
+
+    def text_of_first(self, work: Callable[[], str]) -> str:
+        """The text that `work` gives in the first process; the others wait for it, as in `first_alone`."""
+        return work()
 
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
         """Leaves to this process its part of the weights, where processes hold parts."""
@@ -131,15 +136,68 @@ class ProcessGroup(Ranks):
             raise UserError(f"{n_failed} of the {self.n} processes failed, as they say themselves")
         return result
 
+    def texts(self, text: str) -> list[str]:
+        return [self._text_from(rank, text) for rank in range(self.n)]
+
     @contextmanager
     def first_alone(self) -> Iterator[None]:
-        # Preparing a large text takes its time: this wait has no part in parallel.timeout.
-        patient = dist.new_group(backend="gloo", timeout=timedelta(days=7))
         if not self.is_first:
-            dist.barrier(patient)
-        yield
-        if self.is_first:
-            dist.barrier(patient)
+            self._await_first()
+            yield
+            return
+        with self._telling_failure():
+            yield
+        self._text_from(0, "", self._patient)
+
+    def text_of_first(self, work: Callable[[], str]) -> str:
+        if not self.is_first:
+            return self._await_first()
+        with self._telling_failure():
+            text = work()
+        return self._text_from(0, text, self._patient)
+
+    @cached_property
+    def _patient(self) -> Any:
+        """A group whose waits have no part in `parallel.timeout`: preparing a large text takes its time."""
+        return dist.new_group(backend="gloo", timeout=timedelta(seconds=self.config.prepare_timeout))
+
+    @contextmanager
+    def _telling_failure(self) -> Iterator[None]:
+        """The others are told of an exception of the first process, and wait no longer."""
+        _ = self._patient  # made by all at the same time
+        try:
+            yield
+        except BaseException:
+            with suppress(RuntimeError):  # where another one is gone too, the first error is raised
+                self._text_from(0, None, self._patient)
+            raise
+
+    def _await_first(self) -> str:
+        try:
+            return self._text_from(0, "", self._patient)
+        except RuntimeError as error:
+            if "timed out" not in str(error).lower() and "timeout" not in str(error).lower():
+                raise
+            raise UserError(
+                f"process {self.rank} of {self.n} waited {self.config.prepare_timeout:g} s for the first one to read "
+                "the data and learn the tokenizer: raise parallel.prepare_timeout, or look at what it does"
+            ) from error
+
+    def _text_from(self, source: int, text: str | None, group: Any = None) -> str:
+        """The text of one process in all; `UserError` in the others where it is None there."""
+        data = b"" if text is None or self.rank != source else text.encode()
+        size = torch.tensor([_FAILED if text is None else len(data)])
+        dist.broadcast(size, source, group)
+        if int(size) == _FAILED:
+            raise UserError(
+                f"process {self.rank} of {self.n} stops: the first one failed, and its own message says why"
+            )
+        buffer = torch.zeros(int(size), dtype=torch.uint8)
+        if self.rank == source:
+            buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else buffer
+        if len(buffer):
+            dist.broadcast(buffer, source, group)
+        return buffer.numpy().tobytes().decode()
 
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
         if not self.holds_parts:
@@ -151,10 +209,9 @@ class ProcessGroup(Ranks):
             )
         if self.config.cpu_offload and self.device.type == "cpu":
             raise UserError("parallel.cpu_offload is for accelerators, and this run is on the CPU: leave it out")
-        dtypes = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
         policy: dict[str, Any] = {
             "mesh": self._mesh(),
-            "mp_policy": MixedPrecisionPolicy(param_dtype=dtypes[config.precision], reduce_dtype=torch.float32),
+            "mp_policy": MixedPrecisionPolicy(autocast_dtype(config.precision), reduce_dtype=torch.float32),
             "offload_policy": CPUOffloadPolicy() if self.config.cpu_offload else OffloadPolicy(),
         }
         for module in network.modules():

@@ -1,6 +1,7 @@
 """Checkpoints of a run: taken from the loop in a moment, written while it goes on, published and pruned."""
 
 import json
+import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -125,7 +126,12 @@ class Saver:
             self.ranks.all_or_none(lambda: join_parts(tensors, shards / name) if self.ranks.is_first else None)
             return self.ranks.all_or_none(lambda: check_parts(tensors, shards / name))
 
-        return _with(snapshot, written)
+        try:
+            return _with(snapshot, written)
+        except BaseException:
+            if self.ranks.is_first:  # every process has ended its part
+                shutil.rmtree(shards, ignore_errors=True)
+            raise
 
 
 class KeepsLast(Saver):

@@ -1,12 +1,19 @@
 """What the loop is given: what is trained on what, and how it is measured."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+
+import numpy as np
 
 from glassformer.data.batching import Example, Sampler
 from glassformer.errors import UserError
+from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.objective import Objective
+from glassformer.train_config import TrainConfig
+
+FEW_TARGETS = 1000
+"""With fewer targets a validation loss is too uncertain to choose a checkpoint by."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +26,56 @@ class Task:
     n_bytes: dict[str, int | None]
     sample: Callable[[], str] | None = None
     """Text that the model writes now, shown at each evaluation."""
-    score: Callable[[], dict[str, float]] | None = None
-    """Scores of the model's outputs now, such as BLEU; taken at each evaluation, so given only when they are wanted."""
+    score: Callable[[Division], dict[str, float]] | None = None
+    """Scores of the model's outputs now, such as BLEU; taken at each evaluation, so given only when they are wanted.
+    All processes call it, and divide the work."""
 
 
-def require_metric(name: str, task: Task) -> None:
-    """`UserError` before the first step, for what the first evaluation could not find."""
+LOSSES = tuple(field.name for field in fields(LossReport))
+"""Metrics that `evaluate_loss` measures; all others are scores of a task."""
+
+
+def require_losses(config: TrainConfig, task: Task) -> None:
+    """Raise `UserError` before the first step when a loss that a setting watches is not measured."""
     missing = set() if task.n_bytes["valid"] else {"bits_per_byte"}
     missing |= set() if task.objective.label_smoothing else {"smoothed_loss"}
-    known = [f.name for f in fields(LossReport) if f.name not in missing]
-    if name not in known:
-        raise UserError(f"train.early_stopping.metric is {name!r}, which is unknown here; there are {', '.join(known)}")
+    known = [name for name in LOSSES if name not in missing]
+    for key, watcher in config.watchers.items():
+        if watcher.metric not in known and (task.score is None or watcher.metric in LOSSES):
+            raise UserError(f"{key}.metric is {watcher.metric!r}, which is unknown here; there are {', '.join(known)}")
+
+
+def watched_scores(
+    config: TrainConfig, losses: Sequence[str], scores: Mapping[str, bool], of: str = "here"
+) -> list[str]:
+    """The scores that the settings of a run watch: early stopping, and a schedule of kind plateau.
+
+    `scores` says of each whether higher is better. Raises `UserError` for a metric that is not among `losses` and
+    `scores`, and for a score watched in the wrong direction; `of` ends the sentence "which is unknown …".
+    """
+    found = []
+    for key, watcher in config.watchers.items():
+        name = watcher.metric
+        if name in losses:
+            continue
+        if name not in scores:
+            raise UserError(
+                f"{key}.metric is {name!r}, which is unknown {of}; there are {', '.join([*losses, *scores])}"
+            )
+        if watcher.higher_is_better != scores[name]:
+            raise UserError(f"{key}.higher_is_better must be {str(scores[name]).lower()} for {name}")
+        found.append(name)
+    return list(dict.fromkeys(found))
+
+
+def few_targets(task: Task) -> list[str]:
+    """Return a sentence where the validation side has fewer than `FEW_TARGETS` targets."""
+    n, rng = 0, np.random.default_rng(0)
+    for examples in task.evaluations["valid"]():
+        n += task.objective.collate(examples, rng).n_targets
+        if n >= FEW_TARGETS:
+            return []
+    return [
+        f"the validation side has only {n:,} targets: its loss is uncertain, and so are the best checkpoint and early "
+        "stopping, which go by it; give more data, a larger data.valid_fraction, or validation data of its own"
+    ]

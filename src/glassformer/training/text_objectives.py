@@ -64,7 +64,9 @@ def text_objective(run: Run, tokenizer: Tokenizer, context: int) -> TextObjectiv
     """What a run on a text learns; the model must know the tokenizer's ids already (`launch.complete`)."""
     config, model, edges = run.objective, run.model, word_edges(tokenizer)
     if isinstance(config, CausalConfig):
-        return TextObjective(CausalObjective(config.label_smoothing), context + 1, overlap=1)
+        start = start_id_of(run)
+        unscored = None if start == tokenizer.eos_id else start  # where one token does both, it is the target that ends
+        return TextObjective(CausalObjective(config.label_smoothing, unscored), context + 1, overlap=1)
     if isinstance(config, MaskedConfig):
         assert tokenizer.mask_id is not None  # needed_special_tokens
         if config.whole_words and tokenizer.flavour == "whitespace":
@@ -91,6 +93,11 @@ def text_objective(run: Run, tokenizer: Tokenizer, context: int) -> TextObjectiv
         assert isinstance(config, SpansConfig)
         noise = spans(sentinel_ids(tokenizer), config.share, config.mean_length)
     return TextObjective(DenoisingObjective(noise, pairs), context - max(source.n_added, target.n_added))
+
+
+def start_id_of(run: Run) -> int | None:
+    """The id that begins each document of a run on next tokens, as its configuration records; None where none does."""
+    return run.model.decoder_start_id if isinstance(run.objective, CausalConfig) else None
 
 
 def sentinel_ids(tokenizer: Tokenizer) -> list[int]:

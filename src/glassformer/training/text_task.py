@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 
 from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
+from glassformer.data.fresh_cuts import FreshCuts
 from glassformer.data.tokens import TokenFile, TokenSplits, prepare
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_rows
@@ -14,11 +16,11 @@ from glassformer.models.build import Network
 from glassformer.objectives.objective import Objective
 from glassformer.run_config import CausalConfig, ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.material import Tokenizers, cache_folder, learn_tokenizer
+from glassformer.training.material import Tokenizers, cache_folder, first_dropout_seed, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
 from glassformer.training.samples import sample
 from glassformer.training.task import Task
-from glassformer.training.text_objectives import check_model, needed_special_tokens, text_objective
+from glassformer.training.text_objectives import check_model, needed_special_tokens, start_id_of, text_objective
 
 TRAIN_TOKENS_EVALUATED = 32_768
 
@@ -38,6 +40,12 @@ class TextMaterial:
     def digest(self) -> str:
         return self.corpus.digest
 
+    def trains_starts(self, run: Run) -> bool:
+        return isinstance(run.objective, CausalConfig) and self.corpus.plan.end_tokens
+
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
+
     def check(self, run: Run) -> None:
         check_model(run)
         for name in ("max_len", "source_max_len"):
@@ -53,29 +61,38 @@ class TextMaterial:
             raise UserError("source_tokenizer is for pairs, and the data is a text")
 
     def news(self) -> list[str]:
-        n_left_out = self.corpus.plan.n_left_out
-        said = f"{n_left_out} training documents also stand in the validation text and are left out"
-        return [said] if n_left_out else []
+        return self.corpus.news()
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         tokenizer = learn_tokenizer(
             run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(run.objective)
         )
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
-            reporter.say("the tokenizer has no end token, so nothing stands between the documents")
+            reporter.say("the tokenizer has no end token: nothing marks the end of a document")
+        if self.trains_starts(run) and tokenizer.start_id is None:
+            reporter.say("the tokenizer has no start token: the first token of each document is not predicted")
+        elif not self.trains_starts(run) and tokenizer.frames.prompt.before:
+            reporter.say(
+                f"the tokenizer puts {tokenizer.tokens(tokenizer.frames.prompt.before)[0]} before every prompt, and a "
+                "single text does not train it: give several documents to train how a text begins"
+            )
         return Tokenizers(tokenizer)
 
-    def prepare(self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter) -> "PreparedText":
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedText":
         with reporter.phase("preparing tokens") as progress:
-            splits = prepared_tokens(run, self.corpus, tokenizers.target, progress)
-        return PreparedText(run, tokenizers.target, splits, reporter)
+            splits = prepared_tokens(run, self.corpus, tokenizers.target, progress, checks_hashes=checks_hashes)
+        return PreparedText(run, self.corpus, tokenizers.target, splits, reporter)
 
 
 class PreparedText:
     """The tokens of both sides."""
 
-    def __init__(self, run: Run, tokenizer: Tokenizer, splits: TokenSplits, reporter: LaunchReporter) -> None:
-        self.run, self.tokenizer, self.splits, self.reporter = run, tokenizer, splits, reporter
+    def __init__(
+        self, run: Run, corpus: Corpus, tokenizer: Tokenizer, splits: TokenSplits, reporter: LaunchReporter
+    ) -> None:
+        self.run, self.corpus, self.tokenizer, self.splits, self.reporter = run, corpus, tokenizer, splits, reporter
 
     @property
     def summary(self) -> str:
@@ -95,7 +112,16 @@ class PreparedText:
         }
         learned = text_objective(run, self.tokenizer, context_of(run))
         context = learned.row_length - 1  # of a sampler, whose rows have one id more
-        sampler: Sampler = samplers[type(data.arrangement)](splits.train, context, run.train.batch_size, run.train.seed)
+
+        def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
+            return samplers[type(data.arrangement)](tokens, context, run.train.batch_size, seed)
+
+        def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
+            cut = prepared_tokens(run, self.corpus, self.tokenizer, dropout_seed=seed)
+            return sampler_of(cut.train, seed), cut.folder
+
+        seed = first_dropout_seed(run)
+        sampler = sampler_of(splits.train, seed or run.train.seed)
         say = self.reporter.say
         if isinstance(sampler, Epochs) and sampler.n_cut:
             say(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and lose their end")
@@ -112,14 +138,14 @@ class PreparedText:
         for batches in evaluations.values():
             next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
         # Flavours other than these do not keep white space: the bytes of a part of the text are unknown.
-        is_causal, lossless = isinstance(run.objective, CausalConfig), self.tokenizer.flavour in ("byte", "char")
+        lossless = self.tokenizer.flavour in ("byte", "char")
         return Task(
             learned.objective,
-            sampler,
+            FreshCuts(sampler, sampler_of_cuts, run.train.seed) if seed else sampler,
             evaluations,
             n_bytes={
-                "train": slice_of_train.n_bytes if is_causal and lossless else None,
-                "valid": splits.valid.n_bytes if is_causal else None,
+                "train": predicted_bytes(run, self.tokenizer, slice_of_train) if lossless else None,
+                "valid": predicted_bytes(run, self.tokenizer, splits.valid),
             },
             sample=lambda: sample(network, self.tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
         )
@@ -128,14 +154,27 @@ class PreparedText:
 def evaluation_of(
     run: Run, tokenizer: Tokenizer, tokens: TokenFile
 ) -> tuple[Objective, Callable[[], Iterable[Sequence[Example]]], int | None]:
-    """The run's objective, batches of a whole text for it, and the bytes of the text where each token is a target."""
+    """The run's objective, batches of a whole text for it, and the bytes that its targets stand for."""
     learned = text_objective(run, tokenizer, context_of(run))
     apart = not isinstance(text_of(run).arrangement, WindowRows)
-    is_causal = isinstance(run.objective, CausalConfig)
     return (
         learned.objective,
         lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
-        tokens.n_bytes if is_causal else None,
+        predicted_bytes(run, tokenizer, tokens),
+    )
+
+
+def predicted_bytes(run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
+    """Bytes of a text whose tokens are predicted: the divisor of bits per byte; None where only some are targets.
+
+    The first id of a window or document is never predicted. It is a start token, which stands for no byte, or else the
+    first token of the text or document, whose bytes are left out.
+    """
+    if not isinstance(run.objective, CausalConfig):
+        return None
+    apart = not isinstance(text_of(run).arrangement, WindowRows)
+    return tokens.n_bytes - tokenizer.n_bytes_of(
+        (tokens.ids[tokens.document_starts] if apart else tokens.ids[:1]).tolist()
     )
 
 
@@ -161,14 +200,30 @@ def corpus_of(run: Run) -> Corpus:
         valid_paths=[data.valid_path] if data.valid_path else [],
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
+        reading=data.reading,
     )
 
 
 def prepared_tokens(
-    run: Run, corpus: Corpus, tokenizer: Tokenizer, progress: Callable[[int, int], None] | None = None
+    run: Run,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    progress: Callable[[int, int], None] | None = None,
+    dropout_seed: int | None = None,
+    *,
+    checks_hashes: bool = True,
 ) -> TokenSplits:
-    """The tokens of a run's text, from the cache when they are there."""
-    return prepare(corpus, tokenizer, cache_folder(run.data), dropout=run.tokenizer.dropout, progress=progress)
+    """The tokens of a run's text, from the cache when they are there; by default with the cuts of the first epoch."""
+    return prepare(
+        corpus,
+        tokenizer,
+        cache_folder(run.data),
+        start_id=start_id_of(run),
+        dropout=run.tokenizer.dropout,
+        dropout_seed=first_dropout_seed(run) if dropout_seed is None else dropout_seed,
+        progress=progress,
+        checks_hashes=checks_hashes,
+    )
 
 
 def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:

@@ -20,14 +20,16 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
+from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
 from glassformer.store.shards import own
-from glassformer.train_config import PlateauSchedule, TrainConfig
+from glassformer.train_config import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.training.averaging import ExponentialAverage, average_directories
 from glassformer.training.bad_numbers import MAX_ROLLBACKS, MAX_SKIPPED, BadNumbers, keep_batch
 from glassformer.training.metrics_log import MetricsLog
 from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.parallel import Ranks
+from glassformer.training.precision import arithmetic, autocast_dtype
 from glassformer.training.progress import Clock, Progress, made_with
 from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import Reporter
@@ -35,11 +37,10 @@ from glassformer.training.saving import KeepsLast, Saver, Snapshot, WriteModel, 
 from glassformer.training.schedules import Plateau, schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.step import LossScale, StepResult, TrainStep
-from glassformer.training.task import Task, require_metric
+from glassformer.training.task import Task, require_losses
 
 _DROPOUT, _COLLATE = 3, 4
 """Spawn keys that keep these random streams apart from the sampler's."""
-_AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Trainer:
@@ -67,15 +68,14 @@ class Trainer:
         self.began = time.monotonic() if began is None else began
         self.config, self.network, self.task, self.folder = config, network, task, folder
         self.reporter, self.device, self.ranks = reporter, device, ranks or Ranks()
-        if config.early_stopping is not None and task.score is None:
-            require_metric(config.early_stopping.metric, task)
+        require_losses(config, task)
         self.optimizer = build_optimizer(network, config.optimizer, scales)
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
         self.plateau = None
         if isinstance(config.schedule, PlateauSchedule):
             s = config.schedule
             self.plateau = Plateau(s.patience, s.ratio, s.min_ratio)
-        self.autocast = _AUTOCAST[config.precision]
+        self.autocast = autocast_dtype(config.precision)
         for module in network.modules():
             if hasattr(module, "activation_checkpointing"):
                 setattr(module, "activation_checkpointing", config.activation_checkpointing)  # noqa: B010
@@ -111,16 +111,21 @@ class Trainer:
     def publish(self) -> None:
         """Puts the run's own folder right, where the run died between a checkpoint and its publication."""
 
+        def verify() -> None:
+            if self.ranks.is_first and not is_published(self.folder, self._chosen_step):
+                chosen = checkpoint.path_of(self.folder, self._chosen_step)
+                Manifest.read(chosen).verify(chosen)
+
         def put_right() -> None:
             if self.ranks.is_first:
                 publish_step(self.folder, self._chosen_step)
 
         try:
-            self.ranks.all_or_none(put_right)
+            self.ranks.all_or_none(verify)
         except UserError as error:
             self.reporter.say(f"{error}; its weights were the best so far, and the search for the best starts anew")
             self.progress.best = self.progress.best_step = None
-            self.ranks.all_or_none(put_right)
+        self.ranks.all_or_none(put_right)
 
     def train(self) -> dict[str, LossReport]:
         """Runs to the end, and returns the reports of the last evaluation.
@@ -128,7 +133,7 @@ class Trainer:
         Raises `Interrupted` after saving, when a signal or the time asked to stop.
         """
         config, log = self.config, None
-        with files.writing(self.folder), ExitStack() as stack:
+        with files.writing(self.folder), arithmetic(config), ExitStack() as stack:
             if self.ranks.is_first:
                 log = stack.enter_context(MetricsLog(self.folder, self.progress.step, config.tensorboard))
             stop = stack.enter_context(stop_on_signals(self.began + (config.max_time or math.inf)))
@@ -145,7 +150,8 @@ class Trainer:
     def replay(self, until: int) -> Snapshot:
         """The run as it is after step `until`, going on from here; nothing is written."""
         self.saver = kept = KeepsLast()
-        self._loop(None, StopRequest(), until)
+        with arithmetic(self.config):
+            self._loop(None, StopRequest(), until)
         if kept.snapshot is None or kept.snapshot.step != self.progress.step:  # a signal's, which no recipe asks for
             self._save(is_scheduled=False)
         assert kept.snapshot is not None
@@ -312,15 +318,17 @@ class Trainer:
                     self.device,
                     self.task.n_bytes[split],
                     self.autocast,
+                    division=self.ranks,
                 )
                 for split, batches in self.task.evaluations.items()
             }
             # Writing goes step by step, and each would gather all weights: of a model in parts nothing is shown.
-            sample = None if self.task.sample is None or self.ranks.holds_parts else self.task.sample()
+            shows = self.ranks.is_first and not self.ranks.holds_parts
+            sample = self.task.sample() if self.task.sample is not None and shows else None
             scores = {}
             if self.task.score is not None:
                 with self.ranks.gathered(self.network):
-                    scores = self.task.score()
+                    scores = self.task.score(self.ranks)
         values = {
             f"{of}{split}/{name}": value
             for split, report in reports.items()
@@ -342,11 +350,15 @@ class Trainer:
         progress, config = self.progress, self.config
         reports, scores = self._measure(log)
         progress.valid = reports["valid"].to_dict()
-        stopping = config.early_stopping
-        metric = (progress.valid | scores)["loss" if stopping is None else stopping.metric]
-        assert metric is not None  # what is not measured was refused before the first step
-        metric, valid_loss = self.ranks.of_first(float(metric), reports["valid"].loss)
-        signed = -metric if stopping is not None and stopping.higher_is_better else metric
+        stopping, measured = config.early_stopping, progress.valid | scores
+
+        def lower_is_better(watcher: EarlyStopping | PlateauSchedule) -> float:
+            metric = measured[watcher.metric]
+            assert metric is not None  # what is not measured was refused before the first step
+            [value] = self.ranks.of_first(float(metric))
+            return -value if watcher.higher_is_better else value
+
+        signed = lower_is_better(stopping or EarlyStopping())
         if progress.best is None or signed < progress.best:
             progress.best, progress.best_step, progress.n_without_improvement = signed, progress.step, 0
         else:
@@ -358,7 +370,8 @@ class Trainer:
                 f"{stopping.patience} evaluations (best at step {progress.best_step})"
             )
         if self.plateau is not None:
-            self.plateau.observe(valid_loss)
+            assert isinstance(config.schedule, PlateauSchedule)
+            self.plateau.observe(lower_is_better(config.schedule))
         return reports
 
     def _chosen_weights(self) -> Any:

@@ -1,6 +1,6 @@
 """The families of models that go in and out, one file for each kind of block."""
 
-from glassformer.interop.families.bart import BART
+from glassformer.interop.families.bart import BART, BART_WITHOUT_HEAD
 from glassformer.interop.families.bert import BERT, ROBERTA
 from glassformer.interop.families.distilbert import DISTILBERT
 from glassformer.interop.families.eurobert import EUROBERT
@@ -21,7 +21,8 @@ FAMILIES: tuple[Family, ...] = (
     DISTILBERT,
     EUROBERT,
     BART,
+    BART_WITHOUT_HEAD,
     MARIAN,
     T5,
 )
-"""In the order in which an export tries them."""
+"""In the order in which an export tries them, after the one that the model was imported from."""

@@ -12,7 +12,7 @@ from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.fit import Fit
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
-from glassformer.interop.recast import Recast, Weights
+from glassformer.interop.recast import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases
 
 ARCHITECTURE, BARE = "BartForConditionalGeneration", "BartModel"
 SHARED = "model.shared.weight"
@@ -94,7 +94,7 @@ def fit_common(config: TransformerConfig) -> Fit:
     plain = isinstance(head, TokenHead) and not head.transform
     fit.check("head", plain, "model.head must give logits of tokens without a transform")
     fit.check("decoder_start_id", config.decoder_start_id is not None, "model.decoder_start_id is not known")
-    fit.holds("d_model", "tie_output", "activation", "fused_qkv", "scale_embeddings")
+    fit.holds("d_model", "tie_output", "activation", "fused_qkv", "scale_embeddings", *SCALES_AND_BIASES)
     return fit
 
 
@@ -154,6 +154,10 @@ def table_common(config: TransformerConfig) -> list[Line]:
     return lines
 
 
+def recast(config: TransformerConfig, weights: Weights) -> Recast:
+    return with_constant_bias(*with_scales_and_biases(config, weights))
+
+
 def with_constant_bias(config: TransformerConfig, weights: Weights) -> Recast:
     """The same model with a bias of the logits, of zeros where it has none: theirs always has one."""
     bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
@@ -165,19 +169,34 @@ def unread(config: TransformerConfig) -> dict[str, str]:
     return {} if config.share_embeddings else {SHARED: "model.encoder.embed_tokens.weight"}
 
 
+def fit_without_head(config: TransformerConfig) -> list[str]:
+    """BART whose logits are those of the tied table alone, so that the head has no tensor of its own."""
+    fits = config.head == TokenHead() and config.tie_output
+    return fit(config) + ([] if fits else ["model.head must be tokens without a bias, tied to the table"])
+
+
 BART = Family(
     name="BART",
     model_type="bart",
-    architectures=(ARCHITECTURE, BARE),
+    architectures=(ARCHITECTURE,),
     read=read,
     fit=fit,
     architecture=lambda config: ARCHITECTURE,
     write=write,
     table=table,
     prefix="model.",
-    recast=with_constant_bias,
+    recast=recast,
     repeats=REPEATS,
     unread=unread,
     derived=DERIVED,
     roles=ROBERTA_ROLES,  # its tokenizer is RoBERTa's
+)
+BART_WITHOUT_HEAD = replace(
+    BART,
+    name="BART without a head",
+    architectures=(BARE,),
+    fit=fit_without_head,
+    architecture=lambda config: BARE,
+    bare=frozenset({BARE}),
+    recast=with_scales_and_biases,
 )

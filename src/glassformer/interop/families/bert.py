@@ -3,6 +3,8 @@
 RoBERTa's positions start behind the id of the padding token, and its heads have other names.
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 from glassformer.config import (
@@ -20,7 +22,13 @@ from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.fit import Fit, vector_head
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
-from glassformer.interop.recast import with_stored_pooler
+from glassformer.interop.recast import (
+    SCALES_AND_BIASES,
+    Recast,
+    Weights,
+    with_scales_and_biases,
+    with_zero_biases,
+)
 
 HEADS: dict[str, Head] = {
     "ForMaskedLM": TokenHead(transform=True, bias="learned"),
@@ -98,16 +106,31 @@ def fit_encoder(config: TransformerConfig) -> Fit:
     fit.need("norm_order", "post")
     fit.need("final_norm", False)
     fit.need("embedding_norm", True)
-    fit.holds("d_model", "tie_output", "activation", "fused_qkv")
+    fit.holds("d_model", "tie_output", "activation", "fused_qkv", *SCALES_AND_BIASES)
     return fit
+
+
+def fit_heads(fit: Fit, heads: Iterable[Head], *poolers: str) -> None:
+    """The head must be one of these; logits of tokens may lack their bias, vectors may have one of the `poolers`."""
+    fit.head(*(_nearest(fit.config.head, one, poolers) for one in heads))
+
+
+def _nearest(head: Head, one: Head, poolers: Iterable[str]) -> Head:
+    """What a family that has the head `one` holds, nearest to `head`."""
+    if isinstance(one, TokenHead) and isinstance(head, TokenHead):
+        return replace(one, bias=head.bias)
+    return vector_head(head, one, *poolers) if isinstance(one, VectorHead) else one
+
+
+def recast(config: TransformerConfig, weights: Weights) -> Recast:
+    """With every bias that BERT and its kin have."""
+    return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
 
 
 def _fit(fit: Fit) -> list[str]:
     n_types = fit.config.n_token_types
     fit.check("n_token_types", n_types > 0, f"model.n_token_types is {n_types}, and it must be at least 1")
-    *others, usual = HEADS.values()
-    assert isinstance(usual, VectorHead)
-    fit.head(*others, vector_head(fit.config.head, usual, "none", "unused"))
+    fit_heads(fit, HEADS.values(), "none", "unused")
     fit.holds("norm_eps")
     return fit.done()
 
@@ -202,7 +225,8 @@ BERT = Family(
     table=table_bert,
     prefix="bert.",
     bare=frozenset({"BertModel"}),
-    recast=with_stored_pooler,
+    drawn=("pooler.dense.*",),
+    recast=recast,
     repeats={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -223,7 +247,8 @@ ROBERTA = Family(
     table=table_roberta,
     prefix="roberta.",
     bare=frozenset({"RobertaModel"}),
-    recast=with_stored_pooler,
+    drawn=("pooler.dense.*",),
+    recast=recast,
     repeats={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",

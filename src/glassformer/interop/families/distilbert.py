@@ -13,9 +13,8 @@ from glassformer.config import (
     TransformerConfig,
     VectorHead,
 )
-from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder
+from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder, fit_heads, recast
 from glassformer.interop.family import Family, attention_lines
-from glassformer.interop.fit import vector_head
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
 
@@ -56,9 +55,7 @@ def fit(config: TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
     fit.need("positions", LearnedPositions())
     fit.need("norm_eps", NORM_EPS)
-    *others, usual = HEADS.values()
-    assert isinstance(usual, VectorHead)
-    fit.head(*others, vector_head(fit.config.head, usual, "none"))
+    fit_heads(fit, HEADS.values(), "none")
     return fit.done()
 
 
@@ -121,6 +118,7 @@ DISTILBERT = Family(
     table=table,
     prefix="distilbert.",
     bare=frozenset({"DistilBertModel"}),
+    recast=recast,
     repeats={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     derived=("distilbert.embeddings.position_ids",),
     old_names=OLD_NAMES,

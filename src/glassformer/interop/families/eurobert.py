@@ -1,8 +1,11 @@
-"""EuroBERT (Boizard 2025): Llama's blocks as an encoder, for masked language models."""
+"""EuroBERT (Boizard 2025): Llama's blocks as an encoder, for masked language models, tags and classes."""
 
+from dataclasses import replace
 from typing import Any
 
-from glassformer.config import TokenHead, TransformerConfig
+import torch
+
+from glassformer.config import Head, PositionHead, SequenceHead, TokenHead, TransformerConfig
 from glassformer.interop.families.llama import (
     DERIVED,
     REPEATS,
@@ -19,13 +22,23 @@ from glassformer.interop.given import Given
 from glassformer.interop.keymap import Line, line
 from glassformer.interop.recast import Recast, Weights, with_zero_biases
 
-ARCHITECTURE = "EuroBertForMaskedLM"
+HEADS: dict[str, type[Head]] = {
+    "EuroBertForMaskedLM": TokenHead,
+    "EuroBertForSequenceClassification": SequenceHead,
+    "EuroBertForTokenClassification": PositionHead,
+}
+POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
+POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 
 
 def read(given: Given, architecture: str) -> TransformerConfig:
     bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
-    given.pass_over("classifier_pooling", "clf_pooling")  # of heads that are not read
-    head = TokenHead(bias="learned" if ff_bias else "none")
+    given.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
+    head: Head = PositionHead()
+    if HEADS[architecture] is TokenHead:
+        head = TokenHead(bias="learned" if ff_bias else "none")
+    elif HEADS[architecture] is SequenceHead:
+        head = SequenceHead(pooling=given.choose("classifier_pooling", POOLINGS, "late"), pooler="gelu")
     differences: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias, "head": head}
     return read_common(given, norm_eps=1e-5, side="encoder", **differences)
 
@@ -35,34 +48,67 @@ def fit(config: TransformerConfig) -> list[str]:
     need_divisible(fit)
     need_same_biases(fit)
     fit.holds("ff_bias")
-    bias = config.head.bias if isinstance(config.head, TokenHead) else "none"
-    fit.head(TokenHead(bias=bias))
+    head = config.head
+    tokens = TokenHead(bias=head.bias) if isinstance(head, TokenHead) else TokenHead()
+    classes = SequenceHead(pooling="mean", pooler="gelu")
+    if isinstance(head, SequenceHead):
+        pooling = head.pooling if head.pooling in POOLING_NAMES else "mean"
+        classes = SequenceHead(pooling=pooling, pooler=head.pooler if head.pooler == "none" else "gelu")
+        if head.pooler == "none" and 2 * head.n_labels > config.d_model:
+            fit.misfits.append(
+                f"model.head.n_labels is {head.n_labels}, and without a pooler it must be at most half of d_model"
+            )
+    fit.head(tokens, classes, PositionHead())
     return fit.done()
 
 
+def architecture_of(config: TransformerConfig) -> str:
+    return next(name for name, head in HEADS.items() if isinstance(config.head, head))
+
+
 def write(config: TransformerConfig) -> dict[str, Any]:
-    ids = {} if config.mask_id is None else {"mask_token_id": config.mask_id}
-    return write_common(config) | ids | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
+    found = write_common(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
+    if isinstance(config.head, SequenceHead):
+        found["classifier_pooling"] = POOLING_NAMES[config.head.pooling]
+    return found | ({} if config.mask_id is None else {"mask_token_id": config.mask_id})
 
 
 def recast(config: TransformerConfig, weights: Weights) -> Recast:
-    """The biases of the feed-forward and of the logits are there or not together."""
-    config, weights = recast_llama(config, weights)
+    """The biases of the feed-forward and of the logits are there or not together; a classifier has a pooler."""
+    config, weights = with_gelu_pooler(*recast_llama(config, weights))
     has_bias = config.ff_bias or (isinstance(config.head, TokenHead) and config.head.bias != "none")
-    return with_zero_biases(config, weights) if has_bias else (config, weights)
+    return with_zero_biases(config, weights, "ff_bias", logits=True) if has_bias else (config, weights)
+
+
+def with_gelu_pooler(config: TransformerConfig, weights: Weights) -> Recast:
+    """A linear classifier is one behind a GELU that sees every logit twice: gelu(z) - gelu(-z) = z.
+
+    The pooler (D, D) gives z, -z and zeros, which needs D ≥ 2 · n_labels.
+    """
+    head = config.head
+    if not isinstance(head, SequenceHead) or head.pooler != "none":
+        return config, weights
+    proj, n = weights["output.proj.weight"], head.n_labels
+    pooler = torch.cat([proj, -proj, proj.new_zeros(config.d_model - 2 * n, config.d_model)])
+    signs = torch.cat([torch.eye(n), -torch.eye(n), torch.zeros(n, config.d_model - 2 * n)], dim=1)
+    others = {"output.pooler.weight": pooler, "output.pooler.bias": proj.new_zeros(config.d_model)}
+    return replace(config, head=replace(head, pooler="gelu")), weights | others | {"output.proj.weight": signs.to(proj)}
 
 
 def lines(config: TransformerConfig) -> list[Line]:
-    return [*table(config), line("output.bias", "lm_head.bias")]
+    if isinstance(config.head, TokenHead):
+        return [*table(config), line("output.bias", "lm_head.bias")]
+    network = [entry for entry in table(config) if entry.ours != ("output.proj",)]
+    return [*network, line("output.pooler", "dense"), line("output.proj", "classifier")]
 
 
 EUROBERT = Family(
     name="EuroBERT",
     model_type="eurobert",
-    architectures=(ARCHITECTURE,),
+    architectures=tuple(HEADS),
     read=read,
     fit=fit,
-    architecture=lambda config: ARCHITECTURE,
+    architecture=architecture_of,
     write=write,
     table=lines,
     recast=recast,

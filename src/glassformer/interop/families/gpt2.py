@@ -7,6 +7,7 @@ from glassformer.interop.family import Family
 from glassformer.interop.fit import Fit
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
+from glassformer.interop.recast import SCALES_AND_BIASES, with_scales_and_biases
 
 ARCHITECTURE = "GPT2LMHeadModel"
 
@@ -15,9 +16,10 @@ def read(given: Given, architecture: str) -> TransformerConfig:
     d_model, max_len = given.take("n_embd", int), given.take("n_positions", int)
     given.only("scale_attn_by_inverse_layer_idx", False)
     given.only("n_ctx", max_len)
+    given.only("n_special", 0)
     # Summaries of a head that is not read, and fp32 scores of half-precision ones: no other forward.
     given.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
-    given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn")
+    given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
     return TransformerConfig(
         decoder=Stack(
             given.take("n_layer", int), given.take("n_head", int), d_ff=given.take("n_inner", int, 4 * d_model)
@@ -45,7 +47,7 @@ def fit(config: TransformerConfig) -> list[str]:
     fit.need("positions", LearnedPositions())
     fit.need("head", TokenHead())
     fit.need("attention_scale", None, 1.0)
-    fit.holds("d_model", "tie_output", "norm_eps", "activation", "fused_qkv")
+    fit.holds("d_model", "tie_output", "norm_eps", "activation", "fused_qkv", *SCALES_AND_BIASES)
     return fit.done()
 
 
@@ -97,6 +99,7 @@ GPT2 = Family(
     write=write,
     table=table,
     prefix="transformer.",
+    recast=with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.wte.weight"},
     derived=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
     roles=dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>"),

@@ -68,7 +68,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
 
 
 def recast(config: TransformerConfig, weights: Weights) -> Recast:
-    return bart.with_constant_bias(*with_halves(config, weights))
+    return bart.recast(*with_halves(config, weights))
 
 
 def positions(config: TransformerConfig) -> dict[str, Tensor]:

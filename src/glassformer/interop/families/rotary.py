@@ -16,7 +16,7 @@ LENGTH_BOUND = ("dynamic", "longrope", "su")
 
 def read_rotary(given: Given, max_len: int) -> RotaryPositions:
     """Their positions as ours; what ours cannot hold exactly is told to `given`."""
-    rope = Given(_in_one_table(given), f"{given.where}: rope_parameters")
+    rope = given.part(_in_one_table(given), "rope_parameters")
     rope.only("partial_rotary_factor", 1.0)  # these models turn whole heads whatever it says, or fail
     base = rope.take("rope_theta", float, 10000.0)
     scaling: Scaling | None = None

@@ -17,8 +17,17 @@ from tqdm import tqdm
 
 from glassformer import api
 from glassformer.errors import UserError
-from glassformer.inference.decode import beginning, start_id
-from glassformer.inference.score import MAX_TOKENS, ForcedScore, Ids, continuation_scores, fit, split_pair, windows
+from glassformer.inference.decode import causal_frame
+from glassformer.inference.score import (
+    MAX_TOKENS,
+    ForcedScore,
+    Ids,
+    continuation_scores,
+    fit,
+    split_pair,
+    windows,
+    with_context,
+)
 from glassformer.run_config import GenerationConfig
 
 ARGUMENTS = ("path", "step", "device", "batch_size", "max_batch_size", "prefix_token_id")
@@ -27,6 +36,9 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "see
 
 MAX_NEW_TOKENS = 256
 """Of a task that does not say; the harness's own number."""
+
+NO_ID = -1
+"""Stands where the harness needs an id and the model has none."""
 
 Pair = tuple[tuple[str, str], list[int], list[int]]
 """The texts of a context and its continuation, and the ids of each."""
@@ -40,8 +52,10 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
 
     `model_args`: `path` (the model directory), `step` (one of its checkpoints), `device` (auto, cpu, cuda, cuda:N,
     mps), `batch_size` (rows at a time; auto: as many as fit 2,048 positions, `max_batch_size` at most),
-    `prefix_token_id` (what is read before the first token of a text; what the tokenizer puts there, or its end token,
-    which stood there in training). Special tokens in a text are text, and none but the end is ever written.
+    `prefix_token_id` (what is read before the first token of a text that has no context; by default what training put
+    there, and with a tokenizer from elsewhere its beginning or end token, as in the harness's `hf`). A model that was
+    trained here from no start token has no such id: the first token of a text is then read and not scored, and a
+    warning says so. Special tokens in a text are text, and none but the end is ever written.
     """
 
     def __init__(
@@ -76,8 +90,21 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
             raise UserError(f"prefix_token_id is {prefix_token_id}: the vocabulary has the ids 0 to {vocab_size - 1}")
         self.batch_size = int(max_batch_size if self.is_auto else batch_size)
         self.max_len = self.model.network.config.max_len
-        self.start_id = start_id(self.model.tokenizer) if prefix_token_id is None else prefix_token_id
+        self.before_text = list(causal_frame(self.model.tokenizer, self.model.network.config).before)
+        self.start = self._start(prefix_token_id)
         self._device = self.model.device
+
+    def _start(self, prefix_token_id: int | None) -> list[int]:
+        """The ids that are read before the first token of a text that has no context."""
+        tokenizer = self.model.tokenizer
+        if prefix_token_id is not None:
+            return [prefix_token_id]
+        if self.before_text:
+            return self.before_text
+        if tokenizer.roles is not None and tokenizer.start_id is not None:  # from elsewhere: the rule of the harness
+            return [tokenizer.start_id]
+        logger.warning(f"{self.model.no_start}; prefix_token_id=ID sets what is read before it")
+        return []
 
     @classmethod
     def create_from_arg_string(cls, arg_string: str, additional_config: dict[str, Any] | None = None) -> Self:
@@ -96,12 +123,14 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        return beginning(self.model.tokenizer)[0]
+        """The id that ends a text; `NO_ID` where there is none."""
+        end = self.model.tokenizer.eos_id
+        return NO_ID if end is None else end
 
     @property
     def prefix_token_id(self) -> int:
-        """What is read before the first token of a text."""
-        return self.eot_token_id if self.start_id is None else self.start_id
+        """What the harness puts before a continuation that has no context; `NO_ID` where training put nothing there."""
+        return self.start[-1] if self.start else NO_ID
 
     @property
     def tokenizer_name(self) -> str:
@@ -114,14 +143,16 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         return self.model.tokenizer.encode(string)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        return split_pair(self.model.tokenizer, context, continuation)
+        before, target = split_pair(self.model.tokenizer, context, continuation)
+        return [*self.before_text, *before], target
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Pair], disable_tqdm: bool = False, **others: Any
     ) -> list[tuple[float, bool]]:
         """(log p, whether greedy decoding writes it) of each continuation; a context loses its beginning to fit."""
-        pairs = [fit(context or [self.prefix_token_id], target, self.max_len) for _, context, target in requests]
-        n_cut = sum(len(before) < len(context) for (before, _), (_, context, _) in zip(pairs, requests, strict=True))
+        given = [with_context([i for i in context if i != NO_ID], target) for _, context, target in requests]
+        pairs = [fit(context, target, self.max_len) for context, target in given]
+        n_cut = sum(len(before) < len(context) for (before, _), (context, _) in zip(pairs, given, strict=True))
         if n_cut:
             logger.warning(f"{n_cut:,} of {len(pairs):,} contexts lose their beginning: {self.max_len:,} tokens fit")
         found = [(float(s.log_prob), s.is_greedy) for s in self._scores(pairs, "loglikelihood", disable_tqdm)]
@@ -132,7 +163,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """log p of whole texts, a window of the context after another."""
         texts = [request.args[0] for request in requests]
-        rows = [list(windows(ids, self.start_id, self.max_len)) for ids in self.model.tokenizer.encode_batch(texts)]
+        rows = [list(windows(ids, self.start, self.max_len)) for ids in self.model.tokenizer.encode_batch(texts)]
         scores = iter(self._scores([pair for row in rows for pair in row], "loglikelihood_rolling", disable_tqdm))
         found = [float(sum(next(scores).log_prob for _ in row)) for row in rows]
         for text, log_prob in zip(texts, found, strict=True):

@@ -19,6 +19,7 @@ from glassformer.errors import UserError
 from glassformer.inference.score import forced_scores
 from glassformer.interop import tokenizer_files
 from glassformer.interop.runtimes.ct2_spec import misfits, specify
+from glassformer.interop.trained_start import trained_start
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -73,8 +74,7 @@ def _name_tokens(spec: Any, stored: StoredModel, config: TransformerConfig) -> N
     spec.config.layer_norm_epsilon = config.norm_eps
     end = _end_id(stored, config)
     # Without an unknown token of its own, a vocabulary would get one more token than the table has rows.
-    for name in ("unk", "bos", "eos"):
-        token_id = end if name == "eos" else getattr(tokenizer, f"{name}_id")
+    for name, token_id in (("unk", tokenizer.unk_id), ("bos", trained_start(stored)), ("eos", end)):
         if hasattr(spec.config, f"{name}_token"):
             setattr(spec.config, f"{name}_token", targets[end if token_id is None else token_id])
     if config.encoder is None or config.decoder is None:

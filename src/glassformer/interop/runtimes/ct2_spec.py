@@ -120,7 +120,7 @@ def _of_both(ct2: ModuleType, config: TransformerConfig, stack: Stack) -> dict[s
     turned: dict[str, Any] = {}
     if isinstance(positions, RotaryPositions):
         d_head = stack.d_head or config.d_model // stack.n_heads
-        turned = {"rotary_dim": round(d_head * positions.fraction), "rotary_base": positions.base}
+        turned = {"rotary_dim": positions.width(d_head), "rotary_base": positions.base}
         turned["rotary_interleave"] = False
         if positions.scaling is not None:  # the one kind that is given a factor for each frequency
             turned["rotary_scaling_type"] = ct2.specs.RotaryScalingType.Su

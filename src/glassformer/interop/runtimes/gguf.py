@@ -13,10 +13,12 @@ from torch import Tensor
 from glassformer import files
 from glassformer.config import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
 from glassformer.errors import UserError
+from glassformer.inference.decode import causal_frame
 from glassformer.interop.families.llama_cpp import ARCHITECTURES, Architecture
 from glassformer.interop.family import Family
 from glassformer.interop.hf import choose_family
 from glassformer.interop.keymap import Key
+from glassformer.interop.trained_start import trained_start
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import llama3_scaled, rotary_frequencies
 from glassformer.store.model_directory import StoredModel, weights_of
@@ -47,13 +49,14 @@ def write(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[s
         raise UserError("llama.cpp has no recurrent encoder-decoder: this model stays in our own format")
     if config.encoder is not None:
         raise UserError("only a decoder alone is written as GGUF, and this model has an encoder")
-    family = choose_family(config)
+    family = choose_family(config, stored.run.architecture)
     architecture = ARCHITECTURES.get(family.model_type)
     if architecture is None:
         raise UserError(f"this model goes out as {family.name}, which is not written as GGUF")
     require_fit(config, architecture)
     config, own = family.recast(config, weights_of(network))
-    numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizer, config)
+    named = replace(config, bos_id=trained_start(stored))
+    numbers = model_numbers(config, architecture) | tokenizer_numbers(stored.tokenizer, named)
     numbers |= {"general.name": stored.run.name, "general.file_type": int(gguf.LlamaFileType[IN_GGUF[dtype][1]])}
     tensors = Tensors(config, architecture, _keys(gguf, family, architecture, config))
     weights = {name: _rounded(name, x, dtype) for name, x in own.items()}
@@ -133,11 +136,12 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
     if not tokenizer.merges:
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only its 256 bytes")
     end = tokenizer.eos_id if config.eos_id is None else config.eos_id
-    begin, before = tokenizer.bos_id, tokenizer.frames.prompt.before
+    before = causal_frame(tokenizer, config).before
+    begin = before[0] if before else config.bos_id
     if end is None:
         raise UserError("this tokenizer has no token that ends a text, and llama.cpp would take the one with id 11")
-    if before not in ((), (begin,)):
-        raise UserError("llama.cpp puts one token before a prompt, and this tokenizer puts others")
+    if len(before) > 1:
+        raise UserError("llama.cpp puts one token before a prompt, and this tokenizer puts several")
     special = set(tokenizer.special_tokens)
     kinds = [CONTROL if token in special else NORMAL for token in tokenizer.vocab]
     spare = range(tokenizer.vocab_size, config.vocab_size)

@@ -1,0 +1,97 @@
+"""Whether a training step fits into a machine, by an estimate that is never too large by half."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from glassformer.config import TransformerConfig
+from glassformer.cost.activations import Activations, Kernels, activations
+from glassformer.cost.flops import Shape
+from glassformer.cost.hardware import GIB
+from glassformer.cost.memory import Memory, training_memory
+from glassformer.errors import UserError
+from glassformer.run_config import MaskedConfig, Run, TextData, WindowRows
+
+MARGIN = 1.5
+"""Only what needs this × the whole memory is refused: the estimate is within a fifth, or too small."""
+_CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+
+
+@dataclass(frozen=True)
+class Room:
+    """Memory of a device, in bytes."""
+
+    name: str
+    """As a message calls the device."""
+    total: int
+    free: int
+    is_cpu: bool
+
+
+def room_of_machine() -> Room | None:
+    """Memory and swap of this machine, or what its container may use; None where the system does not tell."""
+    swap = 0
+    try:
+        text = Path("/proc/meminfo").read_text("utf-8")
+        table = {line.split(":")[0]: 1024 * int(line.split()[1]) for line in text.splitlines()}
+        swap = table["SwapTotal"]
+        total, free = table["MemTotal"] + swap, table["MemAvailable"] + table["SwapFree"]
+    except (OSError, ValueError, KeyError, IndexError):
+        if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+            return None
+        total = free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for path in _CGROUP_LIMITS:
+        try:
+            limit = int(Path(path).read_text("utf-8"))
+        except (OSError, ValueError):  # no such version of cgroups, or no limit
+            continue
+        total, free = min(total, limit + swap), min(free, limit)
+    return Room("this machine", total, free, is_cpu=True)
+
+
+def least_memory(run: Run, on_cpu: bool) -> Memory:
+    """Bytes that a step of a run needs at least, in one process, as far as they are known before its data is read.
+
+    A vocabulary or number of labels that the data decides counts as 1. Rows whose lengths the data decides count as one
+    token, and batches whose number of rows it decides as one row. Activations are left out where part of the model is
+    frozen or the step is compiled, which may keep fewer of them.
+    """
+    config, train = run.model, run.train
+    config = replace(config, vocab_size=config.vocab_size or 1)
+    two_stacks = not isinstance(config, TransformerConfig) or None not in (config.encoder, config.decoder)
+    n_rows, n_tokens = 1, 1
+    if isinstance(run.data, TextData):
+        n_rows = train.batch_size
+        if isinstance(run.data.arrangement, WindowRows) and not two_stacks:
+            n_tokens = run.data.context or config.max_len
+    n_scored = max(1, int(run.objective.share * n_tokens)) if isinstance(run.objective, MaskedConfig) else 0
+    shape = Shape(n_rows, n_tokens, int(two_stacks), n_scored)
+    kept = activations(config, shape, Kernels(train.precision != "fp32", on_cpu), train.activation_checkpointing)
+    if train.compile or run.lora is not None or run.init.freeze:
+        kept = Activations(0, 0)
+    memory = training_memory(config, train, kept)
+    is_shared = run.parallel.strategy != "ddp" or run.parallel.cpu_offload
+    if is_shared or run.lora is not None or run.init.freeze:
+        memory = replace(memory, weights=0 if is_shared else memory.weights, gradients=0, optimizer=0, average=0)
+        memory = replace(memory, half_copies=0)
+    return memory
+
+
+def require_room(run: Run, room: Room | None) -> None:
+    """`UserError` for a run of which one step needs clearly more memory than the device has."""
+    if room is None:
+        return
+    memory = least_memory(run, room.is_cpu)
+    if memory.total <= MARGIN * room.total:
+        return
+    there = f"{room.name} has {room.total / GIB:,.1f} GiB ({room.free / GIB:,.1f} GiB free)"
+    of_state = memory.state + memory.half_copies
+    if of_state > room.total:
+        raise UserError(
+            f"the weights, gradients and optimizer take {of_state / GIB:,.1f} GiB, and {there}: lower model.d_model or "
+            "the number of layers"
+        )
+    raise UserError(
+        f"a step of {run.train.batch_size:,} rows takes at least {memory.total / GIB:,.1f} GiB, and {there}: lower "
+        "train.batch_size (train.accumulation keeps the step as large) or model.max_len"
+    )

@@ -1,0 +1,84 @@
+"""The arithmetic of a run: the type of its matrix products, and whether its kernels are deterministic."""
+
+import os
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import torch
+
+from glassformer.errors import UserError
+from glassformer.train_config import TrainConfig
+
+_AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
+"""The environment variable that fixes the work memory of cuBLAS, and its values that give the same sums every time."""
+
+
+def autocast_dtype(precision: str) -> torch.dtype | None:
+    """The type that autocast multiplies matrices in for `train.precision`; None where it is off.
+
+    >>> autocast_dtype("bf16"), autocast_dtype("fp32")
+    (torch.bfloat16, None)
+    """
+    return _AUTOCAST[precision]
+
+
+def repeats_bits(config: TrainConfig, device: torch.device) -> bool:
+    """Whether the same steps on the same machine give the same bits: on the CPU; on CUDA with `train.deterministic`.
+
+    >>> repeats_bits(TrainConfig(), torch.device("cpu")), repeats_bits(TrainConfig(), torch.device("cuda"))
+    (True, False)
+    """
+    return device.type == "cpu" or (device.type == "cuda" and config.deterministic)
+
+
+@contextmanager
+def arithmetic(config: TrainConfig) -> Iterator[None]:
+    """Apply `train.matmul_precision` and `train.deterministic` inside the block, and restore what was set before.
+
+    Raises `UserError` for an operation without a deterministic implementation where the run asks for one.
+    """
+    with ExitStack() as stack:
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
+        torch.set_float32_matmul_precision(config.matmul_precision)
+        if config.deterministic:
+            stack.enter_context(_deterministic())
+        yield
+
+
+@contextmanager
+def _deterministic() -> Iterator[None]:
+    cudnn = torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    flags, workspace = (cudnn.deterministic, cudnn.benchmark), os.environ.get(WORKSPACE)
+    if workspace not in DETERMINISTIC_WORKSPACES:
+        os.environ[WORKSPACE] = DETERMINISTIC_WORKSPACES[0]
+    cudnn.deterministic, cudnn.benchmark = True, False
+    torch.use_deterministic_algorithms(True)
+    try:
+        yield
+    except RuntimeError as error:
+        reason = _not_deterministic(error)
+        if reason is None:
+            raise
+        raise UserError(reason) from error
+    finally:
+        torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+        cudnn.deterministic, cudnn.benchmark = flags
+        if workspace is None:
+            del os.environ[WORKSPACE]
+        else:
+            os.environ[WORKSPACE] = workspace
+
+
+def _not_deterministic(error: RuntimeError) -> str | None:
+    """What torch's refusal of an operation means, in one sentence; None for any other error."""
+    if WORKSPACE in str(error):
+        return (
+            f"train.deterministic: this process multiplied matrices on the GPU before the run began; set {WORKSPACE}="
+            f"{DETERMINISTIC_WORKSPACES[0]} in the environment before it starts"
+        )
+    if "does not have a deterministic implementation" in str(error):
+        operation = str(error).split(" does not have")[0]
+        return f"train.deterministic: {operation} has no deterministic implementation on this device: leave it out"
+    return None

@@ -1,0 +1,61 @@
+"""Whole numbers of more than 64 bits: one sentence that names the key, whichever key it is and wherever it stands."""
+
+import pytest
+
+from glassformer.cli.arguments import all_flags
+from glassformer.errors import UserError
+from glassformer.run_config import Run
+from glassformer.settings import MAX_INT, apply_flags, from_dict, parse_toml
+
+from .conftest import Glassformer
+from .test_bad_input import require_one_sentence
+
+HUGE = "99999999999999999999999"
+KINDS = {key: entry.type.split(" | ") for entry in all_flags() if (key := entry.key).endswith(".kind")}
+INTEGERS = list(dict.fromkeys(entry.key for entry in all_flags() if "integer" in entry.type))
+
+
+def with_kind(key: str, value: str) -> list[dict[str, str]]:
+    """Flags that set a key, one dictionary for each kind of each table above it."""
+    flags: list[dict[str, str]] = [{key: value}]
+    parts = key.split(".")
+    for n in range(1, len(parts)):
+        kinds = KINDS.get(f"{'.'.join(parts[:n])}.kind")
+        if kinds is not None:
+            flags = [{f"{'.'.join(parts[:n])}.kind": kind} | one for kind in kinds for one in flags]
+    return flags
+
+
+@pytest.mark.parametrize("huge", [HUGE, f"-{HUGE}", str(MAX_INT + 1)])
+def test_no_integer_setting_takes_more_than_64_bits(huge: str) -> None:
+    assert len(INTEGERS) > 50
+    for key in INTEGERS:
+        said = []
+        for flags in with_kind(key, huge):
+            with pytest.raises(UserError) as error:
+                apply_flags(Run(), flags)
+            said.append(str(error.value))
+        assert any(f"{key} is {huge} and must have at most 64 bits" in text for text in said), (key, said)
+
+
+def test_a_recipe_with_an_integer_of_more_than_64_bits() -> None:
+    with pytest.raises(UserError, match=r"train.seed is 99999999999999999999999 and must have at most 64 bits"):
+        from_dict(Run, parse_toml(f"[train]\nseed = {HUGE}", "here"), "here")
+    assert from_dict(Run, parse_toml(f"[train]\nseed = {MAX_INT}", "here"), "here").train.seed == MAX_INT
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["train", "RECIPE", "--train.seed", HUGE],
+        ["plan", "gpt2", "--train.seed", HUGE],
+        ["generate", "DIR", "--prompt", "a", "--seed", HUGE],
+        ["generate", "DIR", "--prompt", "a", "--checkpoint", HUGE],
+        ["tokenizer", "train", "a.txt", "--out", "b.json", "--vocab-size", HUGE],
+        ["tokenizer", "decode", "DIR", "1", HUGE],
+        ["average", "DIR", "--out", "out", "--last", HUGE],
+    ],
+)
+def test_words_of_a_command_line(glassformer: Glassformer, tiny_recipe: object, words: list[str]) -> None:
+    given = [str(tiny_recipe) if word == "RECIPE" else word for word in words]
+    require_one_sentence(glassformer(*given), f"is {HUGE} and must have at most 64 bits: up to {MAX_INT:,}")

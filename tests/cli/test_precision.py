@@ -1,0 +1,98 @@
+"""--dtype and --matmul-precision of the verbs that use a model."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer import api
+from glassformer.errors import UserError
+from glassformer.run_config import MaskedConfig
+from runs import label_run, pair_run, text_run_of, tiny_run, write_text
+
+from .conftest import Glassformer
+
+NEAR = 0.05
+"""Nats per token between half precision and fp32, of models of two layers."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    runs = {
+        "text": tiny_run(write_text(folder), precision="bf16"),
+        "pairs": pair_run(folder),
+        "classes": label_run(folder),
+        "tags": label_run(folder, "tags"),
+        "masked": text_run_of(folder, MaskedConfig()),
+    }
+    return {name: api.train(run, folder / name).folder for name, run in runs.items()}
+
+
+@pytest.fixture(autouse=True)
+def same_matmul_precision() -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "bf16", "fp16"])
+def test_every_verb_takes_a_dtype(
+    dtype: str, glassformer: Glassformer, models: dict[str, Path], tmp_path: Path
+) -> None:
+    (tmp_path / "texts").write_text("the dog runs\nthe cat sees the tree\n")
+    lines, vectors = tmp_path / "texts", tmp_path / "vectors.npy"
+    commands = {
+        "generate": ("text", "--prompt", "abc", "--max-new-tokens", 5),
+        "translate": ("pairs", "--input", lines),
+        "fill": ("masked", "ab [MASK] cd"),
+        "classify": ("classes", "the dog runs"),
+        "tag": ("tags", "the dog runs"),
+        "embed": ("classes", "--input", lines, "--output", vectors),
+        "score": ("text", "--target", lines, "--json"),
+        "evaluate": ("text", "--json"),
+    }
+    for verb, (model, *words) in commands.items():
+        done = glassformer(verb, models[str(model)], *words, "--dtype", dtype)
+        assert done.code == 0, (verb, done.err)
+        if verb == "score":
+            found = [json.loads(line)["log_prob"] for line in done.out.splitlines()]
+            exact = [score.log_prob for score in api.load(models["text"]).score(lines.read_text().splitlines())]
+            assert found == pytest.approx(exact, abs=20 * NEAR) and (found == exact) == (dtype == "fp32")
+        if verb == "evaluate":
+            exact_loss = api.load(models["text"], dtype="fp32").evaluate().loss
+            assert json.loads(done.out)["loss"] == pytest.approx(exact_loss, abs=NEAR)
+            assert (json.loads(done.out)["loss"] == exact_loss) == (dtype == "fp32")
+    exact_vectors = api.load(models["classes"]).embed(lines.read_text().splitlines())
+    assert np.abs(np.load(vectors) - exact_vectors).max() < NEAR
+
+
+def test_without_a_dtype_evaluate_gives_the_trainers_number(models: dict[str, Path]) -> None:
+    lines = [json.loads(line) for line in (models["text"] / "metrics.jsonl").read_text().splitlines()]
+    best = min(line["valid/loss"] for line in lines if "valid/loss" in line)
+    assert api.load(models["text"]).evaluate().loss == best != api.load(models["text"], dtype="fp32").evaluate().loss
+
+
+def test_an_ensemble_is_converted_whole(glassformer: Glassformer, models: dict[str, Path]) -> None:
+    done = glassformer("evaluate", models["pairs"], models["pairs"], "--loss-only", "--json", "--dtype", "bf16")
+    exact = api.load(models["pairs"]).evaluate().loss
+    assert json.loads(done.out)["loss"] == pytest.approx(exact, abs=NEAR)
+
+
+def test_the_matmul_precision_is_set_for_fp32_weights_alone(glassformer: Glassformer, models: dict[str, Path]) -> None:
+    words = ["--prompt", "abc", "--max-new-tokens", 2]
+    assert glassformer("generate", models["text"], *words, "--matmul-precision", "high").code == 0
+    assert torch.get_float32_matmul_precision() == "high"
+    refused = glassformer("generate", models["text"], *words, "--matmul-precision", "high", "--dtype", "bf16")
+    assert refused.code == 2 and "--matmul-precision is for weights in fp32, and --dtype is bf16" in refused.err
+
+
+def test_an_unknown_dtype_is_one_sentence(glassformer: Glassformer, models: dict[str, Path]) -> None:
+    done = glassformer("generate", models["text"], "--prompt", "a", "--dtype", "int8")
+    assert done.code == 2 and done.err.count("\n") == 1
+    assert "dtype is 'int8' and must be fp32, bf16 or fp16" in done.err
+    with pytest.raises(UserError, match="must be fp32, bf16 or fp16"):
+        api.load(models["text"], dtype="float16")

@@ -1,0 +1,60 @@
+"""Standard streams that are closed, or that cannot be written: one sentence, never a traceback."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from glassformer.training.launch import Outcome
+
+CLOSED = "glassformer: cannot write standard output: it is closed"
+
+
+def shell(command: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """Runs `glassformer` by a shell, which can close a stream."""
+    return subprocess.run(
+        command.replace("glassformer", f"{sys.executable} -m glassformer", 1),
+        shell=True,
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize("close_", ["<&-", "< /dev/null"])
+def test_generate_without_standard_input_asks_for_a_prompt(
+    close_: str, trained: Outcome, environment: dict[str, str], tmp_path: Path
+) -> None:
+    found = shell(f"glassformer generate {trained.folder} {close_}", environment, tmp_path)
+    assert found.returncode == 2
+    assert found.stderr.startswith("glassformer: give a prompt: --prompt TEXT") and found.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("verb", ["--help", "presets", "recipes copy-task", "generate {} --prompt a", "doctor {}"])
+def test_closed_standard_output_is_one_sentence(
+    verb: str, trained: Outcome, environment: dict[str, str], tmp_path: Path
+) -> None:
+    found = shell(f"glassformer {verb.format(trained.folder)} >&-", environment, tmp_path)
+    assert found.returncode == 2
+    assert CLOSED in found.stderr and found.stderr.count("\n") == 1
+
+
+def test_a_verb_that_prints_nothing_needs_no_standard_output(
+    trained: Outcome, environment: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"prompt": "a"}\n')
+    words = f"{trained.folder} --input in.jsonl --output out.jsonl --max-new-tokens 2"
+    found = shell(f"glassformer generate {words} <&- >&- 2>&-", environment, tmp_path)
+    assert found.returncode == 0
+    assert (tmp_path / "out.jsonl").read_text().startswith('{"prompt": "a", "text": ')
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("verb", ["--help", "presets", "recipes"])
+def test_standard_output_on_a_full_disk_is_one_sentence(verb: str, environment: dict[str, str], tmp_path: Path) -> None:
+    found = shell(f"glassformer {verb} > /dev/full", environment, tmp_path)
+    assert found.returncode == 2
+    assert "standard output: No space left on device" in found.stderr and found.stderr.count("\n") == 1

@@ -1,0 +1,95 @@
+"""A step that no machine holds is refused before the data is prepared; one that may fit never is."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from configs import CONFIGS
+from glassformer import recipes
+from glassformer.config import Stack, TransformerConfig
+from glassformer.cost.memory import require_memory
+from glassformer.cost.room import Room, least_memory, require_room, room_of_machine
+from glassformer.errors import UserError
+from glassformer.run_config import ExampleRows, LoraConfig, PairData, Run, TextData
+from glassformer.train_config import ParallelConfig, TrainConfig
+from glassformer.training import launch
+from runs import tiny_run, write_text
+
+GIB = 1 << 30
+SMALL = Room("this machine", 2 * GIB, GIB, is_cpu=True)
+MODEL = TransformerConfig(decoder=Stack(2, 2, d_ff=64), d_model=32, max_len=128, vocab_size=300)
+
+
+def test_the_memory_of_this_machine() -> None:
+    room = room_of_machine()
+    assert room is not None and 0 < room.free <= room.total < 1 << 50
+
+
+def test_a_batch_beyond_the_machine_is_refused_with_both_figures() -> None:
+    run = Run(model=MODEL, train=TrainConfig(batch_size=100_000))
+    with pytest.raises(UserError) as error:
+        require_room(run, SMALL)
+    needed = least_memory(run, on_cpu=True).total / GIB
+    assert f"a step of 100,000 rows takes at least {needed:,.1f} GiB" in str(error.value)
+    assert "this machine has 2.0 GiB (1.0 GiB free): lower train.batch_size" in str(error.value)
+
+
+def test_a_model_beyond_the_machine_is_refused_with_the_figure_of_its_state() -> None:
+    run = Run(model=replace(MODEL, decoder=Stack(200, 2, d_ff=4096), d_model=1024))
+    with pytest.raises(UserError, match=r"the weights, gradients and optimizer take [\d.]+ GiB.*: lower model.d_model"):
+        require_room(run, SMALL)
+
+
+def test_nothing_below_the_margin_is_refused() -> None:
+    run = Run(model=MODEL, train=TrainConfig(batch_size=1000))
+    needed = least_memory(run, on_cpu=True).total
+    require_room(run, Room("x", int(needed / 1.5) + 1, 0, is_cpu=True))
+    with pytest.raises(UserError):
+        require_room(run, Room("x", int(needed / 1.5) - 1, 0, is_cpu=True))
+    require_room(run, None)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data": TextData(arrangement=ExampleRows())},
+        {"data": PairData(path="x", batch_tokens=1 << 60)},
+        {"train": TrainConfig(batch_size=100_000, compile=True)},
+        {"lora": LoraConfig()},
+    ],
+    ids=["rows of any length", "as many rows as there are", "compiled", "adapted"],
+)
+def test_what_the_data_or_the_compiler_decides_is_not_counted(change: dict[str, Any]) -> None:
+    run = Run(model=MODEL, train=TrainConfig(batch_size=10_000))
+    assert least_memory(replace(run, **change), on_cpu=True).total < least_memory(run, on_cpu=True).total / 20
+
+
+def test_parts_of_a_model_in_other_processes_are_not_counted() -> None:
+    run = Run(model=MODEL)
+    divided = replace(run, parallel=ParallelConfig(strategy="fsdp"))
+    assert least_memory(divided, on_cpu=False).state == 0 < least_memory(run, on_cpu=False).state
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_every_kind_of_model_has_an_estimate(name: str) -> None:
+    assert least_memory(Run(model=CONFIGS[name]), on_cpu=True).total > 0
+
+
+def test_every_recipe_fits_where_it_is_meant_to_run() -> None:
+    h200 = Room("the GPU", 141 * GIB, 141 * GIB, is_cpu=False)
+    for name in recipes.names():
+        require_room(recipes.load(name), h200)
+
+
+def test_the_run_is_refused_before_its_data_is_prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def prepared(*args: object) -> None:
+        raise AssertionError("the data was read")
+
+    run = tiny_run(write_text(tmp_path), batch_size=1 << 24)
+    require_memory(run.model)
+    monkeypatch.setattr(launch.TextMaterial, "news", prepared)
+    with pytest.raises(UserError, match=r"a step of 16,777,216 rows takes at least [\d,.]+ GiB, and this machine has"):
+        launch.launch(run, tmp_path / "run", launch.Silent())
+    assert not (tmp_path / "run").exists()

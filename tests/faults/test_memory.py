@@ -1,0 +1,101 @@
+"""Too little memory: one sentence that says how much was asked for and what to lower, and nothing saved is lost."""
+
+import resource
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from faults.children import done
+from glassformer import api
+from glassformer.config import Stack
+from glassformer.errors import UserError, enough_memory
+from glassformer.run_config import Run
+from glassformer.store import checkpoint
+from glassformer.training import trainer
+from runs import MODEL, tiny_run, write_text
+
+ROOM = 1 << 29
+"""Bytes that the process may ask for beyond what it has."""
+
+
+def limited(work: Callable[[], object], room: int = ROOM) -> None:
+    """Does the work in a child whose address space cannot grow by more than `room` bytes."""
+
+    def child() -> None:
+        used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + room, used + room))
+        work()
+
+    assert done(child) == 0
+
+
+def refused(run: Run, folder: Path, *words: str) -> None:
+    with pytest.raises(UserError) as error:
+        api.train(run, folder)
+    text = str(error.value)
+    assert text.startswith("not enough memory") and "\n" not in text
+    for word in ("lower train.batch_size", "model.d_model", f"what was saved before stays in {folder}", *words):
+        assert word in text, text
+
+
+def test_a_large_batch(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), batch_size=3000)
+    limited(lambda: refused(run, tmp_path / "run", "for another ", "iB: ", "(now 3,000)"))
+    assert checkpoint.steps(tmp_path / "run") == []
+
+
+@pytest.mark.parametrize("shape", [{"d_model": 4096}, {"n_layers": 900}])
+def test_a_large_model(tmp_path: Path, shape: dict[str, int]) -> None:
+    d_model, n_layers = shape.get("d_model", 256), shape.get("n_layers", 1)
+    model = replace(MODEL, d_model=d_model, decoder=Stack(n_layers, 2, d_ff=4 * d_model))
+    run = tiny_run(write_text(tmp_path), model=model)
+    limited(lambda: refused(run, tmp_path / "run", "for another "))
+
+
+def test_memory_that_ends_in_the_middle_of_a_run_costs_no_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real allocator refuses at step 7; checkpoints of steps 2, 4 and 6 were due before."""
+    run, folder = tiny_run(write_text(tmp_path), max_steps=8, eval_every=2), tmp_path / "run"
+    one_step = trainer.Trainer._one_step
+
+    def hungry(self: Any) -> Any:
+        if self.progress.step == 6:
+            torch.empty(1 << 42, dtype=torch.uint8)
+        return one_step(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(trainer.Trainer, "_one_step", hungry)
+        refused(run, folder, "not enough memory for another 4,096.0 GiB: ")
+    assert checkpoint.steps(folder)[-1] == 6
+    assert checkpoint.newest(folder, lambda text: None) == checkpoint.path_of(folder, 6)
+    api.resume(folder)
+    assert checkpoint.steps(folder)[-1] == 8
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (MemoryError(), "not enough memory: do"),
+        (
+            torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has"),
+            "for another 2.0 GiB: do",
+        ),
+        (RuntimeError("MPS backend out of memory (x). Tried to allocate 256.00 MB on"), "for another 256.0 MiB: do"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 512 bytes."), "512 bytes: do"),
+    ],
+)
+def test_what_torch_and_numpy_raise(error: Exception, expected: str) -> None:
+    with pytest.raises(UserError) as found, enough_memory("do"):
+        raise error
+    assert str(found.value).endswith(expected)
+
+
+def test_other_errors_stay(tmp_path: Path) -> None:
+    for error in (RuntimeError("shapes differ"), UserError("x"), ValueError("out of memory")):
+        with pytest.raises(type(error), match=str(error)), enough_memory("do"):
+            raise error

@@ -1,0 +1,81 @@
+"""A checkpoint goes out as the class that it came in as, with the same tensors and nothing added."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from glassformer.interop.families import FAMILIES  # noqa: E402
+from glassformer.interop.hf import choose_family  # noqa: E402
+from interop.checkpoints import VOCAB, Both, imported  # noqa: E402
+
+SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
+SIZES |= {
+    "intermediate_size": 24,
+    "max_position_embeddings": 24,
+    "pad_token_id": 0,
+    "bos_token_id": 2,
+    "eos_token_id": 3,
+}
+HALF = {"layers": 1, "attention_heads": 2, "ffn_dim": 20}
+BART = {f"{half}_{name}": value for half in ("encoder", "decoder") for name, value in HALF.items()}
+BART |= {"vocab_size": VOCAB, "d_model": 16, "max_position_embeddings": 24, "decoder_start_token_id": 3}
+BART |= {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "forced_eos_token_id": None}
+
+
+def made(name: str) -> Any:
+    if name == "Mistral without a window":
+        config = transformers.MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=None, head_dim=4)
+        return transformers.MistralForCausalLM(config)
+    if name == "BART without a head":
+        return transformers.BartModel(transformers.BartConfig(**BART))
+    family, n_types = name.split(" with ")[0].split(" without ")[0], 1 if "one type" in name else 2
+    config = getattr(transformers, f"{family}Config")(**SIZES, type_vocab_size=n_types)
+    return getattr(transformers, f"{family}Model")(config, add_pooling_layer="without a pooler" not in name)
+
+
+CASES = (
+    "Mistral without a window",
+    "BART without a head",
+    "Bert with two types",
+    "Bert without a pooler",
+    "Bert without a pooler, one type",
+    "Roberta with one type",
+    "Roberta without a pooler",
+    "Roberta without a pooler, one type",
+)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_goes_out_as_it_came_in(name: str, tmp_path: Path) -> None:
+    both = imported(made(name), tmp_path)
+    assert_same_hidden(both)
+    both.assert_comes_back(tmp_path / "back")
+
+
+def assert_same_hidden(both: Both) -> None:
+    """The last hidden states are those of transformers."""
+    ids = torch.randint(7, 280, (3, 9), generator=torch.Generator().manual_seed(0))
+    is_seq2seq = both.network.config.decoder is not None and both.network.config.encoder is not None
+    mine, other = ({"source_ids": ids}, {"decoder_input_ids": ids}) if is_seq2seq else ({}, {})
+    with torch.inference_mode():
+        found = both.network.hidden(token_ids=ids, **mine)
+        theirs = both.theirs(ids, output_hidden_states=True, **other)
+    expected = theirs["last_hidden_state"] if "last_hidden_state" in theirs else theirs["hidden_states"][-1]
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
+def test_the_architecture_of_another_kind_changes_nothing(family: Any) -> None:
+    """It is preferred where it fits, and no reason to refuse where it does not."""
+    from interop.family_configs import FAMILY_CONFIGS
+
+    for name, config in FAMILY_CONFIGS.items():
+        ours = config if name != "RoBERTa" else None
+        if ours is not None and family.fit(ours):
+            assert choose_family(ours, family.architectures[0]) == choose_family(ours)
+        elif ours is not None:
+            assert choose_family(ours, family.architectures[0]) == family

@@ -1,0 +1,46 @@
+"""`generate` of transformers on models of every family that went out, called as people call it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.run_config import BeamConfig  # noqa: E402
+from interop.checkpoints import config_of, model_directory, tiny_tokenizer  # noqa: E402
+from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
+
+WRITERS = [name for name, config in FAMILY_CONFIGS.items() if config.decoder is not None]
+"""The families that generate."""
+TOKENIZER = tiny_tokenizer()
+
+
+def exported(name: str, folder: Path, **changes: Any) -> Any:
+    """A random model of a family, exported and loaded with transformers, and its end token out of reach."""
+    if FAMILY_CONFIGS[name].encoder is not None:
+        changes = {"generation": BeamConfig(beam=2)} | changes
+    export(model_directory(FAMILY_CONFIGS[name], folder / "ours", **changes), folder / "hf")
+    architecture = config_of(folder / "hf")["architectures"][0]
+    theirs = getattr(transformers, architecture).from_pretrained(folder / "hf")
+    theirs.generation_config.suppress_tokens = [*(theirs.generation_config.suppress_tokens or []), TOKENIZER.eos_id]
+    return theirs
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_it_stays_in_the_context_and_a_callers_settings_hold(name: str, tmp_path: Path) -> None:
+    context = FAMILY_CONFIGS[name].max_len
+    theirs = exported(name, tmp_path)
+    ids = torch.tensor([TOKENIZER.encode("to be")])
+    n_before = 1 if FAMILY_CONFIGS[name].encoder is not None else ids.shape[1]
+    assert theirs.generate(ids).shape[1] == context
+    assert theirs.generate(ids, max_length=9).shape[1] == 9
+    assert theirs.generate(ids, max_new_tokens=3).shape[1] == n_before + 3
+
+
+@pytest.mark.parametrize("name", ["Marian", "T5", "BART"])
+def test_a_target_is_as_long_as_ours(name: str, tmp_path: Path) -> None:
+    theirs = exported(name, tmp_path, generation=BeamConfig(beam=1, max_new_tokens=5))
+    assert theirs.generate(torch.tensor([TOKENIZER.encode("to be")])).shape[1] == 1 + 5

@@ -1,0 +1,120 @@
+"""Every recipe, untrained: the family that it goes out as, or the reason why none holds it."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+transformers = pytest.importorskip("transformers")
+
+from glassformer import files, recipes  # noqa: E402
+from glassformer.config import PositionHead, SequenceHead, TransformerConfig  # noqa: E402
+from glassformer.errors import UserError  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.families import FAMILIES  # noqa: E402
+from glassformer.interop.hf import example_inputs  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.models.build import build_model  # noqa: E402
+from glassformer.store.manifest import Manifest  # noqa: E402
+from glassformer.store.model_directory import read_model, weights_of, write_model_files  # noqa: E402
+from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
+from glassformer.training.launch import Tokenizers, complete  # noqa: E402
+from interop.checkpoints import TEXT, randomise  # noqa: E402
+
+FAMILY_OF = {
+    "bart-denoise-small": "BART (BartForConditionalGeneration)",
+    "copy-task": "Qwen3 (Qwen3ForCausalLM)",
+    "docstrings": "EuroBERT (EuroBertForSequenceClassification)",
+    "mlm-python-docs": "EuroBERT (EuroBertForMaskedLM)",
+    "openwebtext-gpt2": "GPT-2 (GPT2LMHeadModel)",
+    "python-docs": "Qwen3 (Qwen3ForCausalLM)",
+    "python-tokens": "EuroBERT (EuroBertForTokenClassification)",
+    "shakespeare-char": "GPT-2 (GPT2LMHeadModel)",
+    "shakespeare-char-gpu": "GPT-2 (GPT2LMHeadModel)",
+    "shakespeare-char-modern": "Qwen3 (Qwen3ForCausalLM)",
+    "sst2-mlm": "EuroBERT (EuroBertForMaskedLM)",
+    "sst2-mlm-then-finetune": "EuroBERT (EuroBertForSequenceClassification)",
+    "sst2-scratch": "EuroBERT (EuroBertForSequenceClassification)",
+    "t5-span-small": "T5 (T5ForConditionalGeneration)",
+    "wmt14-en-de-base": "Marian (MarianMTModel)",
+    "wmt14-en-de-big": "Marian (MarianMTModel)",
+}
+NO_FAMILY = {
+    "g2p-transformer": "model.positions is rotary",
+    "multi30k-de-en": "model.positions is rotary",
+    "multi30k-en-de-tiny": "model.positions is rotary",
+    "reverse-transformer": "model.norm is rmsnorm",
+    **dict.fromkeys(
+        (
+            *("g2p-bahdanau", "g2p-lstm", "g2p-luong", "multi30k-de-en-bahdanau", "multi30k-de-en-gru"),
+            *("reverse-bahdanau", "reverse-gru", "reverse-luong"),
+        ),
+        "recurrent",
+    ),
+}
+"""Recipe → what of it no family has."""
+
+
+def untrained(name: str, folder: Path) -> Path:
+    """A model directory of a recipe with random weights: one layer, and a width of 8 per head where it is a large one.
+
+    Norms, biases, positions, head and special ids are those of the recipe.
+    """
+    run = recipes.load(name)
+    tokenizer = Tokenizer.train([TEXT * 4], vocab_size=280)
+    model = run.model
+    assert isinstance(model, TransformerConfig)
+    sizes: dict[str, Any] = {"vocab_size": 0}
+    for side in ("encoder", "decoder"):
+        if (stack := getattr(model, side)) is not None:
+            is_large = model.d_model > 256
+            sizes[side] = replace(stack, n_layers=1, d_ff=96 if is_large else stack.d_ff)
+            sizes |= {"d_model": 8 * stack.n_heads} if is_large else {}
+    n_labels = 16 if isinstance(model.head, (PositionHead, SequenceHead)) else 0
+    model = complete(replace(model, **sizes), Tokenizers(tokenizer, tokenizer), n_labels)
+    torch.manual_seed(0)
+    network = build_model(model)
+    randomise(network)
+    with files.new_folder(folder) as new:
+        labels = tuple(f"label{i}" for i in range(n_labels))
+        write_model_files(new, weights_of(network), tokenizer, replace(run, model=model), None, labels)
+        Manifest.of(new, "model", 0, [path.name for path in new.iterdir()]).write(new)
+    return folder
+
+
+@pytest.mark.parametrize("name", recipes.names())
+def test_every_recipe_goes_out_or_has_a_reason(name: str, tmp_path: Path) -> None:
+    """`export` holds what it wrote against transformers; an import gives the logits of the recipe's network."""
+    if NO_FAMILY.get(name) == "recurrent":
+        assert not isinstance(recipes.load(name).model, TransformerConfig)
+        return
+    folder = untrained(name, tmp_path / "ours")
+    if name in NO_FAMILY:
+        with pytest.raises(UserError, match="no family of transformers can hold this model exactly"):
+            export(folder, tmp_path / "hf")
+        return
+    said = export(folder, tmp_path / "hf").said
+    assert said[0].startswith(FAMILY_OF[name])
+    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    networks = [read_model(tmp_path / place).network for place in ("ours", "again")]
+    inputs = example_inputs(networks[0].config)[0]  # type: ignore[arg-type]
+    with torch.inference_mode():
+        expected, found = (network(**inputs) for network in networks)
+    bound = 1e-5 * max(1.0, float(expected.abs().max()))
+    assert float((found - expected).abs().max()) <= bound
+
+
+def test_every_recipe_is_in_one_of_the_two_tables() -> None:
+    assert sorted([*FAMILY_OF, *NO_FAMILY]) == sorted(recipes.names())
+
+
+@pytest.mark.parametrize("name", [name for name, reason in NO_FAMILY.items() if reason != "recurrent"])
+def test_the_reason_is_one_that_every_family_has(name: str, tmp_path: Path) -> None:
+    """Of encoder-decoders: what is named is no misfit of the nearest family alone."""
+    model = read_model(untrained(name, tmp_path / "ours")).config
+    assert isinstance(model, TransformerConfig)
+    misfits = [family.fit(model) for family in FAMILIES if family.name in ("BART", "Marian", "T5")]
+    field = NO_FAMILY[name].split(" is ")[0]
+    assert sum(any(misfit.startswith(field) for misfit in found) for found in misfits) >= 2

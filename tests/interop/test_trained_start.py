@@ -1,0 +1,118 @@
+"""`bos_token` names the token that a model was trained to start from, and no other."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+transformers = pytest.importorskip("transformers")
+
+from glassformer import api  # noqa: E402
+from glassformer.interop.export import export  # noqa: E402
+from glassformer.interop.importing import import_model  # noqa: E402
+from glassformer.interop.tokenizer_files import write_tokenizer  # noqa: E402
+from glassformer.interop.trained_start import trained_start  # noqa: E402
+from glassformer.store.model_directory import read_model  # noqa: E402
+from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
+from interop.checkpoints import config_of, model_directory, tiny_tokenizer  # noqa: E402
+from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
+
+BOS = tiny_tokenizer().bos_id
+
+
+def named(folder: Path) -> set[Any]:
+    """The id of `bos_token` in every file that may name one."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    found = {tokenizer.bos_token_id, config_of(folder).get("bos_token_id")}
+    if (folder / "generation_config.json").exists():
+        found.add(transformers.GenerationConfig.from_pretrained(folder).bos_token_id)
+    return found
+
+
+@pytest.mark.parametrize("name", FAMILY_CONFIGS)
+def test_only_what_a_model_was_trained_to_start_from_goes_out_as_bos(name: str, tmp_path: Path) -> None:
+    config = FAMILY_CONFIGS[name]
+    folder = model_directory(config, tmp_path / "ours")
+    export(folder, tmp_path / "hf")
+    is_seq2seq = config.encoder is not None and config.decoder is not None
+    assert trained_start(read_model(folder)) == (BOS if is_seq2seq else None)
+    assert named(tmp_path / "hf") == ({BOS} if is_seq2seq else {None})
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
+    assert tokenizer.convert_tokens_to_ids("[BOS]") == BOS, "the token itself stays"
+    assert tokenizer.decode([BOS], skip_special_tokens=True) == ""
+
+
+def test_a_decoder_that_starts_from_another_token_has_no_bos(tmp_path: Path) -> None:
+    config = replace(FAMILY_CONFIGS["Marian"], decoder_start_id=3)
+    export(model_directory(config, tmp_path / "ours"), tmp_path / "hf")
+    assert named(tmp_path / "hf") == {None}
+
+
+def test_a_checkpoint_from_elsewhere_keeps_its_own(tmp_path: Path) -> None:
+    from interop.checkpoints import imported
+
+    sizes = {"vocab_size": 290, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 4, "n_inner": 24}
+    special = {"bos_token_id": BOS, "eos_token_id": 3, "pad_token_id": 0}
+    both = imported(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special)), tmp_path)
+    export(both.folder, tmp_path / "again")
+    assert named(tmp_path / "again") == {BOS}
+
+
+def text_ids(folder: Path, text: str) -> list[int]:
+    ids: list[int] = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
+    return ids
+
+
+@pytest.mark.parametrize("name", ["GPT-2", "Llama"])
+@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a token of its own", "the end token"])
+def test_a_trained_start_token_goes_out_and_comes_back(name: str, start: int, tmp_path: Path) -> None:
+    """Others name it `bos_token` and put it before a text, and an import reads the same ids."""
+    config = replace(FAMILY_CONFIGS[name], decoder_start_id=start)
+    folder = model_directory(config, tmp_path / "ours")
+    export(folder, tmp_path / "hf")
+    assert trained_start(read_model(folder)) == start
+    assert named(tmp_path / "hf") == {start}
+    ours = api.load(folder)
+    assert text_ids(tmp_path / "hf", "ab") == ours.prompt_ids("ab") == [start, *ours.tokenizer.encode("ab")]
+    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    again = api.load(tmp_path / "again")
+    assert again.prompt_ids("ab") == ours.prompt_ids("ab") and again.prompt_ids("") == [start]
+    assert again.score("ab").log_prob == pytest.approx(ours.score("ab").log_prob, abs=1e-4)
+
+
+def test_a_tokenizer_from_elsewhere_gets_the_start_that_was_trained(tmp_path: Path) -> None:
+    """Its file put nothing before a text; a run here that trained a start token adds it to the file."""
+    config = replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=3)
+    folder = model_directory(config, tmp_path / "ours")
+    rust = json.loads(tiny_tokenizer().to_json())
+    rust["post_processor"] = {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": True}
+    tokenizer = Tokenizer.imported(json.dumps(rust), {"bos": "[BOS]", "eos": "[EOS]"})
+    assert tokenizer.frames.prompt.before == ()
+    write_tokenizer(tokenizer, folder, read_model(folder).config, 24)
+    assert text_ids(folder, "ab") == [3, *tokenizer.encode("ab")]
+
+
+def test_no_bos_comes_back_as_none(tmp_path: Path) -> None:
+    export(model_directory(FAMILY_CONFIGS["GPT-2"], tmp_path / "ours"), tmp_path / "hf")
+    model = import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None).run.model
+    assert (model.bos_id, model.eos_id) == (None, 3)
+
+
+def test_the_end_token_begins_a_text_in_llama_cpp(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    export(model_directory(FAMILY_CONFIGS["GPT-2"], tmp_path / "ours"), tmp_path / "out", "gguf")
+    reader = gguf.GGUFReader(next((tmp_path / "out").glob("*.gguf")))
+    fields = {name: reader.fields[f"tokenizer.ggml.{name}_token_id"].contents() for name in ("bos", "eos")}
+    assert fields == dict.fromkeys(("bos", "eos"), tiny_tokenizer().eos_id)
+    assert not reader.fields["tokenizer.ggml.add_bos_token"].contents()
+
+
+def test_llama_cpp_puts_the_trained_start_token_before_a_text(tmp_path: Path) -> None:
+    gguf = pytest.importorskip("gguf")
+    config = replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=BOS)
+    export(model_directory(config, tmp_path / "ours"), tmp_path / "out", "gguf")
+    reader = gguf.GGUFReader(next((tmp_path / "out").glob("*.gguf")))
+    assert reader.fields["tokenizer.ggml.bos_token_id"].contents() == BOS
+    assert reader.fields["tokenizer.ggml.add_bos_token"].contents()

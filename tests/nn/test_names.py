@@ -1,0 +1,43 @@
+"""One import gives every layer and function, each with a docstring."""
+
+import inspect
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import glassformer.models
+import glassformer.nn
+
+INNER = {"Branches", "CellStep", "Grid", "Kept", "Stepper", "in_order", "reading_order", "run", "run_masked", "scoped"}
+INNER |= {"where"}
+"""Parts of the caches and of the recurrent loop, which no other code needs."""
+
+
+def test_one_import_gives_every_part() -> None:
+    folder = Path(glassformer.nn.__file__).parent
+    for path in folder.glob("[a-z]*.py"):
+        module = import_module(f"glassformer.nn.{path.stem}")
+        for name, part in vars(module).items():
+            is_own = getattr(part, "__module__", None) == module.__name__ and not name.startswith("_")
+            if is_own and (inspect.isclass(part) or inspect.isfunction(part)) and name not in INNER:
+                assert getattr(glassformer.nn, name) is part and name in glassformer.nn.__all__, name
+
+
+@pytest.mark.parametrize("package", [glassformer.nn, glassformer.models])
+def test_every_public_part_says_what_it_is(package: object) -> None:
+    for name in package.__all__:  # type: ignore[attr-defined]
+        part = getattr(package, name)
+        assert isinstance(part, dict) or (part.__doc__ and not part.__doc__.startswith(f"{name}(")), name
+
+
+def test_the_layers_need_torch_alone() -> None:
+    program = (
+        "import sys\nfrom glassformer.nn import MultiHeadAttention, FeedForward, Mask\n"
+        "ours = {name for name in sys.modules if name.startswith('glassformer.')}\n"
+        "assert ours == {name for name in ours if name.startswith('glassformer.nn')}, ours\n"
+        "assert not {'tokenizers', 'safetensors', 'tyro'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)

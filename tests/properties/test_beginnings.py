@@ -1,0 +1,157 @@
+"""Every document begins with the start token that generation and scores use, in every arrangement and tokenizer."""
+
+import json
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from glassformer import api
+from glassformer.config import RotaryPositions, Stack, TransformerConfig
+from glassformer.data.batching import Epochs, Packed, Windows, consecutive_windows, document_windows
+from glassformer.data.tokens import TokenFile, encode_text
+from glassformer.model import Model
+from glassformer.objectives.causal import CausalObjective
+from glassformer.run_config import ExampleRows, PackedRows, Run, TextData, TokenizerConfig, WindowRows
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.train_config import AdamWConfig, TrainConfig
+from glassformer.training import text_task
+
+ARRANGEMENTS = {"windows": WindowRows(), "examples": ExampleRows(), "packed": PackedRows()}
+SPECIAL = {"a token of its own": ("[PAD]", "[BOS]", "[EOS]"), "the end token": ("[EOS]",)}
+MODEL = TransformerConfig(decoder=Stack(1, 2, d_ff=64), d_model=32, max_len=24, positions=RotaryPositions())
+FIRST = "alpha"
+
+
+def documents(n: int = 150) -> list[str]:
+    rng = random.Random(5)
+    words = ["".join(rng.choices("bcdefg", k=rng.randint(1, 4))) for _ in range(20)] + ["é", "日本"]
+    return [" ".join([FIRST, *rng.choices(words, k=rng.randint(0, 12))]) for _ in range(n)]
+
+
+def run_on(path: Path, arrangement: Any, special: tuple[str, ...]) -> Run:
+    return Run(
+        name="beginnings",
+        model=MODEL,
+        tokenizer=TokenizerConfig(vocab_size=320, special_tokens=special),
+        data=TextData(path=str(path), arrangement=arrangement, cache_dir=str(path.parent / "cache")),
+        train=TrainConfig(max_steps=80, batch_size=16, optimizer=AdamWConfig(learning_rate=1e-2), device="cpu"),
+    )
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("beginnings") / "documents.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in documents()), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module", params=[(a, s) for a in ARRANGEMENTS for s in SPECIAL], ids=" starts with ".join)
+def model(request: Any, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
+    arrangement, special = request.param
+    run = run_on(corpus, ARRANGEMENTS[arrangement], SPECIAL[special])
+    folder = tmp_path_factory.mktemp("run") / "model"
+    api.train(run, folder)
+    return api.load(folder)
+
+
+def test_the_word_that_begins_every_document_is_expected_and_written(model: Model) -> None:
+    tokenizer = model.tokenizer
+    start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
+    assert model.network.config.decoder_start_id == start
+    score = model.score(FIRST)
+    assert score.n_tokens == len(tokenizer.encode(FIRST)) and score.n_bytes == len(FIRST)
+    assert score.log_prob > -0.1
+    assert model.generate("", temperature=0.0, max_new_tokens=8).startswith(FIRST)
+
+
+def test_bits_per_byte_count_every_byte_of_the_validation_text_once(model: Model) -> None:
+    """Equal in every arrangement and tokenizer: the divisor is the text, and each of its tokens is a target."""
+    report = model.evaluate()
+    corpus = text_task.corpus_of(model.run)
+    texts = [piece.text for piece in corpus.pieces("valid")]
+    assert report.n_tokens == sum(len(model.tokenizer.encode(text)) + 1 for text in texts), "and one end for each"
+    assert report.bits_per_byte is not None
+    n_bytes = report.loss * report.n_tokens / np.log(2) / report.bits_per_byte
+    assert n_bytes == pytest.approx(sum(len(text.encode()) for text in texts))
+
+
+@pytest.mark.parametrize("flavour", ["byte", "char", "word", "whitespace"])
+@pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
+@pytest.mark.parametrize("n", [2, 3, 20])
+def test_every_arrangement_has_the_same_targets(flavour: Any, special: tuple[str, ...], n: int) -> None:
+    """Every token of every text and one end of each, whatever the context; never a start token of its own."""
+    texts = documents(n)
+    tokenizer = Tokenizer.train(texts, vocab_size=0, flavour=flavour, special_tokens=("[UNK]", *special))
+    start = tokenizer.start_id
+    tokens = encode_text(tokenizer, texts, start_id=start)
+    expected = sorted(i for text in texts for i in [*tokenizer.encode(text), tokenizer.eos_id])
+    objective = CausalObjective(start_id=None if start == tokenizer.eos_id else start)
+    for context in (3, 7, 50):
+        packed = Packed(tokens, context, 1, seed=0)
+        reported = {
+            "windows": consecutive_windows(tokens, context, 4),
+            "documents": document_windows(tokens, context, 4),
+            "packed": [[packed.row(i) for i in range(packed.n_rows)]],
+        }
+        for name, batches in reported.items():
+            labels = [objective.collate(rows, np.random.default_rng(0)).labels for rows in batches]
+            found = sorted(i for label in labels for i in label[label != -100].tolist())
+            assert found == expected, (name, context)
+
+
+def test_every_document_begins_with_its_start_token() -> None:
+    texts = documents(30)
+    for special in SPECIAL.values():
+        tokenizer = Tokenizer.train(texts, vocab_size=320, special_tokens=special)
+        start, end = tokenizer.start_id, tokenizer.eos_id
+        tokens = encode_text(tokenizer, texts, start_id=start)
+        rows = [[start, *tokenizer.encode(text), end] for text in texts]
+        places = zip(tokens.document_starts, tokens.document_lengths, strict=True)
+        assert [tokens.ids[begin : begin + n].tolist() for begin, n in places] == rows
+        joined = [i for row in rows for i in row]
+        if start == end:  # one token between two documents
+            joined = [i for i, after in pairwise([*joined, -1]) if (i, after) != (end, start)]
+        assert tokens.ids.tolist() == joined
+        examples = Epochs(tokens, 50, len(texts), seed=0).batch(0)
+        assert sorted(example.token_ids.tolist() for example in examples) == sorted(rows)
+        packed = [row for step in range(40) for row in Packed(tokens, 60, 1, seed=0).batch(step)]
+        for example in packed:
+            assert example.document_ids is not None
+            begins = np.flatnonzero(np.diff(example.document_ids, prepend=-1))
+            assert (example.token_ids[begins] == start).all()
+        assert all(len(example.token_ids) == 11 for example in Windows(tokens, 10, 5, seed=0).batch(0))
+
+
+def test_bytes_that_nothing_predicts_do_not_count(corpus: Path) -> None:
+    """Without a start token: the first token of each row's document, or of the one stream, is context alone."""
+    texts = ["日本 abc", "é abc def", "abc"]
+    tokenizer = Tokenizer.train(texts, vocab_size=0, flavour="byte", special_tokens=("[EOS]",))
+    tokens: TokenFile = encode_text(tokenizer, texts)
+    n_bytes = sum(len(text.encode()) for text in texts)
+    assert tokens.n_bytes == n_bytes
+    for arrangement, left_out in ((WindowRows(), 1), (ExampleRows(), 3), (PackedRows(), 3)):
+        run = run_on(corpus, arrangement, ("[EOS]",))
+        assert text_task.predicted_bytes(run, tokenizer, tokens) == n_bytes - left_out
+    started = encode_text(tokenizer, texts, start_id=tokenizer.start_id)
+    run = run_on(corpus, PackedRows(), ("[EOS]",))
+    assert text_task.predicted_bytes(run, tokenizer, started) == n_bytes
+
+
+def test_a_resumed_run_keeps_the_start_that_it_was_made_with(corpus: Path, tmp_path: Path) -> None:
+    """A directory that records no start was trained without one: its text is read as before."""
+    run = run_on(corpus, ExampleRows(), SPECIAL["a token of its own"])
+    run = replace(run, train=replace(run.train, max_steps=2))
+    outcome = api.train(run, tmp_path / "run")
+    assert outcome.run.model.decoder_start_id == api.load(tmp_path / "run").tokenizer.bos_id
+    old = replace(outcome.run, model=replace(outcome.run.model, decoder_start_id=None))
+    tokenizer = api.load(tmp_path / "run").tokenizer
+    text = text_task.corpus_of(old)
+    without, with_start = (text_task.prepared_tokens(one, text, tokenizer) for one in (old, outcome.run))
+    assert tokenizer.bos_id not in without.train.ids
+    assert (with_start.train.ids == tokenizer.bos_id).sum() == with_start.train.n_documents
+    assert with_start.folder != without.folder

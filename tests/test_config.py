@@ -1,0 +1,47 @@
+"""Numbers that cannot make a Transformer are refused with a sentence that names them."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from glassformer.config import RotaryPositions, Stack, TransformerConfig
+from glassformer.errors import UserError
+from glassformer.models.build import build_model
+
+
+def turned(d_head: int, fraction: float) -> TransformerConfig:
+    stack = Stack(1, 2, d_head=d_head, d_ff=4)
+    return TransformerConfig(decoder=stack, d_model=4, vocab_size=5, positions=RotaryPositions(fraction=fraction))
+
+
+@pytest.mark.parametrize(
+    ("d_head", "fraction", "words"),
+    [
+        (64, 0.01, r"model\.positions\.fraction 0\.01 turns 0 of the 64 dimensions of a head of model\.decoder"),
+        (32, 0.03, r"fraction 0\.03 turns 0 of the 32"),
+        (64, 0.02, r"fraction 0\.02 turns 1 of the 64"),
+        (6, 0.5, r"fraction 0\.5 turns 3 of the 6"),
+        (5, 1.0, r"fraction 1 turns 5 of the 5"),
+        (1, 1.0, r"fraction 1 turns 1 of the 1"),
+        (8, 0.0, r"fraction is 0\.0 and must be above 0"),
+        (8, math.nan, r"fraction is nan and must be above 0"),
+        (8, math.inf, r"fraction is inf and must be above 0"),
+    ],
+)
+def test_a_fraction_that_turns_no_pair_is_refused(d_head: int, fraction: float, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        turned(d_head, fraction)
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(d_head=st.integers(1, 40), fraction=st.floats(0, 1))
+def test_rotary_positions_that_are_accepted_turn_whole_pairs(d_head: int, fraction: float) -> None:
+    try:
+        config = turned(d_head, fraction)
+    except UserError:
+        assert int(d_head * fraction) < 2 or int(d_head * fraction) % 2
+        return
+    rotary = build_model(config).decoder.rotary
+    assert 2 * len(rotary.inverse_frequencies) == int(d_head * fraction) >= 2

@@ -1,0 +1,312 @@
+"""`Model` as people who know other libraries use it: one text or several, devices, files, its repr."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import glassformer
+from glassformer import api, doctor
+from glassformer.errors import UserError
+from glassformer.inference.fill import Filling
+from glassformer.inference.score import Score
+from glassformer.model import Model
+from glassformer.models.build import build_model
+from glassformer.run_config import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
+from glassformer.store.model_directory import StoredModel
+from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_text
+
+ONE_STEP: dict[str, Any] = {"max_steps": 1, "eval_every": 1, "log_every": 1}
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
+    """A model of every kind, after one step."""
+
+    def trained(name: str, make: Callable[[Path], Run]) -> Model:
+        folder = tmp_path_factory.mktemp(name)
+        return api.train(make(folder), folder / "run").model
+
+    made: dict[str, Callable[[Path], Run]] = {
+        "causal": lambda folder: tiny_run(write_text(folder), **ONE_STEP),
+        "pairs": lambda folder: pair_run(folder, separate=True, **ONE_STEP),
+        "masked": lambda folder: text_run_of(folder, MaskedConfig(), **ONE_STEP),
+        "infilling": lambda folder: text_run_of(folder, InfillingConfig(), **ONE_STEP),
+        "spans": lambda folder: text_run_of(folder, SpansConfig(), **ONE_STEP),
+        "classes": lambda folder: label_run(folder, **ONE_STEP),
+        "two texts": lambda folder: label_run(
+            folder, model=replace(ENCODER, n_token_types=2), data={"second_field": "other"}, **ONE_STEP
+        ),
+        "numbers": lambda folder: label_run(folder, "numbers", **ONE_STEP),
+        "tags": lambda folder: label_run(folder, "tags", **ONE_STEP),
+    }
+    found = {name: trained(name, make) for name, make in made.items()}
+    start = str(found["causal"].folder)
+    found["lora"] = trained("lora", lambda folder: _adapted(folder, start))
+    return found
+
+
+def _adapted(folder: Path, start: str) -> Run:
+    run = tiny_run(write_text(folder), **ONE_STEP)
+    return replace(run, init=replace(run.init, path=start), lora=LoraConfig(rank=2))
+
+
+Use = Callable[[Model, Any], Any]
+VERBS: list[tuple[str, str, Use, Any, Any]] = [
+    ("generate", "causal", lambda model, given: model.generate(given, max_new_tokens=3), "abc", "ab"),
+    ("translate", "pairs", lambda model, given: model.translate(given), "the dog", "red"),
+    ("translations", "pairs", lambda model, given: model.translations(given, n_best=2), "the dog", "red"),
+    ("score", "causal", lambda model, given: model.score(given), "abc", "ab"),
+    ("fill", "masked", lambda model, given: model.fill(given), "abc [MASK]", "[MASK] ab"),
+    ("fill", "infilling", lambda model, given: model.fill(given, max_new_tokens=4), "abc [MASK]", "[MASK] ab"),
+    ("fill", "spans", lambda model, given: model.fill(given, max_new_tokens=4), "abc [MASK]", "[MASK] ab"),
+    ("classify", "classes", lambda model, given: model.classify(given), "the dog", "red"),
+    ("classify", "two texts", lambda model, given: model.classify(given), ("the dog", "red tree"), ("cat", "blue")),
+    ("classify", "numbers", lambda model, given: model.classify(given), "the dog", "red"),
+    ("tag", "tags", lambda model, given: model.tag(given), ["the", "dog"], ["red"]),
+    ("embed", "masked", lambda model, given: model.embed(given).round(5).tolist(), "the dog", "red"),
+]
+
+
+@pytest.mark.parametrize(
+    ("kind", "use", "one", "other"), [verb[1:] for verb in VERBS], ids=[f"{verb[0]}-{verb[1]}" for verb in VERBS]
+)
+def test_one_gives_one_result_and_a_list_gives_a_list(
+    models: dict[str, Model], kind: str, use: Use, one: Any, other: Any
+) -> None:
+    """In every verb, on models of every kind; texts of a batch are those that each gives alone."""
+    model = models[kind]
+    alone = [use(model, one), use(model, other)]
+    together = use(model, [one, other])
+    assert isinstance(together, list) and len(together) == 2
+    if isinstance(alone[0], (str, Filling)):
+        assert list(map(str, together)) == list(map(str, alone))
+    assert type(together[0]) is type(alone[0]) and use(model, [one])[0] == alone[0]
+    for wrong in (None, 5, b"abc", [None]):
+        with pytest.raises(UserError, match=r"must be a |takes a text or"):
+            use(model, wrong)
+
+
+def test_one_prompt_streams_texts(models: dict[str, Model]) -> None:
+    model = models["causal"]
+    settings: dict[str, Any] = {"max_new_tokens": 6, "temperature": 1.5, "seed": 3}
+    pieces = list(model.stream("abc", **settings))
+    assert all(isinstance(piece, str) for piece in pieces)
+    assert "".join(pieces) == model.generate("abc", **settings)
+    assert [[piece] for piece in pieces] == list(model.stream(["abc"], **settings))
+    ids = model.prompt_ids("abc")
+    assert list(model.stream(ids, **settings)) == pieces
+    assert model.generate(ids, **settings) == model.generate(np.array(ids), **settings) == "".join(pieces)
+    assert model.generate([torch.tensor(ids)], **settings) == ["".join(pieces)]
+
+
+def test_a_sentence_may_be_a_text_or_its_words(models: dict[str, Model]) -> None:
+    model = models["tags"]
+    assert model.tag("the  dog runs") == model.tag(["the", "dog", "runs"]) == model.tag([["the", "dog", "runs"]])[0]
+    with pytest.raises(UserError, match="'the dog' is not one word: give several sentences as lists of words"):
+        model.tag(["the dog", "a cat"])
+
+
+def test_the_vector_of_one_text_has_one_axis(models: dict[str, Model]) -> None:
+    one, both = models["masked"].embed("abc"), models["masked"].embed(["abc", "ab"])
+    assert one.shape == both.shape[1:] == (models["masked"].config.d_model,)  # type: ignore[union-attr]
+    np.testing.assert_allclose(one, both[0], atol=1e-5)
+
+
+def test_a_score_is_asked_for_in_one_way(models: dict[str, Model]) -> None:
+    """`score(text, source=…)` for encoder-decoders and for models that go on with a text alike."""
+    for kind, source, text in (("pairs", "the dog", "hund"), ("causal", "abc ", "def")):
+        model = models[kind]
+        found = model.score(text, source=source)
+        assert isinstance(found, Score) and found == model.score(source, text)
+        assert model.score([text], source=[source]) == [found]
+        with pytest.raises(UserError, match="source or target, not both"):
+            model.score(text, text, source=source)
+        for wrong in ([source], [source, source]):
+            with pytest.raises(UserError, match="one source for each text"):
+                model.score(text, source=wrong)  # type: ignore[call-overload]
+        with pytest.raises(UserError, match="one source for each text"):
+            model.score([text, text, text], source=[source, source])
+    with pytest.raises(UserError, match=r"give the target too, as score\(target, source=…\)"):
+        models["pairs"].score("hund")
+
+
+@pytest.mark.parametrize(
+    ("kind", "call"),
+    [
+        ("pairs", 'model.translate("…")'),
+        ("masked", 'model.fill("… [MASK] …")'),
+        ("classes", 'model.classify("…")'),
+        ("two texts", 'model.classify(("…", "…"))'),
+        ("tags", 'model.tag("…")'),
+    ],
+)
+def test_a_refusal_names_the_call_that_works(models: dict[str, Model], kind: str, call: str) -> None:
+    with pytest.raises(UserError) as refused:
+        models[kind].generate("abc")
+    assert f"not generate (in Python: {call})" in str(refused.value)
+
+
+def test_a_filling_is_a_text(models: dict[str, Model]) -> None:
+    filling = models["masked"].fill("abc [MASK]")
+    assert isinstance(filling, Filling) and str(filling) == filling.text == f"{filling}"
+
+
+def test_wrong_settings_suggest_the_nearest(models: dict[str, Model]) -> None:
+    with pytest.raises(UserError, match=r"GenerationConfig has no field temprature: did you mean temperature=…\?"):
+        models["causal"].generate("abc", temprature=0.5)
+    with pytest.raises(UserError, match="temperature must be number, not 'high'"):
+        models["causal"].generate("abc", temperature="high")
+
+
+@pytest.mark.parametrize("kind", ["causal", "pairs", "masked", "classes", "numbers", "tags", "lora"])
+def test_what_is_saved_is_what_is_loaded(models: dict[str, Model], kind: str, tmp_path: Path) -> None:
+    model = models[kind]
+    with torch.no_grad():  # the weights in memory are saved, not those of the folder that it came from
+        model = replace(model, network=_scaled(model))
+    again = api.load(model.save(str(tmp_path / "new" / "saved")), device="cpu")
+    tensors, loaded = model.network.state_dict(), again.network.state_dict()
+    assert tensors.keys() == loaded.keys() and all(torch.equal(x, loaded[name]) for name, x in tensors.items())
+    assert (again.config, again.labels, again.generation, again.step) == (
+        model.config,
+        model.labels,
+        model.generation,
+        1,
+    )
+    assert again.tokenizer.fingerprint == model.tokenizer.fingerprint
+    assert again.source_tokenizer.fingerprint == model.source_tokenizer.fingerprint
+    use = {"causal": "generate", "lora": "generate", "pairs": "translate", "masked": "fill", "tags": "tag"}
+    verb, given = use.get(kind, "classify"), "abc [MASK]"
+    assert getattr(again, verb)(given) == getattr(model, verb)(given)
+
+
+def _scaled(model: Model) -> Any:
+    """A copy of a network with other weights."""
+    network = copy.deepcopy(model.network)
+    for parameter in network.parameters():
+        parameter.mul_(1.25)
+    return network
+
+
+def test_saving_overwrites_nothing(models: dict[str, Model], tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    for taken in (tmp_path, tmp_path / "notes.txt"):
+        with pytest.raises(UserError, match="exists and is not empty: name another folder"):
+            models["causal"].save(taken)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    (tmp_path / "empty").mkdir()
+    assert api.load(models["causal"].save(tmp_path / "empty")).config == models["causal"].config
+    vote = api.ensemble([str(models["classes"].folder), models["classes"]])
+    with pytest.raises(UserError, match="an ensemble is several models: save each"):
+        vote.save(tmp_path / "vote")
+    with pytest.raises(UserError, match="folder must be a path"):
+        models["causal"].save(None)  # type: ignore[arg-type]
+
+
+def test_a_model_moves_to_a_device_and_shows_its_configuration(models: dict[str, Model]) -> None:
+    model = models["causal"]
+    assert model.to("cpu") is model and model.device == torch.device("cpu")
+    assert model.config is model.network.config
+    with pytest.raises(UserError, match="the device 'cuda:9' cannot be used here"):
+        model.to("cuda:9")
+    meta = replace(model, network=build_model(model.config)).to("meta")
+    assert {x.device.type for x in meta.network.parameters()} == {"meta"} == {meta.device.type}
+
+
+def test_a_model_says_what_it_is_in_three_lines(models: dict[str, Model]) -> None:
+    for kind, verb in (("causal", "generate"), ("pairs", "translate"), ("tags", "tag")):
+        lines = repr(models[kind]).splitlines()
+        assert len(lines) == 3 and max(map(len, lines)) < 200
+        assert str(models[kind].folder) in lines[0] and f"model.{verb}" in lines[0]
+        assert "parameters" in lines[1] and "cpu" in lines[2]
+
+
+def test_the_doctor_takes_a_folder_a_model_and_modules(
+    models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All are the same network, asked the same; what a check finds is tested elsewhere."""
+    model, seen = models["causal"], []
+    assert model.folder is not None
+    foreign = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Linear(8, 20))
+    assert doctor.check_model(foreign, vocab_size=20, checks=["deterministic"]).ok
+    with pytest.raises(
+        UserError, match=r"Sequential is not a model of this package.*check_model\(module, vocab_size=…"
+    ):
+        doctor.check_model(foreign)
+    with pytest.raises(UserError, match="model must be a path"):
+        doctor.check_model(5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="no such model directory"):
+        doctor.check_model("nowhere")
+
+    def check(network: torch.nn.Module, **given: Any) -> doctor.Report:
+        seen.append((network, {name: value for name, value in given.items() if name != "fresh"}))
+        return doctor.Report((doctor.Result("causality", True, "", ""), doctor.Result("sight", False, "", "")))
+
+    monkeypatch.setattr("glassformer.doctor.ours.check", check)
+    for given in (model.network, model, model.folder, str(model.folder)):
+        report = doctor.check_model(given)
+        network, settings = seen[-1]
+        assert settings == seen[0][1] and settings["kind"] == "decoder"
+        tensors = model.network.state_dict()
+        assert all(torch.equal(x, tensors[name]) for name, x in network.state_dict().items())
+    lines = repr(report).splitlines()
+    assert len(lines) == 3 and "1 passed, 1 failed" in lines[0] and lines[1] == "  failed: sight"
+
+
+def test_a_loaded_model_is_exported_with_the_weights_in_memory(
+    models: dict[str, Model], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = models["causal"]
+    seen: list[StoredModel] = []
+
+    def write(stored: StoredModel, folder: Path, to: str, dtype: str) -> list[str]:
+        seen.append(stored)
+        return ["written"]
+
+    monkeypatch.setattr("glassformer.interop.export.write", write)
+    with torch.no_grad():
+        other = replace(model, network=_scaled(model))
+    for given, name in ((str(model.folder), "folder"), (model, "model"), (other, "other")):
+        assert glassformer.export(given, str(tmp_path / name)).folder == tmp_path / name
+    of_folder, of_model, of_other = (stored.network.state_dict() for stored in seen)
+    for name, x in of_folder.items():
+        assert torch.equal(x, of_model[name]) and torch.equal(of_other[name], x * 1.25)
+    assert seen[0].run == seen[1].run and seen[0].manifest == seen[1].manifest
+    with pytest.raises(UserError, match="has adapted layers"):
+        glassformer.export(models["lora"], tmp_path / "lora")
+    with pytest.raises(UserError, match="step takes a checkpoint of a folder"):
+        glassformer.export(model, tmp_path / "step", step=1)
+    with pytest.raises(UserError, match="model must be a path"):
+        glassformer.export(5, tmp_path / "x")  # type: ignore[arg-type]
+
+
+def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
+    folder = models["classes"].folder
+    assert folder is not None
+    vote = glassformer.ensemble([str(folder), folder])
+    assert vote.classify("the dog") == pytest.approx(models["classes"].classify("the dog"), abs=1e-6)
+    assert "2 models that vote" in repr(vote)
+    with pytest.raises(UserError, match="in a list"):
+        glassformer.ensemble(str(folder))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda path: glassformer.load(None), "folder must be a path .a str or a Path., not NoneType"),
+        (lambda path: glassformer.resume(5), "folder must be a path"),
+        (lambda path: glassformer.merge(5, path / "x"), "folder must be a path"),
+        (lambda path: glassformer.merge("nowhere", 5), "out must be a path"),
+        (lambda path: glassformer.import_model("nowhere", 5), "out must be a path"),
+        (lambda path: glassformer.merge("nowhere", str(path / "x")), "no such model directory: nowhere"),
+        (lambda path: glassformer.resume("nowhere"), "no such run: nowhere"),
+    ],
+)
+def test_paths_are_texts_and_what_is_none_is_named(call: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=words):
+        call(tmp_path)

@@ -1,0 +1,171 @@
+"""What decides the course of a run: rates, dropout, the moving average, and which metric is watched."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer import api
+from glassformer.data.batching import Batch
+from glassformer.errors import UserError
+from glassformer.evaluation.loss import LossReport
+from glassformer.objectives.causal import CausalObjective
+from glassformer.run_config import CausalConfig
+from glassformer.store import checkpoint
+from glassformer.train_config import AdamWConfig, ConstantSchedule, EarlyStopping, LinearSchedule, PlateauSchedule
+from glassformer.training.averaging import ExponentialAverage
+from glassformer.training.progress_file import read_progress
+from glassformer.training.step import StepResult, TrainStep
+from glassformer.training.trainer import Trainer
+from runs import MODEL, label_run, metrics, pair_run, tiny_run, write_text
+
+PEAK = 1e-3
+FALLING, RISING = [5.0, 4.0, 3.0, 2.0, 1.0], [1.0, 2.0, 3.0, 4.0, 5.0]
+HALVED = PlateauSchedule(warmup_steps=0, patience=0, ratio=0.5)
+
+
+def rates(folder: Path) -> list[float]:
+    """The learning rate of every step, as a share of the peak."""
+    return [line["learning_rate"] / PEAK for line in metrics(folder) if "learning_rate" in line]
+
+
+def trained_with(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, train: Sequence[float], valid: Sequence[float], **settings: Any
+) -> Path:
+    """A run that is evaluated after each of five steps, with these losses in place of the measured ones."""
+
+    def measured(trainer: Trainer, *_: Any) -> Any:
+        losses = {"train": train[trainer.progress.step - 1], "valid": valid[trainer.progress.step - 1]}
+        return {split: LossReport(x, 1 / x, None, 1) for split, x in losses.items()}, {}
+
+    monkeypatch.setattr(Trainer, "_measure", measured)
+    defaults = {"max_steps": 5, "eval_every": 1, "log_every": 1, "optimizer": AdamWConfig(learning_rate=PEAK)}
+    api.train(tiny_run(write_text(folder), **(defaults | settings)), folder / "run")
+    return folder / "run"
+
+
+@pytest.mark.parametrize(("valid", "best"), [(FALLING, 5), (RISING, 1)])
+def test_the_best_step_and_the_plateau_follow_the_validation_loss(
+    valid: list[float], best: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = RISING if valid is FALLING else FALLING
+    folder = trained_with(monkeypatch, tmp_path, train, valid, schedule=HALVED)
+    assert read_progress(checkpoint.path_of(folder, 5)).best_step == best
+    assert rates(folder) == pytest.approx([1, 1, 1, 1, 1] if valid is FALLING else [1, 1, 0.5, 0.25, 0.125])
+
+
+@pytest.mark.parametrize(("higher_is_better", "expected"), [(True, [1, 1, 1, 1, 1]), (False, [1, 1, 0.5, 0.25, 0.125])])
+def test_the_plateau_watches_the_metric_that_it_names_in_its_direction(
+    higher_is_better: bool, expected: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss falls, and the metric, named perplexity, is its reciprocal and rises."""
+    schedule = replace(HALVED, metric="perplexity", higher_is_better=higher_is_better)
+    assert rates(trained_with(monkeypatch, tmp_path, FALLING, FALLING, schedule=schedule)) == pytest.approx(expected)
+
+
+def test_the_plateau_and_early_stopping_may_watch_different_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stopping = EarlyStopping("perplexity", patience=9, higher_is_better=False)
+    folder = trained_with(monkeypatch, tmp_path, FALLING, FALLING, schedule=HALVED, early_stopping=stopping)
+    assert read_progress(checkpoint.path_of(folder, 5)).best_step == 1
+    assert rates(folder) == pytest.approx([1, 1, 1, 1, 1])
+
+
+def test_the_plateau_watches_a_score_of_written_targets(tmp_path: Path) -> None:
+    """No target is right in 20 steps: the score stays at 0 while the loss falls."""
+    schedule = replace(HALVED, metric="exact_match", higher_is_better=True)
+    settings = {"optimizer": AdamWConfig(learning_rate=PEAK), "eval_every": 4, "log_every": 4}
+    api.train(pair_run(tmp_path, schedule=schedule, **settings), tmp_path / "run")
+    losses = [line["valid/loss"] for line in metrics(tmp_path / "run") if "valid/loss" in line]
+    assert losses == sorted(losses, reverse=True)
+    assert [line["valid/exact_match"] for line in metrics(tmp_path / "run") if "valid/loss" in line] == [0] * 5
+    assert rates(tmp_path / "run") == pytest.approx([1, 1, 0.5, 0.25, 0.125])
+
+
+@pytest.mark.parametrize(
+    ("make", "schedule", "words"),
+    [
+        (pair_run, {"metric": "wer"}, "train.schedule.metric is 'wer', which is unknown for sentences"),
+        (pair_run, {"metric": "bleu"}, "train.schedule.higher_is_better must be true for bleu"),
+        (pair_run, {"metric": "bits_per_byte"}, "train.schedule.metric is 'bits_per_byte', which is unknown here"),
+        (label_run, {"metric": "span_f1"}, "train.schedule.metric is 'span_f1', which is unknown here"),
+        (label_run, {"metric": "accuracy"}, "train.schedule.higher_is_better must be true for accuracy"),
+    ],
+)
+def test_a_plateau_of_an_unknown_metric_is_refused_before_the_first_step(
+    make: Any, schedule: dict[str, Any], words: str, tmp_path: Path
+) -> None:
+    stopping = EarlyStopping("bleu", higher_is_better=True) if make is pair_run else None
+    with pytest.raises(UserError, match=words):
+        api.train(make(tmp_path, schedule=replace(HALVED, **schedule), early_stopping=stopping), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_evaluate_gives_the_trainers_number_in_every_precision(precision: str, tmp_path: Path) -> None:
+    outcome = api.train(tiny_run(write_text(tmp_path), max_steps=5, precision=precision), tmp_path / "run")
+    assert api.load(outcome.folder).evaluate() == outcome.reports["valid"]
+
+
+def test_the_rate_of_each_step_is_that_of_its_schedule(tmp_path: Path) -> None:
+    settings = {"schedule": LinearSchedule(warmup_steps=2, final_ratio=0.0), "log_every": 1, "max_steps": 6}
+    run = tiny_run(write_text(tmp_path), optimizer=AdamWConfig(learning_rate=PEAK), **settings)
+    api.train(run, tmp_path / "run")
+    # The factor of step n, counted from 0, is (n + 1) / 3 in the warm-up and 1 - (n - 2) / 4 after it.
+    assert rates(tmp_path / "run") == pytest.approx([1 / 3, 2 / 3, 1, 0.75, 0.5, 0.25])
+
+
+def test_the_logged_training_loss_has_no_label_smoothing(tmp_path: Path) -> None:
+    """Before the first update both runs have the same weights, so their cross-entropy is the same."""
+    first = {}
+    for smoothing in (0.0, 0.3):
+        run = tiny_run(write_text(tmp_path), max_steps=1)
+        api.train(replace(run, objective=CausalConfig(smoothing)), tmp_path / f"{smoothing}")
+        first[smoothing] = next(line for line in metrics(tmp_path / f"{smoothing}") if "train/batch_loss" in line)
+    assert first[0.0]["train/batch_loss"] == first[0.3]["train/batch_loss"]
+    assert first[0.0]["gradient_norm"] != first[0.3]["gradient_norm"], "nothing was smoothed"
+
+
+def test_each_micro_batch_of_each_step_has_a_dropout_seed_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds: list[int] = []
+    loss = CausalObjective.loss
+
+    def recorded(self: CausalObjective, model: Any, batch: Batch) -> Any:
+        if model.training:
+            seeds.append(torch.initial_seed())
+        return loss(self, model, batch)
+
+    monkeypatch.setattr(CausalObjective, "loss", recorded)
+    model = replace(MODEL, residual_dropout=0.1)
+    for number, seed in enumerate((1, 2, 1)):
+        run = tiny_run(write_text(tmp_path), model=model, max_steps=3, accumulation=2, seed=seed)
+        api.train(run, tmp_path / f"{number}")
+    assert len(seeds) == 18 and seeds[:6] == seeds[12:]
+    assert len(set(seeds)) == 12
+
+
+def test_a_step_that_is_not_taken_does_not_move_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An fp16 gradient that overflowed leaves the weights, and then also their average, as they were."""
+    updates: list[int] = []
+    call, update = TrainStep.__call__, ExponentialAverage.update
+
+    def not_taken(step: TrainStep, *args: Any) -> StepResult:
+        not_taken.n += 1  # type: ignore[attr-defined]
+        return replace(call(step, *args), is_taken=not_taken.n % 2 == 0)  # type: ignore[attr-defined]
+
+    def counted(average: ExponentialAverage) -> None:
+        updates.append(not_taken.n)  # type: ignore[attr-defined]
+        update(average)
+
+    not_taken.n = 0  # type: ignore[attr-defined]
+    monkeypatch.setattr(TrainStep, "__call__", not_taken)
+    monkeypatch.setattr(ExponentialAverage, "update", counted)
+    settings = {"max_steps": 6, "ema_decay": 0.9, "schedule": ConstantSchedule()}
+    api.train(tiny_run(write_text(tmp_path), **settings), tmp_path / "run")
+    assert updates == [2, 4, 6]

@@ -1,0 +1,168 @@
+"""BPE-dropout is drawn afresh for each epoch: the cuts change, the text does not, and a resumed run is the same."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from glassformer import api
+from glassformer.data.batching import Example
+from glassformer.data.fresh_cuts import FreshCuts
+from glassformer.errors import Interrupted
+from glassformer.models.build import build_model
+from glassformer.run_config import ExampleRows, PackedRows, Run
+from glassformer.training.launch import complete, material_of, with_present_rules
+from glassformer.training.material import Tokenizers
+from glassformer.training.reporting import Silent
+from glassformer.training.task import Task
+from runs import label_run, pair_run, remains, signal_at, tiny_run, write_documents, write_text
+
+
+def dropped(run: Run) -> Run:
+    source = run.source_tokenizer and replace(run.source_tokenizer, dropout=0.4)
+    return replace(run, tokenizer=replace(run.tokenizer, dropout=0.4), source_tokenizer=source)
+
+
+def documents(folder: Path, arrangement: ExampleRows | PackedRows) -> Run:
+    return tiny_run(
+        write_documents(folder, 30), data={"arrangement": arrangement, "valid_fraction": 0.2, "context": 24}
+    )
+
+
+RUNS: dict[str, Callable[[Path], Run]] = {
+    "windows": lambda folder: tiny_run(write_text(folder, 12), data={"context": 20}, batch_size=4),
+    "examples": lambda folder: documents(folder, ExampleRows()),
+    "packed": lambda folder: documents(folder, PackedRows()),
+    "pairs": lambda folder: pair_run(folder, separate=True, data={"batch_tokens": 400}),
+    "labels": lambda folder: label_run(folder, data={"batch_tokens": 400}),
+    "tags": lambda folder: label_run(folder, "tags", data={"batch_tokens": 400}),
+}
+
+
+def prepared(run: Run) -> tuple[Task, Tokenizers]:
+    material = material_of(run)
+    tokenizers = material.tokenizers(run, Silent())
+    run = replace(run, model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread))
+    return material.prepare(run, tokenizers, Silent()).task(build_model(run.model), torch.device("cpu")), tokenizers
+
+
+def rows(task: Task, epoch: int) -> list[Example]:
+    n = task.sampler.n_steps_per_epoch
+    return [row for step in range(epoch * n, (epoch + 1) * n) for row in task.sampler.batch(step)]
+
+
+def ids(examples: list[Example]) -> list[tuple[list[int], list[int]]]:
+    return [(e.token_ids.tolist(), [] if e.source_ids is None else e.source_ids.tolist()) for e in examples]
+
+
+def texts(examples: list[Example], tokenizers: Tokenizers) -> set[tuple[str, str]]:
+    return {(tokenizers.target.decode(target), tokenizers.source.decode(source)) for target, source in ids(examples)}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_each_epoch_has_cuts_of_its_own_that_are_a_function_of_seed_and_step(name: str, tmp_path: Path) -> None:
+    run = with_present_rules(dropped(RUNS[name](tmp_path)))
+    task, _ = prepared(run)
+    assert isinstance(task.sampler, FreshCuts)
+    epochs = [ids(rows(task, epoch)) for epoch in range(3)]
+    found = [sorted(epoch) for epoch in epochs]
+    assert found[0] != found[1] != found[2] != found[0]
+    again, _ = prepared(run)  # the steps in another order, as after a resume
+    assert [ids(rows(again, epoch)) for epoch in (2, 0, 1)] == [epochs[2], epochs[0], epochs[1]]
+    other, _ = prepared(replace(run, train=replace(run.train, seed=1)))
+    assert sorted(ids(rows(other, 0))) != found[0]
+
+
+@pytest.mark.parametrize("name", ["examples", "pairs", "labels", "tags"])
+def test_the_cuts_of_all_epochs_decode_to_the_same_texts(name: str, tmp_path: Path) -> None:
+    run = with_present_rules(dropped(RUNS[name](tmp_path)))
+    run = replace(run, model=replace(run.model, max_len=256))
+    if name == "examples":
+        run = replace(run, data=replace(run.data, context=256))
+    task, tokenizers = prepared(run)
+    plain, _ = prepared(
+        replace(
+            run,
+            tokenizer=replace(run.tokenizer, dropout=0.0),
+            source_tokenizer=None if run.source_tokenizer is None else replace(run.source_tokenizer, dropout=0.0),
+        )
+    )
+    whole = texts(rows(plain, 0), tokenizers)
+    assert len(whole) > 20
+    for epoch in range(3):
+        read = texts(rows(task, epoch), tokenizers)
+        assert read <= whole and len(read) > 0.9 * len(whole), "an epoch is a few rows longer or shorter than the first"
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_validation_side_has_no_dropout(name: str, tmp_path: Path) -> None:
+    run = with_present_rules(RUNS[name](tmp_path))
+    sides = []
+    for one in (run, dropped(run)):
+        task, _ = prepared(one)
+        rows(task, 1)
+        sides.append(ids([row for batch in task.evaluations["valid"]() for row in batch]))
+    assert sides[0] == sides[1]
+
+
+@pytest.mark.parametrize("name", ["windows", "examples", "pairs", "labels"])
+def test_pitfall_23_a_resumed_run_has_the_cuts_of_one_that_was_never_stopped(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = dropped(RUNS[name](tmp_path))
+    whole = api.train(run, tmp_path / "whole")
+    n_epochs = 20 / prepared(with_present_rules(run))[0].sampler.n_steps_per_epoch
+    assert n_epochs > 2, "else the test would show less than it says"
+    cache = tmp_path / "cache"
+    for step, command in ((3, "train"), (13, "resume"), (None, "resume")):
+        if cache.is_dir():
+            cache.rename(tmp_path / f"gone-{step}")  # the tokens are prepared anew
+        with monkeypatch.context() as patch:
+            if step is None:
+                outcome = api.resume(tmp_path / "parts")
+                continue
+            signal_at(patch, step)
+            with pytest.raises(Interrupted):
+                api.train(run, tmp_path / "parts") if command == "train" else api.resume(tmp_path / "parts")
+    assert outcome.reports == whole.reports
+    assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
+    assert api.load(tmp_path / "parts", step=20).evaluate() == whole.reports["valid"]
+
+
+@pytest.mark.parametrize("name", ["examples", "pairs", "labels", "tags"])
+def test_a_run_of_an_older_version_keeps_its_one_draw(name: str, tmp_path: Path) -> None:
+    run = dropped(RUNS[name](tmp_path))
+    assert run.data.reading == 1
+    task, _ = prepared(run)
+    assert not isinstance(task.sampler, FreshCuts)
+    seen = [{str(row) for epoch in epochs for row in ids(rows(task, epoch))} for epochs in ((0, 1), (2, 3))]
+    assert seen[0] == seen[1]
+
+
+def test_the_tokens_of_an_epoch_are_deleted_when_the_next_one_begins(tmp_path: Path) -> None:
+    run = with_present_rules(dropped(RUNS["windows"](tmp_path)))
+    task, _ = prepared(run)
+    n = task.sampler.n_steps_per_epoch
+    kept = []
+    for epoch in range(4):
+        task.sampler.batch(epoch * n)
+        kept.append(len(list((tmp_path / "cache").iterdir())))
+    assert kept == [1, 2, 2, 2], "those of the first epoch and of this one"
+
+
+def test_every_epoch_has_as_many_steps_as_the_first() -> None:
+    class Short:
+        def __init__(self, n: int, seed: int) -> None:
+            self.n_steps_per_epoch, self.seed = n, seed
+
+        def batch(self, step: int) -> list[Example]:
+            return [Example(np.array([self.seed % 1000, step]))]
+
+    sampler = FreshCuts(Short(3, 7), lambda seed: (Short(2, seed), None), seed=0)
+    places = [int(sampler.batch(step)[0].token_ids[1]) for step in range(9)]
+    cuts = [int(sampler.batch(step)[0].token_ids[0]) for step in range(9)]
+    assert sampler.n_steps_per_epoch == 3 and places == [0, 1, 2] * 3
+    assert cuts[:3] == [7] * 3 and len(set(cuts[3:6])) == len(set(cuts[6:])) == 1 and len(set(cuts)) == 3

@@ -1,0 +1,104 @@
+"""The arithmetic of a run: set for its time, restored after it."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from glassformer import api
+from glassformer.cli import resume
+from glassformer.errors import UserError
+from glassformer.train_config import TrainConfig
+from glassformer.training import launch
+from glassformer.training.launch import Replay
+from glassformer.training.precision import WORKSPACE, arithmetic, repeats_bits
+from glassformer.training.step import TrainStep
+from runs import Recording, remains, tiny_run, write_text
+
+Seen = tuple[str, bool, bool, bool, str | None]
+
+
+def now() -> Seen:
+    cudnn = torch.backends.cudnn
+    return (
+        torch.get_float32_matmul_precision(),
+        torch.are_deterministic_algorithms_enabled(),
+        cudnn.deterministic,
+        cudnn.benchmark,
+        os.environ.get(WORKSPACE),
+    )
+
+
+@pytest.mark.parametrize("workspace", [None, ":16:8", "other"])
+def test_the_settings_hold_in_every_step_and_are_restored(
+    workspace: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(WORKSPACE, raising=False)
+    if workspace is not None:
+        monkeypatch.setenv(WORKSPACE, workspace)
+    before, seen, call = now(), [], TrainStep.__call__
+    monkeypatch.setattr(TrainStep, "__call__", lambda self, *args: (seen.append(now()), call(self, *args))[1])
+    run = tiny_run(write_text(tmp_path), max_steps=2, eval_every=1, deterministic=True, matmul_precision="high")
+    api.train(run, tmp_path / "run")
+    api.replay(tmp_path / "run")
+    assert set(seen) == {("high", True, True, False, ":16:8" if workspace == ":16:8" else ":4096:8")}
+    assert now() == before
+
+
+def test_the_settings_are_restored_after_an_error() -> None:
+    before = now()
+    with pytest.raises(KeyError), arithmetic(TrainConfig(deterministic=True, matmul_precision="medium")):
+        raise KeyError
+    assert now() == before
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("nested_op does not have a deterministic implementation, but you set …", "nested_op has no deterministic"),
+        ("… set an environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8", "set CUBLAS_WORKSPACE_CONFIG=:4096:8 in"),
+    ],
+)
+def test_what_torch_refuses_is_one_sentence(said: str, words: str) -> None:
+    with pytest.raises(UserError, match=words), arithmetic(TrainConfig(deterministic=True)):
+        raise RuntimeError(said)
+    with pytest.raises(RuntimeError, match="another"), arithmetic(TrainConfig(deterministic=True)):
+        raise RuntimeError("another")
+
+
+def test_the_defaults_change_no_number_on_the_cpu(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path))
+    api.train(run, tmp_path / "one")
+    changed = replace(run, train=replace(run.train, deterministic=True))
+    api.train(changed, tmp_path / "two")
+    one, two = remains(tmp_path / "one"), remains(tmp_path / "two")
+    assert one["tensors"] == two["tensors"] and one["metrics"] == two["metrics"]
+    assert TrainConfig().matmul_precision == torch.get_float32_matmul_precision() == "highest"
+
+
+def test_bits_are_promised_on_the_cpu_and_on_cuda_with_deterministic() -> None:
+    plain, exact = TrainConfig(), TrainConfig(deterministic=True)
+    assert [repeats_bits(plain, torch.device(name)) for name in ("cpu", "cuda", "mps")] == [True, False, False]
+    assert [repeats_bits(exact, torch.device(name)) for name in ("cpu", "cuda", "mps")] == [True, True, False]
+
+
+def test_verify_promises_no_bits_where_the_device_gives_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for repeats, expected in ((True, False), (False, True)):
+        found = Replay(1, 2, ["x"], is_same_machine=True, repeats_bits=repeats)
+        monkeypatch.setattr(resume.api, "replay", lambda *_, found=found: found)
+        assert resume.main(["run", "--verify"]) == 1
+        assert ("equal bits are promised on the CPU, and on CUDA with" in capsys.readouterr().out) == expected
+
+
+def test_resume_says_where_bits_are_not_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    api.train(tiny_run(write_text(tmp_path), max_steps=2, eval_every=1), tmp_path / "run")
+    assert api.replay(tmp_path / "run").repeats_bits
+    for repeats in (True, False):
+        monkeypatch.setattr(launch, "repeats_bits", lambda *_, repeats=repeats: repeats)
+        told = Recording()
+        api.resume(tmp_path / "run", told)
+        assert any("equal to rounding" in line for line in told.said) != repeats
