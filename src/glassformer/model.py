@@ -634,8 +634,7 @@ class Model:
 
         A model of vectors gives what its `forward` gives: pooled as its head says. Any other model gives the mean of
         the last hidden states: an encoder over all tokens, special ones included; a causal model over the text's own
-        tokens, without those before it, which see nothing of the text. `say` is told how many texts are cut, and that
-        a pooler is applied: sentence encoders have none, and older versions imported them with one.
+        tokens, without those before it, which see nothing of the text. `say` is told how many texts are cut.
         """
         if self.is_seq2seq:
             raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
@@ -644,11 +643,6 @@ class Model:
         config = self.network.config
         assert isinstance(config, TransformerConfig)  # one stack
         cut = config.head.max_tokens if isinstance(config.head, VectorHead) else 0
-        if isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu"):
-            say(
-                f"{self.name} gives the output of its pooler ({self.vectors_are}); a sentence encoder that an older "
-                "version imported without its modules.json must be imported again"
-            )
         max_len = cut or config.max_len
         rows = [(text,) for text in texts]
         if not self.goes_on:

@@ -19,7 +19,8 @@ from glassformer.config import VectorHead  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.run_config import NothingConfig  # noqa: E402
+from glassformer.run_config import NothingConfig, Run  # noqa: E402
+from glassformer.settings import from_dict  # noqa: E402
 from glassformer.store.manifest import Manifest  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import model_directory, randomise, save, tensors  # noqa: E402
@@ -335,28 +336,52 @@ def test_sentence_encoders_of_other_families_are_refused(tmp_path: Path) -> None
         import_model(tmp_path / "hf", tmp_path / "again")
 
 
-def test_the_output_of_a_pooler_is_said_to_be_one(tmp_path: Path) -> None:
-    """Older versions imported every BERT without a head so, and then took the mean."""
-    folder = model_directory(CONFIGS["vectors_first"], tmp_path / "ours", objective=NothingConfig())
-    told: list[str] = []
-    glassformer.load(folder, device="cpu").embed(["to be"], say=told.append)
-    assert len(told) == 1 and str(folder) in told[0] and "must be imported again" in told[0]
-    assert "the last hidden state of the first token, then a dense layer and tanh" in told[0]
-
-
-def test_directories_of_before_load_with_the_head_that_they_name(tmp_path: Path) -> None:
-    """They have no `normalize` and no `max_tokens`: vectors are neither scaled nor cut."""
-    folder = model_directory(CONFIGS["vectors_mean"], tmp_path / "ours", objective=NothingConfig())
-    expected = glassformer.load(folder, device="cpu").embed(TEXTS, say=lambda text: None)
+def of_before(folder: Path) -> None:
+    """Write a directory anew as versions wrote it that had no `normalize` and no `max_tokens`."""
     config = json.loads((folder / "config.json").read_text())
-    config["head"] = {"kind": "vectors", "pooling": "mean", "pooler": "none"}
+    del config["head"]["normalize"], config["head"]["max_tokens"]
     (folder / "config.json").write_text(json.dumps(config))
     recipe = (folder / "run.toml").read_text().splitlines()
     kept = [line for line in recipe if not line.startswith(("normalize = ", "max_tokens = "))]
-    assert len(kept) < len(recipe)
+    assert len(kept) == len(recipe) - 2
     (folder / "run.toml").write_text("\n".join(kept) + "\n")
     names = [path.name for path in folder.iterdir() if path.name != "manifest.json"]
     Manifest.of(folder, "model", 0, names).write(folder)
+
+
+@pytest.mark.parametrize(
+    ("head", "now"),
+    [
+        (VectorHead("mean"), VectorHead("mean")),
+        (VectorHead("first"), VectorHead("mean")),
+        (VectorHead("first", "tanh"), VectorHead("mean", "unused")),
+    ],
+)
+def test_directories_of_before_give_the_mean_that_they_gave(tmp_path: Path, head: VectorHead, now: VectorHead) -> None:
+    """`embed` gave the mean of the last hidden states, whatever the head said; the pooler's weights are kept."""
+    config = replace(CONFIGS["vectors_mean"], head=head)
+    folder = model_directory(config, tmp_path / "ours", objective=NothingConfig())
+    before = glassformer.load(folder, device="cpu")
+    text = "to be or not"
+    with torch.no_grad():
+        mean = before.network.hidden(torch.tensor([before.text_ids(text)])).mean(1).numpy()
+    of_before(folder)
     model = glassformer.load(folder, device="cpu")
-    assert model.network.config.head == VectorHead("mean")
-    assert np.array_equal(model.embed(TEXTS, say=lambda text: None), expected)
+    assert model.network.config.head == model.run.model.head == now  # type: ignore[union-attr]
+    assert model.network.state_dict().keys() == before.network.state_dict().keys()
+    told: list[str] = []
+    np.testing.assert_allclose(model.embed([text], say=told.append), mean, rtol=1e-5, atol=1e-6)
+    assert not told
+    vectors = model.embed(TEXTS, say=told.append)
+    again = glassformer.load(model.save(tmp_path / "again"), device="cpu")
+    assert np.array_equal(again.embed(TEXTS, say=told.append), vectors)
+    export(folder, tmp_path / "hf")
+    back, _ = imported(tmp_path / "hf", tmp_path / "back")
+    assert back.network.config.head == now
+
+
+def test_a_recipe_with_a_head_of_vectors_means_what_it_says() -> None:
+    """Only directories are read as they were meant before: a recipe may leave out what has a default."""
+    head = {"kind": "vectors", "pooling": "first", "pooler": "tanh"}
+    run = from_dict(Run, {"model": {"encoder": {}, "head": head}})
+    assert run.model.head == VectorHead("first", "tanh")  # type: ignore[union-attr]
