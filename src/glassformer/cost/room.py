@@ -3,8 +3,9 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from glassformer.config import TransformerConfig
+from glassformer.config import SPECIAL_IDS, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
@@ -57,7 +58,9 @@ def least_memory(run: Run, on_cpu: bool) -> Memory:
     frozen or the step is compiled, which may keep fewer of them.
     """
     config, train = run.model, run.train
-    config = replace(config, vocab_size=config.vocab_size or 1)
+    if not config.vocab_size:  # the ids of an earlier model are not below 1, and change no size
+        no_ids: dict[str, Any] = dict.fromkeys(SPECIAL_IDS)
+        config = replace(config, vocab_size=1, **no_ids)
     two_stacks = not isinstance(config, TransformerConfig) or None not in (config.encoder, config.decoder)
     n_rows, n_tokens = 1, 1
     if isinstance(run.data, TextData):
