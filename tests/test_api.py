@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
@@ -17,9 +17,11 @@ from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.presets import preset
 from glassformer.run_config import MaskedConfig, Run
+from glassformer.tokenization import Flavour, Tokenizer
 from glassformer.train_config import AdamWConfig
 from glassformer.training.launch import Outcome
 from runs import MODEL, Recording, made_up_text, tiny_run, write_documents, write_text
+from tokenization import families
 
 DRAWN = {"temperature": 1.5, "top_k": 0, "seed": 3, "max_new_tokens": 15}
 
@@ -128,6 +130,93 @@ def test_stop_texts_end_the_text_and_are_no_part_of_it(model: Model, stop: str, 
     assert writer.generate("a", temperature=0.0, max_new_tokens=10, stop=(stop,)) == expected
 
 
+SENTENCE = "the cat sat on the mat and the dog ran, to be or not to be. "
+
+
+def with_tokenizer(model: Model, name: str) -> Model:
+    """An untrained model with the tokenizer of a flavour, or of somebody else's model."""
+    if name in EVERY_FLAVOUR:
+        tokenizer = Tokenizer.train([SENTENCE * 20], vocab_size=300 if name == "byte" else 60, flavour=name)
+    else:
+        rust, roles = getattr(families, name)([SENTENCE] * 20, **FAMILIES[name])
+        tokenizer = Tokenizer.imported(rust.to_str(), roles)
+    torch.manual_seed(0)
+    network = build_model(replace(MODEL, vocab_size=tokenizer.vocab_size)).eval()
+    of_bytes = torch.tensor([i for token, i in tokenizer.vocab.items() if token.startswith("<0x")], dtype=torch.long)
+    # bytes that were shown may become no UTF-8 by those that follow, so that none is to be drawn
+    network.output.register_forward_hook(lambda _, __, logits: logits.index_fill(-1, of_bytes, -1e9))
+    return replace(model, network=network, tokenizer=tokenizer, source_tokenizer=tokenizer)
+
+
+EVERY_FLAVOUR = get_args(Flavour)
+FAMILIES = {"bert": {"lowercase": True}, "gpt2": {}, "roberta": {}, "llama_2": {"legacy": True}, "t5": {}, "qwen": {}}
+
+
+@pytest.mark.parametrize("name", [*EVERY_FLAVOUR, *FAMILIES])
+def test_a_prompt_and_its_continuation_read_as_the_text_of_all_ids(model: Model, name: str) -> None:
+    """What is printed: the prompt as it was typed, and the pieces of the stream."""
+    fresh = with_tokenizer(model, name)
+    never = never_written(fresh.tokenizer, fresh.tokenizer.vocab_size)
+    n_spaces = 0
+    for seed, prompt in enumerate(["the cat sat", "to be", "the dog ran", "t", "the", "on the mat and"] * 2):
+        ids = fresh.prompt_ids(prompt)
+        known = fresh.tokenizer.decode(ids)
+        assert known == prompt or name == "whole_words"  # which has [UNK] for a word that it does not know
+        config = replace(fresh.generation, temperature=1.5, seed=seed, max_new_tokens=6)
+        end = fresh.tokenizer.eos_id
+        ends = [] if end is None else [end]
+        banned = [i for i in never if i != end]
+        steps = generate(fresh.network, [ids], config, max_len=32, end_ids=ends, never=banned)
+        new = [step[0] for step in steps if step[0] is not None and step[0] not in ends]
+        text = fresh.generate(prompt, temperature=1.5, seed=seed, max_new_tokens=6)
+        whole = fresh.tokenizer.decode([*ids, *new])
+        assert known + text == whole
+        assert fresh.generate([ids], temperature=1.5, seed=seed, max_new_tokens=6) == [text]
+        n_spaces += text.startswith(" ")
+        if fresh.prompt_ids(prompt + " ") == ids and text.startswith(" "):  # the space that was typed is the one
+            spaced = fresh.generate([prompt + " "] * 2, temperature=1.5, seed=seed, max_new_tokens=6)
+            assert [known + " " + text for text in spaced] == [whole] * 2
+    assert n_spaces or name in ("byte", "char", "gpt2", "roberta", "qwen"), "where a space is a part of the tokens"
+
+
+def test_samples_of_a_prompt_differ_and_each_can_be_drawn_alone(model: Model) -> None:
+    fresh = replace(model, network=build_model(model.network.config).eval())
+    prompts = ["abc", "a b c d ", "abc"]
+    alone = [fresh.generate(prompt, **DRAWN) for prompt in prompts]
+    found = fresh.generate(prompts, n=4, **DRAWN)
+    assert [texts[0] for texts in found] == alone, "sample 0 is what was drawn without n"
+    assert [len(set(texts)) for texts in found] == [4, 4, 4] and found[0] == found[2]
+    assert found[1] == fresh.generate(prompts[1], n=4, **DRAWN)
+    for i in range(4):
+        assert [texts[i] for texts in found] == fresh.generate(prompts, sample=i, **DRAWN)
+    assert found[0][2:] == fresh.generate("abc", n=2, sample=2, **DRAWN)
+    assert fresh.generate("abc", n=4, **(DRAWN | {"seed": 4})) != found[0]
+    slid = DRAWN | {"max_new_tokens": 60, "slide": True}
+    assert fresh.generate(prompts, n=3, **slid)[1][2] == fresh.generate(prompts[1], sample=2, **slid)
+
+
+def test_what_no_samples_can_be_drawn_from_is_refused(model: Model) -> None:
+    with pytest.raises(UserError, match="n is 5 and temperature is 0: all samples would be equal"):
+        model.generate("abc", n=5, temperature=0.0)
+    for n in (0, -1):
+        with pytest.raises(UserError, match="n must be at least 1"):
+            model.generate("abc", n=n)
+    with pytest.raises(UserError, match="sample is -1 and must not be negative"):
+        model.generate("abc", sample=-1)
+
+
+def test_no_seed_draws_a_new_one(model: Model) -> None:
+    fresh = replace(model, network=build_model(model.network.config).eval())
+    texts = {fresh.generate("abc", **(DRAWN | {"seed": None})) for _ in range(4)}
+    assert len(texts) > 1
+
+
+@pytest.mark.parametrize("wrong", [290, 99_999, -1])
+def test_an_id_that_the_vocabulary_lacks_is_named(model: Model, wrong: int) -> None:
+    with pytest.raises(UserError, match=f"prompt 2 has the id {wrong}, and the vocabulary has 290 tokens"):
+        model.generate([[8, 9], [8, wrong]])
+
+
 def test_special_tokens_are_never_written(model: Model) -> None:
     fresh = replace(model, network=build_model(replace(model.network.config, vocab_size=4000)).eval())
     text = fresh.generate(["a"] * 8, temperature=3.0, max_new_tokens=31)
@@ -183,8 +272,9 @@ def test_the_score_of_a_text_is_its_loss(model: Model) -> None:
         encoder.score(text)
 
 
-def test_no_prompts_give_no_texts(model: Model) -> None:
-    assert model.generate([]) == []
+def test_no_texts_give_none(model: Model) -> None:
+    assert model.generate([]) == [] == model.generate([], n=3)
+    assert model.score([]) == [] == model.score([], [])
 
 
 def test_loading_what_is_not_there(trained: Outcome, tmp_path: Path) -> None:

@@ -15,11 +15,13 @@ from glassformer import api, doctor
 from glassformer.errors import UserError
 from glassformer.inference.fill import Filling
 from glassformer.inference.score import Score
+from glassformer.inspection.plots import plot_curves, save_figure
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.run_config import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
 from glassformer.store.model_directory import StoredModel
-from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_text
+from glassformer.training.averaging import average_directories
+from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_documents, write_text
 
 ONE_STEP: dict[str, Any] = {"max_steps": 1, "eval_every": 1, "log_every": 1}
 
@@ -33,7 +35,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
         return api.train(make(folder), folder / "run").model
 
     made: dict[str, Callable[[Path], Run]] = {
-        "causal": lambda folder: tiny_run(write_text(folder), **ONE_STEP),
+        "causal": lambda folder: tiny_run(write_documents(folder), **ONE_STEP),
         "pairs": lambda folder: pair_run(folder, separate=True, **ONE_STEP),
         "masked": lambda folder: text_run_of(folder, MaskedConfig(), **ONE_STEP),
         "infilling": lambda folder: text_run_of(folder, InfillingConfig(), **ONE_STEP),
@@ -155,6 +157,15 @@ def test_a_refusal_names_the_call_that_works(models: dict[str, Model], kind: str
 def test_a_filling_is_a_text(models: dict[str, Model]) -> None:
     filling = models["masked"].fill("abc [MASK]")
     assert isinstance(filling, Filling) and str(filling) == filling.text == f"{filling}"
+
+
+def test_data_of_an_evaluation_is_named(models: dict[str, Model], tmp_path: Path) -> None:
+    text = write_text(tmp_path, 20)
+    assert models["causal"].evaluate(str(text)) == models["causal"].evaluate(text)
+    with pytest.raises(UserError, match=r"path must be a path .a str or a Path., not int"):
+        models["causal"].evaluate(5)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="source must be a path"):
+        models["pairs"].evaluate(source=[], target="x")  # type: ignore[arg-type]
 
 
 def test_wrong_settings_suggest_the_nearest(models: dict[str, Model]) -> None:
@@ -285,6 +296,15 @@ def test_a_loaded_model_is_exported_with_the_weights_in_memory(
         glassformer.export(5, tmp_path / "x")  # type: ignore[arg-type]
 
 
+def test_files_of_a_run_are_named_by_texts(models: dict[str, Model], tmp_path: Path) -> None:
+    """What is read from and written to folders, beside `load`, `save` and `export`."""
+    folder, out = str(models["causal"].folder), str(tmp_path / "mean")
+    average_directories([folder, folder], out)
+    assert api.load(out).network.state_dict().keys() == models["causal"].network.state_dict().keys()
+    pytest.importorskip("matplotlib")
+    assert save_figure(plot_curves([folder]), str(tmp_path / "curves.svg")) == [tmp_path / "curves.svg"]
+
+
 def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
     folder = models["classes"].folder
     assert folder is not None
@@ -305,6 +325,8 @@ def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
         (lambda path: glassformer.import_model("nowhere", 5), "out must be a path"),
         (lambda path: glassformer.merge("nowhere", str(path / "x")), "no such model directory: nowhere"),
         (lambda path: glassformer.resume("nowhere"), "no such run: nowhere"),
+        (lambda path: glassformer.presets.preset(5), "unknown preset 5: known are "),
+        (lambda path: glassformer.build_model("gpt2"), r"config must be a TransformerConfig, such as presets\.preset"),
     ],
 )
 def test_paths_are_texts_and_what_is_none_is_named(call: Callable[[Path], Any], words: str, tmp_path: Path) -> None:

@@ -243,7 +243,7 @@ def preset(name: str) -> TransformerConfig:
     768
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.4)
+        near = difflib.get_close_matches(str(name), PRESETS, n=1, cutoff=0.4)
         hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(PRESETS)}"
         raise UserError(f"unknown preset {name!r}: {hint}")
     return PRESETS[name]

@@ -158,7 +158,7 @@ class TrainConfig:
         "highest", "fp32 matrix products: highest = exact fp32; high = TF32 on CUDA; medium = also bf16"
     )
     deterministic: bool = setting(False, "kernels that give the same bits every time, also on CUDA; slower there")
-    compile: bool = setting(False, "compile the step (torch.compile)")
+    compile: bool = setting(False, "compile the step (torch.compile); not for recurrent models")
     activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
     ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none")
     eval_every: int = setting(250, "steps between evaluations")

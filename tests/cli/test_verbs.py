@@ -108,6 +108,32 @@ def test_generate_from_a_file(glassformer: Glassformer, trained: Outcome, tmp_pa
     assert written.out == "" and out.read_text("utf-8") == found.out
 
 
+def test_generate_writes_several_samples(glassformer: Glassformer, trained: Outcome) -> None:
+    few, model = ["--max-new-tokens", 6, "--temperature", 1.5], api.load(trained.folder)
+    texts = model.generate(["abc", "é日"], n=3, max_new_tokens=6, temperature=1.5)
+    found = glassformer("generate", trained.folder, "-n", 3, "--prompt", "abc", *few)
+    assert found.out == "".join(f"--- sample {i}\nabc{text}\n" for i, text in enumerate(texts[0]))
+    stdin = '{"prompt": "abc"}\n{"prompt": "é日"}\n'
+    listed = glassformer("generate", trained.folder, "-n", 3, "--input", "-", *few, stdin=stdin)
+    expected = [
+        {"prompt": prompt, "sample": i, "text": text}
+        for prompt, of_prompt in zip(["abc", "é日"], texts, strict=True)
+        for i, text in enumerate(of_prompt)
+    ]
+    assert [json.loads(line) for line in listed.out.splitlines()] == expected
+    alone = glassformer("generate", trained.folder, "--sample", 2, "--prompt", "abc", *few)
+    assert alone.out == f"abc{texts[0][2]}\n"
+    last = glassformer("generate", trained.folder, "-n", 2, "--sample", 1, "--prompt", "abc", *few)
+    assert last.out == "".join(f"--- sample {i}\nabc{texts[0][i]}\n" for i in (1, 2))
+    for wrong, words in (
+        (["-n", 2, "--temperature", 0], "all samples would be equal"),
+        (["-n", 0], "n must be at least 1"),
+        (["--sample", -1], "sample is -1 and must not be negative"),
+    ):
+        refused = glassformer("generate", trained.folder, "--prompt", "abc", *wrong)
+        assert refused.code == 2 and words in refused.err and refused.out == ""
+
+
 def test_pitfall_33_a_cropped_or_full_context_is_said(glassformer: Glassformer, trained: Outcome) -> None:
     n_tokens = len(api.load(trained.folder).prompt_ids("abc " * 30))
     slid = glassformer("generate", trained.folder, "--prompt", "abc " * 30, "--context", "slide")

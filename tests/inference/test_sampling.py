@@ -88,13 +88,27 @@ def test_pitfall_34_temperature_zero_takes_the_largest_and_divides_by_nothing(lo
 
 @pytest.mark.parametrize(
     "rules",
-    [{"top_k": 10**9}, {"top_p": 1e-12}, {"min_p": 1.0}, {"temperature": 1e-6}, {"temperature": 1e6, "top_p": 1e-6}],
+    [
+        {"top_k": 10**9},
+        {"top_p": 1e-12},
+        {"top_p": 1e-50},
+        {"min_p": 1.0},
+        {"temperature": 1e-6},
+        {"temperature": 1e6, "top_p": 1e-6},
+    ],
 )
 def test_pitfall_34_at_least_one_token_is_always_left(logits: Tensor, rules: dict[str, Any]) -> None:
     shaped = shape_logits(logits, GenerationConfig(**rules))
     assert bool((shaped > -math.inf).any(-1).all()) and not bool(shaped.isnan().any())
     chosen = choose(shaped, torch.full((B,), 0.999999))
     assert bool((shaped.gather(1, chosen[:, None]) > -math.inf).all())
+
+
+@pytest.mark.parametrize("p", [0.0, 1e-50])
+def test_pitfall_34_top_p_keeps_the_most_probable_token_whatever_p(logits: Tensor, p: float) -> None:
+    """1e-50 is 0 in single precision, which no probability mass is below."""
+    kept = keep_top_p(logits, p) > -math.inf
+    assert torch.equal(kept, torch.nn.functional.one_hot(logits.argmax(-1), V).bool())
 
 
 def test_neutral_settings_change_nothing(logits: Tensor) -> None:

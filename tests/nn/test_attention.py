@@ -175,6 +175,73 @@ def test_half_precision_on_the_cpu(dtype: torch.dtype) -> None:
     assert all(x.grad is not None and x.grad.dtype == dtype and x.grad.isfinite().all() for x in halves)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("n_queries", [T, 1])
+def test_half_precision_on_the_cpu_has_bias_and_scale(dtype: torch.dtype, n_queries: int) -> None:
+    """Of a scale that is not 1 / √K, and a bias that turns the weights over: each alone and both."""
+    query, key, value, bias = (x.detach() for x in tensors())
+    query, bias = query[:, :, :n_queries], 3 * bias[:, :, :n_queries]
+    mask = Mask(keys=KEYS)
+    for one_bias, scale in ((bias, None), (None, 1.5), (bias, 1.5)):
+        expected, _, _ = attention_reference(query, key, value, mask, one_bias, scale)
+        without, _, _ = attention_reference(query, key, value, mask)
+        halves = [x.to(dtype).requires_grad_() for x in (query, key, value)]
+        context = attention_fused(*halves, mask, one_bias, scale)
+        torch.testing.assert_close(context.double(), expected, rtol=0.05, atol=0.05)
+        assert (expected - without).abs().max() > 0.5, "left out, it would be seen"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("n_queries", [32, 1])
+def test_the_fused_path_drops_weights(dtype: torch.dtype, n_queries: int) -> None:
+    """With values of 1 the context is the sum of the kept weights: spread around 1 as dropout of 0.5 gives it."""
+    query = torch.zeros(64, H, n_queries, K, dtype=dtype, requires_grad=True)
+    key, value = torch.zeros(64, H, S, K, dtype=dtype), torch.ones(64, H, S, K, dtype=dtype)
+    assert torch.equal(attention_fused(query, key, value, Mask()), torch.ones_like(query))
+    sums = attention_fused(query, key, value, Mask(), dropout=0.5)[..., 0].double()
+    assert sums.mean().item() == pytest.approx(1.0, abs=0.1)
+    assert sums.std().item() == pytest.approx(S**-0.5, rel=0.2)  # of S weights 1 / S, each 0 or doubled
+
+
+@pytest.mark.parametrize("outlier", [1e3, 1e6, 1e10, 1e20])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_no_bias_out_votes_the_mask(outlier: float, dtype: torch.dtype) -> None:
+    """A hidden key with a large bias, or an allowed one with a large negative bias: a finite mask value would lose."""
+    query, key, value, _ = (x.detach() for x in tensors(dtype=dtype))
+    mask = Mask(causal=True)
+    query = torch.zeros_like(query)  # scores are the bias alone, which leaves no room for rounding
+    hidden = ~mask.dense(T, S)
+    for bias in (torch.where(hidden, outlier, 0.0), torch.where(hidden, 0.0, -outlier)):
+        made = [query, key, value, bias.to(dtype).expand(B, H, T, S)]
+        context = attention_fused(*made[:3], mask, made[3])
+        expected = attention_fused(*made[:3], mask)
+        torch.testing.assert_close(context, expected, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("n_kv_heads", [H, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_rows_that_may_attend_to_nothing_give_zeros_and_no_gradient(
+    biased: bool, n_kv_heads: int, dtype: torch.dtype
+) -> None:
+    """On the fused path: a batch row of padding alone, and queries whose document no key has."""
+    documents = DOCUMENTS.clone()
+    documents[:, 0] = 7
+    mask = Mask(keys=KEYS, documents=(documents, DOCUMENTS))
+    empty = ~mask.dense(T, S).any(dim=-1).expand(B, H, T)
+    assert empty.any() and not empty.all() and empty[2].all()
+    leaves = [x.detach().to(dtype).requires_grad_() for x in tensors(n_kv_heads)]
+    query, key, value, bias = leaves
+    context = attention_fused(query, key, value, mask, bias if biased else None)
+    assert context[empty].count_nonzero() == 0 and context[~empty].count_nonzero() > 0
+    context.square().sum().backward()
+    for x in leaves[: 3 + biased]:
+        assert x.grad is not None and x.grad.isfinite().all()
+    assert query.grad is not None and value.grad is not None
+    assert query.grad[empty].count_nonzero() == 0 and query.grad[~empty].count_nonzero() > 0
+    assert value.grad[2].count_nonzero() == 0 and value.grad[:2].count_nonzero() > 0
+
+
 def test_reference_is_equation_1_entry_by_entry() -> None:
     query, key, value, _ = tensors(2)
     context, weights, scores = attention_reference(query, key, value, Mask(causal=True))

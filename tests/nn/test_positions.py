@@ -118,3 +118,20 @@ def test_casting_keeps_frequencies_and_slopes_exact() -> None:
             (after,) = module.buffers()
             assert after.dtype == torch.float32 and torch.equal(after, before)
         assert all(x.is_meta for x in module.to("meta").buffers())
+
+
+# Buckets of T5's public code, of 32 buckets and 128 tokens: (distance, seen both ways, seen back only).
+BUCKETS = [
+    (0, 0, 0), (-1, 1, 1), (-7, 7, 7), (-8, 8, 8), (-9, 8, 9), (-11, 8, 11), (-12, 9, 12), (-15, 9, 15), (-16, 10, 16),
+    (-18, 10, 16), (-19, 10, 17), (-20, 10, 17), (-21, 10, 18), (-31, 11, 21), (-32, 12, 21), (-63, 13, 26),
+    (-64, 14, 26), (-90, 14, 29), (-91, 15, 29), (-127, 15, 31), (-128, 15, 31), (-1000, 15, 31),
+    (1, 17, 0), (7, 23, 0), (8, 24, 0), (11, 24, 0), (12, 25, 0), (16, 26, 0), (32, 28, 0), (64, 30, 0), (91, 31, 0),
+    (1000, 31, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("distance", "both_ways", "back_only"), BUCKETS)
+def test_the_buckets_of_t5_one_by_one(distance: int, both_ways: int, back_only: int) -> None:
+    x = torch.tensor([distance])
+    assert relative_bucket(x, 32, 128, bidirectional=True).item() == both_ways
+    assert relative_bucket(x, 32, 128, bidirectional=False).item() == back_only

@@ -13,7 +13,8 @@ import pytest
 from glassformer import api
 from glassformer.config import RotaryPositions, Stack, TransformerConfig
 from glassformer.data.batching import Epochs, Packed, Windows, consecutive_windows, document_windows
-from glassformer.data.tokens import TokenFile, encode_text
+from glassformer.data.corpus import Corpus
+from glassformer.data.tokens import TokenFile, encode_text, prepare
 from glassformer.model import Model
 from glassformer.objectives.causal import CausalObjective
 from glassformer.run_config import ExampleRows, PackedRows, Run, TextData, TokenizerConfig, WindowRows
@@ -155,3 +156,28 @@ def test_a_resumed_run_keeps_the_start_that_it_was_made_with(corpus: Path, tmp_p
     assert tokenizer.bos_id not in without.train.ids
     assert (with_start.train.ids == tokenizer.bos_id).sum() == with_start.train.n_documents
     assert with_start.folder != without.folder
+
+
+@pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
+def test_a_document_that_the_split_cuts_has_no_beginning_in_validation_and_no_end_in_training(
+    special: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Where one token ends and starts a text, it stands between all documents all the same."""
+    long = "\n\n".join(documents(40))
+    path = tmp_path / "documents.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in [long, "beta", "gamma delta"]), "utf-8")
+    corpus = Corpus([path], valid_fraction=0.3)
+    assert corpus.plan.cut, "the long document is on both sides"
+    tokenizer = Tokenizer.train([long], vocab_size=320, special_tokens=special)
+    splits = prepare(corpus, tokenizer, tmp_path / "cache", start_id=tokenizer.start_id)
+    start, end, is_shared = tokenizer.start_id, tokenizer.eos_id, tokenizer.bos_id is None
+    train, valid = splits.train.ids.tolist(), splits.valid.ids.tolist()
+    assert valid[0] != start and valid[-1] == end, "validation begins inside the long document"
+    n_valid, n_train = splits.valid.n_documents, splits.train.n_documents
+    assert n_valid + n_train == 4, "the long document counts on both sides"
+    assert valid.count(start) == (n_valid if is_shared else n_valid - 1) and valid.count(end) == n_valid
+    assert train.count(start) == n_train + is_shared and train.count(end) == (n_train + 1 if is_shared else n_train - 1)
+    assert long.endswith(tokenizer.decode(valid[: splits.valid.document_lengths[0]]))
+    run = run_on(path, PackedRows(), special)
+    first = len(tokenizer.pieces[valid[0]])
+    assert text_task.predicted_bytes(run, tokenizer, splits.valid) == splits.valid.n_bytes - first

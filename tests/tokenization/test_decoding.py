@@ -2,6 +2,7 @@
 
 import codecs
 import random
+from typing import get_args
 
 import pytest
 import tokenizers
@@ -122,3 +123,30 @@ def test_a_stream_of_any_ids_is_decoded_as_bytes_are(tokenizers_by_flavour: Trai
 def test_readable_bytes() -> None:
     assert readable(b"caf\xc3\xa9 \xe2\x98") == "café <0xE2><0x98>"
     assert readable(codecs.BOM_UTF8) == "\ufeff"
+
+
+@pytest.mark.parametrize("flavour", get_args(Flavour))
+def test_a_stream_after_a_prompt_goes_on_as_the_text_of_all_ids(
+    flavour: Flavour, tokenizers_by_flavour: Trained, mixed_lines: list[str]
+) -> None:
+    """Random ids, and texts cut between two tokens: what the prompt shows and what follows are the whole."""
+    whole_words = Tokenizer.train(mixed_lines[:1000], vocab_size=300, flavour="whole_words")
+    tokenizer, rng = (tokenizers_by_flavour | {"whole_words": whole_words})[flavour], random.Random(0)
+    n_spaces = 0
+    for line in mixed_lines[:1500]:
+        ids = tokenizer.encode(line)
+        if rng.random() < 0.5:
+            ids = [rng.randrange(tokenizer.vocab_size) for _ in range(rng.randint(0, 12))]
+        cut = rng.randint(0, len(ids))
+        prompt, new = ids[:cut], ids[cut:]
+        shown = "".join(map(tokenizer.stream().push, prompt))
+        stream = tokenizer.stream(after=prompt)
+        continuation = "".join([*map(stream.push, new), stream.flush()])
+        assert shown + continuation == tokenizer.decode(ids)
+        n_spaces += bool(shown) and continuation.startswith(" ")
+    assert n_spaces > 20
+
+
+def test_a_stream_after_an_id_out_of_range_is_an_error(characters: Tokenizer) -> None:
+    with pytest.raises(UserError, match="10000 is not a token id"):
+        characters.stream(after=[7, 10_000])

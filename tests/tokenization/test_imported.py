@@ -186,6 +186,29 @@ def test_a_stream_gives_the_text_of_the_whole(pair: tuple[Tokenizer, Any], mixed
             assert "\ufffd" not in "".join(shown)
 
 
+def test_a_stream_after_a_prompt_goes_on_as_the_text_of_all_ids(
+    pair: tuple[Tokenizer, Any], mixed_lines: list[str]
+) -> None:
+    """Texts cut between two tokens, and random ids: what the prompt shows and what follows are the whole."""
+    ours, _ = pair
+    rng = random.Random(0)
+    for line in mixed_lines[: count(300, 2000)]:
+        ids = ours.encode(line)
+        if is_random := rng.random() < 0.5:
+            ids = [rng.randrange(ours.vocab_size) for _ in range(rng.randint(0, 12))]
+        cut = rng.randint(0, len(ids))
+        prompt, new = ids[:cut], ids[cut:]
+        pushed, stream = ours.stream(), ours.stream(after=prompt)
+        shown = "".join(map(pushed.push, prompt))
+        pieces = [stream.push(i) for i in new]
+        assert pieces == [pushed.push(i) for i in new], "the same as if the prompt had been pushed"
+        end = stream.flush()
+        assert end == pushed.flush()
+        whole = ours.decode(ids)
+        if not (is_random and "\ufffd" in whole):  # a run of bytes that becomes no UTF-8 after it was shown
+            assert shown + "".join(pieces) + end == whole
+
+
 FLAGS = [
     AddedToken("<right>", rstrip=True, special=True),
     AddedToken("<both>", lstrip=True, rstrip=True, special=True),

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -168,7 +169,7 @@ def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(parallel.dist, "get_rank", lambda: 0)
     monkeypatch.setattr(parallel.dist, "get_world_size", lambda: n)
     monkeypatch.setattr(parallel, "fully_shard", lambda *args, **options: None)
-    monkeypatch.setattr(parallel, "init_device_mesh", lambda *args, **options: None)
+    monkeypatch.setattr(parallel, "init_device_mesh", lambda *args, **options: SimpleNamespace(get_all_groups=list))
     network, path, offered = build_model(replace(MODEL, vocab_size=290)), tmp_path / "run.toml", set()
     for accumulation, optimizer, shard_size in itertools.product(
         (1, 3, 40), (AdamWConfig(), MuonConfig(adamw=AdamWConfig())), (0, 3, 4)

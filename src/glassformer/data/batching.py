@@ -60,6 +60,19 @@ class Batch:
         """The keywords of a model's forward: every tensor that is present, but the labels."""
         return {name: x for name, x in self._tensors().items() if name != "labels"}
 
+    def with_masks(self) -> "Batch":
+        """The same batch with masks of True in place of None: what a compiled step is given, so that batches with and
+        without padding share a graph."""
+
+        def whole(mask: Tensor | None, ids: Tensor | None) -> Tensor | None:
+            return torch.ones_like(ids, dtype=torch.bool) if mask is None and ids is not None else mask
+
+        return dataclasses.replace(
+            self,
+            attention_mask=whole(self.attention_mask, self.token_ids),
+            source_attention_mask=whole(self.source_attention_mask, self.source_ids),
+        )
+
     def _tensors(self) -> dict[str, Tensor]:
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: x for name, x in fields.items() if isinstance(x, Tensor)}

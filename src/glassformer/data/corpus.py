@@ -293,8 +293,10 @@ def nearest_break(text: str, place: int) -> int:
 
 def _part(piece: Piece, place: int, side: Side) -> Piece | None:
     """What of a piece stands on one side of a place, which is counted from its beginning; None when nothing does."""
-    place = max(0, place)
-    text = piece.text[:place] if side == "train" else piece.text[place:]
+    text = piece.text[: max(0, place)] if side == "train" else piece.text[max(0, place) :]
     if not text:
         return None
-    return Piece(text, len(piece.text) >= place if side == "train" else piece.ends_document)
+    if side == "train":
+        is_last = len(piece.text) >= place
+        return Piece(text, ends_document=is_last, is_cut_after=is_last)
+    return Piece(text, piece.ends_document, is_cut_before=place >= 0)

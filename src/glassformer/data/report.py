@@ -150,8 +150,8 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
         if tokenizer is None:
             deque(measured, maxlen=0)
         else:
-            end_id = tokenizer.eos_id if several else None
-            side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, tokenizer, end_id))
+            start_id, end_id = (tokenizer.start_id, tokenizer.eos_id) if several else (None, None)
+            side.n_tokens = sum(len(part.ids) for part in encode_pieces(measured, tokenizer, end_id, start_id))
     hashes = np.concatenate([scan.hashes for scan in corpus.scans])
     lengths = np.concatenate([scan.n_characters for scan in corpus.scans])
     return DataReport(

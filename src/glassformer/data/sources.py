@@ -18,7 +18,7 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from glassformer import files
@@ -38,6 +38,8 @@ class Piece:
 
     text: str
     ends_document: bool
+    is_cut_before: bool = False  # the document begins earlier: the split put its beginning on the other side
+    is_cut_after: bool = False  # the document goes on: the split put the rest on the other side
 
 
 @dataclass
@@ -130,11 +132,11 @@ def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
     >>> [piece.text for piece in joined([Piece("a ", False), Piece("b", True), Piece("c", True)])]
     ['a b', 'c']
     """
-    parts: list[str] = []
+    parts: list[Piece] = []
     for piece in pieces:
-        parts.append(piece.text)
+        parts.append(piece)
         if piece.ends_document:
-            yield Piece("".join(parts), ends_document=True)
+            yield replace(piece, text="".join(part.text for part in parts), is_cut_before=parts[0].is_cut_before)
             parts = []
 
 

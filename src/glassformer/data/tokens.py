@@ -92,7 +92,8 @@ def prepare(
 
     Found by content: by the hash of the text, of the split and of the tokenizer. A folder whose files have
     changed (size or SHA-256) is prepared anew, and a preparation that dies leaves nothing that a later one
-    would accept. Memory does not grow with the text. `progress(done, total)` counts bytes of text.
+    would accept. Memory holds some pieces of the text, or the longest document where the tokenizer must read it whole
+    (`Tokenizer.encodes_in_pieces`). `progress(done, total)` counts bytes of text.
 
     `start_id` is put before each document; None puts nothing there.
 
@@ -190,15 +191,15 @@ def encode_pieces(
 ) -> Iterator[EncodedPart]:
     """Encode a stream of pieces, about a million characters at a time.
 
-    Each document has `start_id` before it and `end_id` after it. Where the two are the same token, the end of one
-    document is the start of the next.
+    Each document has `start_id` before it and `end_id` after it, but not where the split cut it. Where the two are the
+    same token, it stands once between two documents, cut or not.
 
     The ids are those of whole documents. A tokenizer that may join what stands on the two sides of a cut encodes each
     document whole, which takes memory for all of it, unless it is to encode `always_in_pieces`.
     """
     if not (tokenizer.encodes_in_pieces or always_in_pieces):
         pieces = joined(pieces)
-    n_tokens, begins = 0, True
+    n_tokens, begins, is_shared = 0, True, bool(_n_shared(start_id, end_id))
     for number, batch in enumerate(_batches(pieces)):
         texts = [piece.text for piece in batch]
         ids: list[int] = []
@@ -207,13 +208,13 @@ def encode_pieces(
         for piece, piece_ids in zip(batch, encoded, strict=True):
             if begins:
                 n_before = n_tokens + len(ids)
-                if n_before and _n_shared(start_id, end_id):
+                if n_before and is_shared:
                     starts.append(n_before - 1)
                 else:
                     starts.append(n_before)
-                    ids += [] if start_id is None else [start_id]
+                    ids += [] if start_id is None or piece.is_cut_before else [start_id]
             ids += piece_ids
-            if piece.ends_document and end_id is not None:
+            if piece.ends_document and end_id is not None and (is_shared or not piece.is_cut_after):
                 ids.append(end_id)
             begins = piece.ends_document
         n_tokens += len(ids)

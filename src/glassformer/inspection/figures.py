@@ -44,14 +44,14 @@ def new_figure(width: float, height: float) -> "Figure":
     return figure
 
 
-def save_figure(figure: "Figure", path: Path) -> list[Path]:
+def save_figure(figure: "Figure", path: str | Path) -> list[Path]:
     """Writes PNG (150 dots per inch) or SVG by the path's suffix, both without one; whole files, which are returned.
 
     The same figure gives the same bytes.
     """
     import matplotlib
 
-    written = figure_paths(path)
+    written = figure_paths(files.as_path(path, "path"))
     with matplotlib.rc_context({"svg.hashsalt": "glassformer", "font.sans-serif": [FONT]}):
         figure.draw_without_rendering()
         figure.set_layout_engine("none")  # as laid out now, in every format

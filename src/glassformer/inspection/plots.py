@@ -296,9 +296,9 @@ def plot_schedule(run: Run) -> "Figure":
     return figure
 
 
-def plot_curves(folders: Sequence[Path]) -> "Figure":
+def plot_curves(folders: Sequence[str | Path]) -> "Figure":
     """Losses over the steps of one or several runs, and a panel for each score that they have."""
-    logs = {folder: read_lines(folder / NAME) for folder in folders}
+    logs = {folder: read_lines(folder / NAME) for folder in map(Path, folders)}
     for folder, lines in logs.items():
         if not lines:
             raise UserError(f"{folder} has no {NAME} with a line in it: name the folder of a run")

@@ -66,6 +66,8 @@ def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Netw
     >>> build_model(small).n_parameters()
     1976
     """
+    if not isinstance(config, ModelConfig):
+        raise UserError(f'config must be a TransformerConfig, such as presets.preset("gpt2"), not {config!r:.60}')
     if config.vocab_size < 1:
         raise UserError("model.vocab_size is 0: give it, or train with a tokenizer that sets it")
     on_meta = torch.device(device).type == "meta"

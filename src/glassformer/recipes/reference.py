@@ -14,7 +14,8 @@ from glassformer.settings import members, setting_doc, toml_value, type_text
 HEAD = """\
 # Every key of a recipe, with its default. As it stands this file is the default run, but for the text's path.
 # A table with a `kind` holds the keys of that kind alone; the other kinds stand in comments below it.
-# Every key of a table is also a flag: [train] max_steps is --train.max-steps.
+# Every key of a table is also a flag: [train] max_steps is --train.max-steps, and a keyword of glassformer.train.
+# [model] may also have preset = "NAME": the model is that preset, and the other keys of [model] change it.
 """
 
 

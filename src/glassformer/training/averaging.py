@@ -93,25 +93,25 @@ class ExponentialAverage:
             raise ValueError(f"cannot {verb} a moving average while it is swapped into the model")
 
 
-def average_directories(folders: Sequence[Path], out: Path) -> None:
+def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
     """Writes a model directory with the mean of the weights of several; all else is the last one's.
 
     Every manifest is verified first. `UserError` unless all are of one configuration with the same tokenizers.
     """
     if not folders:
         raise UserError("there is no model to average: name at least one")
-    manifests = []
-    for folder in folders:
+    paths, manifests = [Path(folder) for folder in folders], []
+    for folder in paths:
         manifests.append(Manifest.read(folder))
         manifests[-1].verify(folder)
-    last, names = folders[-1], model_files(manifests[-1])
+    last, names = paths[-1], model_files(manifests[-1])
     alike = [name for name in names if name == CONFIG or "tokenizer" in name]
-    for folder, manifest in zip(folders, manifests, strict=True):
+    for folder, manifest in zip(paths, manifests, strict=True):
         for name in alike:
             if manifest.entries.get(name) != manifests[-1].entries[name]:
                 raise UserError(f"{folder} and {last} have another {name}: only checkpoints of one model have a mean")
-    weights = average_state_dicts(read_tensors(folder / WEIGHTS) for folder in folders)
-    with files.new_folder(out) as temporary:
+    weights = average_state_dicts(read_tensors(folder / WEIGHTS) for folder in paths)
+    with files.new_folder(Path(out)) as temporary:
         for name in names:
             if name != WEIGHTS:
                 shutil.copyfile(last / name, temporary / name)

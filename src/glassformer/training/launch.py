@@ -21,7 +21,7 @@ from glassformer.data.sources import reads
 from glassformer.errors import UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
-from glassformer.recurrent_config import ModelConfig
+from glassformer.recurrent_config import ModelConfig, RecurrentConfig
 from glassformer.run_config import NEWEST_READING, DataConfig, LabelData, PairData, Run, TextData, require_objective
 from glassformer.settings import apply_flags
 from glassformer.store import checkpoint, lock
@@ -43,7 +43,15 @@ from glassformer.training.fine_tuning import layer_scales
 from glassformer.training.label_task import LabelMaterial
 from glassformer.training.material import Material, Tokenizers
 from glassformer.training.pair_task import PairMaterial
-from glassformer.training.parallel import Ranks, is_first, is_several, own_device, processes, was_restarted
+from glassformer.training.parallel import (
+    Ranks,
+    is_first,
+    is_several,
+    own_device,
+    processes,
+    was_restarted,
+    watchdog_note,
+)
 from glassformer.training.precision import repeats_bits
 from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
@@ -58,6 +66,8 @@ OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.
 OF_TORCHRUN, RUN_ID = ".torchrun", "TORCHELASTIC_RUN_ID"
 """A file with the name of the `torchrun` that began the run, and where the name stands."""
 PATHS = ("path", "valid_path", "test_path", "source", "target", "valid_source", "valid_target", "cache_dir")
+
+NOT_COMPILED = "torch.compile does not trace PyTorch's recurrent modules"
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,8 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     start = read_start(run)
     if start is not None:
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(Path(str(run.init.path)).absolute())))
+    if _cannot_compile(run):
+        raise UserError(f"train.compile is true, and {NOT_COMPILED}: leave it out")
     require_memory(run.model)
     run = with_present_rules(run)
     material = material_of(run)
@@ -122,6 +134,8 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         for sentence in few_targets(task):
             reporter.say(sentence)
         trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
+        if (note := watchdog_note(run.parallel, device, folder)) is not None:
+            reporter.say(note)
         with locked(folder) if ranks.is_first else nullcontext():
             if ranks.is_first:
                 _require_new(folder)  # another process may have been faster
@@ -152,6 +166,8 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
             trainer.restore(newest)
             trainer.publish()
             _tell_of_another_machine(checkpoint.load_numbers(newest).get("made_with", before), before, reporter)
+            if (note := watchdog_note(run.parallel, device, folder)) is not None:
+                reporter.say(note)
             if not repeats_bits(run.train, device):
                 reporter.say(f"on {device.type} without train.deterministic a run goes on equal to rounding")
             step = trainer.progress.step
@@ -259,6 +275,9 @@ def _rebuilt(
     began: float,
 ) -> Trainer:
     """The trainer of a run as one of its checkpoints describes it, before its first step."""
+    if _cannot_compile(run):  # earlier versions began such runs, and compiled what lies between these modules
+        reporter.say(f"train.compile is ignored from here on: {NOT_COMPILED}")
+        run = replace(run, train=replace(run.train, compile=False))
     manifest = Manifest.read(of)
     manifest.require(of, [*MODEL_FILES, checkpoint.STATE])
     require_memory(run.model)
@@ -291,6 +310,10 @@ def _memory_advice(run: Run, folder: Path) -> str:
         f"lower {batch}, {width} or the number of layers, or set train.activation_checkpointing; "
         f"what was saved before stays in {folder}"
     )
+
+
+def _cannot_compile(run: Run) -> bool:
+    return run.train.compile and isinstance(run.model, RecurrentConfig)
 
 
 def _require_new(folder: Path) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from glassformer import files
 from glassformer.data import label_files, pair_files, records
 from glassformer.data.batching import Example
 from glassformer.data.budget import evaluation_batches, example_rows, pair_rows
@@ -55,6 +56,9 @@ class Measurer:
 
     def measure(self, path: Place = None, source: Place = None, target: Place = None) -> Measure:
         """The validation side of the run's own data, or the whole of other data."""
+        for name, given in (("path", path), ("source", source), ("target", target)):
+            if given is not None:
+                files.as_path(given, name)
         if isinstance(self.run.data, PairData):
             return self._of_pairs(path, source, target)
         if source is not None or target is not None:

@@ -6,10 +6,12 @@ alone learns the tokenizer, hashes the data, logs, reports and commits checkpoin
 """
 
 import os
+import shlex
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from datetime import timedelta
 from functools import cached_property
+from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
@@ -184,14 +186,14 @@ class ProcessGroup(Ranks):
             ) from error
 
     def _text_from(self, source: int, text: str | None, group: Any = None) -> str:
-        """The text of one process in all; `UserError` in the others where it is None there."""
+        """The text of one process, in all of them; where it is None, `UserError` in the others."""
         data = b"" if text is None or self.rank != source else text.encode()
         size = torch.tensor([_FAILED if text is None else len(data)])
         dist.broadcast(size, source, group)
+        if self.rank == source and text is None:
+            return ""
         if int(size) == _FAILED:
-            raise UserError(
-                f"process {self.rank} of {self.n} stops: the first one failed, and its own message says why"
-            )
+            raise UserError(f"process {self.rank} of {self.n} stops: the first one failed, see its own message")
         buffer = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == source:
             buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else buffer
@@ -242,6 +244,12 @@ class ProcessGroup(Ranks):
     def _mesh(self) -> Any:
         if self.config.strategy == "fsdp":
             return init_device_mesh(self.device.type, (self.n,))
+        mesh = self._mesh_of_groups()
+        for group in mesh.get_all_groups():  # which torch makes with a timeout of its own, 30 minutes
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.config.timeout), group)
+        return mesh
+
+    def _mesh_of_groups(self) -> Any:
         size = self.config.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
         if self.n % size:
             raise UserError(
@@ -303,6 +311,20 @@ def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) 
     dist.destroy_process_group()
 
 
+def watchdog_note(config: ParallelConfig, device: torch.device, folder: Path) -> str | None:
+    """What to know before training with NCCL: its watchdog ends the processes without a sentence of ours.
+
+    NCCL works beside Python: when a collective hangs, a thread of torch aborts the process, and Python code cannot
+    catch that. None where errors are raised in Python, with gloo, and for a single process.
+    """
+    if device.type != "cuda" or not is_several():
+        return None
+    return (
+        f"if a process is lost or hangs, PyTorch aborts the others after {config.timeout:g} s (parallel.timeout) with "
+        f"a message of NCCL: go on with glassformer resume {shlex.quote(str(folder))}"
+    )
+
+
 def _join(config: ParallelConfig, device: torch.device) -> None:
     backend = _BACKENDS.get(device.type, "gloo")
     timeout = timedelta(seconds=config.timeout)
@@ -321,6 +343,9 @@ def _join(config: ParallelConfig, device: torch.device) -> None:
 def _lost(error: RuntimeError) -> str | None:
     """What a collective says of a process that is gone; None when the error is another."""
     first = str(error).strip().splitlines()[0] if str(error).strip() else ""
-    signs = ("timed out", "timeout", "connection closed", "connection reset", "connection refused", "broken pipe")
+    signs = (
+        *("timed out", "timeout", "timing out", "connection closed", "connection reset", "connection refused"),
+        *("broken pipe", "communicator was aborted", "remote process exited", "ncclremoteerror"),
+    )
     of_group = isinstance(error, dist.DistError) or "gloo" in str(error).lower() or "nccl" in str(error).lower()
     return first[:200] if of_group and any(sign in str(error).lower() for sign in signs) else None

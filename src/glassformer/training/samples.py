@@ -46,4 +46,5 @@ def _continued(network: Network, tokenizer: Tokenizer, run: Run, row: Example, d
     never = never_written(tokenizer, run.model.vocab_size)
     steps = generate(network, [prompt], config, max_len=run.model.max_len, end_ids=end, never=never, device=device)
     new = [ids[0] for ids in steps if ids[0] is not None]
-    return tokenizer.decode(prompt) + "│" + tokenizer.decode(new)
+    stream = tokenizer.stream(after=prompt)
+    return "".join([tokenizer.decode(prompt), "│", *map(stream.push, new), stream.flush()])

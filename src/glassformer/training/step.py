@@ -1,7 +1,8 @@
 """One optimizer step: what gets compiled and wrapped, and nothing else."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 from glassformer.data.batching import Batch
+from glassformer.errors import UserError
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.objective import Objective
 from glassformer.store.shards import whole
@@ -59,6 +61,9 @@ class TrainStep:
     The sums of all micro-batches, of all processes, are divided once, by the number of all their targets, so neither
     accumulation nor processes change what one large batch would give, however the targets are spread. Raises
     `BadNumbers`, with the weights untouched, in all processes alike.
+
+    `compiled`: the loss of a batch is one graph. Where batches differ in shape the sizes are symbols from the first
+    step on, and every batch has masks, so that later ones need no other graph; with `has_one_shape` sizes are numbers.
     """
 
     def __init__(
@@ -71,6 +76,7 @@ class TrainStep:
         autocast: torch.dtype | None,
         device: torch.device,
         compiled: bool,
+        has_one_shape: bool = False,
         ranks: Ranks | None = None,
     ) -> None:
         self.network, self.optimizer = network, optimizer
@@ -83,7 +89,10 @@ class TrainStep:
         def loss(batch: Batch) -> LossSums:
             return objective.loss(wrapped, batch)
 
-        self.loss: Callable[[Batch], LossSums] = torch.compile(loss) if compiled else loss
+        self.loss: Callable[[Batch], LossSums] = loss
+        self.compiled, self.gives_masks = compiled, compiled and not has_one_shape
+        if compiled:
+            self.loss = torch.compile(loss, dynamic=None if has_one_shape else True)
         self.synchronised = lambda is_last: self.ranks.synchronised(wrapped, is_last)
 
     def __call__(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> StepResult:
@@ -96,7 +105,9 @@ class TrainStep:
         for number, batch in enumerate(micro_batches):
             if seeds is not None:
                 torch.manual_seed(seeds[number])
-            with self.synchronised(number == len(micro_batches) - 1):
+            batch = batch.with_masks() if self.gives_masks else batch
+            is_last = number == len(micro_batches) - 1
+            with self.synchronised(is_last), _compiler_errors_told() if self.compiled else nullcontext():
                 with torch.autocast(self.device.type, dtype=self.autocast, enabled=self.autocast is not None):
                     sums = self.loss(batch.to(self.device))
                 (sums.total * factor).backward()
@@ -124,3 +135,16 @@ class TrainStep:
             raise BadNumbers(f"the gradient is {norm}")
         self.optimizer.step()
         return StepResult(nats, n_targets, norm)
+
+
+@contextmanager
+def _compiler_errors_told() -> Iterator[None]:
+    """`UserError` for what torch.compile cannot do here, such as to find a C++ compiler."""
+    from torch._dynamo.exc import TorchDynamoException  # takes a second, which only compiled runs need
+
+    try:
+        yield
+    except TorchDynamoException as error:
+        lines = str(error).strip().splitlines()
+        what = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
+        raise UserError(f"torch.compile failed: {what}; leave train.compile out, or put that right") from error

@@ -29,6 +29,8 @@ class Task:
     score: Callable[[Division], dict[str, float]] | None = None
     """Scores of the model's outputs now, such as BLEU; taken at each evaluation, so given only when they are wanted.
     All processes call it, and divide the work."""
+    has_one_shape: bool = False
+    """Every batch of training has as many rows and tokens as the first, and no padding."""
 
 
 LOSSES = tuple(field.name for field in fields(LossReport))

@@ -13,6 +13,7 @@ from glassformer.data.tokens import TokenFile, TokenSplits, prepare
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.models.build import Network
+from glassformer.objectives.denoising import DenoisingObjective
 from glassformer.objectives.objective import Objective
 from glassformer.run_config import CausalConfig, ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -148,6 +149,7 @@ class PreparedText:
                 "valid": predicted_bytes(run, self.tokenizer, splits.valid),
             },
             sample=lambda: sample(network, self.tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
+            has_one_shape=isinstance(sampler, Windows) and not isinstance(learned.objective, DenoisingObjective),
         )
 
 

@@ -87,6 +87,7 @@ class Trainer:
             autocast=self.autocast,
             device=device,
             compiled=config.compile,
+            has_one_shape=task.has_one_shape,
             ranks=self.ranks,
         )
         self.saver: Saver = Saver(

@@ -1,0 +1,324 @@
+"""A compiled step is one graph for every family and all lengths of its batches, and gives what an eager one does."""
+
+import functools
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, random_model
+from glassformer import api
+from glassformer.config import (
+    AlibiPositions,
+    LearnedPositions,
+    PositionHead,
+    RelativePositions,
+    SequenceHead,
+    Stack,
+    TransformerConfig,
+)
+from glassformer.data.batching import Batch, Example
+from glassformer.errors import UserError
+from glassformer.models.transforms import add_lora
+from glassformer.objectives.causal import CausalObjective
+from glassformer.objectives.classification import ClassificationObjective, TaggingObjective
+from glassformer.objectives.loss import LossSums, token_cross_entropy
+from glassformer.objectives.objective import Objective
+from glassformer.objectives.seq2seq import Seq2SeqObjective
+from glassformer.recurrent_config import RecurrentConfig
+from glassformer.tokenization.frames import Frame
+from glassformer.train_config import ParallelConfig
+from glassformer.training.parallel import ProcessGroup, Ranks
+from glassformer.training.step import TrainStep
+from runs import Recording, metrics, pair_run, tiny_run, write_text
+
+VOCAB = 19
+SIZES = [(3, 7), (2, 9), (5, 4), (4, 8)]
+"""Rows and tokens of a bucketed run's batches."""
+DROPOUTS = dict.fromkeys(
+    ("token_dropout", "embedding_dropout", "residual_dropout", "attention_dropout", "ff_dropout"), 0.1
+)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
+    """Compiles by a backend that runs the graph as it is, refuses breaks, and counts the graphs made so far."""
+    torch._dynamo.reset()
+    counters.clear()
+    compiler = functools.partial(torch.compile, backend="eager", fullgraph=True)
+    monkeypatch.setattr(torch, "compile", compiler)
+    return lambda: counters["stats"]["unique_graphs"]
+
+
+class ScoredObjective(CausalObjective):
+    """Logits at some positions alone, as in masked language modelling."""
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+        batch = super().collate(examples, rng)
+        scored = torch.from_numpy(np.flatnonzero(rng.random(batch.labels.numel()) < 0.5))
+        return replace(batch, scored=scored, n_targets=len(scored))
+
+    def loss(self, model: Any, batch: Batch) -> LossSums:
+        return token_cross_entropy(model(**batch.model_inputs()), batch.labels.flatten()[batch.scored], batch.n_targets)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A family, and what it learns."""
+
+    config: TransformerConfig
+    objective: Objective
+    rows: Callable[[np.random.Generator, int, int, bool], list[Example]]
+    """Examples of a batch: of n rows, at most so many tokens each, all of one length or not."""
+    recompute: bool = False
+    lora: bool = False
+
+
+def plain(rng: np.random.Generator, n: int, longest: int, padded: bool) -> list[Example]:
+    lengths = [longest, *(rng.integers(2, longest) if padded else longest for _ in range(n - 1))]
+    return [Example(rng.integers(VOCAB, size=length + 1)) for length in lengths]
+
+
+def packed(rng: np.random.Generator, n: int, longest: int, padded: bool) -> list[Example]:
+    rows = plain(rng, n, longest, padded)
+    return [replace(row, document_ids=np.arange(len(row.token_ids)) // 3) for row in rows]
+
+
+def pairs(rng: np.random.Generator, n: int, longest: int, padded: bool) -> list[Example]:
+    return [
+        replace(target, source_ids=source.token_ids)
+        for target, source in zip(plain(rng, n, longest, padded), plain(rng, n, longest + 2, not padded), strict=True)
+    ]
+
+
+def labelled(rng: np.random.Generator, n: int, longest: int, padded: bool) -> list[Example]:
+    return [replace(row, label=float(rng.integers(3))) for row in plain(rng, n, longest, padded)]
+
+
+def tagged(rng: np.random.Generator, n: int, longest: int, padded: bool) -> list[Example]:
+    return [replace(row, labels=rng.integers(5, size=len(row.token_ids))) for row in plain(rng, n, longest, padded)]
+
+
+CAUSAL, PAIRS = CausalObjective(), Seq2SeqObjective(1, Frame(behind=(2,)), Frame(behind=(2,)), label_smoothing=0.1)
+CASES: dict[str, Case] = {
+    "gpt, dropout, recomputed": Case(replace(GPT, **DROPOUTS), CAUSAL, plain, recompute=True),
+    "llama, groups, windows": Case(
+        replace(LLAMA, decoder=replace(LLAMA.decoder, window_pattern=(3, 0))), CAUSAL, plain
+    ),
+    "llama, packed": Case(LLAMA, CAUSAL, packed),
+    "alibi, low rank": Case(replace(GPT, positions=AlibiPositions()), CAUSAL, plain, lora=True),
+    "bert, scored": Case(replace(BERT, n_token_types=0), ScoredObjective(), plain),
+    "t5 bias, tags": Case(
+        replace(BERT, positions=RelativePositions(8, 12), head=PositionHead(5)), TaggingObjective(), tagged
+    ),
+    "rotary encoder, classes": Case(
+        replace(CONFIGS["bert_rotary_window"], head=SequenceHead(3, "mean")), ClassificationObjective(), labelled
+    ),
+    "paper, dropout": Case(replace(PAPER, **DROPOUTS), PAIRS, pairs),
+    "t5, recomputed": Case(CONFIGS["t5"], PAIRS, pairs, recompute=True),
+    "bart, learned positions": Case(replace(CONFIGS["bart"], positions=LearnedPositions(2)), PAIRS, pairs),
+}
+
+
+def one_layer(config: TransformerConfig) -> TransformerConfig:
+    """A layer for each window, so that tests are short."""
+
+    def short(stack: Stack | None) -> Stack | None:
+        return None if stack is None else replace(stack, n_layers=max(1, len(stack.window_pattern)))
+
+    return replace(config, encoder=short(config.encoder), decoder=short(config.decoder))
+
+
+def step_of(case: Case, compiled: bool, has_one_shape: bool = False, ranks: Ranks | None = None) -> TrainStep:
+    network = random_model(one_layer(case.config), seed=3, dtype=torch.float32)
+    if case.lora:
+        torch.manual_seed(0)
+        add_lora(network, ["*_proj"], rank=2, alpha=4.0)
+    for module in network.modules():
+        if hasattr(module, "activation_checkpointing"):
+            module.activation_checkpointing = case.recompute
+    return TrainStep(
+        network,
+        case.objective,
+        torch.optim.SGD([p for p in network.parameters() if p.requires_grad], lr=0.01),
+        clip_norm=1.0,
+        autocast=None,
+        device=torch.device("cpu"),
+        compiled=compiled,
+        has_one_shape=has_one_shape,
+        ranks=ranks,
+    )
+
+
+def batches(case: Case, n: int = len(SIZES)) -> list[Batch]:
+    rng = np.random.default_rng(0)
+    examples = [case.rows(rng, *SIZES[i], i % 2 == 1) for i in range(n)]
+    return [case.objective.collate(rows, rng) for rows in examples]
+
+
+def weights(step: TrainStep) -> list[Tensor]:
+    return [p.detach().clone() for p in step.network.parameters()]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], int]) -> None:
+    """With and without padding, each batch of another number of rows and tokens; losses are those of an eager step."""
+    case = CASES[name]
+    compiled, eager = step_of(case, compiled=True), step_of(case, compiled=False)
+    made = batches(case)
+    masks = {(b.attention_mask is None, b.source_ids is None or b.source_attention_mask is None) for b in made}
+    assert len(masks) > 1, "some batches have no padding"
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        found = [compiled([batch], [7]) for batch in made]
+    assert graphs() == 1
+    for result, batch in zip(found, made, strict=True):
+        expected = eager([batch], [7])
+        assert result.n_targets == expected.n_targets == batch.n_targets
+        if case.recompute and case.config.residual_dropout:
+            continue  # the graph draws its dropout from another place of the random stream
+        assert result.nats == pytest.approx(expected.nats, rel=1e-5)
+        assert result.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
+    if case.recompute and case.config.residual_dropout:
+        return
+    for one, other in zip(weights(compiled), weights(eager), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
+def test_a_graph_of_forward_and_backward_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What inductor would be given: traced by AOTAutograd, which knows nothing of modules."""
+    torch._dynamo.reset()
+    counters.clear()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
+    case = Case(one_layer(LLAMA), CAUSAL, packed)
+    compiled, eager, made = step_of(case, compiled=True), step_of(case, compiled=False), batches(case)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        assert [compiled([batch]).nats for batch in made] == pytest.approx([eager([b]).nats for b in made], rel=1e-5)
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_rows_of_one_shape_need_no_masks_and_stay_one_graph(graphs: Callable[[], int]) -> None:
+    """Windows of a text: the kernel sees "only causal", in every micro-batch, also after an evaluation in between."""
+    case = CASES["llama, groups, windows"]
+    step, rng = step_of(case, compiled=True, has_one_shape=True), np.random.default_rng(0)
+    made = [CAUSAL.collate(plain(rng, 3, 7, padded=False), rng) for _ in range(6)]
+    assert not step.gives_masks
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        step(made[:2])
+        with torch.no_grad():
+            step.network.eval()(made[0].token_ids)
+        step(made[2:4], [1, 2])
+        step(made[4:], [3, 4])
+    assert graphs() == 1
+
+
+def test_dropout_of_a_compiled_step_is_a_function_of_the_seed(graphs: Callable[[], int]) -> None:
+    case = CASES["gpt, dropout, recomputed"]
+    [batch] = batches(case, 1)
+    one, same, other = (step_of(case, compiled=True)([batch], [seed]) for seed in (1, 1, 2))
+    assert one == same and one != other
+
+
+def test_a_run_with_evaluations_and_accumulation_is_one_graph(tmp_path: Path, graphs: Callable[[], int]) -> None:
+    """Pairs of many lengths; the log is that of an eager run, but for rounding."""
+    train = {"max_steps": 6, "eval_every": 2, "log_every": 1, "accumulation": 2}
+    run = pair_run(tmp_path, **train, compile=True)
+    with torch._dynamo.config.patch(error_on_recompile=True):
+        compiled = api.train(run, tmp_path / "compiled")
+    assert graphs() == 1
+    eager = api.train(replace(run, train=replace(run.train, compile=False)), tmp_path / "eager")
+    assert compiled.reports["valid"].loss == pytest.approx(eager.reports["valid"].loss, rel=1e-4)
+    for one, other in zip(metrics(compiled.folder), metrics(eager.folder), strict=True):
+        assert one.keys() == other.keys()
+        numbers = {key: value for key, value in other.items() if isinstance(value, (int, float))}
+        assert {key: one[key] for key in numbers} == pytest.approx(numbers, rel=1e-3)
+
+
+def test_windows_of_a_text_are_told_from_rows_of_many_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(torch, "compile", lambda loss, **how: asked.append(how) or loss)
+    api.train(tiny_run(write_text(tmp_path), max_steps=1, compile=True), tmp_path / "windows")
+    api.train(pair_run(tmp_path, max_steps=1, compile=True), tmp_path / "pairs")
+    assert asked == [{"dynamic": None}, {"dynamic": True}]
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
+def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The wrapper's own Python stays outside; batches of other lengths, with and without an exchange, add nothing."""
+    torch._dynamo.reset()
+    counters.clear()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    store = dist.FileStore(str(tmp_path / "store"), 1)
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        case = CASES["llama, packed"]
+        step = step_of(case, compiled=True, ranks=ProcessGroup(ParallelConfig(), torch.device("cpu")))
+        eager = step_of(case, compiled=False)
+        made = batches(case)
+        results = [step(made[:2])]
+        n_graphs = counters["stats"]["unique_graphs"]
+        with torch._dynamo.config.patch(error_on_recompile=True):
+            results.append(step(made[2:]))
+        assert counters["stats"]["unique_graphs"] == n_graphs <= 2
+        for result, part in zip(results, (made[:2], made[2:]), strict=True):
+            assert result.nats == pytest.approx(eager(part).nats, rel=1e-5)
+    finally:
+        dist.destroy_process_group()
+
+
+# Where it cannot be
+
+
+def test_a_new_recurrent_run_is_refused(tmp_path: Path) -> None:
+    run = pair_run(tmp_path, model=RecurrentConfig(d_embedding=8, d_encoder=8, d_decoder=8), compile=True)
+    with pytest.raises(UserError, match=r"train\.compile is true, and torch\.compile does not trace .*recurrent"):
+        api.train(run, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_old_recurrent_run_goes_on_without_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs that versions before began with compile = true: the same numbers as an eager run's."""
+    model = RecurrentConfig(d_embedding=8, d_encoder=8, d_decoder=8)
+    run = pair_run(tmp_path, model=model, max_steps=4, eval_every=2)
+    expected = api.train(run, tmp_path / "eager").reports["valid"]
+    monkeypatch.setattr("glassformer.training.launch._cannot_compile", lambda _: False)
+    monkeypatch.setattr(torch, "compile", lambda loss, **_: loss)
+    api.train(replace(run, train=replace(run.train, max_steps=2, compile=True)), tmp_path / "old")
+    monkeypatch.undo()
+    told = Recording()
+    with monkeypatch.context() as patched:
+        patched.setattr(torch, "compile", lambda *_, **__: pytest.fail("it compiles"))
+        outcome = api.resume(tmp_path / "old", told, {"train.max_steps": "4"})
+    assert any(line.startswith("train.compile is ignored") for line in told.said), told.said
+    assert outcome.reports["valid"] == expected
+
+
+def test_a_machine_that_cannot_compile_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def without_compiler(*_: Any) -> Any:
+        raise RuntimeError("no C++ compiler found")
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=without_compiler))
+    case = CASES["alibi, low rank"]
+    with pytest.raises(UserError, match=r"torch\.compile failed: .*no C\+\+ compiler found; leave train\.compile out"):
+        step_of(case, compiled=True)(batches(case, 1))
+
+
+@pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
+@pytest.mark.skipif(shutil.which("g++") is None and shutil.which("clang++") is None, reason="needs a C++ compiler")
+def test_inductor_gives_what_an_eager_step_does() -> None:
+    torch._dynamo.reset()
+    case = Case(replace(LLAMA, decoder=Stack(1, 2, 1, d_ff=8), d_model=8), CAUSAL, plain)
+    compiled, eager, made = step_of(case, compiled=True), step_of(case, compiled=False), batches(case, 3)
+    for batch in made:
+        assert compiled([batch]).nats == pytest.approx(eager([batch]).nats, rel=1e-5)
+    for one, other in zip(weights(compiled), weights(eager), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)

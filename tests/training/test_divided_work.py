@@ -1,0 +1,299 @@
+"""What one of several processes does for all of them, what they deal out, and how they end when one fails."""
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from faults.children import done, ranks_done
+from glassformer import api, files
+from glassformer.data.corpus import Corpus
+from glassformer.data.labels import LabelCorpus
+from glassformer.data.pairs import PairCorpus
+from glassformer.data.tokens import TokenSplits, prepare
+from glassformer.errors import UserError
+from glassformer.evaluation import loss
+from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.label_scores import label_scores
+from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
+from glassformer.evaluation.pairs import translation_scores
+from glassformer.inference import classify, translate
+from glassformer.run_config import LabelData, MaskedConfig, PairData, Run
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.train_config import ParallelConfig, TrainConfig
+from glassformer.training import launch, parallel
+from glassformer.training.pair_task import GREEDY
+from glassformer.training.parallel import processes, watchdog_note
+from runs import label_run, pair_run, text_run_of, tiny_run, write_text
+
+CPU = torch.device("cpu")
+TWO, SMALL = TrainConfig(accumulation=2), {"batch_tokens": 32}
+RUNS: dict[str, Callable[[Path], Run]] = {
+    "text": lambda folder: tiny_run(write_text(folder), accumulation=2),
+    "masked": lambda folder: text_run_of(folder, MaskedConfig(), accumulation=2),
+    "pairs": lambda folder: pair_run(folder, accumulation=2, data=SMALL),
+    "classes": lambda folder: label_run(folder, accumulation=2, data=SMALL),
+    "tags": lambda folder: label_run(folder, "tags", accumulation=2, data=SMALL),
+}
+
+
+def count_calls(patch: pytest.MonkeyPatch, calls: Counter[str]) -> None:
+    """Count what is expensive in a large run: hashes by the name of the file, learning, and reading whole texts."""
+    real, train = files.sha256, Tokenizer.train.__func__  # type: ignore[attr-defined]
+
+    def hashed(path: Path) -> str:
+        calls[path.name] += 1
+        return real(path)
+
+    def learned(cls: type[Tokenizer], *args: Any, **options: Any) -> Tokenizer:
+        calls["learn"] += 1
+        return train(cls, *args, **options)
+
+    patch.setattr(files, "sha256", hashed)
+    patch.setattr(Tokenizer, "train", classmethod(learned))
+    scan = Corpus._scan
+    patch.setattr(Corpus, "_scan", lambda self, paths: (calls.update(["scan"]), scan(self, paths))[1])
+    for corpus in (Corpus, PairCorpus, LabelCorpus):
+        digest = corpus.__dict__["digest"]
+        compute = digest.func
+        patch.setattr(digest, "func", lambda self, compute=compute: (calls.update(["digest"]), compute(self))[1])
+
+
+@pytest.mark.parametrize("name", ["text", "pairs", "classes"])
+def test_one_process_alone_learns_the_tokenizer_and_hashes_the_data(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = RUNS[name](tmp_path)
+    run = replace(run, train=replace(run.train, max_steps=1, eval_every=1), parallel=ParallelConfig(timeout=60))
+
+    def counted(work: Callable[[], object], name: str) -> None:
+        calls: Counter[str] = Counter()
+        count_calls(monkeypatch, calls)
+        work()
+        (tmp_path / f"{name}-{os.environ['RANK']}").write_text(json.dumps(calls))
+
+    large = {"text": ("text.txt", "train.bin", "valid.bin"), "pairs": ("train.source.bin", "train.target.bin")}
+    for verb, work in (
+        ("train", lambda: api.train(run, tmp_path / "run")),
+        ("resume", lambda: api.resume(tmp_path / "run")),
+    ):
+        assert ranks_done(2, lambda verb=verb, work=work: counted(work, verb)) == [0, 0]  # type: ignore[misc]
+        first, other = (json.loads((tmp_path / f"{verb}-{rank}").read_text()) for rank in (0, 1))
+        for expensive in ("digest", *large.get(name, ())):
+            assert first[expensive], "it was not counted"
+            assert expensive not in other
+        assert first.get("learn", 0) == (verb == "train")
+        assert "learn" not in other and "scan" not in other
+
+
+def test_a_cache_of_another_size_is_not_taken_without_its_hash(tmp_path: Path) -> None:
+    corpus, tokenizer = Corpus([write_text(tmp_path)]), Tokenizer.train(["abc"], vocab_size=0, special_tokens=())
+
+    def prepared(**options: Any) -> TokenSplits:
+        return prepare(corpus, tokenizer, tmp_path / "cache", **options)
+
+    ids = prepared().train.ids.tolist()
+    path = prepared().folder / "train.bin"
+    path.write_bytes(path.read_bytes() + b"\0\0")
+    assert prepared(checks_hashes=False).train.ids.tolist() == ids
+    starts = path.with_suffix(".starts")
+    starts.write_bytes(b"\1" + starts.read_bytes()[1:])
+    assert prepared(checks_hashes=False).train.document_starts.tolist() == [0]
+    path.write_bytes(b"\1" + path.read_bytes()[1:])
+    assert prepared(checks_hashes=False).train.ids.tolist() != ids, "sizes alone are compared"
+    assert prepared().train.ids.tolist() == ids
+
+
+@pytest.mark.parametrize("place", ["tokenizers", "prepare"])
+def test_a_failure_of_the_first_process_ends_the_others(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process fails and lives on, as under a launcher that does not end the others."""
+    run = replace(RUNS["text"](tmp_path), parallel=ParallelConfig(timeout=60))
+
+    def fails(*args: Any, **options: Any) -> Any:
+        raise ZeroDivisionError("of the first process")
+
+    def work() -> None:
+        ended = tmp_path / "ended"
+        if os.environ["RANK"] == "0":
+            monkeypatch.setattr(launch.TextMaterial, place, fails)
+            with pytest.raises(ZeroDivisionError):
+                api.train(run, tmp_path / "run")
+            deadline = time.monotonic() + 20
+            while not ended.exists() and time.monotonic() < deadline:
+                time.sleep(0.01)
+            assert ended.exists(), "the other process waits for ever"
+            return
+        with pytest.raises(UserError, match="process 1 of 2 stops: the first one failed, see its own message"):
+            api.train(run, tmp_path / "run")
+        ended.touch()
+
+    assert ranks_done(2, work) == [0, 0]
+
+
+def test_the_wait_for_the_first_process_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = replace(RUNS["text"](tmp_path), parallel=ParallelConfig(timeout=60, prepare_timeout=1))
+    tokenizers = launch.TextMaterial.tokenizers
+
+    def slow(*args: Any) -> Any:
+        deadline = time.monotonic() + 20
+        while not (tmp_path / "ended").exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        return tokenizers(*args)
+
+    def work() -> None:
+        if os.environ["RANK"] == "0":
+            monkeypatch.setattr(launch.TextMaterial, "tokenizers", slow)
+            with pytest.raises((UserError, RuntimeError)):
+                api.train(run, tmp_path / "run")
+            assert (tmp_path / "ended").exists()
+            return
+        with pytest.raises(UserError, match=r"process 1 of 2 waited 1 s .*raise parallel.prepare_timeout"):
+            api.train(run, tmp_path / "run")
+        (tmp_path / "ended").touch()
+
+    assert ranks_done(2, work) == [0, 0]
+
+
+def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int]:
+    """The loss and the scores of a model; how many batches there are, and how many this process computed."""
+    model = api.load(folder)
+    measure = model.measurer().measure()
+    n_own, compute = 0, measure.objective.loss
+
+    def counted(*args: Any) -> Any:
+        nonlocal n_own
+        n_own += 1
+        return compute(*args)
+
+    object.__setattr__(measure.objective, "loss", counted)  # also of a frozen dataclass
+    n_batches = len(list(measure.batches()))
+    with evaluation_mode(model.network):
+        report = evaluate_loss(model.network, measure.objective, measure.batches(), CPU, division=division)
+        found = asdict(report)
+        data = model.run.data
+        if isinstance(data, PairData):
+            found |= translation_scores(model.translator, measure.pairs, data, GREEDY, division=division)
+        if isinstance(data, LabelData):
+            scores = label_scores(model.network, measure.examples, model.labels, data, CPU, division)
+            found |= {name: value for name, value in scores.items() if name != "report"}
+    return found, n_batches, n_own
+
+
+@pytest.fixture
+def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several batches of tiny data."""
+    monkeypatch.setattr(loss, "MAX_TOKENS", 64)
+    monkeypatch.setattr(classify, "BATCH_TOKENS", 32)
+    assert translate.decode_sorted.__kwdefaults__ is not None
+    monkeypatch.setitem(translate.decode_sorted.__kwdefaults__, "max_tokens", 40)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_divided_evaluation_equals_that_of_one_process_to_the_bit(
+    name: str, tmp_path: Path, small_batches: None
+) -> None:
+    run = RUNS[name](tmp_path)
+    assert done(lambda: api.train(run, tmp_path / "run")) == 0
+
+    def one() -> None:
+        found, n_batches, n_own = measured(tmp_path / "run", ALONE)
+        assert n_own == n_batches >= 3, "too few batches to divide"
+        (tmp_path / "found").write_text(json.dumps(found))
+
+    def of_two() -> None:
+        with processes(ParallelConfig(timeout=60), TWO, CPU) as ranks:
+            found, n_batches, n_own = measured(tmp_path / "run", ranks)
+            assert n_own == len(range(ranks.rank, n_batches, 2)) < n_batches
+            assert json.loads(json.dumps(found)) == json.loads((tmp_path / "found").read_text())
+
+    assert done(one) == 0
+    assert ranks_done(2, of_two) == [0, 0]
+
+
+def test_the_sums_of_a_division_are_added_in_the_order_of_the_batches() -> None:
+    """Sums per process would round differently: 1e16 + 1 - 1e16 is 0 in order, and 1 when 1e16 - 1e16 comes first."""
+
+    class Second(Division):
+        rank, n = 1, 2
+
+        def sum(self, *numbers: float) -> list[float]:
+            of_first = [1e16, 1e16, 1, 0, 0, 0, -1e16, -1e16, 1]
+            return [a + b for a, b in zip(numbers, of_first, strict=True)]
+
+    class Objective:
+        label_smoothing = 0.1
+
+        def collate(self, examples: Any, rng: Any) -> Any:
+            return type("Batch", (), {"n_targets": 1, "to": lambda self, device: self})()
+
+        def loss(self, model: Any, batch: Any) -> Any:
+            return loss_sums(1.0)
+
+    def loss_sums(value: float) -> Any:
+        return type("Sums", (), {"nats": torch.tensor(value), "total": torch.tensor(value), "n_targets": 1})()
+
+    report = evaluate_loss(None, Objective(), [[], [], []], CPU, division=Second())  # type: ignore[arg-type]
+    assert (report.loss, report.smoothed_loss, report.n_tokens) == (0.0, 0.0, 3)
+
+
+# What NCCL says of a lost process
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=12, OpType=ALLREDUCE) "
+        "ran for 6014 milliseconds before timing out.",
+        "NCCL communicator was aborted on rank 0.",
+        "NCCL error in: ProcessGroupNCCL.cpp:1234, remote process exited or there was a network error, NCCL 2.27"
+        "\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
+    ],
+)
+def test_an_error_of_nccl_is_one_sentence_that_says_how_to_go_on(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(parallel, "_join", lambda *args: None)
+    monkeypatch.setattr(parallel.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(parallel.dist, "get_world_size", lambda: 2)
+    with (
+        pytest.raises(UserError, match=r"process 0 of 2 lost another one.* go on with glassformer resume$") as error,
+        processes(ParallelConfig(), TWO, CPU),
+    ):
+        raise dist.DistBackendError(said)
+    assert "\n" not in str(error.value)
+    with pytest.raises(RuntimeError, match="invalid usage"), processes(ParallelConfig(), TWO, CPU):
+        raise RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:1234, invalid usage")
+
+
+def test_before_training_with_nccl_it_is_said_how_to_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    cuda, folder = torch.device("cuda", 0), tmp_path / "a run"
+    assert watchdog_note(ParallelConfig(timeout=7), cuda, folder) is None, "a single process"
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert watchdog_note(ParallelConfig(timeout=7), CPU, folder) is None, "gloo raises errors"
+    note = watchdog_note(ParallelConfig(timeout=7), cuda, folder)
+    assert note is not None and "after 7 s" in note and note.endswith(f"glassformer resume '{folder}'")
+
+
+def test_groups_of_hybrid_wait_as_long_as_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[tuple[timedelta, str]] = []
+    mesh = type("Mesh", (), {"get_all_groups": lambda self: ["replicas", "parts"]})()
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setattr(parallel, "init_device_mesh", lambda *args, **options: mesh)
+    monkeypatch.setattr(
+        parallel.dist.distributed_c10d, "_set_pg_timeout", lambda wait, group: waits.append((wait, group))
+    )
+    monkeypatch.setattr(parallel.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(parallel.dist, "get_world_size", lambda: 4)
+    parallel.ProcessGroup(ParallelConfig("hybrid", timeout=7), CPU)._mesh()
+    assert waits == [(timedelta(seconds=7), "replicas"), (timedelta(seconds=7), "parts")]
