@@ -50,12 +50,17 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto", d
         stored.generation,
         stored.run,
         where,
-        stored.labels,
+        stored.labels if _has_classes(stored.run) else (),
         folder=Path(folder),
         step=stored.manifest.step,
         data_digest=None if progress is None else progress.data_digest,
         dtype=dtype,
     )
+
+
+def _has_classes(run: Run) -> bool:
+    """Whether labels are classes or tags; an imported model of numbers, or without labels, may have names too."""
+    return isinstance(run.data, LabelData) and run.data.outputs != "numbers"
 
 
 def ensemble(models: Sequence[Model | str | Path]) -> Model:

@@ -296,12 +296,15 @@ def require_apart(output: Path, inputs: Iterable[Path]) -> None:
     Raised where `output` is an input, is inside an input folder, or has an input inside of it. Links are followed, and
     hard links to one file are one file.
     """
+    place, own = _resolved(output), _identity(output)
+    above = {_identity(parent) for parent in place.parents} - {None}
     for given in inputs:
-        if _is_same(output, given):
+        path, identity = _resolved(given), _identity(given)
+        if path == place or (own is not None and identity == own):
             relation = "is the same as"
-        elif any(_is_same(parent, given) for parent in _resolved(output).parents):
+        elif path in place.parents or identity in above:
             relation = "is inside of"
-        elif any(_is_same(parent, output) for parent in _resolved(given).parents):
+        elif place in path.parents or (output.is_dir() and own in map(_identity, path.parents)):
             relation = "contains"
         else:
             continue
@@ -323,12 +326,13 @@ def _resolved(path: Path) -> Path:
         return path.absolute()
 
 
-def _is_same(one: Path, other: Path) -> bool:
-    """Whether two paths are one file or folder; of places where nothing is yet, whether they are spelled alike."""
+def _identity(path: Path) -> tuple[int, int] | None:
+    """The device and the number of a file or folder, which all its names share; None where there is nothing."""
     try:
-        return os.path.samefile(one, other)
+        found = path.stat()
     except (OSError, ValueError):
-        return _resolved(one) == _resolved(other)
+        return None
+    return found.st_dev, found.st_ino
 
 
 @contextmanager

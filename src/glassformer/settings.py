@@ -176,9 +176,11 @@ class Entry:
     type: str
     default: Any
     doc: str
+    kind: str = ""
+    """The nearest `kind` above the key that must be chosen for the key to exist; empty where none is needed."""
 
 
-def describe(cls: type, prefix: str = "") -> Iterator[Entry]:
+def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
     """Walks a configuration class and yields every key in order; a union yields its `kind`, then each member's keys."""
     hints = typing.get_type_hints(cls)
     for field in dataclasses.fields(cls):
@@ -186,14 +188,14 @@ def describe(cls: type, prefix: str = "") -> Iterator[Entry]:
         tables = [m for m in members(kind) if dataclasses.is_dataclass(m)]
         doc = setting_doc(field)
         if not tables:
-            yield Entry(key, type_text(kind), to_dict(field.default), doc)
+            yield Entry(key, type_text(kind), to_dict(field.default), doc, of_kind)
             continue
         tagged = [cast(Any, m) for m in tables if hasattr(m, "kind")]
         if tagged:
             default = getattr(field.default, "kind", None)
-            yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc)
+            yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc, of_kind)
         for member in tables:
-            yield from describe(cast(type, member), f"{key}.")
+            yield from describe(cast(type, member), f"{key}.", getattr(member, "kind", of_kind))
 
 
 def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command line") -> T:

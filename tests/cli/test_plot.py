@@ -33,6 +33,8 @@ def test_one_head_of_one_layer(glassformer: Glassformer, trained: Outcome) -> No
         "plot", "attention", trained.folder, "--text", "abc", "--layer", 1, "--head", 0, "--out", "a.svg"
     )
     assert shown.code == 0, shown.err
+    drawn = Path("a.svg").read_text("utf-8")  # every text stands in a comment above its outline
+    assert "<!-- query -->" in drawn and "<!-- key -->" in drawn and "look" not in drawn
     whole = glassformer("plot", "attention", trained.folder, "--text", "abc", "--layer", 1, "--out", "b.svg")
     assert whole.code == 0 and len(Path("a.svg").read_bytes()) < len(Path("b.svg").read_bytes())
     earlier = glassformer("plot", "attention", trained.folder, "--text", "abc", "--checkpoint", 10, "--out", "c.svg")

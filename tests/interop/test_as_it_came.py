@@ -8,9 +8,11 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families import FAMILIES  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
-from interop.checkpoints import VOCAB, Both, imported  # noqa: E402
+from interop.checkpoints import VOCAB, Both, config_of, imported  # noqa: E402
+from interop.decoding import drawn_prompts, ours_greedy, theirs_written  # noqa: E402
 
 SIZES = {"vocab_size": VOCAB, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 4}
 SIZES |= {
@@ -56,6 +58,41 @@ def test_it_goes_out_as_it_came_in(name: str, tmp_path: Path) -> None:
     both.assert_comes_back(tmp_path / "back")
 
 
+NAMES = {"id2label": {0: "no", 1: "yes", 2: "maybe"}, "label2id": {"no": 0, "yes": 1, "maybe": 2}}
+ONE = {"id2label": {0: "score"}, "label2id": {"score": 0}}
+NAMED = {
+    "MaskedLM": NAMES,
+    "SequenceClassification": NAMES,
+    "TokenClassification": NAMES,
+    "one number": ONE,
+}
+
+
+@pytest.mark.parametrize("kind", NAMED)
+def test_names_of_labels_stay(kind: str, tmp_path: Path) -> None:
+    head = kind if kind != "one number" else "SequenceClassification"
+    config = transformers.BertConfig(**SIZES, **NAMED[kind])
+    both = imported(getattr(transformers, f"BertFor{head}")(config), tmp_path)
+    export(both.folder, tmp_path / "back")
+    after = config_of(tmp_path / "back")
+    assert {int(i): name for i, name in after["id2label"].items()} == NAMED[kind]["id2label"]
+    assert after["label2id"] == NAMED[kind]["label2id"]
+    assert both.ours.labels == (("no", "yes", "maybe") if kind.endswith("Classification") else ())
+
+
+def test_an_imported_model_of_numbers_says_the_number(tmp_path: Path) -> None:
+    """With the name of its one label it said that label with probability 1, whatever the text."""
+    config = transformers.BertConfig(**SIZES, **ONE)
+    both = imported(transformers.BertForSequenceClassification(config), tmp_path)
+    texts = ["to be", "or not"]
+    tokenizer = both.ours.tokenizer
+    for text, found in zip(texts, both.ours.classify(texts), strict=True):
+        ids = torch.tensor([tokenizer.frames.text.around(tokenizer.encode(text))])
+        with torch.inference_mode():
+            expected = float(both.theirs(ids)["logits"])
+        assert found == {"number": pytest.approx(expected, abs=1e-5)}
+
+
 def assert_same_hidden(both: Both) -> None:
     """The last hidden states are those of transformers."""
     ids = torch.randint(7, 280, (3, 9), generator=torch.Generator().manual_seed(0))
@@ -66,6 +103,32 @@ def assert_same_hidden(both: Both) -> None:
         theirs = both.theirs(ids, output_hidden_states=True, **other)
     expected = theirs["last_hidden_state"] if "last_hidden_state" in theirs else theirs["hidden_states"][-1]
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_a_window_of_one_token_without_the_cache_of_transformers(tmp_path: Path) -> None:
+    """The documented exception: with its cache, transformers writes other ids than its own forward pass."""
+    window = transformers.MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=1, head_dim=4)
+    both = imported(transformers.MistralForCausalLM(window), tmp_path)
+    prompts = drawn_prompts(both, n=20)
+    assert ours_greedy(both, prompts, None) == theirs_written(both, prompts, None, num_beams=1, use_cache=False)
+
+
+def test_left_padding_needs_position_ids(tmp_path: Path) -> None:
+    """The documented difference: without them, a model with learned positions counts from the padding."""
+    sizes = {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 4, "n_inner": 24}
+    special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    both = imported(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special)), tmp_path)
+    ids = torch.tensor([[0, 0, 7, 8, 9]])
+    keep = ids != 0
+    positions = (keep.cumsum(dim=1) - 1).clamp(min=0)
+    with torch.inference_mode():
+        ours = both.network(token_ids=ids[:, 2:])
+        alone, given = (
+            both.theirs(ids, attention_mask=keep.long(), **more)["logits"][:, 2:]
+            for more in ({}, {"position_ids": positions})
+        )
+    torch.testing.assert_close(given, ours, rtol=1e-5, atol=1e-5)
+    assert float((alone - ours).abs().max()) > 1e-3
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)

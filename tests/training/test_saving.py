@@ -20,6 +20,8 @@ from glassformer.store.checkpoint import TrainingState
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_model
 from glassformer.train_config import PlateauSchedule
+from glassformer.training import saving
+from glassformer.training.parallel import Ranks
 from glassformer.training.saving import Saver, Snapshot, publish_step
 from runs import MODEL, TIMES, Recording, label_run, pair_run, remains, tiny_run, write_text
 
@@ -259,3 +261,27 @@ def test_a_checkpoint_from_before_any_evaluation_keeps_the_plateau(tmp_path: Pat
     run = tiny_run(write_text(tmp_path), schedule=PlateauSchedule(), on_bad_numbers="rollback", keep_checkpoints=9)
     api.train(run, tmp_path / "run")
     assert checkpoint.load_numbers(checkpoint.path_of(tmp_path / "run", 0))["plateau"]["factor"] == 1.0
+
+
+@pytest.mark.parametrize("failing", ["write_parts", "join_parts"])
+def test_parts_of_several_processes_that_cannot_be_written_leave_nothing(
+    failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: the folder of the parts is removed at once, not by the next run."""
+
+    def full(tensors: Any, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "half").write_bytes(b"x")
+        raise UserError("cannot write: No space left on device")
+
+    def written(tensors: Any, folder: Path) -> None:
+        folder.mkdir(parents=True)
+
+    monkeypatch.setattr(saving, "write_parts", written)
+    monkeypatch.setattr(saving, failing, full)
+    ranks = Ranks()
+    ranks.holds_parts = True
+    saver = Saver(tmp_path, nothing, in_background=True, say=print, ranks=ranks)
+    with pytest.raises(UserError, match="No space left"):
+        saver.save(snapshot(3))
+    assert not list(tmp_path.rglob("*.tmp*"))

@@ -8,7 +8,7 @@ import io
 import itertools
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stderr
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar
@@ -85,23 +85,62 @@ def all_flags() -> list[Entry]:
     return [preset, *(entry for entry in describe(Run) if "." in entry.key)]
 
 
+MOST_USED = (
+    "data.path",
+    "data.valid_path",
+    "train.max_steps",
+    "train.batch_size",
+    "train.optimizer.learning_rate",
+    "train.eval_every",
+    "train.seed",
+    "train.device",
+    "train.precision",
+    "model.d_model",
+    "model.max_len",
+    "model.decoder.n_layers",
+    "model.decoder.n_heads",
+    "tokenizer.vocab_size",
+)
+"""Keys that the help lists first."""
+SECTIONS = (
+    *("train", "data", "tokenizer", "objective", "generation", "init", "lora", "parallel", "model"),
+    *("source_tokenizer", "result"),
+)
+"""The order of the other keys in the help."""
+
+
 def flags_help() -> str:
-    """One line a key: name, what it is, default; a key that several kinds have says all that it means."""
-    meanings: dict[str, list[str]] = {}
+    """Every key once: its name, and what it is, with its default and the kinds that have it; the most used first."""
+    entries: dict[str, list[Entry]] = {}
     for entry in all_flags():
-        default = "none" if entry.default is None else _shown(entry.default)
-        meaning = f"{entry.doc} ({entry.type}; default {default})"
-        known = meanings.setdefault(entry.key, [])
-        if meaning not in known:
-            known.append(meaning)
-    lines, section = [], ""
-    for key, texts in meanings.items():
-        if key.split(".", 1)[0] != section:
+        entries.setdefault(entry.key, []).append(entry)
+    lines, section = ["", "The most used:"], ""
+    others = [key for key in entries if key not in MOST_USED]
+    order = {name: place for place, name in enumerate(SECTIONS)}
+    others.sort(key=lambda key: order.get(key.split(".", 1)[0], len(order)))
+    for key in (*MOST_USED, *others):
+        if key not in MOST_USED and key.split(".", 1)[0] != section:
             section = key.split(".", 1)[0]
-            lines.append("")
+            lines += ["", f"[{section}]"]
         lines.append(f"  --{key.replace('_', '-')}")
-        lines += [f"      {text}" for text in texts]
+        lines += [f"      {meaning}" for meaning in _meanings(entries[key])]
     return "\n".join(lines)
+
+
+def _meanings(entries: Sequence[Entry]) -> Iterator[str]:
+    """What a key means, a line per meaning: `tokens of a micro-batch (integer; default 4096; kinds pairs, labels)`."""
+    alike: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for entry in entries:
+        default = "none" if entry.default is None else _shown(entry.default)
+        kinds = alike.setdefault((entry.doc, entry.type), {}).setdefault(default, [])
+        kinds += [entry.kind] if entry.kind not in ("", *kinds) else []
+    for (doc, type_), defaults in alike.items():
+        if len(defaults) == 1:
+            [(default, kinds)] = defaults.items()
+            words = f"default {default}" + (f"; kind{'s' * (len(kinds) > 1)} {', '.join(kinds)}" if kinds else "")
+        else:
+            words = "default " + ", ".join(f"{default} of {' and '.join(kinds)}" for default, kinds in defaults.items())
+        yield f"{doc} ({type_}; {words})"
 
 
 def parse(function: Any, argv: Sequence[str], verb: str) -> Any:

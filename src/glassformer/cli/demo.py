@@ -4,11 +4,9 @@ import time
 from itertools import count
 from pathlib import Path
 
-from glassformer import api, recipes
+from glassformer import recipes
 from glassformer.cli.arguments import fail, read_words, with_flags
 from glassformer.cli.progress import TerminalReporter
-from glassformer.data.corpus import Corpus
-from glassformer.evaluation.overlap import longest_overlap
 
 HELP = """usage: glassformer demo [--section.key value …]
 
@@ -21,6 +19,10 @@ def main(argv: list[str]) -> int:
     if "--help" in argv or "-h" in argv:
         print(HELP)
         return 0
+    from glassformer import api
+    from glassformer.data.corpus import Corpus
+    from glassformer.evaluation.overlap import longest_overlap
+
     words = read_words(argv, [])
     if words.places:
         fail("demo takes no file: for a text of yours, glassformer train FILE.txt")

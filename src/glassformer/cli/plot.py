@@ -5,19 +5,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from glassformer import api, recipes
 from glassformer.cli.arguments import parse
-from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
-from glassformer.inspection import attention_maps, plots
-from glassformer.inspection.attention_maps import Kind
-from glassformer.store.model_directory import read_run
+from glassformer.inspection.kinds import Kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HELP = """usage: glassformer plot alignment DIR --source TEXT [--target TEXT]    where the decoder looked in the source
+HELP = """usage: glassformer plot alignment DIR --source TEXT [--target TEXT]    source tokens that it attends to
        glassformer plot attention DIR --text TEXT | --source TEXT     every head of a layer
        glassformer plot positions DIR                                 how the model knows where a token stands
        glassformer plot schedule RECIPE|FILE.toml|DIR                 the learning rate at every step
@@ -55,9 +51,9 @@ def alignment(
     checkpoint: int | None = None,
     device: str = "auto",
 ) -> int:
-    """Where the decoder looked in the source before it wrote each token of the target.
+    """How much the decoder attends to each source token before it writes each token of the target.
 
-    A recurrent decoder looks in one way. Of a Transformer it is the mean of the heads of one layer.
+    A recurrent decoder has one attention. Of a Transformer it is the mean of the heads of one layer.
 
     Args:
         directory: The model directory of an encoder-decoder.
@@ -69,6 +65,9 @@ def alignment(
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
     """
+    from glassformer import api
+    from glassformer.inspection import attention_maps, plots
+
     _require_place(out, directory)
     model = api.load(directory, step=checkpoint, device=device)
     reading = attention_maps.read_pair(model, source, target)
@@ -108,6 +107,9 @@ def attention(
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
     """
+    from glassformer import api
+    from glassformer.inspection import attention_maps, plots
+
     if (text is None) == (source is None):
         raise UserError("give --text TEXT to a model of one stack, or --source TEXT to an encoder-decoder")
     if text is not None and target is not None:
@@ -150,6 +152,9 @@ def positions(
         out: The file or files to write.
         checkpoint: Use the checkpoint of this step.
     """
+    from glassformer import api
+    from glassformer.inspection import plots
+
     _require_place(out, directory)
     model = api.load(directory, step=checkpoint, device="cpu")
     return _write(plots.plot_positions(model.network, stack), out)
@@ -162,6 +167,10 @@ def schedule(run: tyro.conf.Positional[str], out: Path = Path("schedule")) -> in
         run: A recipe's name, a TOML file, or the folder of a run.
         out: The file or files to write.
     """
+    from glassformer import recipes
+    from glassformer.inspection import plots
+    from glassformer.store.model_directory import read_run
+
     _require_place(out, run)
     return _write(plots.plot_schedule(read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)), out)
 
@@ -173,6 +182,8 @@ def curves(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path = Path
         directories: The folders of runs.
         out: The file or files to write.
     """
+    from glassformer.inspection import plots
+
     if not directories:
         raise UserError("name the folder of at least one run")
     _require_place(out, *directories)
@@ -195,6 +206,9 @@ def confusion(
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
     """
+    from glassformer import api
+    from glassformer.inspection import plots
+
     _require_place(out, directory, data_path)
     model = api.load(directory, step=checkpoint, device=device)
     if not model.labels:
@@ -205,10 +219,15 @@ def confusion(
 
 def _require_place(out: Path, *inputs: str | Path | None) -> None:
     """`UserError` before a model is loaded, for a picture that could not be written, or would replace an input."""
-    for path in plots.figure_paths(out):
+    from glassformer.cli.outputs import require_output
+    from glassformer.inspection.figures import figure_paths
+
+    for path in figure_paths(out):
         require_output(path, inputs)
 
 
 def _write(figure: "Figure", out: Path) -> int:
-    print(", ".join(map(str, plots.save_figure(figure, out))))
+    from glassformer.inspection.figures import save_figure
+
+    print(", ".join(map(str, save_figure(figure, out))))
     return 0

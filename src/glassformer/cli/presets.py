@@ -1,7 +1,7 @@
 """glassformer presets [NAME]"""
 
 from glassformer.cli.arguments import fail, read_words
-from glassformer.models.build import build_model
+from glassformer.cost.parameters import parameter_counts
 from glassformer.presets import PRESETS, preset
 from glassformer.settings import to_dict, to_toml
 
@@ -23,7 +23,7 @@ def main(argv: list[str]) -> int:
     print(f"{'preset':<18}{'stacks':<17}{'layers':>7}{'d_model':>9}{'vocabulary':>12}{'parameters':>17}")
     for name, config in PRESETS.items():
         stacks = "+".join(s for s in ("encoder", "decoder") if getattr(config, s) is not None)
-        size = f"{build_model(config, 'meta').n_parameters():,}" if config.vocab_size else "the tokenizer's"
+        size = f"{parameter_counts(config).total:,}" if config.vocab_size else "the tokenizer's"
         print(
             f"{name:<18}{stacks:<17}{config.head_stack.n_layers:>7}{config.d_model:>9}"
             f"{config.vocab_size or '-':>12}{size:>17}"

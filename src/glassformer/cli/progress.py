@@ -4,6 +4,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,8 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from glassformer.evaluation.loss import LossReport
-from glassformer.training.parallel import is_first
+if TYPE_CHECKING:
+    from glassformer.evaluation.loss import LossReport
 
 SECONDS_BETWEEN_LINES = 5.0
 
@@ -26,6 +27,8 @@ class TerminalReporter:
     """What a person sees of a run; of several processes the first one speaks."""
 
     def __init__(self) -> None:
+        from glassformer.training.parallel import is_first
+
         self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not is_first())
         self.live = self.console.is_terminal
         self.bar: Progress | None = None
@@ -50,7 +53,7 @@ class TerminalReporter:
             eta = "" if left is None else f"  {_clock(left)} left"
             self.say(f"step {step}/{max_steps}  {text}{eta}")
 
-    def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None:
+    def evaluation(self, step: int, reports: "dict[str, LossReport]", sample: str | None) -> None:
         parts = [f"{split} loss {report.loss:.4f}" for split, report in reports.items()]
         valid = reports["valid"]
         parts += [] if valid.perplexity is None else [f"perplexity {valid.perplexity:.2f}"]

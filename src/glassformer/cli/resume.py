@@ -1,6 +1,5 @@
 """glassformer resume DIR"""
 
-from glassformer import api
 from glassformer.cli.arguments import Words, fail, read_words
 from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.train import what_next
@@ -29,6 +28,8 @@ def main(argv: list[str]) -> int:
     for flag in words.flags:
         if not flag.replace("-", "_").startswith(CHANGEABLE):
             fail(f"resume does not change --{flag}: it goes on with the settings of the run")
+    from glassformer import api
+
     with TerminalReporter() as reporter:
         outcome = api.resume(words.places[0], reporter, words.flags)
         reporter.say(what_next(outcome))
@@ -39,6 +40,8 @@ def verify(words: Words) -> int:
     """Whether steps of a run, taken again, give the same bits: 0 or 1."""
     if words.flags:
         fail(f"resume --verify takes no settings (--{next(iter(words.flags))}): it repeats what was done")
+    from glassformer import api
+
     with TerminalReporter() as reporter:
         replay = api.replay(words.places[0], reporter)
     span = f"steps {replay.begin + 1} to {replay.end} of {words.places[0]}"

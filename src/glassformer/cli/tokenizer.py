@@ -6,7 +6,6 @@ from typing import Literal
 import tyro
 
 from glassformer.cli.arguments import parse, read_stdin
-from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter
 from glassformer.data.sources import read_documents, read_pieces
 from glassformer.errors import UserError
@@ -52,6 +51,8 @@ def train(
     """
     if not text_files:
         raise UserError("give at least one text file to learn from")
+    from glassformer.cli.outputs import require_output
+
     require_output(out, text_files)
     texts = (piece.text for piece in read_pieces(list(text_files), text_field=text_field))
     with TerminalReporter() as reporter, reporter.phase("learning the tokenizer") as progress:

@@ -1,10 +1,14 @@
 """glassformer train RECIPE|FILE.toml|FILE.txt"""
 
-from glassformer import api, recipes
+from typing import TYPE_CHECKING
+
+from glassformer import recipes
 from glassformer.cli.arguments import Words, fail, flags_help, read_words, with_flags
 from glassformer.cli.progress import TerminalReporter
 from glassformer.run_config import Run
-from glassformer.training.launch import Outcome
+
+if TYPE_CHECKING:
+    from glassformer.training.launch import Outcome
 
 HELP = """usage: glassformer train RECIPE|FILE.toml|FILE.txt [--data.path FILE] [--out DIR] [--init DIR] [--key value …]
 
@@ -40,14 +44,16 @@ def run_for(words: Words) -> Run:
     return with_flags(recipes.run_of(words.places[0]), start | words.flags)
 
 
-def train(run: Run, out: str | None) -> Outcome:
+def train(run: Run, out: str | None) -> "Outcome":
+    from glassformer import api
+
     with TerminalReporter() as reporter:
         outcome = api.train(run, out, reporter)
         reporter.say(what_next(outcome))
     return outcome
 
 
-def what_next(outcome: Outcome) -> str:
+def what_next(outcome: "Outcome") -> str:
     """Where the model is and what to do with it."""
     verbs = {"causal": "generate", "seq2seq": "translate", "classification": "classify", "tagging": "tag"}
     verb = verbs.get(outcome.run.objective.kind, "fill")

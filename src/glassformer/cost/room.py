@@ -3,7 +3,6 @@
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from glassformer.config import SPECIAL_IDS, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
@@ -53,14 +52,13 @@ def room_of_machine() -> Room | None:
 def least_memory(run: Run, on_cpu: bool) -> Memory:
     """Bytes that a step of a run needs at least, in one process, as far as they are known before its data is read.
 
-    A vocabulary or number of labels that the data decides counts as 1. Rows whose lengths the data decides count as one
-    token, and batches whose number of rows it decides as one row. Activations are left out where part of the model is
-    frozen or the step is compiled, which may keep fewer of them.
+    A vocabulary that the data decides counts as small as its special ids allow, a number of labels as 0. Rows whose
+    lengths the data decides count as one token, and batches whose number of rows it decides as one row. Activations are
+    left out where part of the model is frozen or the step is compiled, which may keep fewer of them.
     """
     config, train = run.model, run.train
-    if not config.vocab_size:  # the ids of an earlier model are not below 1, and change no size
-        no_ids: dict[str, Any] = dict.fromkeys(SPECIAL_IDS)
-        config = replace(config, vocab_size=1, **no_ids)
+    ids = [getattr(config, name) for name in SPECIAL_IDS if getattr(config, name) is not None]
+    config = replace(config, vocab_size=config.vocab_size or 1 + max(ids, default=0))
     two_stacks = not isinstance(config, TransformerConfig) or None not in (config.encoder, config.decoder)
     n_rows, n_tokens = 1, 1
     if isinstance(run.data, TextData):

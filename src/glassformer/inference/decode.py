@@ -237,17 +237,14 @@ def stream_texts(
     streams = [tokenizer.stream(after=prompt) for prompt in prompts for _ in samples]
     watches = [StopWatch(config.stop) for _ in streams]
     pieces = [""] * len(streams)
-    has_space = {
-        prompt * len(samples) + i for prompt in spaced for i in range(len(samples))
-    }  # rows that have no text yet
+    is_spaced = [number in spaced for number in range(len(prompts)) for _ in samples]  # until its first text comes
     ends = (network.config.eos_id, tokenizer.eos_id)  # the model's own, where it has one
     end_ids = [end for end in ends if end is not None][:1]
 
     def is_finished(row: int, token: int) -> bool:
         text = "" if token in end_ids else streams[row].push(token)
-        if text and row in has_space:
-            text = text.removeprefix(" ")
-            has_space.remove(row)
+        if text and is_spaced[row]:
+            text, is_spaced[row] = text.removeprefix(" "), False
         pieces[row] = watches[row].push(text)
         return watches[row].stopped
 

@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_mode
+from glassformer.inspection.kinds import Kind
 
 if TYPE_CHECKING:
     from glassformer.model import Model
-
-Kind = Literal["encoder", "decoder", "cross"]
-"""Self-attention in one of the stacks, or the decoder's attention to the source."""
 
 
 @dataclass(frozen=True)

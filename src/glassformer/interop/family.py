@@ -10,6 +10,7 @@ from glassformer.config import Stack, TransformerConfig
 from glassformer.interop.given import Given
 from glassformer.interop.keymap import Key, Line, keys, line
 from glassformer.interop.recast import Recast, Weights, as_it_is
+from glassformer.interop.vocabulary_files import MERGES, VOCAB, Builder
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 
@@ -56,6 +57,10 @@ class Family:
     """Patterns of tensors that are worked out from the configuration, which old files hold: left out."""
     old_names: Mapping[str, str] = field(default_factory=dict)
     """Endings of names in old files → those of today."""
+    builder: Builder | None = None
+    """Makes the tokenizer of a folder that has its vocabulary and no `tokenizer.json`."""
+    vocabulary: tuple[str, ...] = (VOCAB, MERGES)
+    """The files that the `builder` needs."""
     roles: Mapping[str, str] = field(default_factory=dict)
     """What special tokens are for in folders that do not say it, as the tokenizer's class in transformers has it."""
 

@@ -121,8 +121,8 @@ def their_config(family: Family, config: TransformerConfig, labels: tuple[str, .
     }
     for name in ("pad", "bos", "eos", *(["decoder_start"] if is_seq2seq else [])):
         common[f"{name}_token_id"] = getattr(config, f"{name}_id")
-    if isinstance(config.head, (SequenceHead, PositionHead)):
-        names = labels or tuple(f"LABEL_{i}" for i in range(config.head.n_labels))
+    if labels or isinstance(config.head, (SequenceHead, PositionHead)):
+        names = labels or tuple(f"LABEL_{i}" for i in range(config.n_outputs))
         common |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
     return common | family.write(config)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from glassformer.errors import UserError
 
 HUB = "hub:"
-WANTED = ["*.json", "model*.safetensors", "*.spm"]
+WANTED = ["*.json", "model*.safetensors", "*.spm", "vocab.txt", "merges.txt"]
 """Files that are read here; never code, never pickles, nor the same weights once more (`consolidated.safetensors`)."""
 
 

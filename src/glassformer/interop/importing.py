@@ -74,7 +74,9 @@ def import_model(
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder)
     config, labels = read_config(folder, family, architecture, ignore_keys, say)
-    tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(folder, say, family.roles)
+    tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(
+        folder, say, family.roles, family.builder, family.vocabulary
+    )
     config = _with_special_ids(config, folder, tokenizer, say)
     n_source_rows = config.source_vocab_size or config.vocab_size
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
@@ -153,12 +155,21 @@ def read_config(
             f"{family.name} are not read here; {sentence_files.WITHOUT}"
         )
     if not isinstance(config.head, (PositionHead, SequenceHead)):
-        return config, ()
+        return config, _unused_labels(folder)
     labels = _labels(folder)
     problem, where = folder.config.get("problem_type"), folder.path / CONFIG
     if isinstance(config.head, SequenceHead) and problem not in (None, PROBLEMS[len(labels) == 1]):
         raise UserError(f"{where}: problem_type {shown(str(problem))} is not supported of {len(labels)} labels")
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
+
+
+def _unused_labels(folder: HFFolder) -> tuple[str, ...]:
+    """Names of labels that a model without labels carries, to be exported again; none where they are the default."""
+    try:
+        names = _labels(folder)
+    except UserError:
+        return ()
+    return () if names == tuple(f"LABEL_{i}" for i in range(len(names))) else names
 
 
 def _labels(folder: HFFolder) -> tuple[str, ...]:

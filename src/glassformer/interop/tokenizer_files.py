@@ -13,6 +13,7 @@ from glassformer.inference.decode import causal_frame
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
 from glassformer.interop.trained_start import trained_start
+from glassformer.interop.vocabulary_files import Builder, Parts, build
 from glassformer.recurrent_config import ModelConfig
 from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, ROLES, tables
@@ -32,27 +33,39 @@ OF_BERT = {
 
 
 def read_tokenizers(
-    folder: HFFolder, say: Callable[[str], None], usual: Mapping[str, str] | None = None
+    folder: HFFolder,
+    say: Callable[[str], None],
+    usual: Mapping[str, str] | None = None,
+    builder: Builder | None = None,
+    vocabulary: tuple[str, ...] = (),
 ) -> tuple[Tokenizer, Tokenizer | None]:
     """The tokenizer of a folder and that of its source, where it has its own; `UserError` where one cannot be read.
 
     Their files are those of SentencePiece for each side, or `tokenizer.json`, of the source where the subfolder
-    `target` holds another. `usual` has the roles of tokens of which no file says what they are for.
+    `target` holds another. `usual` has the roles of tokens of which no file says what they are for. Without a
+    `tokenizer.json`, `builder` makes one of the files `vocabulary`, which `say` is told.
     """
     if (folder.path / sentencepiece_files.SOURCE).is_file():
         target, source = sentencepiece_files.read_pair(folder.path, roles(folder), say)
         return target, None if source.fingerprint == target.fingerprint else source
-    tokenizer = _read_tokenizer(folder, usual or {})
+    built = None
+    if builder is not None and not (folder.path / TOKENIZER).is_file():
+        found = _unsaid(folder, usual or {}) | roles(folder)
+        built = build(Parts(folder.path, folder.table(TOKENIZER_CONFIG), found), builder, vocabulary)
+    if built is not None:
+        say(f"its tokenizer is built from {' and '.join(vocabulary)}: it has no {TOKENIZER}")
+    tokenizer = _read_tokenizer(folder, usual or {}, built)
     if not (folder.path / TARGET / TOKENIZER).is_file():
         return tokenizer, None
     return _read_tokenizer(replace(folder, path=folder.path / TARGET), usual or {}), tokenizer
 
 
-def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str]) -> Tokenizer:
+def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | None = None) -> Tokenizer:
+    """The tokenizer of `tokenizer.json`, or of the text that was `built` in its place."""
     path = folder.path / TOKENIZER
-    if not path.is_file():
+    if built is None and not path.is_file():
         raise UserError(f"{folder.path} has no {TOKENIZER}{_why_not(folder.path)}")
-    text = files.read_text(path, MAX_TOKENIZER_BYTES)
+    text = files.read_text(path, MAX_TOKENIZER_BYTES) if built is None else built
     try:
         said = roles(folder)
         tokenizer = Tokenizer.imported(text, said)

@@ -13,6 +13,7 @@ from glassformer.interop.fit import Fit
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
 from glassformer.interop.recast import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases
+from glassformer.interop.vocabulary_files import framed_byte_level
 
 ARCHITECTURE, BARE = "BartForConditionalGeneration", "BartModel"
 SHARED = "model.shared.weight"
@@ -189,6 +190,7 @@ BART = Family(
     repeats=REPEATS,
     unread=unread,
     derived=DERIVED,
+    builder=framed_byte_level,
     roles=ROBERTA_ROLES,  # its tokenizer is RoBERTa's
 )
 BART_WITHOUT_HEAD = replace(

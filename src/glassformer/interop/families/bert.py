@@ -29,6 +29,7 @@ from glassformer.interop.recast import (
     with_scales_and_biases,
     with_zero_biases,
 )
+from glassformer.interop.vocabulary_files import WORDS, framed_byte_level, word_piece
 
 HEADS: dict[str, Head] = {
     "ForMaskedLM": TokenHead(transform=True, bias="learned"),
@@ -234,6 +235,8 @@ BERT = Family(
     unread=lambda config: {} if config.tie_output else {"cls.predictions.bias": "cls.predictions.decoder.bias"},
     derived=("bert.embeddings.position_ids",),
     old_names=OLD_NAMES,
+    builder=word_piece,
+    vocabulary=(WORDS,),
     roles=ROLES,
 )
 ROBERTA = Family(
@@ -256,5 +259,6 @@ ROBERTA = Family(
     unread=lambda config: {} if config.tie_output else {"lm_head.bias": "lm_head.decoder.bias"},
     derived=("roberta.embeddings.position_ids",),
     old_names=OLD_NAMES,
+    builder=framed_byte_level,
     roles=ROBERTA_ROLES,
 )

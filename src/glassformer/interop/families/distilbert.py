@@ -17,6 +17,7 @@ from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder, fit
 from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
+from glassformer.interop.vocabulary_files import WORDS, word_piece
 
 HEADS: dict[str, Head] = {
     "DistilBertForMaskedLM": TokenHead(transform=True, bias="learned"),
@@ -122,5 +123,7 @@ DISTILBERT = Family(
     repeats={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     derived=("distilbert.embeddings.position_ids",),
     old_names=OLD_NAMES,
+    builder=word_piece,
+    vocabulary=(WORDS,),
     roles=ROLES,
 )

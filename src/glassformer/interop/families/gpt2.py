@@ -8,6 +8,7 @@ from glassformer.interop.fit import Fit
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
 from glassformer.interop.recast import SCALES_AND_BIASES, with_scales_and_biases
+from glassformer.interop.vocabulary_files import byte_level
 
 ARCHITECTURE = "GPT2LMHeadModel"
 
@@ -102,5 +103,6 @@ GPT2 = Family(
     recast=with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.wte.weight"},
     derived=("transformer.h.*.attn.bias", "transformer.h.*.attn.masked_bias"),
+    builder=byte_level,
     roles=dict.fromkeys(("unk", "bos", "eos"), "<|endoftext|>"),
 )

@@ -15,6 +15,7 @@ from glassformer.interop.fit import Fit
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
 from glassformer.interop.recast import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
+from glassformer.interop.vocabulary_files import qwen_byte_level
 
 FULL, SLIDING = "full_attention", "sliding_attention"
 REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
@@ -274,6 +275,7 @@ def _family(
     fit: Callable[[TransformerConfig], list[str]],
     write: Callable[[TransformerConfig], dict[str, Any]],
     recast: Callable[[TransformerConfig, Weights], Recast] = recast,
+    **others: Any,
 ) -> Family:
     architecture = f"{name}ForCausalLM"
     return Family(
@@ -288,10 +290,12 @@ def _family(
         recast=recast,
         repeats=REPEATS,
         derived=DERIVED,
+        **others,
     )
 
 
 LLAMA = _family("Llama", read_llama, fit_llama, write_llama, recast_llama)
 MISTRAL = _family("Mistral", read_mistral, fit_mistral, write_mistral)
-QWEN2 = _family("Qwen2", read_qwen2, fit_qwen2, write_qwen2)
-QWEN3 = _family("Qwen3", read_qwen3, fit_qwen3, write_qwen3)
+QWEN_ROLES = {"eos": "<|endoftext|>", "pad": "<|endoftext|>"}
+QWEN2 = _family("Qwen2", read_qwen2, fit_qwen2, write_qwen2, builder=qwen_byte_level, roles=QWEN_ROLES)
+QWEN3 = _family("Qwen3", read_qwen3, fit_qwen3, write_qwen3, builder=qwen_byte_level, roles=QWEN_ROLES)

@@ -1,0 +1,156 @@
+"""Tokenizers of folders without `tokenizer.json`: built from `vocab.json` and `merges.txt`, or from `vocab.txt`.
+
+The pieces are those that transformers gives the same files (Radford 2019; Devlin 2019).
+"""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from glassformer import files
+from glassformer.errors import UserError, shown
+from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES
+
+VOCAB, MERGES, WORDS, ADDED = "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"
+QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a folder says of its tokenizer beside the vocabulary."""
+
+    folder: Path
+    settings: Mapping[str, Any]
+    """`tokenizer_config.json`."""
+    roles: Mapping[str, str]
+    """Role → special token."""
+
+
+Builder = Callable[[Parts], tokenizers.Tokenizer]
+
+
+def build(parts: Parts, builder: Builder, needed: tuple[str, ...]) -> str | None:
+    """The text of a `tokenizer.json` made of the files `needed`; None where one of them is missing.
+
+    `UserError` for files that do not fit together.
+    """
+    if not all((parts.folder / name).is_file() for name in needed):
+        return None
+    try:
+        rust = builder(parts)
+        added = _added_tokens(parts, rust.get_vocab())
+    except UserError:
+        raise
+    except Exception as error:  # the library raises this class itself
+        where = " and ".join(str(parts.folder / name) for name in needed)
+        raise UserError(f"{where} make no tokenizer: {error!s:.200}") from error
+    description = json.loads(rust.to_str())
+    description["added_tokens"] = added
+    return json.dumps(description, ensure_ascii=False)
+
+
+def byte_level(parts: Parts) -> tokenizers.Tokenizer:
+    """BPE of bytes with the splitting of GPT-2."""
+    if parts.settings.get("add_bos_token"):
+        raise UserError(
+            f"{parts.folder} sets add_bos_token and has no tokenizer.json: load it with transformers once and call "
+            "save_pretrained, which writes one"
+        )
+    rust = tokenizers.Tokenizer(_bpe(parts.folder))
+    rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=_adds_space(parts))
+    rust.decoder = decoders.ByteLevel()
+    return rust
+
+
+def framed_byte_level(parts: Parts) -> tokenizers.Tokenizer:
+    """The same with `<s> A </s></s> B </s>` around texts (RoBERTa, BART)."""
+    rust = byte_level(parts)
+    first, last = (_token(parts, role, rust) for role in ("cls", "sep"))
+    rust.post_processor = processors.RobertaProcessing(
+        last, first, trim_offsets=True, add_prefix_space=_adds_space(parts)
+    )
+    return rust
+
+
+def qwen_byte_level(parts: Parts) -> tokenizers.Tokenizer:
+    """BPE of bytes with the splitting of Qwen 2 and 3, on text in NFC."""
+    rust = byte_level(parts)
+    rust.normalizer = normalizers.NFC()
+    split = pre_tokenizers.Split(tokenizers.Regex(QWEN), behavior="isolated", invert=False)
+    ending = pre_tokenizers.ByteLevel(add_prefix_space=_adds_space(parts), use_regex=False)
+    rust.pre_tokenizer = pre_tokenizers.Sequence([split, ending])
+    return rust
+
+
+def word_piece(parts: Parts) -> tokenizers.Tokenizer:
+    """WordPiece with `[CLS] A [SEP] B [SEP]` around texts (BERT, DistilBERT)."""
+    lines = files.read_text(parts.folder / WORDS, MAX_TOKENIZER_BYTES).split("\n")
+    if lines[-1] == "":
+        lines.pop()
+    vocab = {line.removesuffix("\r"): i for i, line in enumerate(lines)}
+    rust = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token=parts.roles.get("unk", "[UNK]")))
+    rust.normalizer = normalizers.BertNormalizer(
+        clean_text=True,
+        handle_chinese_chars=parts.settings.get("tokenize_chinese_chars", True),
+        strip_accents=parts.settings.get("strip_accents"),
+        lowercase=parts.settings.get("do_lower_case", True),
+    )
+    rust.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    (cls, cls_id), (sep, sep_id) = (_token(parts, role, rust) for role in ("cls", "sep"))
+    rust.post_processor = processors.TemplateProcessing(
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, cls_id), (sep, sep_id)],
+    )
+    rust.decoder = decoders.WordPiece(prefix="##")
+    return rust
+
+
+def _bpe(folder: Path) -> models.BPE:
+    vocab = files.read_json(folder / VOCAB, MAX_TOKENIZER_BYTES)
+    if not isinstance(vocab, dict) or not all(type(i) is int and i >= 0 for i in vocab.values()):
+        raise UserError(f"{folder / VOCAB} must be a table of tokens and their ids")
+    lines = files.read_text(folder / MERGES, MAX_TOKENIZER_BYTES).split("\n")
+    pairs = [line.removesuffix("\r").split(" ") for line in lines if line.strip()]
+    if pairs and pairs[0][0].startswith("#version"):
+        pairs.pop(0)
+    if wrong := [pair for pair in pairs if len(pair) != 2]:
+        raise UserError(f"{folder / MERGES} has a line that is no pair of tokens: {shown(' '.join(wrong[0]))}")
+    merges = [(left, right) for left, right in pairs]
+    return models.BPE(vocab=vocab, merges=merges, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
+
+
+def _adds_space(parts: Parts) -> bool:
+    return parts.settings.get("add_prefix_space") is True
+
+
+def _token(parts: Parts, role: str, rust: tokenizers.Tokenizer) -> tuple[str, int]:
+    token = parts.roles.get(role, "")
+    token_id = rust.token_to_id(token)
+    if token_id is None:
+        raise UserError(f"{parts.folder}: its vocabulary has no {role} token {shown(token)}, which stands around texts")
+    return token, token_id
+
+
+def _added_tokens(parts: Parts, vocab: Mapping[str, int]) -> list[dict[str, Any]]:
+    """Special tokens, and tokens that were added behind the vocabulary, by id."""
+    ids = dict(files.read_json(parts.folder / ADDED)) if (parts.folder / ADDED).is_file() else {}
+    flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    found = {token: flags | {"special": token in parts.roles.values(), "normalized": True} for token in ids}
+    for token in dict.fromkeys(parts.roles.values()):
+        token_id = ids.get(token, vocab.get(token))
+        if token_id is not None:
+            ids[token] = token_id
+            is_mask = token == parts.roles.get("mask") and WORDS not in {path.name for path in parts.folder.iterdir()}
+            found[token] = flags | {"special": True, "lstrip": is_mask}  # a mask of bytes brings its own space
+    for token_id, said in (parts.settings.get("added_tokens_decoder") or {}).items():
+        ids[said["content"]] = int(token_id)
+        found[said["content"]] = {key: bool(said.get(key, False)) for key in (*flags, "special")}
+    return [
+        {"id": ids[token], "content": token} | found[token] for token in sorted(found, key=lambda token: ids[token])
+    ]

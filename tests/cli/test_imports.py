@@ -1,0 +1,48 @@
+"""Verbs that need no torch do not load it: they answer at once."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from glassformer.training.launch import Outcome
+
+PROGRAM = """
+import sys
+from glassformer.cli.main import run
+code = run(sys.argv[1:])
+assert code in (0, 2), code
+assert "torch" not in sys.modules, "torch was loaded"
+"""
+WITHOUT_TORCH = [
+    [],
+    ["--help"],
+    ["--version"],
+    ["presets"],
+    ["presets", "gpt2"],
+    ["recipes"],
+    ["recipes", "copy-task"],
+    ["plot"],
+    ["plot", "--help"],
+    ["data"],
+    ["data", "--help"],
+    ["data", "report", "--help"],
+    ["tokenizer"],
+    ["tokenizer", "explain", "TOKENIZER", "words"],
+    ["tokenizer", "encode", "TOKENIZER", "words"],
+    ["tokenizer", "decode", "TOKENIZER", "20"],
+    ["train", "--help"],
+    ["resume", "--help"],
+    ["demo", "--help"],
+]
+
+
+@pytest.mark.parametrize("words", WITHOUT_TORCH, ids=" ".join)
+def test_a_verb_that_needs_no_torch_loads_none(
+    words: list[str], trained: Outcome, environment: dict[str, str], tmp_path: Path
+) -> None:
+    given = [str(trained.folder) if word == "TOKENIZER" else word for word in words]
+    command = [sys.executable, "-c", PROGRAM, *given]
+    found = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert found.returncode == 0, found.stderr
