@@ -113,6 +113,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "classifier_max": replace(BERT, head=SequenceHead(1, "max")),
     "vectors_first": replace(BERT, head=VectorHead("first", "tanh")),
     "vectors_mean": replace(BERT, head=VectorHead("mean")),
+    "vectors_normalized": replace(BERT, head=VectorHead("max", normalize=True)),
     # Both, with cross-attention.
     "paper": PAPER,
     "two_vocabularies": replace(PAPER, share_embeddings=False, source_vocab_size=13, source_max_len=30),

@@ -125,13 +125,18 @@ def test_models_of_ours_go_out(tmp_path: Path, architecture: str, capfd: pytest.
         (replace(OURS, head=RELU), "BERT.*model.head.pooler is relu, and it must be tanh"),
         (replace(OURS, head=SequenceHead(3, "mean", "tanh")), "BERT.*model.head.pooling is mean, and it must be first"),
         (replace(OURS, head=SequenceHead(1, "first", "tanh", 2.5, 1.5)), r"mean is 2\.5, .*spread is 1\.5"),
-        (replace(OURS, head=VectorHead("first")), "BERT.*model.head.pooler is none, and it must be tanh"),
+        (replace(OURS, head=VectorHead("mean", "tanh")), "BERT.*model.head.pooling is mean, and it must be first"),
+        (replace(OURS, head=VectorHead("first", "relu")), "BERT.*model.head.pooler is relu, and it must be tanh"),
+        (
+            replace(OURS, head=VectorHead("first", "tanh", normalize=True)),
+            "BERT.*model.head.normalize is true, and it must be false",
+        ),
         (replace(OURS, n_token_types=0), "BERT.*model.n_token_types is 0, and it must be at least 1"),
         (
             replace(OURS, positions=LearnedPositions(2)),
             r"positions is learned \(offset 2\), and it must be learned \(offset 0\)",
         ),
-        (replace(OURS, n_token_types=0, norm_eps=1e-12, head=VectorHead("first")), "DistilBERT.*must be mean"),
+        (replace(OURS, n_token_types=0, norm_eps=1e-12, head=VectorHead("mean", "tanh")), "DistilBERT.*pooler is tanh"),
     ],
 )
 def test_the_nearest_change_is_named(config: TransformerConfig, words: str) -> None:

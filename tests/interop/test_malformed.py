@@ -249,9 +249,12 @@ def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
     import_model(folder, tmp_path / "plain", say=told.append)
     assert told == []
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    (folder / "modules.json").write_text("[]")
     import_model(folder, tmp_path / "ours", say=told.append)
-    assert [line.split(" is not taken over")[0] for line in told] == ["its chat template", "its modules.json"]
+    assert [line.split(" is not taken over")[0] for line in told] == ["its chat template"]
+    settings = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"auto_map": {"AutoTokenizer": ["a.B", None]}}))
+    import_model(folder, tmp_path / "again", say=told.append)
+    assert told[2].startswith("tokenizer_config.json asks for code of its own (auto_map), which is never run")
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])

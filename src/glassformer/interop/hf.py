@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from glassformer import files
 from glassformer.config import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError
-from glassformer.interop import tokenizer_files
+from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
@@ -51,6 +51,10 @@ def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BY
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)
     said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]
+    if isinstance(config.head, VectorHead):
+        said += sentence_files.write_modules(config.head, config, folder)
+        if family.drawn and config.head.pooler == "none":
+            said.append("no pooler is stored: transformers draws one at random, and the vectors do not use it")
     if config != stored.config:
         said.append(f"as an equal model that the family can hold: {', '.join(changes(stored.config, config))}")
     compare_weights(folder, weights)
@@ -170,7 +174,7 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
         theirs.eval()
         is_bare = architecture in family.bare
         difference, is_fine = _compare(
-            network, theirs, lambda: _their_outputs(theirs, example_inputs(network.config)[1], not drawn), is_bare
+            network, theirs, lambda: _their_outputs(theirs, network.config, example_inputs(network.config)[1]), is_bare
         )
     if not is_fine:
         what = "vectors" if is_bare else "logits"
@@ -196,7 +200,7 @@ def _compare(
 
 
 def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[float, bool]:
-    pairs = list(zip(found, expected, strict=False))  # theirs may lack the last: a pooler
+    pairs = list(zip(found, expected, strict=False))  # theirs may lack the last: a vector that modules make
     differences = [(float((x - y).abs().max()), float(y.abs().max())) for x, y in pairs]
     return max(d for d, _ in differences), all(d <= TOLERANCE * max(1.0, largest) for d, largest in differences)
 
@@ -208,13 +212,13 @@ def _own_outputs(network: Transformer, inputs: dict[str, Any], is_bare: bool = F
     return [network.hidden(**inputs) if is_bare else network(**inputs)]
 
 
-def _their_outputs(theirs: Any, inputs: dict[str, Any], has_pooler: bool) -> list[Tensor]:
-    """The same of transformers; what a pooler gives only where the file `has_pooler`."""
+def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any]) -> list[Tensor]:
+    """Logits; without a head the last hidden states, and the output of the pooler if ours applies it."""
     found = theirs(**inputs)
     if "logits" in found:
         return [found["logits"]]
-    pooled = found.get("pooler_output") if has_pooler else None
-    return [found["last_hidden_state"], *([] if pooled is None else [pooled])]
+    applies_pooler = isinstance(config.head, VectorHead) and config.head.pooler in ("tanh", "relu")
+    return [found["last_hidden_state"], *([found["pooler_output"]] if applies_pooler else [])]
 
 
 def example_inputs(

@@ -11,7 +11,8 @@ from torch import Tensor
 from glassformer import files
 from glassformer.config import MAX_VOCAB, SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
-from glassformer.interop import tokenizer_files
+from glassformer.inference.embed import described
+from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
@@ -85,6 +86,8 @@ def import_model(
     said = folder.config | folder.table(GENERATION)
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
     _say_what_stays(folder, say)
+    if isinstance(config.head, VectorHead):
+        say(f"a vector is {described(config.head)}")
     run = _run(out.resolve().name, family, config, generation, labels, len(sentinel_ids(tokenizer)))
     run = replace(run, architecture=architecture)
     with files.new_folder(out) as new:
@@ -97,12 +100,14 @@ def _say_what_stays(folder: HFFolder, say: Say) -> None:
     """What a folder may hold beside a model, and changes what people read of it."""
     if (folder.path / "chat_template.jinja").is_file() or "chat_template" in folder.table(TOKENIZER_CONFIG):
         say("its chat template is not taken over: a prompt is read as it stands")
-    if (folder.path / "modules.json").is_file():
-        say("its modules.json is not taken over: `embed` gives the mean of the last hidden states, not scaled")
+    if folder.table(TOKENIZER_CONFIG).get("auto_map"):
+        say(f"{TOKENIZER_CONFIG} asks for code of its own (auto_map), which is never run: tokenizer.json alone is read")
+    if sentence_files.has_modules(folder):
+        sentence_files.say_what_stays(folder, say)
 
 
 def find_family(folder: HFFolder) -> tuple[Family, str]:
-    """The family of a folder, and the architecture that its configuration names."""
+    """The family of a folder, and the architecture that its configuration names; the bare one where it has modules."""
     model_type, architectures = folder.config.get("model_type"), folder.config.get("architectures")
     of_type = [family for family in FAMILIES if family.model_type == model_type]
     if not of_type:
@@ -117,6 +122,8 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
         )
     for family in of_type:
         if isinstance(architectures, list) and len(architectures) == 1 and architectures[0] in family.architectures:
+            if sentence_files.has_modules(folder) and family.bare:
+                return family, next(iter(family.bare))  # what sentence-transformers loads, whatever head the model had
             return family, architectures[0]
     said = ", ".join(map(str, architectures)) if isinstance(architectures, list) else str(architectures)
     raise UserError(
@@ -140,6 +147,13 @@ def read_config(
         )
     for key, value in given.ignored.items():
         say(f"{key} = {shown(str(value))} of {CONFIG} is ignored, as --ignore-keys asks")
+    if isinstance(config.head, VectorHead):
+        return replace(config, head=sentence_files.read_head(folder, config)), ()
+    if sentence_files.has_modules(folder):
+        raise UserError(
+            f"{folder.path} is a sentence encoder ({sentence_files.MODULES}), and sentence encoders of "
+            f"{family.name} are not read here; {sentence_files.WITHOUT}"
+        )
     if not isinstance(config.head, (PositionHead, SequenceHead)):
         return config, _unused_labels(folder)
     labels = _labels(folder)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import files
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config import TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
 from glassformer.inference.decode import causal_frame
 from glassformer.interop import sentencepiece_files
@@ -137,8 +137,10 @@ def _why_not(folder: Path) -> str:
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:
     """Writes the tokenizer; that of a target with a vocabulary of its own goes into the subfolder `target`."""
     config, first = stored.config, stored.source_tokenizer or stored.tokenizer
+    head = getattr(config, "head", None)
+    cut = head.max_tokens if isinstance(head, VectorHead) else 0
     named = [role for role in ROLES if role != "bos" or trained_start(stored) is not None]
-    write_tokenizer(first, folder, config, config.source_max_len or config.max_len, named)
+    write_tokenizer(first, folder, config, cut or config.source_max_len or config.max_len, named)
     if stored.source_tokenizer is not None:
         (folder / TARGET).mkdir()
         write_tokenizer(stored.tokenizer, folder / TARGET, config, config.max_len, named)

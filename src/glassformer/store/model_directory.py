@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -168,7 +169,8 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
         hint = f"; an intact state may be in {checkpoints}" if checkpoints.is_dir() else ""
         raise UserError(f"{error}{hint}") from error
     manifest.require(folder, MODEL_FILES)
-    config: ModelConfig = from_union(ModelConfig, files.read_json(folder / CONFIG), str(folder / CONFIG))
+    said = with_old_head(files.read_json(folder / CONFIG))
+    config: ModelConfig = from_union(ModelConfig, said, str(folder / CONFIG))
     tokenizer, source_tokenizer = read_tokenizers(folder, manifest)
     n_source_rows = config.source_vocab_size or config.vocab_size  # two tokenizers may share one table
     for side, n_tokens, n_rows in (
@@ -242,4 +244,22 @@ def read_labels(folder: Path, manifest: Manifest) -> tuple[str, ...]:
 def read_run(folder: Path) -> Run:
     """The recipe that a model directory was trained with."""
     path = folder / RUN
-    return from_dict(Run, parse_toml(files.read_text(path), str(path)), str(path))
+    table = parse_toml(files.read_text(path), str(path))
+    if "model" in table:
+        table["model"] = with_old_head(table["model"])
+    return from_dict(Run, table, str(path))
+
+
+def with_old_head(model: Any) -> Any:
+    """The table of a model, whose head of vectors says what its vectors were when the table was written.
+
+    Versions that wrote no `normalize` gave the mean of the last hidden states, whatever `pooling` and `pooler` said.
+
+    >>> with_old_head({"head": {"kind": "vectors", "pooling": "first", "pooler": "tanh"}})
+    {'head': {'kind': 'vectors', 'pooling': 'mean', 'pooler': 'unused'}}
+    """
+    head = model.get("head") if isinstance(model, dict) else None
+    if not isinstance(head, dict) or head.get("kind") != "vectors" or "normalize" in head:
+        return model
+    pooler = "none" if head.get("pooler", "none") == "none" else "unused"  # a stored layer stays stored
+    return model | {"head": head | {"pooling": "mean", "pooler": pooler}}

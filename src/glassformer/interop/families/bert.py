@@ -19,7 +19,7 @@ from glassformer.config import (
     VectorHead,
 )
 from glassformer.interop.family import Family, attention_lines
-from glassformer.interop.fit import Fit
+from glassformer.interop.fit import Fit, vector_head
 from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
 from glassformer.interop.keymap import Line, line
 from glassformer.interop.recast import (
@@ -38,8 +38,6 @@ HEADS: dict[str, Head] = {
     "Model": VectorHead(pooling="first", pooler="tanh"),
 }
 """What stands behind `Bert` in the name of a class → our head."""
-WITHOUT_POOLER = VectorHead(pooling="mean")
-"""The head of a bare network whose file has no pooler."""
 
 
 def read_bert(given: Given, architecture: str) -> TransformerConfig:
@@ -80,7 +78,7 @@ def _read(given: Given, kind: str, offset: int) -> TransformerConfig:
         embedding_dropout=dropout,
         residual_dropout=dropout,
         attention_dropout=given.take("attention_probs_dropout_prob", float, 0.1),
-        head=HEADS[kind] if has_pooler else WITHOUT_POOLER,
+        head=HEADS[kind] if has_pooler else VectorHead(pooling="mean"),
         init=NormalInit(0.02),
     )
 
@@ -113,12 +111,16 @@ def fit_encoder(config: TransformerConfig) -> Fit:
     return fit
 
 
-def fit_heads(fit: Fit, heads: Iterable[Head]) -> None:
-    """The head must be one of these; logits of tokens may lack their bias."""
-    head = fit.config.head
-    bias = head.bias if isinstance(head, TokenHead) else "none"
-    allowed = [replace(one, bias=bias) if isinstance(one, TokenHead) else one for one in heads]
-    fit.head(*([WITHOUT_POOLER] if head == WITHOUT_POOLER else []), *allowed)
+def fit_heads(fit: Fit, heads: Iterable[Head], *poolers: str) -> None:
+    """The head must be one of these; logits of tokens may lack their bias, vectors may have one of the `poolers`."""
+    fit.head(*(_nearest(fit.config.head, one, poolers) for one in heads))
+
+
+def _nearest(head: Head, one: Head, poolers: Iterable[str]) -> Head:
+    """What a family that has the head `one` holds, nearest to `head`."""
+    if isinstance(one, TokenHead) and isinstance(head, TokenHead):
+        return replace(one, bias=head.bias)
+    return vector_head(head, one, *poolers) if isinstance(one, VectorHead) else one
 
 
 def recast(config: TransformerConfig, weights: Weights) -> Recast:
@@ -129,7 +131,7 @@ def recast(config: TransformerConfig, weights: Weights) -> Recast:
 def _fit(fit: Fit) -> list[str]:
     n_types = fit.config.n_token_types
     fit.check("n_token_types", n_types > 0, f"model.n_token_types is {n_types}, and it must be at least 1")
-    fit_heads(fit, HEADS.values())
+    fit_heads(fit, HEADS.values(), "none", "unused")
     fit.holds("norm_eps")
     return fit.done()
 

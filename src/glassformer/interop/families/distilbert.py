@@ -56,7 +56,7 @@ def fit(config: TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
     fit.need("positions", LearnedPositions())
     fit.need("norm_eps", NORM_EPS)
-    fit_heads(fit, HEADS.values())
+    fit_heads(fit, HEADS.values(), "none")
     return fit.done()
 
 

@@ -1,0 +1,193 @@
+"""Files of sentence-transformers: the modules that make one vector of a text, read into our head and written from it.
+
+A folder that we hold has three modules: a Transformer, a Pooling, and perhaps a Normalize. Everything else is refused.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from glassformer import files
+from glassformer.config import TransformerConfig, VectorHead
+from glassformer.errors import UserError, shown
+from glassformer.interop.directory import HFFolder
+from glassformer.interop.given import Given
+from glassformer.tokenization.file_check import tables
+
+MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "2_Normalize"
+SETTINGS = tuple(
+    f"sentence_{name}_config.json"
+    for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+"""Names of the settings of the Transformer module: today's, and those of old versions."""
+PROMPTS = "config_sentence_transformers.json"
+PACKAGE = "sentence_transformers."
+KNOWN = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
+POOLINGS: dict[str, Any] = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
+"""Their names of poolings → ours."""
+OLD_POOLINGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""Keys of the old form, one boolean per pooling → the value of `pooling_mode` in the new form."""
+TEXTS_ALONE = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
+WITHOUT = f"remove {MODULES} from a copy of the folder to import the transformer without them"
+
+
+def has_modules(folder: HFFolder) -> bool:
+    """Whether the folder is one of sentence-transformers."""
+    return (folder.path / MODULES).is_file()
+
+
+def read_head(folder: HFFolder, config: TransformerConfig) -> VectorHead:
+    """The head of vectors that a folder's files give; `config` is the model without them.
+
+    Without `modules.json` the pooling is that of `config`. Texts are cut at `max_seq_length`, or else at the
+    tokenizer's `model_max_length`. `UserError` for modules and settings that have no counterpart.
+    """
+    assert isinstance(config.head, VectorHead)
+    head = config.head
+    if has_modules(folder):
+        pooling, normalize = _read_modules(folder)
+        is_stored = head.pooler != "none"
+        head = VectorHead(
+            _read_pooling(folder, pooling, config.d_model), "unused" if is_stored else "none", normalize is not None
+        )
+        if normalize is not None:
+            _check_normalize(folder, normalize)
+    n = _read_length(folder)
+    return replace(head, max_tokens=n if n is not None and n < config.max_len else 0)
+
+
+def _read_modules(folder: HFFolder) -> tuple[str, str | None]:
+    """The subfolders of Pooling and Normalize; the second is None where there is no such module."""
+    where = folder.path / MODULES
+    modules = files.read_json(where)
+    if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
+        raise UserError(f"{where} must be a list of modules; {WITHOUT}")
+    kinds, paths = [str(module.get("type")) for module in modules], [str(module.get("path")) for module in modules]
+    if others := [kind for kind in kinds if not kind.startswith(PACKAGE)]:
+        raise UserError(f"{where} asks for code of its own ({shown(others[0])}), and none is ever run; {WITHOUT}")
+    names = [kind.rpartition(".")[2] for kind in kinds]
+    if names not in KNOWN:
+        raise UserError(
+            f"{where}: the modules {shown(', '.join(names))} are not supported "
+            f"(known: {' or '.join(', '.join(known) for known in KNOWN)}); {WITHOUT}"
+        )
+    if paths[0] not in ("", "."):
+        raise UserError(f"{where}: the Transformer is in {shown(paths[0])}; move its files beside {MODULES}")
+    if any(Path(path).name != path or path in ("", ".", "..") or "\\" in path or "\0" in path for path in paths[1:]):
+        raise UserError(f"{where}: path must name a subfolder for every module but the first")
+    return paths[1], paths[2] if len(paths) > 2 else None
+
+
+def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:
+    """Our name of the pooling, from the old or the new form of the module's settings."""
+    where = folder.path / path / "config.json"
+    if not where.is_file():
+        raise UserError(f"{where} is missing: it says how the vectors are pooled")
+    given = Given(folder.table(f"{path}/config.json"), str(where))
+    width = given.maybe("embedding_dimension", int) or given.maybe("word_embedding_dimension", int)
+    given.pass_over("word_embedding_dimension")
+    if width != d_model:
+        given.problem(f"embedding_dimension is {width}, and the model's vectors have {d_model}")
+    old = [mode for key, mode in OLD_POOLINGS.items() if given.maybe(key, bool)] or ["mean"]
+    given.pass_over("pooling_mode")
+    new = given.table.get("pooling_mode")
+    modes = old if new is None else new if isinstance(new, list) else [new]
+    if len(modes) != 1 or modes[0] not in list(POOLINGS):  # a value may be of any type
+        given.problem(
+            f"the pooling {shown(' + '.join(map(str, modes)))} is not supported (known: one of {', '.join(POOLINGS)})"
+        )
+    given.only("include_prompt", True)
+    given.done()
+    return POOLINGS[modes[0]]
+
+
+def _check_normalize(folder: HFFolder, path: str) -> None:
+    """`UserError` unless the module divides the sentence's vector by its length."""
+    given = Given(folder.table(f"{path}/config.json"), str(folder.path / path / "config.json"))
+    given.only("module_input_name", "sentence_embedding")
+    given.only("module_output_name", "sentence_embedding")
+    given.done()
+
+
+def _read_length(folder: HFFolder) -> int | None:
+    """The most tokens of a text, special ones included; None where no file says it."""
+    name = next((name for name in SETTINGS if (folder.path / name).is_file()), SETTINGS[0])
+    given = Given(folder.table(name), str(folder.path / name))
+    length = given.maybe("max_seq_length", int)
+    if given.take("do_lower_case", bool, False) and not _lowercases(folder):
+        given.problem("do_lower_case true is not supported where tokenizer.json does not lowercase")
+    given.only("transformer_task", "feature-extraction")
+    given.only("module_output_name", "token_embeddings")
+    modalities = given.maybe("modality_config", dict)
+    if modalities not in (None, TEXTS_ALONE):
+        given.problem(f"modality_config {shown(str(modalities))} is not supported (known: {TEXTS_ALONE})")
+    given.pass_over("unpad_inputs", "modality_config")
+    for key in ("query_length", "document_length", "query_expansion"):
+        given.only(key)
+    for key in ("model", "tokenizer", "processor", "config", "processing"):
+        given.only(f"{key}_args", {})
+        given.only(f"{key}_kwargs", {})
+    if length is not None and length < 1:
+        given.problem(f"max_seq_length is {length} and must be at least 1")
+    given.done()
+    if length is None:
+        said: Any = folder.table("tokenizer_config.json").get("model_max_length")
+        length = int(said) if type(said) in (int, float) and 1 <= said < float("inf") else None
+    return length
+
+
+def _lowercases(folder: HFFolder) -> bool:
+    """Whether the tokenizer lowercases every text by itself."""
+    parts = tables(folder.table("tokenizer.json").get("normalizer"))
+    return any(
+        part.get("type") == "Lowercase" or (part.get("type") == "BertNormalizer" and part.get("lowercase") is True)
+        for part in parts
+    )
+
+
+def say_what_stays(folder: HFFolder, say: Callable[[str], None]) -> None:
+    """Prompts, which sentence-transformers can put before a text."""
+    given = Given(folder.table(PROMPTS), str(folder.path / PROMPTS))
+    prompts, default = given.maybe("prompts", dict) or {}, given.maybe("default_prompt_name", str)
+    given.only("model_type", "SentenceTransformer")
+    given.only("truncate_dim")
+    given.pass_over("__version__", "similarity_fn_name")
+    given.done()
+    prompts = {name: prompt for name, prompt in prompts.items() if prompt}
+    if default in prompts:
+        said = shown(repr(prompts[default]))
+        say(f"its default prompt {said} is not taken over: put it before each text yourself")
+    elif prompts:
+        said = ", ".join(f"{name} {prompt!r}" for name, prompt in prompts.items())
+        say(f"its prompts ({shown(said)}) are not taken over: put them before a text yourself")
+
+
+def write_modules(head: VectorHead, config: TransformerConfig, folder: Path) -> list[str]:
+    """Writes the modules of a head without an activated pooler; the sentences to tell about it."""
+    if head.pooler in ("tanh", "relu"):
+        return [
+            f"no {MODULES}: sentence-transformers has no module for the pooler, and without modules it takes the mean "
+            "over all tokens, which is another vector"
+        ]
+    kinds = [("", "Transformer"), (POOLING, "Pooling"), *([(NORMALIZE, "Normalize")] if head.normalize else [])]
+    modules = [
+        {"idx": i, "name": str(i), "path": path, "type": f"{PACKAGE}models.{kind}"}
+        for i, (path, kind) in enumerate(kinds)
+    ]
+    files.write_json(folder / MODULES, modules)
+    (folder / POOLING).mkdir()
+    used = {ours: theirs for theirs, ours in POOLINGS.items()}[head.pooling]
+    pooling = {"word_embedding_dimension": config.d_model}
+    pooling |= {key: mode == used for key, mode in OLD_POOLINGS.items()}
+    files.write_json(folder / POOLING / "config.json", pooling)
+    settings = {"max_seq_length": head.max_tokens or config.max_len, "do_lower_case": False}
+    files.write_json(folder / SETTINGS[0], settings)
+    return [f"{MODULES} for sentence-transformers: {', '.join(kind for _, kind in kinds)}"]
