@@ -61,18 +61,19 @@ def test_it_goes_out_as_it_came_in(name: str, tmp_path: Path) -> None:
 NAMES = {"id2label": {0: "no", 1: "yes", 2: "maybe"}, "label2id": {"no": 0, "yes": 1, "maybe": 2}}
 ONE = {"id2label": {0: "score"}, "label2id": {"score": 0}}
 NAMED = {
-    "MaskedLM": NAMES,
-    "SequenceClassification": NAMES,
-    "TokenClassification": NAMES,
+    "BertModel": NAMES,
+    "BertForMaskedLM": NAMES,
+    "BertForSequenceClassification": NAMES,
+    "BertForTokenClassification": NAMES,
     "one number": ONE,
 }
 
 
 @pytest.mark.parametrize("kind", NAMED)
 def test_names_of_labels_stay(kind: str, tmp_path: Path) -> None:
-    head = kind if kind != "one number" else "SequenceClassification"
+    name = kind if kind != "one number" else "BertForSequenceClassification"
     config = transformers.BertConfig(**SIZES, **NAMED[kind])
-    both = imported(getattr(transformers, f"BertFor{head}")(config), tmp_path)
+    both = imported(getattr(transformers, name)(config), tmp_path)
     export(both.folder, tmp_path / "back")
     after = config_of(tmp_path / "back")
     assert {int(i): name for i, name in after["id2label"].items()} == NAMED[kind]["id2label"]

@@ -148,7 +148,7 @@ def read_config(
     for key, value in given.ignored.items():
         say(f"{key} = {shown(str(value))} of {CONFIG} is ignored, as --ignore-keys asks")
     if isinstance(config.head, VectorHead):
-        return replace(config, head=sentence_files.read_head(folder, config)), ()
+        return replace(config, head=sentence_files.read_head(folder, config)), _unused_labels(folder)
     if sentence_files.has_modules(folder):
         raise UserError(
             f"{folder.path} is a sentence encoder ({sentence_files.MODULES}), and sentence encoders of "
