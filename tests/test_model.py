@@ -105,6 +105,11 @@ def test_one_prompt_streams_texts(models: dict[str, Model]) -> None:
     assert list(model.stream(ids, **settings)) == pieces
     assert model.generate(ids, **settings) == model.generate(np.array(ids), **settings) == "".join(pieces)
     assert model.generate([torch.tensor(ids)], **settings) == ["".join(pieces)]
+    assert list(model.stream(np.array(ids), **settings)) == list(model.stream(torch.tensor(ids), **settings)) == pieces
+    assert list(model.stream([np.array(ids)], **settings)) == [[piece] for piece in pieces]
+    for wrong in (None, 5, b"abc", [None], [1.5]):
+        with pytest.raises(UserError, match="prompts must be a text or a list of ids"):
+            list(model.stream(wrong))  # type: ignore[call-overload]
 
 
 def test_a_sentence_may_be_a_text_or_its_words(models: dict[str, Model]) -> None:
