@@ -125,6 +125,14 @@ def test_the_vector_of_one_text_has_one_axis(models: dict[str, Model]) -> None:
     np.testing.assert_allclose(one, both[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("given", ["abc " * 40, ["abc " * 40]], ids=["alone", "listed"])
+def test_warnings_point_to_the_call(models: dict[str, Model], given: Any) -> None:
+    for use in (lambda: models["masked"].embed(given), lambda: models["classes"].classify(given)):
+        with pytest.warns(UserWarning, match="texts are longer than") as found:
+            use()
+        assert [Path(one.filename).name for one in found] == [Path(__file__).name]
+
+
 def test_a_score_is_asked_for_in_one_way(models: dict[str, Model]) -> None:
     """`score(text, source=…)` for encoder-decoders and for models that go on with a text alike."""
     for kind, source, text in (("pairs", "the dog", "hund"), ("causal", "abc ", "def")):

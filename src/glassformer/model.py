@@ -63,7 +63,11 @@ Prompt = str | Sequence[int]
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=4)
+    """Warn at the line that called into this package."""
+    level, frame, inside = 1, sys._getframe(), str(Path(__file__).parent)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
 
 
 def _is_text(_: "Model", given: Any) -> bool:
