@@ -105,6 +105,11 @@ def test_one_prompt_streams_texts(models: dict[str, Model]) -> None:
     assert list(model.stream(ids, **settings)) == pieces
     assert model.generate(ids, **settings) == model.generate(np.array(ids), **settings) == "".join(pieces)
     assert model.generate([torch.tensor(ids)], **settings) == ["".join(pieces)]
+    assert list(model.stream(np.array(ids), **settings)) == list(model.stream(torch.tensor(ids), **settings)) == pieces
+    assert list(model.stream([np.array(ids)], **settings)) == [[piece] for piece in pieces]
+    for wrong in (None, 5, b"abc", [None], [1.5]):
+        with pytest.raises(UserError, match="prompts must be a text or a list of ids"):
+            list(model.stream(wrong))  # type: ignore[call-overload]
 
 
 def test_a_sentence_may_be_a_text_or_its_words(models: dict[str, Model]) -> None:
@@ -118,6 +123,14 @@ def test_the_vector_of_one_text_has_one_axis(models: dict[str, Model]) -> None:
     one, both = models["masked"].embed("abc"), models["masked"].embed(["abc", "ab"])
     assert one.shape == both.shape[1:] == (models["masked"].config.d_model,)  # type: ignore[union-attr]
     np.testing.assert_allclose(one, both[0], atol=1e-5)
+
+
+@pytest.mark.parametrize("given", ["abc " * 40, ["abc " * 40]], ids=["alone", "listed"])
+def test_warnings_point_to_the_call(models: dict[str, Model], given: Any) -> None:
+    for use in (lambda: models["masked"].embed(given), lambda: models["classes"].classify(given)):
+        with pytest.warns(UserWarning, match="texts are longer than") as found:
+            use()
+        assert [Path(one.filename).name for one in found] == [Path(__file__).name]
 
 
 def test_a_score_is_asked_for_in_one_way(models: dict[str, Model]) -> None:

@@ -63,7 +63,11 @@ Prompt = str | Sequence[int]
 
 
 def _warn(text: str) -> None:
-    warnings.warn(text, stacklevel=4)
+    """Warn at the line that called into this package."""
+    level, frame, inside = 1, sys._getframe(), str(Path(__file__).parent)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(text, stacklevel=level)
 
 
 def _is_text(_: "Model", given: Any) -> bool:
@@ -103,6 +107,25 @@ def _texts(given: Any) -> list[str]:
     return list(given)
 
 
+def _listed(
+    model: "Model", given: Any, argument: str, what: str, is_one: Callable[["Model", Any], bool]
+) -> tuple[list[Any], bool]:
+    """The items that a verb was given, and whether it was one by itself; `UserError` that names `argument` and `what`.
+
+    Arrays and tensors become lists.
+    """
+    given = given.tolist() if hasattr(given, "tolist") else given
+    if is_one(model, given):
+        return [given], True
+    if not _is_list(given):
+        raise UserError(f"{argument} must be {what}, or a list of such, not {given!r:.60}")
+    items = [item.tolist() if hasattr(item, "tolist") else item for item in given]
+    for item in items:
+        if not isinstance(item, str) and not _is_list(item):
+            raise UserError(f"{argument} must be {what}, or a list of such, and {item!r:.60} is in it")
+    return items, False
+
+
 def _alone_or_listed(
     argument: str, what: str, is_one: Callable[["Model", Any], bool] = _is_text
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -117,16 +140,9 @@ def _alone_or_listed(
             if not args and argument not in settings:
                 return verb(self, **settings)  # Python names what is missing
             given, *rest = args or [settings.pop(argument)]
-            given = given.tolist() if hasattr(given, "tolist") else given
-            if is_one(self, given):
-                return verb(self, [given], *rest, **settings)[0]
-            if not _is_list(given):
-                raise UserError(f"{argument} must be {what}, or a list of such, not {given!r:.60}")
-            items = [item.tolist() if hasattr(item, "tolist") else item for item in given]
-            for item in items:
-                if not isinstance(item, str) and not _is_list(item):
-                    raise UserError(f"{argument} must be {what}, or a list of such, and {item!r:.60} is in it")
-            return verb(self, items, *rest, **settings)
+            items, is_alone = _listed(self, given, argument, what, is_one)
+            found = verb(self, items, *rest, **settings)
+            return found[0] if is_alone else found
 
         return wrapped
 
@@ -138,12 +154,14 @@ def _alone_or_streamed(stream: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(stream)
     def wrapped(self: "Model", prompts: Any, **settings: Any) -> Any:
-        if not _is_prompt(self, prompts):
-            return stream(self, prompts, **settings)
-        steps = stream(self, [prompts], **settings)
-        return steps if settings.get("n", 1) > 1 else (pieces[0] for pieces in steps)
+        items, is_alone = _listed(self, prompts, "prompts", _PROMPT, _is_prompt)
+        steps = stream(self, items, **settings)
+        return (pieces[0] for pieces in steps) if is_alone and settings.get("n", 1) == 1 else steps
 
     return wrapped
+
+
+_PROMPT = "a text or a list of ids"
 
 
 @dataclass(frozen=True)
@@ -285,7 +303,7 @@ class Model:
     def generate(
         self, prompt: Sequence[Prompt], *, n: int, sample: int = 0, slide: bool = False, **settings: Any
     ) -> list[list[str]]: ...
-    @_alone_or_listed("prompt", "a text or a list of ids", _is_prompt)
+    @_alone_or_listed("prompt", _PROMPT, _is_prompt)
     def generate(self, prompt: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
         """The continuation of a prompt, or of each of several (texts or ids); a batch gives what each gives alone.
 

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.cli.outputs import require_output
 from glassformer.errors import UserError
 from glassformer.files import require_apart, require_new_folder
+from glassformer.run_config import PairData, Run
 from glassformer.training.launch import Outcome
+from glassformer.training.launch import _require_apart as require_apart_of_run
 from runs import write_text
 
 from .conftest import Glassformer
@@ -153,6 +156,17 @@ def test_train_from_a_checkpoint_into_the_checkpoints(glassformer: Glassformer, 
     result = glassformer("train", place / "text.txt", "--init", model, "--out", out)
     require_one_sentence(result, "is inside of", "which is an input")
     assert not out.exists()
+
+
+def test_a_folder_may_have_the_name_of_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = Run(data=PairData(path="hf:owner/pairs#train"))
+    for out in (Path("owner/pairs"), Path("owner")):
+        require_apart_of_run(run, out)
+    require_output(Path("pairs"), ["hf:pairs"])
+    (tmp_path / "owner" / "pairs").mkdir(parents=True)  # now the name means this folder
+    with pytest.raises(UserError, match="contains owner/pairs"):
+        require_apart_of_run(run, Path("owner"))
 
 
 def test_paths_apart(tmp_path: Path) -> None:

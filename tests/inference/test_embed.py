@@ -13,7 +13,7 @@ from configs import BERT, GPT, randomise
 from glassformer.config import Head, PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig, VectorHead
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.inference.embed import embed
+from glassformer.inference.embed import described, embed
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
@@ -210,3 +210,8 @@ def test_texts_are_cut_where_the_head_says(own: Tokenizer) -> None:
 def test_a_cut_beyond_the_model_is_refused(max_tokens: int) -> None:
     with pytest.raises(UserError, match=r"max_tokens is -?\d+ and must be from 0 to model\.max_len"):
         replace(BERT, head=VectorHead(max_tokens=max_tokens))
+
+
+@pytest.mark.parametrize("pooler", ["tanh", "relu", "gelu"])
+def test_every_pooler_that_is_applied_is_described(pooler: str) -> None:
+    assert f"then a dense layer and {pooler}" in described(VectorHead("first", pooler=pooler))  # type: ignore[arg-type]

@@ -82,6 +82,30 @@ def test_a_trained_start_token_goes_out_and_comes_back(name: str, start: int, tm
     assert again.score("ab").log_prob == pytest.approx(ours.score("ab").log_prob, abs=1e-4)
 
 
+@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a token of its own", "the end token"])
+def test_an_imported_model_is_evaluated_from_the_same_start(start: int, tmp_path: Path) -> None:
+    """Each document begins with the start token, before the export and after the import."""
+    folder = model_directory(replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=start), tmp_path / "ours")
+    export(folder, tmp_path / "hf")
+    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    text = tmp_path / "text.jsonl"
+    text.write_text("".join(json.dumps({"text": one}) + "\n" for one in ("ab", "cde", "f")), "utf-8")
+    before, after = (api.load(place).evaluate(text) for place in (folder, tmp_path / "again"))
+    assert after.n_tokens == before.n_tokens
+    assert after.loss == pytest.approx(before.loss, abs=1e-5)
+
+
+def test_a_decoder_alone_has_no_start_that_only_its_configuration_names(tmp_path: Path) -> None:
+    """transformers reads no `decoder_start_token_id` there: it puts nothing before a prompt."""
+    from interop.checkpoints import imported
+
+    sizes = {"vocab_size": 290, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 4, "n_inner": 24}
+    config = transformers.GPT2Config(**sizes, eos_token_id=3, bos_token_id=BOS, decoder_start_token_id=3)
+    both = imported(transformers.GPT2LMHeadModel(config), tmp_path)
+    model = api.load(both.folder)
+    assert model.prompt_ids("ab") == model.tokenizer.encode("ab")
+
+
 def test_a_tokenizer_from_elsewhere_gets_the_start_that_was_trained(tmp_path: Path) -> None:
     """Its file put nothing before a text; a run here that trained a start token adds it to the file."""
     config = replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=3)

@@ -5,28 +5,29 @@ from contextlib import suppress
 from pathlib import Path
 
 from glassformer import files
+from glassformer.data.builtin import PREFIX
+from glassformer.data.records import HUB
 from glassformer.data.sources import find_sources, reads
 from glassformer.errors import UserError
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.model_directory import own_paths
 
-NOT_ON_DISK = ("builtin:", "hub:")
-HUB = "hf:"
-"""Before a data set: a name of the hub, or a folder on this disk."""
+NOT_ON_DISK = (PREFIX, "hub:")
 
 
 def require_output(output: Path, inputs: Iterable[str | Path | None]) -> None:
     """`UserError` where a file cannot be written, or is one of the inputs as the command line names them.
 
     An input is a file, a model directory or run (of which its own files count), or a folder of texts (of which its
-    texts count); None and - are none.
+    texts count); None and - are none. After `hf:` stands a name of the hub, or a folder on this disk.
     """
     files.require_file_place(output)
     for given in inputs:
         if given is None or str(given) == "-" or str(given).startswith(NOT_ON_DISK):
             continue
         if str(given).startswith(HUB):
-            files.require_apart(output, [Path(str(given).removeprefix(HUB).partition("#")[0])])
+            place = Path(str(given).removeprefix(HUB).partition("#")[0])
+            files.require_apart(output, [place] if files.exists(place) else [])
         else:
             files.require_apart(output, _read_in(Path(given), output))
 

@@ -62,7 +62,7 @@ def described(head: Head, *, is_causal: bool = False) -> str:
         whose = "the text's own tokens" if is_causal else "all tokens"
         return f"the mean of the last hidden states over {whose}"
     found = _POOLED[head.pooling]
-    found += f", then a dense layer and {head.pooler}" if head.pooler in ("tanh", "relu") else ""
+    found += f", then a dense layer and {head.pooler}" if head.pooler not in ("none", "unused") else ""
     found += ", divided by its length" if head.normalize else ""
     return found + (f"; texts are cut to {head.max_tokens:,} tokens" if head.max_tokens else "")
 

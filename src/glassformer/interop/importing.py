@@ -297,7 +297,8 @@ def require_fit(
 def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, say: Say) -> TransformerConfig:
     """The ids of special tokens, as `config.json` gives them, or as the tokenizer does.
 
-    Where several tokens end a text, the tokenizer's own is kept, and `say` is told.
+    Where several tokens end a text, the tokenizer's own is kept, and `say` is told. Of a decoder alone
+    `decoder_start_id` is what the tokenizer puts before a text: transformers puts nothing else there.
     """
     found: dict[str, Any] = {}
     for name in SPECIAL_IDS:
@@ -318,6 +319,8 @@ def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: To
                 say(f"of the tokens {ends} that end a text ({key}) only {value} does so here")
                 break
         found[name] = value
+    if config.encoder is None:
+        found["decoder_start_id"] = next(reversed(tokenizer.frames.prompt.before), None)
     return replace(config, **found)
 
 

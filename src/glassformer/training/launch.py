@@ -334,6 +334,8 @@ def _require_apart(run: Run, folder: Path) -> None:
     given = [name for name in (*data, run.init.path, run.tokenizer.path) if name is not None]
     for name in given:
         place = Path(name.removeprefix(HUB).partition("#")[0] if name.startswith(HUB) else name)
+        if name.startswith(PREFIX) or (name.startswith(HUB) and not files.exists(place)):
+            continue  # built in, or on the hub: no file here
         files.require_apart(folder, own_paths(place) if files.exists(place) and place.is_dir() else [place])
         if isinstance(run.data, TextData) and name in data and reads(place, folder / metrics_log.NAME):
             raise UserError(
