@@ -130,6 +130,17 @@ def test_bytes_of_a_target_after_white_space_alone(context: str, target: str, n_
     assert n_bytes == min(len(target), tokenizer.n_bytes_of(scored))
 
 
+@pytest.mark.parametrize("start", [[], [8], [8, 9]], ids=len)
+@pytest.mark.parametrize("n", range(1, 12))
+def test_windows_read_the_whole_start_and_every_id_is_a_target_once(start: list[int], n: int) -> None:
+    ids, max_len = list(range(10, 10 + n)), 4
+    found = list(windows(ids, start, max_len))
+    assert [token for _, target in found for token in target] == (ids if start else ids[1:])
+    assert all(context and len(context) + len(target) <= max_len + 1 for context, target in found)
+    if found:
+        assert found[0][0] == (start or ids[:1])
+
+
 def test_what_cannot_be_scored_is_one_sentence() -> None:
     with pytest.raises(UserError, match="has 5 tokens and the model's context is 4"):
         fit([1], [1, 2, 3, 4, 5], 4)
