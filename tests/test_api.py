@@ -179,6 +179,16 @@ def test_a_prompt_and_its_continuation_read_as_the_text_of_all_ids(model: Model,
     assert n_spaces or name in ("byte", "char", "gpt2", "roberta", "qwen"), "where a space is a part of the tokens"
 
 
+def test_a_space_that_a_prompt_has_already_is_left_out_of_all_its_samples_alone(model: Model) -> None:
+    fresh = with_tokenizer(model, "bert")
+    prompts = ["to be ", "the dog"]
+    assert fresh.prompt_ids(prompts[0]) == fresh.prompt_ids("to be"), "the tokenizer drops the space"
+    found = fresh.generate(prompts, n=4, temperature=1.5, max_new_tokens=6)
+    starts = [[text.startswith(" ") for text in texts] for texts in found]
+    assert not any(starts[0]) and any(starts[1])
+    assert found == [fresh.generate(prompt, n=4, temperature=1.5, max_new_tokens=6) for prompt in prompts]
+
+
 def test_samples_of_a_prompt_differ_and_each_can_be_drawn_alone(model: Model) -> None:
     fresh = replace(model, network=build_model(model.network.config).eval())
     prompts = ["abc", "a b c d ", "abc"]

@@ -60,6 +60,10 @@ def test_the_share_is_within_half_of_the_lightest_unit_left(weights: list[int], 
         assert abs(sum(weights[unit] for unit in chosen) - wanted) <= left[0] / 2
 
 
+def test_a_unit_that_fits_exactly_is_taken() -> None:
+    assert filled([5, 4, 1], 5) == [0] and filled([2, 3, 1], 5) == [0, 1]
+
+
 @settings(max_examples=80, derandomize=True, deadline=None)
 @given(st.lists(st.integers(1, 40), min_size=2, max_size=40), FRACTIONS, st.randoms(use_true_random=False))
 def test_keys_keep_the_share_and_do_not_depend_on_the_order(

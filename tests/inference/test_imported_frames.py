@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tokenizers.processors import TemplateProcessing
 
 import glassformer
 from configs import CONFIGS
@@ -134,6 +135,19 @@ def test_a_prompt_begins_as_the_file_says(t5: Tokenizer) -> None:
     begin = llama.vocab["<|begin_of_text|>"]
     assert model.prompt_ids("the cat") == [begin, *llama.encode("the cat")] and model.prompt_ids("") == [begin]
     assert isinstance(model.generate("the cat"), str)
+
+
+def test_what_the_file_puts_before_a_prompt_stands_there_whole() -> None:
+    """Training begins a text with the last of these ids, which the configuration records; a prompt has them all."""
+    rust, roles = families.llama_3(TEXTS)
+    begin, end = (rust.token_to_id(token) for token in ("<|begin_of_text|>", "<|end_of_text|>"))
+    rust.post_processor = TemplateProcessing(
+        single="<|end_of_text|> <|begin_of_text|> $A",
+        special_tokens=[("<|begin_of_text|>", begin), ("<|end_of_text|>", end)],
+    )
+    llama = imported((rust, roles))
+    model = model_of(llama, Run(model=CONFIGS["gpt"]).objective, ("decoder",), decoder_start_id=begin)
+    assert llama.start_id == begin and model.prompt_ids("the cat") == [end, begin, *llama.encode("the cat")]
 
 
 def test_texts_and_pairs_of_an_encoder(bart: Tokenizer) -> None:

@@ -2,11 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 
-from configs import GENERATORS, SEQ2SEQ, random_ids, random_model
+from configs import CONFIGS, GENERATORS, SEQ2SEQ, random_ids, random_model
 from glassformer.errors import UserError
 from glassformer.inference.score import Score, continuation_scores, fit, forced_scores, split_pair, text_scores, windows
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -116,6 +117,28 @@ def test_a_text_is_scored_after_its_start_and_a_target_after_its_context() -> No
     assert alone.log_prob == pytest.approx(float(unstarted[0, ids[1]]))
     (one,) = text_scores(model, tokenizer, [""], ["a"], start=[], max_len=24)
     assert (one.log_prob, one.n_tokens, one.n_bytes) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(("context", "target", "n_bytes"), [(" ", "be", 0), (" ", "be or", 3), ("\n ", "be or", 5)])
+def test_bytes_of_a_target_after_white_space_alone(context: str, target: str, n_bytes: int) -> None:
+    """The first token, which is not scored, begins with the context's white space: of the target it has the rest."""
+    tokenizer = Tokenizer.train(["to be or not to be"] * 2, vocab_size=300, special_tokens=())
+    model = random_model(replace(CONFIGS["gpt"], vocab_size=tokenizer.vocab_size))
+    (found,) = text_scores(model, tokenizer, [context], [target], start=[], max_len=24)
+    scored = split_pair(tokenizer, context, target)[1][1:]
+    assert found.n_tokens == len(scored) and found.n_bytes == n_bytes
+    assert n_bytes == min(len(target), tokenizer.n_bytes_of(scored))
+
+
+@pytest.mark.parametrize("start", [[], [8], [8, 9]], ids=len)
+@pytest.mark.parametrize("n", range(1, 12))
+def test_windows_read_the_whole_start_and_every_id_is_a_target_once(start: list[int], n: int) -> None:
+    ids, max_len = list(range(10, 10 + n)), 4
+    found = list(windows(ids, start, max_len))
+    assert [token for _, target in found for token in target] == (ids if start else ids[1:])
+    assert all(context and len(context) + len(target) <= max_len + 1 for context, target in found)
+    if found:
+        assert found[0][0] == (start or ids[:1])
 
 
 def test_what_cannot_be_scored_is_one_sentence() -> None:

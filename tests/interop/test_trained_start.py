@@ -10,10 +10,12 @@ import pytest
 transformers = pytest.importorskip("transformers")
 
 from glassformer import api  # noqa: E402
+from glassformer.config import SequenceHead  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.interop.tokenizer_files import write_tokenizer  # noqa: E402
 from glassformer.interop.trained_start import trained_start  # noqa: E402
+from glassformer.run_config import ClassificationConfig  # noqa: E402
 from glassformer.store.model_directory import read_model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import config_of, model_directory, tiny_tokenizer  # noqa: E402
@@ -48,6 +50,13 @@ def test_a_decoder_that_starts_from_another_token_has_no_bos(tmp_path: Path) -> 
     config = replace(FAMILY_CONFIGS["Marian"], decoder_start_id=3)
     export(model_directory(config, tmp_path / "ours"), tmp_path / "hf")
     assert named(tmp_path / "hf") == {None}
+
+
+def test_a_classifier_made_of_a_decoder_has_no_bos(tmp_path: Path) -> None:
+    """It keeps the start of its texts in the configuration, and puts none before a text that it classifies."""
+    config = replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=BOS, head=SequenceHead(2, pooling="last"))
+    folder = model_directory(config, tmp_path / "ours", objective=ClassificationConfig())
+    assert trained_start(read_model(folder)) is None
 
 
 def test_a_checkpoint_from_elsewhere_keeps_its_own(tmp_path: Path) -> None:

@@ -87,3 +87,13 @@ def test_a_state_that_branches_copies_filled_slots_alone() -> None:
     assert branched.layers[0].keys.shape == (N_ROWS, G, 4 + 1, K)
     branched.make_room(10)  # more than max_len: the tokens of several branches
     assert branched.layers[0].values.shape == (N_ROWS, G, 11, W)
+
+
+def test_a_buffer_grows_without_what_padding_wrote() -> None:
+    """The slot for padding becomes one of a token; of a shorter row it is masked, and NaN times 0 would be NaN."""
+    cache = LayerCache(torch.randn(N_ROWS, G, 4, K), torch.randn(N_ROWS, G, 4, W))
+    cache.keys[:, :, -1] = cache.values[:, :, -1] = torch.nan
+    kept = cache.keys[:, :, :3].clone(), cache.values[:, :, :3].clone()
+    cache.grow(8)
+    for buffer, before in zip((cache.keys, cache.values), kept, strict=True):
+        assert buffer.shape[2] == 8 and torch.equal(buffer[:, :, :3], before) and buffer[:, :, 3:].abs().sum() == 0

@@ -8,12 +8,13 @@ import torch
 from safetensors.torch import load_file
 
 from glassformer import api
-from glassformer.config import SequenceHead, Stack
+from glassformer.config import SequenceHead, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.run_config import InitConfig, LoraConfig, MaskedConfig, Run, SpansConfig, TokenizerConfig
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.launch import Outcome
-from runs import ENCODER, Recording, label_run, text_run_of, tiny_run, write_text
+from glassformer.training.launch import Outcome, complete
+from glassformer.training.material import Tokenizers
+from runs import ENCODER, MODEL, Recording, label_run, text_run_of, tiny_run, write_text
 
 
 @pytest.fixture(scope="module")
@@ -185,3 +186,12 @@ def test_the_vocabulary_of_a_start_is_told_as_its_own(masked: Outcome, tmp_path:
     assert not any("the text gives no" in line for line in told.said)
     assert any(line.startswith("model and tokenizer are those of") for line in told.said)
     assert api.load(outcome.folder).run.tokenizer == api.load(masked.folder).run.tokenizer
+
+
+@pytest.mark.parametrize(("model", "trains_starts"), [(MODEL, True), (MODEL, False), (ENCODER, False)])
+def test_a_start_token_is_recorded_where_one_is_trained_and_nowhere_else(
+    model: TransformerConfig, trains_starts: bool
+) -> None:
+    tokenizer = Tokenizer.train(["ab"], vocab_size=0, special_tokens=("[PAD]", "[BOS]", "[EOS]"))
+    found = complete(model, Tokenizers(tokenizer), trains_starts=trains_starts)
+    assert found.decoder_start_id == (tokenizer.start_id if trains_starts else None)

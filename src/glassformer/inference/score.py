@@ -164,9 +164,11 @@ def text_scores(
     flat = [pair for row in rows for pair in row]
     scores = iter(continuation_scores(model, [c for c, _ in flat], [t for _, t in flat], device=device))
     found = []
-    for text, row, left_out in zip(texts if targets is None else targets, rows, unscored, strict=True):
+    contexts, scored = ([""] * len(texts), texts) if targets is None else (texts, targets)
+    for context, text, row, left_out in zip(contexts, scored, rows, unscored, strict=True):
         log_prob = sum(next(scores).log_prob for _ in row)
-        n_bytes = len(text.encode("utf-8")) - tokenizer.n_bytes_of(left_out)
+        n_bytes, n_before = len(text.encode("utf-8")), len(context.encode("utf-8"))
+        n_bytes = min(n_bytes, n_before + n_bytes - tokenizer.n_bytes_of(left_out))  # it may hold white space before
         found.append(Score(float(log_prob), sum(len(target) for _, target in row), n_bytes))
     return found
 
