@@ -459,7 +459,7 @@ class Model:
         if not self.goes_on:
             raise self._is_for_other("score")
         start = causal_frame(self.tokenizer, self.network.config).before
-        if not start and (target is None or not all(text)):
+        if not start and text and (target is None or not all(text)):
             say(self.no_start)
         return text_scores(
             self.network,

@@ -89,7 +89,7 @@ def test_verify_promises_no_bits_where_the_device_gives_none(
 ) -> None:
     for repeats, expected in ((True, False), (False, True)):
         found = Replay(1, 2, ["x"], is_same_machine=True, repeats_bits=repeats)
-        monkeypatch.setattr(resume.api, "replay", lambda *_, found=found: found)
+        monkeypatch.setattr(api, "replay", lambda *_, found=found: found)
         assert resume.main(["run", "--verify"]) == 1
         assert ("equal bits are promised on the CPU, and on CUDA with" in capsys.readouterr().out) == expected
 

@@ -97,7 +97,6 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     if was_restarted() and checkpoint.steps(folder) and _is_of_this_torchrun(folder):
         return relaunch(folder, reporter)
     _require_new(folder)
-    _require_apart(run, folder)
     files.require_writable(folder)
     start = read_start(run)
     if start is not None:
@@ -107,6 +106,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     require_memory(run.model)
     run = with_present_rules(run)
     material = material_of(run)
+    _require_apart(run, folder)
     material.check(run)
     device = own_device(choose_device(run.train.device))
     with enough_memory(_memory_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
