@@ -511,9 +511,9 @@ class Model:
         """The reported loss on the validation side of the run's own data, or on the whole of other data.
 
         Every target once; the trainer's number, by its own code and in the precision of the run, unless the model was
-        loaded with a `dtype`. Text is cut into consecutive windows of the context
-        length; pairs are `source` and `target`, two aligned files, or `path`, one file that holds both. `say` is told
-        what is left out (`pairs`), and that the run's own data has changed since.
+        loaded with a `dtype`. Text is cut into consecutive windows of the context length; pairs are `source` and
+        `target`, two aligned files, or `path`, one file that holds both. `say` is told what is left out (`pairs`), and
+        that the run's own data has changed since.
         """
         measure = self.measurer(say).measure(path, source, target)
         autocast = autocast_dtype(self.run.train.precision)

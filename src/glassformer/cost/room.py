@@ -1,4 +1,4 @@
-"""Whether a training step fits into a machine, by an estimate that is never too large by half."""
+"""Refuse a run whose training step cannot fit into a machine, by an estimate that is rather too small."""
 
 import os
 from dataclasses import dataclass, replace

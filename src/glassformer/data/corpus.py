@@ -292,7 +292,7 @@ def nearest_break(text: str, place: int) -> int:
 
 
 def _part(piece: Piece, place: int, side: Side) -> Piece | None:
-    """What of a piece stands on one side of a place, which is counted from its beginning; None when nothing does."""
+    """The part of a piece on one side of the cut, which is `place` characters after its beginning; None if empty."""
     text = piece.text[: max(0, place)] if side == "train" else piece.text[max(0, place) :]
     if not text:
         return None

@@ -52,7 +52,7 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
             )
         return check(model, seed=seed, **given)
     if given:
-        raise UserError(f"{min(given)} is for other modules: this model's configuration says it")
+        raise UserError(f"{min(given)} is for modules of other packages: leave it out, the configuration has it")
     network = _with_token_head(model)
     config = network.config
     kind: Kind = "encoder-decoder"

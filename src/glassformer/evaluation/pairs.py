@@ -13,6 +13,7 @@ from glassformer.run_config import BeamConfig, PairData
 Outputs = Literal["sentences", "pronunciations"]
 
 LOSSES = ("loss", "perplexity", "smoothed_loss", "bits_per_byte")
+"""Metrics that `evaluate_loss` measures; all others are scores of outputs."""
 SCORES: dict[Outputs, dict[str, bool]] = {
     "sentences": {"bleu": True, "chrf": True, "bleu_tok_lc": True, "exact_match": True},
     "pronunciations": {"wer": False, "per": False, "exact_match": True},

@@ -1,14 +1,14 @@
 """What the loop is given: what is trained on what, and how it is measured."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 
 from glassformer.data.batching import Example, Sampler
 from glassformer.errors import UserError
 from glassformer.evaluation.division import Division
-from glassformer.evaluation.loss import LossReport
+from glassformer.evaluation.pairs import LOSSES
 from glassformer.objectives.objective import Objective
 from glassformer.train_config import TrainConfig
 
@@ -31,10 +31,6 @@ class Task:
     All processes call it, and divide the work."""
     has_one_shape: bool = False
     """Every batch of training has as many rows and tokens as the first, and no padding."""
-
-
-LOSSES = tuple(field.name for field in fields(LossReport))
-"""Metrics that `evaluate_loss` measures; all others are scores of a task."""
 
 
 def require_losses(config: TrainConfig, task: Task) -> None:

@@ -81,7 +81,7 @@ def recast(config: TransformerConfig, weights: Weights) -> Recast:
 
 
 def with_gelu_pooler(config: TransformerConfig, weights: Weights) -> Recast:
-    """A linear classifier is one behind a GELU that sees every logit twice: gelu(z) - gelu(-z) = z.
+    """Write a linear classifier as a pooler with a GELU, and a classifier behind it: gelu(z) - gelu(-z) = z.
 
     The pooler (D, D) gives z, -z and zeros, which needs D ≥ 2 · n_labels.
     """
