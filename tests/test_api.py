@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,6 +12,7 @@ import glassformer
 from glassformer import api, recipes
 from glassformer.cli.arguments import read_words
 from glassformer.cli.train import run_for
+from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
@@ -20,6 +22,7 @@ from glassformer.run_config import MaskedConfig, Run
 from glassformer.tokenization import Flavour, Tokenizer
 from glassformer.train_config import AdamWConfig
 from glassformer.training.launch import Outcome
+from glassformer.training.samples import sample
 from runs import MODEL, Recording, made_up_text, tiny_run, write_documents, write_text
 from tokenization import families
 
@@ -187,6 +190,13 @@ def test_a_space_that_a_prompt_has_already_is_left_out_of_all_its_samples_alone(
     starts = [[text.startswith(" ") for text in texts] for texts in found]
     assert not any(starts[0]) and any(starts[1])
     assert found == [fresh.generate(prompt, n=4, temperature=1.5, max_new_tokens=6) for prompt in prompts]
+
+
+def test_the_sample_of_a_run_keeps_the_space_before_what_is_written(model: Model) -> None:
+    fresh = with_tokenizer(model, "whitespace")
+    row = Example(np.array(fresh.tokenizer.encode(SENTENCE)))
+    shown = sample(fresh.network, fresh.tokenizer, replace(fresh.run, model=fresh.config), row, fresh.device)
+    assert shown.startswith("the cat sat on the mat and the│ ")
 
 
 def test_samples_of_a_prompt_differ_and_each_can_be_drawn_alone(model: Model) -> None:

@@ -184,3 +184,12 @@ def test_a_new_folder_is_not_put_in_place_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     with pytest.raises(UserError, match="exists already: name another folder"):
         require_new_folder(tmp_path / "link")
+
+
+@pytest.mark.parametrize("split", ["", "#test"])
+def test_an_output_inside_of_a_data_set_on_this_disk(split: str, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    with pytest.raises(UserError, match=r"out\.tsv is inside of .*data, which is an input"):
+        require_output(folder / "out.tsv", [f"hf:{folder}{split}"])
+    require_output(tmp_path / "out.tsv", [f"hf:{folder}{split}", "hf:a/name", None, "-"])

@@ -27,6 +27,24 @@ def test_the_memory_of_this_machine() -> None:
     assert room is not None and 0 < room.free <= room.total < 1 << 50
 
 
+def test_a_container_has_its_limit_and_the_swap_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    meminfo = f"MemTotal: {8 << 20} kB\nMemAvailable: {6 << 20} kB\nSwapTotal: {2 << 20} kB\nSwapFree: {1 << 20} kB\n"
+    found = {"/proc/meminfo": meminfo, "/sys/fs/cgroup/memory.max": "max\n"}
+    monkeypatch.setattr(Path, "read_text", lambda path, encoding: found.get(str(path), "max\n"))
+    assert room_of_machine() == Room("this machine", 10 * GIB, 7 * GIB, is_cpu=True)
+    found["/sys/fs/cgroup/memory.max"] = f"{3 * GIB}\n"
+    assert room_of_machine() == Room("this machine", 5 * GIB, 3 * GIB, is_cpu=True)
+
+
+def test_one_micro_batch_of_windows_of_the_context_is_counted() -> None:
+    def needed(train: TrainConfig, data: TextData) -> int:
+        return least_memory(Run(model=MODEL, data=data, train=train), on_cpu=True).total
+
+    once = needed(TrainConfig(batch_size=64), TextData())
+    assert needed(TrainConfig(batch_size=64, accumulation=4), TextData()) == once
+    assert needed(TrainConfig(batch_size=64), TextData(context=32)) < once / 2
+
+
 def test_a_batch_beyond_the_machine_is_refused_with_both_figures() -> None:
     run = Run(model=MODEL, train=TrainConfig(batch_size=100_000))
     with pytest.raises(UserError) as error:

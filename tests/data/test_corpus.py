@@ -140,8 +140,9 @@ def test_the_digest_follows_the_text_and_the_split_only(write: Write) -> None:
         digest("c.txt", "some texT"),
         digest("d.txt", "some text", valid_fraction=0.2),
         digest("d.txt", "some text", text_field="body"),
+        digest("d.txt", "some text", reading=1),
         digest("e.jsonl", "some text"),
         digest("f.txt", "some text", valid_paths=[write("v.txt", "v")]),
         Corpus([write("g1.txt", "some"), write("g2.txt", " text")]).digest,
     ]
-    assert len({first, *others}) == 7
+    assert len({first, *others}) == 8

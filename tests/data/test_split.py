@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data import sources
-from glassformer.data.corpus import CUT, MIN_PART, MISSING, VALIDATES, Corpus, held_out_filled
+from glassformer.data.corpus import CUT, MIN_PART, MISSING, VALIDATES, Corpus, Side, _part, held_out_filled
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.records import held_out_keys
+from glassformer.data.sources import Piece
 from glassformer.data.split import filled, nearest
 from glassformer.run_config import NEWEST_READING, LabelData, PairData
 
@@ -173,6 +174,22 @@ def test_no_character_is_lost_and_none_is_on_both_sides(
     backward.write_text(jsonl(texts[::-1]))
     again = Corpus([backward], valid_fraction=fraction)
     assert sorted(documents(again, "valid")) == sorted(valid) and sorted(documents(again, "train")) == sorted(train)
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+def test_one_piece_of_a_cut_document_begins_and_one_ends_where_it_is_cut(cut: int) -> None:
+    pieces = [Piece("abcd", False), Piece("efgh", False), Piece("ijkl", True)]
+    sides: dict[Side, list[Piece]] = {"train": [], "valid": []}
+    for side, found in sides.items():
+        found += [part for i, piece in enumerate(pieces) if (part := _part(piece, cut - 4 * i, side)) is not None]
+    train, valid = sides["train"], sides["valid"]
+    assert ("".join(p.text for p in train), "".join(p.text for p in valid)) == (
+        "abcdefghijkl"[:cut],
+        "abcdefghijkl"[cut:],
+    )
+    assert [p.is_cut_before for p in valid] == [True] + [False] * (len(valid) - 1)
+    assert [p.is_cut_after for p in train] == [False] * (len(train) - 1) + [True]
+    assert [p.ends_document for p in train] == [p.is_cut_after for p in train] and valid[-1].ends_document
 
 
 def test_a_share_that_is_not_reached_is_told(write: Write) -> None:

@@ -141,3 +141,17 @@ def test_transformers_takes_them_without_a_warning() -> None:
         (PAPER, BeamConfig(beam=4)),
     ):
         transformers.GenerationConfig(**write_generation(config, generation, TOKENIZER)).validate(strict=True)
+
+
+def test_sentinels_are_written_and_other_special_tokens_never() -> None:
+    special = ("[PAD]", "[BOS]", "[EOS]", "[MASK]", "[SPAN_0]", "[SPAN_1]")
+    tokenizer = Tokenizer.train(["ab"], vocab_size=0, special_tokens=special)
+    ids = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "mask_id": 3, "decoder_start_id": 1}
+    config = replace(PAPER, vocab_size=tokenizer.vocab_size, **ids)
+    assert write_generation(config, BeamConfig(1), tokenizer)["suppress_tokens"] == [0, 1, 3]
+
+
+def test_the_start_of_a_decoder_alone_is_no_start_of_a_target() -> None:
+    written = write_generation(replace(GPT, decoder_start_id=1), GenerationConfig(), TOKENIZER)
+    assert "decoder_start_token_id" not in written
+    assert write_generation(replace(PAPER, decoder_start_id=1), BeamConfig(1), TOKENIZER)["decoder_start_token_id"] == 1

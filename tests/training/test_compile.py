@@ -33,11 +33,12 @@ from glassformer.objectives.loss import LossSums, token_cross_entropy
 from glassformer.objectives.objective import Objective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.recurrent_config import RecurrentConfig
+from glassformer.run_config import SpansConfig
 from glassformer.tokenization.frames import Frame
 from glassformer.train_config import ParallelConfig
 from glassformer.training.parallel import ProcessGroup, Ranks
 from glassformer.training.step import TrainStep
-from runs import Recording, metrics, pair_run, tiny_run, write_text
+from runs import Recording, metrics, pair_run, text_run_of, tiny_run, write_text
 
 VOCAB = 19
 SIZES = [(3, 7), (2, 9), (5, 4), (4, 8)]
@@ -246,7 +247,8 @@ def test_windows_of_a_text_are_told_from_rows_of_many_lengths(tmp_path: Path, mo
     monkeypatch.setattr(torch, "compile", lambda loss, **how: asked.append(how) or loss)
     api.train(tiny_run(write_text(tmp_path), max_steps=1, compile=True), tmp_path / "windows")
     api.train(pair_run(tmp_path, max_steps=1, compile=True), tmp_path / "pairs")
-    assert asked == [{"dynamic": None}, {"dynamic": True}]
+    api.train(text_run_of(tmp_path, SpansConfig(), max_steps=1, compile=True), tmp_path / "spans")
+    assert asked == [{"dynamic": None}, {"dynamic": True}, {"dynamic": True}]
 
 
 @pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here

@@ -5,11 +5,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from glassformer import api
-from glassformer.data.batching import Batch
+from glassformer.data.batching import Batch, Example
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.causal import CausalObjective
@@ -19,6 +20,7 @@ from glassformer.train_config import AdamWConfig, ConstantSchedule, EarlyStoppin
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.progress_file import read_progress
 from glassformer.training.step import StepResult, TrainStep
+from glassformer.training.task import Task, few_targets
 from glassformer.training.trainer import Trainer
 from runs import MODEL, label_run, metrics, pair_run, tiny_run, write_text
 
@@ -169,3 +171,17 @@ def test_a_step_that_is_not_taken_does_not_move_the_average(tmp_path: Path, monk
     settings = {"max_steps": 6, "ema_decay": 0.9, "schedule": ConstantSchedule()}
     api.train(tiny_run(write_text(tmp_path), **settings), tmp_path / "run")
     assert updates == [2, 4, 6]
+
+
+@pytest.mark.parametrize(("n_targets", "n_batches", "told"), [(1, 999, True), (1, 1000, False), (300, 3, True)])
+def test_a_validation_side_of_few_targets_is_told(n_targets: int, n_batches: int, told: bool) -> None:
+    """Targets count, and not tokens, of which a masked row predicts a few."""
+
+    class Few(CausalObjective):
+        def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
+            return replace(super().collate(examples, rng), n_targets=n_targets)
+
+    batches = [[Example(np.arange(1200))] for _ in range(n_batches)]
+    task = Task(Few(), None, {"valid": lambda: batches}, {"valid": None})  # type: ignore[arg-type]
+    said = few_targets(task)
+    assert [f"has only {n_targets * n_batches:,} targets" in sentence for sentence in said] == ([True] if told else [])

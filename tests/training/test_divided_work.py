@@ -221,6 +221,33 @@ def test_a_divided_evaluation_equals_that_of_one_process_to_the_bit(
     assert ranks_done(2, of_two) == [0, 0]
 
 
+@pytest.mark.parametrize("n_batches", range(1, 8))
+def test_processes_that_hold_parts_run_equally_many_forwards(n_batches: int) -> None:
+    """Each forward gathers weights from all processes: one that has no batch left would leave the others waiting."""
+
+    class Parts(Division):
+        n, holds_parts, n_forwards = 3, True, 0
+
+    class Counting:
+        label_smoothing = 0.0
+
+        def collate(self, examples: Any, rng: Any) -> Any:
+            return type("Batch", (), {"n_targets": 1, "to": lambda self, device: self})()
+
+        def loss(self, model: Any, batch: Any) -> Any:
+            model.n_forwards += 1
+            return type("Sums", (), {"nats": torch.tensor(1.0), "total": torch.tensor(1.0), "n_targets": 1})()
+
+    counts = []
+    for rank in range(3):
+        part = Parts()
+        part.rank, batches = rank, [[] for _ in range(n_batches)]
+        part.sum = lambda *numbers: [1.0] * len(numbers)  # type: ignore[method-assign]
+        evaluate_loss(part, Counting(), batches, torch.device("cpu"), division=part)  # type: ignore[arg-type]
+        counts.append(part.n_forwards)
+    assert counts == [-(-n_batches // 3)] * 3
+
+
 def test_the_sums_of_a_division_are_added_in_the_order_of_the_batches() -> None:
     """Sums per process would round differently: 1e16 + 1 - 1e16 is 0 in order, and 1 when 1e16 - 1e16 comes first."""
 

@@ -149,8 +149,26 @@ def test_the_tokens_of_an_epoch_are_deleted_when_the_next_one_begins(tmp_path: P
     kept = []
     for epoch in range(4):
         task.sampler.batch(epoch * n)
-        kept.append(len(list((tmp_path / "cache").iterdir())))
-    assert kept == [1, 2, 2, 2], "those of the first epoch and of this one"
+        kept.append({path.name for path in (tmp_path / "cache").iterdir()})
+    assert [len(names) for names in kept] == [1, 2, 2, 2], "those of the first epoch and of this one"
+    own = [names - kept[0] for names in kept[1:]]
+    assert len(set.union(*own)) == 3, "each epoch has tokens of its own, which are there while it is read"
+
+
+def test_each_epoch_has_an_order_of_its_own(tmp_path: Path) -> None:
+    run = with_present_rules(dropped(RUNS["examples"](tmp_path)))
+    run = replace(run, model=replace(run.model, max_len=256), data=replace(run.data, context=256))
+    task, tokenizers = prepared(run)
+    orders = [[tokenizers.target.decode(row.token_ids.tolist()) for row in rows(task, epoch)] for epoch in range(4)]
+    assert all(sorted(order) == sorted(orders[0]) for order in orders), "rows are whole documents"
+    assert len({tuple(order) for order in orders}) == 4
+
+
+def test_dropout_of_the_source_alone_is_drawn_for_each_epoch_too(tmp_path: Path) -> None:
+    run = dropped(with_present_rules(RUNS["pairs"](tmp_path)))
+    task, _ = prepared(replace(run, tokenizer=replace(run.tokenizer, dropout=0.0)))
+    first, second = (sorted(source for _, source in ids(rows(task, epoch))) for epoch in (0, 1))
+    assert first != second
 
 
 def test_every_epoch_has_as_many_steps_as_the_first() -> None:
