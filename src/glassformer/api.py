@@ -50,17 +50,12 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto", d
         stored.generation,
         stored.run,
         where,
-        stored.labels if _has_classes(stored.run) else (),
+        stored.labels,
         folder=Path(folder),
         step=stored.manifest.step,
         data_digest=None if progress is None else progress.data_digest,
         dtype=dtype,
     )
-
-
-def _has_classes(run: Run) -> bool:
-    """Whether labels are classes or tags; an imported model of numbers, or without labels, may have names too."""
-    return isinstance(run.data, LabelData) and run.data.outputs != "numbers"
 
 
 def ensemble(models: Sequence[Model | str | Path]) -> Model:
@@ -88,7 +83,7 @@ def _difference(one: Model, other: Model) -> str | None:
     """What keeps two models from voting together, in words."""
     if one.learned != other.learned:
         return f"one learned to {one.learned}, the other to {other.learned}"
-    for place, names in enumerate(zip_longest(one.labels, other.labels), 1):
+    for place, names in enumerate(zip_longest(one.classes, other.classes), 1):
         if names[0] != names[1]:
             shown = ["missing" if name is None else repr(name) for name in names]
             return f"label {place} is {shown[0]} of one and {shown[1]} of the other"

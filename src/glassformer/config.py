@@ -197,7 +197,7 @@ class VectorHead:
 
     kind: ClassVar[str] = "vectors"
     pooling: Literal["first", "last", "mean", "max"] = setting("mean", "which hidden states are read")
-    pooler: Literal["none", "tanh", "relu", "gelu", "unused"] = setting(
+    pooler: Literal["none", "tanh", "relu", "unused"] = setting(
         "none", "dense layer and activation after pooling; unused = a layer that is stored and not applied (BERT)"
     )
     normalize: bool = setting(False, "vectors are divided by their length (L2 norm)")

@@ -282,6 +282,14 @@ class Model:
         return isinstance(self.run.data, LabelData) and self.run.data.outputs == "numbers"
 
     @property
+    def classes(self) -> tuple[str, ...]:
+        """Names of classes or tags, by number; empty where the model gives numbers or has no labels.
+
+        An imported model of numbers may have a name in `labels`, which an export keeps.
+        """
+        return self.labels if isinstance(self.run.data, LabelData) and not self.says_numbers else ()
+
+    @property
     def learned(self) -> str:
         """What it learned to do, in words: models that learned something else cannot vote with it."""
         if isinstance(self.run.objective, ClassificationConfig):
@@ -517,7 +525,8 @@ class Model:
         """
         measure = self.measurer(say).measure(path, source, target)
         autocast = autocast_dtype(self.run.train.precision)
-        settings: AbstractContextManager[None] = arithmetic(self.run.train)
+        # No backward, so kernels need not be deterministic; CUDA would refuse to change that after earlier work.
+        settings: AbstractContextManager[None] = arithmetic(replace(self.run.train, deterministic=False))
         if self.dtype is not None:
             autocast, settings = None, nullcontext()
         report = (lambda done: progress(done, measure.n_targets)) if progress else None
@@ -550,7 +559,7 @@ class Model:
                 translation_scores(self.translator, measure.pairs, self.run.data, self._beam(settings), progress)
             )
         if isinstance(self.run.data, LabelData):
-            return label_scores(self.vote, measure.examples, self.labels, self.run.data, self.device)
+            return label_scores(self.vote, measure.examples, self.classes, self.run.data, self.device)
         assert isinstance(measure.objective, MaskedObjective)
         n_masked = int(measure.n_targets * measure.objective.share * MASKED)
         report = (lambda done: progress(done, n_masked)) if progress else None
@@ -586,7 +595,7 @@ class Model:
             raise self._is_for_other("evaluate")
         separate = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
         tokenizers = Tokenizers(self.tokenizer, separate)
-        return Measurer(self.run, self.vote.config, tokenizers, self.labels, self.data_digest, say)
+        return Measurer(self.run, self.vote.config, tokenizers, self.classes, self.data_digest, say)
 
     @overload
     def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...
@@ -625,7 +634,7 @@ class Model:
         for row in rows:
             if (len(row) > 1) != self.reads_pairs:
                 raise UserError(f"{self.name} reads {'two texts' if self.reads_pairs else 'one text'} at a time")
-        return classify_texts(self.vote, self.tokenizer, rows, self.labels, self.device, say)
+        return classify_texts(self.vote, self.tokenizer, rows, self.classes, self.device, say)
 
     @overload
     def tag(self, sentences: str | Sequence[str], say: Say = _warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
@@ -640,7 +649,7 @@ class Model:
         if not isinstance(self.run.objective, TaggingConfig):
             raise self._is_for_other("tag")
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
-        return tag_words(self.vote, self.tokenizer, rows, self.labels, self.device, say)
+        return tag_words(self.vote, self.tokenizer, rows, self.classes, self.device, say)
 
     @overload
     def embed(self, texts: str, say: Say = _warn) -> Vectors: ...

@@ -211,7 +211,7 @@ def confusion(
 
     _require_place(out, directory, data_path)
     model = api.load(directory, step=checkpoint, device=device)
-    if not model.labels:
+    if not model.classes:
         raise UserError(f"{directory} says no classes or tags, so nothing can be confused")
     report = model.scores(data_path, say=err)["report"]
     return _write(plots.plot_confusion(report.matrix, report.names), out)
