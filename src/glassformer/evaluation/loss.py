@@ -31,7 +31,7 @@ class LossReport:
     likelihood is a density."""
     bits_per_byte: float | None
     """Total bits / bytes of the text as UTF-8: comparable across tokenizers. None when the bytes are unknown. The bytes
-    of a first token, which nothing predicts, count too: of the text, or of each document where they are kept apart."""
+    of a first token that nothing predicts do not count: of the text, or of each document where they are kept apart."""
     n_tokens: int
     """Targets that were scored."""
     smoothed_loss: float | None = None
