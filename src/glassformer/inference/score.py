@@ -228,6 +228,7 @@ def windows(ids: Ids, start: Ids, max_len: int) -> Iterator[tuple[Ids, Ids]]:
     >>> list(windows([10, 11, 12, 13, 14, 15], [0], max_len=4))
     [([0], [10, 11, 12, 13]), ([11, 12, 13], [14, 15])]
     """
+    start = list(start)[-max_len:]
     row = [*start, *ids]
     first = n_start = max(1, len(start))
     while first < len(row):
