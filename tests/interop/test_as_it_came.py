@@ -78,7 +78,7 @@ def test_names_of_labels_stay(kind: str, tmp_path: Path) -> None:
     after = config_of(tmp_path / "back")
     assert {int(i): name for i, name in after["id2label"].items()} == NAMED[kind]["id2label"]
     assert after["label2id"] == NAMED[kind]["label2id"]
-    assert both.ours.labels == (("no", "yes", "maybe") if kind.endswith("Classification") else ())
+    assert both.ours.classes == (("no", "yes", "maybe") if kind.endswith("Classification") else ())
 
 
 def test_an_imported_model_of_numbers_says_the_number(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._dynamo.utils import counters
 
 from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, random_model
+from faults.children import done
 from glassformer import api
 from glassformer.config import (
     AlibiPositions,
@@ -254,25 +255,30 @@ def test_windows_of_a_text_are_told_from_rows_of_many_lengths(tmp_path: Path, mo
 @pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
 def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The wrapper's own Python stays outside; batches of other lengths, with and without an exchange, add nothing."""
-    torch._dynamo.reset()
-    counters.clear()
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    store = dist.FileStore(str(tmp_path / "store"), 1)
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
-        case = CASES["llama, packed"]
-        step = step_of(case, compiled=True, ranks=ProcessGroup(ParallelConfig(), torch.device("cpu")))
-        eager = step_of(case, compiled=False)
-        made = batches(case)
-        results = [step(made[:2])]
-        n_graphs = counters["stats"]["unique_graphs"]
-        with torch._dynamo.config.patch(error_on_recompile=True):
-            results.append(step(made[2:]))
-        assert counters["stats"]["unique_graphs"] == n_graphs <= 2
-        for result, part in zip(results, (made[:2], made[2:]), strict=True):
-            assert result.nats == pytest.approx(eager(part).nats, rel=1e-5)
-    finally:
-        dist.destroy_process_group()
+
+    def work() -> None:
+        torch._dynamo.reset()
+        counters.clear()
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+        store = dist.FileStore(str(tmp_path / "store"), 1)
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+        try:
+            case = CASES["llama, packed"]
+            step = step_of(case, compiled=True, ranks=ProcessGroup(ParallelConfig(), torch.device("cpu")))
+            eager = step_of(case, compiled=False)
+            made = batches(case)
+            results = [step(made[:2])]
+            n_graphs = counters["stats"]["unique_graphs"]
+            with torch._dynamo.config.patch(error_on_recompile=True):
+                results.append(step(made[2:]))
+            assert counters["stats"]["unique_graphs"] == n_graphs <= 2
+            for result, part in zip(results, (made[:2], made[2:]), strict=True):
+                assert result.nats == pytest.approx(eager(part).nats, rel=1e-5)
+        finally:
+            dist.destroy_process_group()
+
+    # In a process of its own: the threads of a process group do not exist in children that later tests fork.
+    assert done(work) == 0
 
 
 # Where it cannot be

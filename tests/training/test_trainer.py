@@ -165,7 +165,7 @@ def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path)
     [
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
         ({"device": "gpu"}, "device 'gpu' cannot be used here"),
-        ({"early_stopping": EarlyStopping(metric="bleu")}, "there are loss, perplexity, bits_per_byte, n_tokens"),
+        ({"early_stopping": EarlyStopping(metric="bleu")}, "there are loss, perplexity, bits_per_byte"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path: Path, changes: Any, words: str) -> None:
