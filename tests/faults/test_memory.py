@@ -43,8 +43,8 @@ def refused(run: Run, folder: Path, *words: str) -> None:
 
 
 def test_a_large_batch(tmp_path: Path) -> None:
-    run = tiny_run(write_text(tmp_path), batch_size=12_000)
-    limited(lambda: refused(run, tmp_path / "run", "for another ", "iB: ", "(now 12,000)"))
+    run = tiny_run(write_text(tmp_path), batch_size=20_000)
+    limited(lambda: refused(run, tmp_path / "run", "for another ", "iB: ", "(now 20,000)"))
     assert checkpoint.steps(tmp_path / "run") == []
 
 
