@@ -12,9 +12,9 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 
+from glassformer.config.run import LabelData
 from glassformer.data.label_files import Labelled
 from glassformer.data.labels import read_labels
-from glassformer.run_config import LabelData
 
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
 

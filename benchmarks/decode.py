@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 import translation_peers
+from glassformer.config.run import BeamConfig
 from glassformer.inference.beam import beam_search
-from glassformer.run_config import BeamConfig
 from translation_peers import END, PAD, EncoderDecoder
 
 SHAPE = EncoderDecoder()
@@ -39,7 +39,7 @@ def ours(dtype: torch.dtype, device: torch.device) -> Decode:
             start_id=PAD,
             end_id=END,
             max_len=model.config.max_len,
-            never=[END],
+            suppress_ids=[END],
         )
         return min(len(hypotheses[0].ids) for hypotheses in found)
 

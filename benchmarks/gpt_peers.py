@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.config import NormalInit, Stack, TransformerConfig
+from glassformer.config.transformer import NormalInit, Stack, TransformerConfig
 from glassformer.models.build import build_model
 
 

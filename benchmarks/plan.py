@@ -15,16 +15,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import TransformerConfig
+from glassformer.config.presets import preset
+from glassformer.config.train import TrainConfig
+from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape, training_flops
 from glassformer.cost.memory import training_memory
-from glassformer.cost.plan import UTILISATION
+from glassformer.cost.plan import MFU
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.loss import token_cross_entropy
-from glassformer.presets import preset
-from glassformer.train_config import TrainConfig
 from glassformer.training.optimizers import build_optimizer
 
 
@@ -121,8 +121,8 @@ def main() -> None:
     )
     print(f"matrix products: {rate / 1e9:,.0f} GFLOP/s; a step: {flops / 1e9:,.1f} GFLOP\n")
     print(f"{'':<20}{'planned':>12}{'measured':>12}{'ratio':>8}")
-    expected = flops / (rate * UTILISATION)
-    name = f"step, ms, at {UTILISATION:.0%}"
+    expected = flops / (rate * MFU)
+    name = f"step, ms, at {MFU:.0%}"
     print(f"{name:<20}{1000 * expected:>12.1f}{1000 * seconds:>12.1f}{seconds / expected:>8.2f}")
     planned_kept = kept.layers + kept.logits // 2  # the gradient of the logits is made later
     print(f"{'kept, MiB':<20}{planned_kept / 2**20:>12.1f}{measured_kept / 2**20:>12.1f}", end="")

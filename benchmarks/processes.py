@@ -64,7 +64,7 @@ def main() -> None:
     rows = [
         "--train.batch-size",
         "16",
-        "--train.accumulation",
+        "--train.grad-accumulation",
         "2",
         "--train.optimizer.kind",
         "adamw",

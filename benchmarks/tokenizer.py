@@ -18,7 +18,7 @@ from pathlib import Path
 import tokenizers
 from tokenizers import models
 
-from glassformer.tokenization import FLAVOURS, Flavour, Tokenizer
+from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from glassformer.tokenization.bpe import count_pairs, replace_pair
 from glassformer.tokenization.pretokenize import count_chunks
 
@@ -30,7 +30,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, help="a UTF-8 text file")
     parser.add_argument("--vocab-size", type=int, default=2000)
-    parser.add_argument("--flavours", nargs="+", choices=FLAVOURS, default=FLAVOURS)
+    parser.add_argument("--flavours", nargs="+", choices=SCHEMES, default=SCHEMES)
     parser.add_argument("--rounds", type=int, default=5)
     arguments = parser.parse_args()
 
@@ -42,9 +42,7 @@ def main() -> None:
     )
 
     print("learning      glassformer   tokenizers   ours / theirs   rescanning (extrapolated)   rescanning / ours")
-    trained = [
-        compare_learning(lines, flavour, arguments.vocab_size, arguments.rounds) for flavour in arguments.flavours
-    ]
+    trained = [compare_learning(lines, scheme, arguments.vocab_size, arguments.rounds) for scheme in arguments.flavours]
 
     print("\nencoding         Tokenizer   tokenizers   ours / theirs   reference in Python")
     for tokenizer in trained:
@@ -61,20 +59,18 @@ def standard_library() -> str:
     return text[:N_BYTES]
 
 
-def compare_learning(lines: list[str], flavour: Flavour, vocab_size: int, rounds: int) -> Tokenizer:
+def compare_learning(lines: list[str], scheme: Scheme, vocab_size: int, rounds: int) -> Tokenizer:
     ours, theirs = take_turns(
-        lambda: Tokenizer.train(lines, vocab_size=vocab_size, flavour=flavour),
-        lambda: Tokenizer.train(lines, vocab_size=vocab_size, flavour=flavour, learner="tokenizers"),
+        lambda: Tokenizer.train(lines, vocab_size=vocab_size, scheme=scheme),
+        lambda: Tokenizer.train(lines, vocab_size=vocab_size, scheme=scheme, learner="tokenizers"),
         rounds,
     )
-    tokenizer = Tokenizer.train(lines, vocab_size=vocab_size, flavour=flavour)
-    assert (
-        tokenizer.merges == Tokenizer.train(lines, vocab_size=vocab_size, flavour=flavour, learner="tokenizers").merges
-    )
+    tokenizer = Tokenizer.train(lines, vocab_size=vocab_size, scheme=scheme)
+    assert tokenizer.merges == Tokenizer.train(lines, vocab_size=vocab_size, scheme=scheme, learner="tokenizers").merges
     rescanning = rescanning_seconds(tokenizer, lines)
     seconds = statistics.median(ours)
     print(
-        f"{flavour:<12} {seconds:>10.3f} s {statistics.median(theirs):>10.3f} s {median_ratio(ours, theirs):>15.2f}"
+        f"{scheme:<12} {seconds:>10.3f} s {statistics.median(theirs):>10.3f} s {median_ratio(ours, theirs):>15.2f}"
         f" {rescanning:>25,.0f} s {rescanning / seconds:>19,.0f}",
         flush=True,
     )
@@ -87,8 +83,8 @@ def rescanning_seconds(tokenizer: Tokenizer, lines: list[str]) -> float:
     The text gets shorter as merges are made, so they are measured at equal distances from the first to the last.
     """
     start = time.perf_counter()
-    assert tokenizer.flavour is not None  # it was trained here
-    chunk_counts = count_chunks(lines, tokenizer.flavour)
+    assert tokenizer.scheme is not None  # it was trained here
+    chunk_counts = count_chunks(lines, tokenizer.scheme)
     splitting = time.perf_counter() - start
     n_merges = len(tokenizer.merges)
     samples = []
@@ -119,7 +115,7 @@ def compare_encoding(lines: list[str], n_bytes: int, tokenizer: Tokenizer, round
     sample_bytes = len("".join(sample).encode("utf-8"))
     reference = seconds_of(lambda: [tokenizer.reference.encode(line) for line in sample])
     print(
-        f"{tokenizer.flavour:<12} {n_bytes / 1e6 / statistics.median(ours):>8.2f} MB/s"
+        f"{tokenizer.scheme:<12} {n_bytes / 1e6 / statistics.median(ours):>8.2f} MB/s"
         f" {n_bytes / 1e6 / statistics.median(theirs):>7.2f} MB/s {median_ratio(ours, theirs):>12.2f}"
         f" {sample_bytes / 1e6 / reference:>15.3f} MB/s",
         flush=True,

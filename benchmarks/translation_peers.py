@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import SinusoidalPositions, Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import SinusoidalPositions, Stack, TokenHead, TransformerConfig
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 

@@ -6,7 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.config import (
+from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.config.transformer import (
     AlibiPositions,
     FanInInit,
     LearnedPositions,
@@ -28,7 +29,6 @@ from glassformer.config import (
 from glassformer.models.build import build_model
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
-from glassformer.recurrent_config import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 
 TWO_LAYERS = Stack(2, 4, d_ff=24)
 GPT = TransformerConfig(decoder=TWO_LAYERS, d_model=16, vocab_size=19, max_len=24)

@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
-from glassformer.config import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
-from glassformer.evaluation.loss import LossReport
-from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import (
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import (
     BeamConfig,
     ClassificationConfig,
     GenerationConfig,
@@ -26,8 +24,10 @@ from glassformer.run_config import (
     TextData,
     TokenizerConfig,
 )
+from glassformer.config.train import TrainConfig
+from glassformer.config.transformer import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
+from glassformer.evaluation.loss import LossReport
 from glassformer.store import checkpoint
-from glassformer.train_config import TrainConfig
 from glassformer.training.reporting import Silent
 from glassformer.training.trainer import Trainer
 
@@ -113,7 +113,7 @@ def remains(folder: Path) -> dict[str, Any]:
     }
     return {
         "step": last.name,
-        "numbers": numbers,
+        "regression": numbers,
         "tensors": tensors,
         "published": (folder / "model.safetensors").read_bytes(),
         "manifest": json.loads((folder / "manifest.json").read_text()),
@@ -153,7 +153,7 @@ def pair_run(
     valid_source, valid_target = write_pairs(folder, 20, "valid")
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     defaults = {"max_steps": 20, "eval_every": 10, "log_every": 5, "device": "cpu"}
-    words = TokenizerConfig(flavour="word", vocab_size=120)
+    words = TokenizerConfig(scheme="word", vocab_size=120)
     return Run(
         name="pairs",
         model=model,
@@ -217,13 +217,13 @@ def label_run(
     tags = outputs == "tags"
     path = write_tags(folder) if tags else write_labels(folder)
     values = {"path": str(path), "outputs": outputs, "batch_tokens": 96, "valid_fraction": 0.2}
-    values |= {"label_field": "number"} if outputs == "numbers" else {}
+    values |= {"label_field": "number"} if outputs == "regression" else {}
     head = PositionHead() if tags else SequenceHead(pooling="mean")
     defaults = {"max_steps": 20, "eval_every": 10, "log_every": 5, "device": "cpu"}
     return Run(
         name="labels",
         model=replace(model, head=head),
-        tokenizer=TokenizerConfig(flavour="word", vocab_size=120),
+        tokenizer=TokenizerConfig(scheme="word", vocab_size=120),
         data=LabelData(**(values | (data or {}))),
         objective=TaggingConfig() if tags else ClassificationConfig(),
         train=TrainConfig(**(defaults | train)),

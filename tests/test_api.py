@@ -12,15 +12,15 @@ import glassformer
 from glassformer import api, recipes
 from glassformer.cli.arguments import read_words
 from glassformer.cli.train import run_for
+from glassformer.config.presets import preset
+from glassformer.config.run import MaskedConfig, Run
+from glassformer.config.train import AdamWConfig
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
-from glassformer.presets import preset
-from glassformer.run_config import MaskedConfig, Run
-from glassformer.tokenization import Flavour, Tokenizer
-from glassformer.train_config import AdamWConfig
+from glassformer.tokenization import Scheme, Tokenizer
 from glassformer.training.launch import Outcome
 from glassformer.training.samples import sample
 from runs import MODEL, Recording, made_up_text, tiny_run, write_documents, write_text
@@ -86,7 +86,7 @@ def test_pitfall_36_what_is_streamed_is_what_all_ids_decode_to(model: Model) -> 
             [fresh.prompt_ids("a")],
             replace(fresh.generation, temperature=2.0, seed=seed, max_new_tokens=30),
             max_len=32,
-            never=never_written(fresh.tokenizer, fresh.network.config.vocab_size),
+            suppress_ids=never_written(fresh.tokenizer, fresh.network.config.vocab_size),
         )
         for step in steps:
             if step[0] not in (None, fresh.tokenizer.eos_id):
@@ -139,7 +139,7 @@ SENTENCE = "the cat sat on the mat and the dog ran, to be or not to be. "
 def with_tokenizer(model: Model, name: str) -> Model:
     """An untrained model with the tokenizer of a flavour, or of somebody else's model."""
     if name in EVERY_FLAVOUR:
-        tokenizer = Tokenizer.train([SENTENCE * 20], vocab_size=300 if name == "byte" else 60, flavour=name)
+        tokenizer = Tokenizer.train([SENTENCE * 20], vocab_size=300 if name == "byte" else 60, scheme=name)
     else:
         rust, roles = getattr(families, name)([SENTENCE] * 20, **FAMILIES[name])
         tokenizer = Tokenizer.imported(rust.to_str(), roles)
@@ -151,7 +151,7 @@ def with_tokenizer(model: Model, name: str) -> Model:
     return replace(model, network=network, tokenizer=tokenizer, source_tokenizer=tokenizer)
 
 
-EVERY_FLAVOUR = get_args(Flavour)
+EVERY_FLAVOUR = get_args(Scheme)
 FAMILIES = {"bert": {"lowercase": True}, "gpt2": {}, "roberta": {}, "llama_2": {"legacy": True}, "t5": {}, "qwen": {}}
 
 
@@ -159,7 +159,7 @@ FAMILIES = {"bert": {"lowercase": True}, "gpt2": {}, "roberta": {}, "llama_2": {
 def test_a_prompt_and_its_continuation_read_as_the_text_of_all_ids(model: Model, name: str) -> None:
     """What is printed: the prompt as it was typed, and the pieces of the stream."""
     fresh = with_tokenizer(model, name)
-    never = never_written(fresh.tokenizer, fresh.tokenizer.vocab_size)
+    suppress_ids = never_written(fresh.tokenizer, fresh.tokenizer.vocab_size)
     n_spaces = 0
     for seed, prompt in enumerate(["the cat sat", "to be", "the dog ran", "t", "the", "on the mat and"] * 2):
         ids = fresh.prompt_ids(prompt)
@@ -168,8 +168,8 @@ def test_a_prompt_and_its_continuation_read_as_the_text_of_all_ids(model: Model,
         config = replace(fresh.generation, temperature=1.5, seed=seed, max_new_tokens=6)
         end = fresh.tokenizer.eos_id
         ends = [] if end is None else [end]
-        banned = [i for i in never if i != end]
-        steps = generate(fresh.network, [ids], config, max_len=32, end_ids=ends, never=banned)
+        banned = [i for i in suppress_ids if i != end]
+        steps = generate(fresh.network, [ids], config, max_len=32, end_ids=ends, suppress_ids=banned)
         new = [step[0] for step in steps if step[0] is not None and step[0] not in ends]
         text = fresh.generate(prompt, temperature=1.5, seed=seed, max_new_tokens=6)
         whole = fresh.tokenizer.decode([*ids, *new])

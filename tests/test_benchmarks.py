@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from glassformer.config.presets import preset
+from glassformer.config.train import TrainConfig
 from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.models.build import build_model
-from glassformer.presets import preset
-from glassformer.train_config import TrainConfig
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 

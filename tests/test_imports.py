@@ -15,13 +15,9 @@ ROOT = Path(glassformer.__file__).parent
 
 LAYERS = [  # from the bottom up; a package imports its own layer's members only where they are named together
     {"errors"},
-    {"files", "settings"},
-    {"config"},
-    {"recurrent_config"},
-    {"train_config"},
-    {"run_config"},
+    {"files", "config"},
     {"tokenization"},
-    {"presets", "nn"},
+    {"nn"},
     {"recipes", "data", "models"},
     {"cost"},
     {"store"},
@@ -38,7 +34,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"cli"},
     {"__main__"},
 ]
-STRANGERS = [{"data", "models"}, {"nn", "presets"}, {"files", "settings"}]
+STRANGERS = [{"data", "models"}, {"files", "config"}]
 
 
 def modules() -> dict[str, Path]:
@@ -113,7 +109,7 @@ def test_layers_are_torch_alone_at_the_bottom() -> None:
             assert {m.split(".")[0] for m, _ in inner(MODULES[name])} <= {"nn"}
 
 
-@pytest.mark.parametrize("bottom", ["errors", "files", "settings", "config", "train_config", "run_config", "presets"])
+@pytest.mark.parametrize("bottom", [name for name in NAMED if name.split(".")[0] in ("errors", "files", "config")])
 def test_the_bottom_needs_the_standard_library_only(bottom: str) -> None:
     others = {imported.split(".")[0] for imported, _ in imports(MODULES[bottom])} - sys.stdlib_module_names
     assert others <= {"glassformer"}

@@ -12,13 +12,13 @@ import torch
 
 import glassformer
 from glassformer import api, doctor
+from glassformer.config.run import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
 from glassformer.errors import UserError
 from glassformer.inference.fill import Filling
 from glassformer.inference.score import Score
 from glassformer.inspection.plots import plot_curves, save_figure
 from glassformer.model import Model
 from glassformer.models.build import build_model
-from glassformer.run_config import InfillingConfig, LoraConfig, MaskedConfig, Run, SpansConfig
 from glassformer.store.model_directory import StoredModel
 from glassformer.training.averaging import average_directories
 from runs import ENCODER, label_run, pair_run, text_run_of, tiny_run, write_documents, write_text
@@ -44,7 +44,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Model]:
         "two texts": lambda folder: label_run(
             folder, model=replace(ENCODER, n_token_types=2), data={"second_field": "other"}, **ONE_STEP
         ),
-        "numbers": lambda folder: label_run(folder, "numbers", **ONE_STEP),
+        "regression": lambda folder: label_run(folder, "regression", **ONE_STEP),
         "tags": lambda folder: label_run(folder, "tags", **ONE_STEP),
     }
     found = {name: trained(name, make) for name, make in made.items()}
@@ -69,7 +69,7 @@ VERBS: list[tuple[str, str, Use, Any, Any]] = [
     ("fill", "spans", lambda model, given: model.fill(given, max_new_tokens=4), "abc [MASK]", "[MASK] ab"),
     ("classify", "classes", lambda model, given: model.classify(given), "the dog", "red"),
     ("classify", "two texts", lambda model, given: model.classify(given), ("the dog", "red tree"), ("cat", "blue")),
-    ("classify", "numbers", lambda model, given: model.classify(given), "the dog", "red"),
+    ("classify", "regression", lambda model, given: model.classify(given), "the dog", "red"),
     ("tag", "tags", lambda model, given: model.tag(given), ["the", "dog"], ["red"]),
     ("embed", "masked", lambda model, given: model.embed(given).round(5).tolist(), "the dog", "red"),
 ]
@@ -188,7 +188,7 @@ def test_wrong_settings_suggest_the_nearest(models: dict[str, Model]) -> None:
         models["causal"].generate("abc", temperature="high")
 
 
-@pytest.mark.parametrize("kind", ["causal", "pairs", "masked", "classes", "numbers", "tags", "lora"])
+@pytest.mark.parametrize("kind", ["causal", "pairs", "masked", "classes", "regression", "tags", "lora"])
 def test_what_is_saved_is_what_is_loaded(models: dict[str, Model], kind: str, tmp_path: Path) -> None:
     model = models[kind]
     with torch.no_grad():  # the weights in memory are saved, not those of the folder that it came from

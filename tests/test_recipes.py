@@ -8,12 +8,12 @@ import pytest
 from glassformer import recipes
 from glassformer.cli.arguments import flags_help, read_words
 from glassformer.cli.train import run_for
+from glassformer.config.presets import PRESETS
+from glassformer.config.run import LabelData, PairData, Run
+from glassformer.config.train import AdamWConfig, CosineSchedule, MuonConfig
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
-from glassformer.presets import PRESETS
 from glassformer.recipes.reference import reference
-from glassformer.run_config import LabelData, PairData, Run
-from glassformer.train_config import AdamWConfig, CosineSchedule, MuonConfig
 from glassformer.training.launch import material_of
 from glassformer.training.text_task import context_of
 
@@ -52,14 +52,14 @@ def test_shakespeare_char_is_nanogpts_cpu_recipe_to_the_letter() -> None:
     assert model.decoder is not None
     assert (model.decoder.n_layers, model.decoder.n_heads, model.d_model, context_of(run)) == (4, 4, 128, 64)
     assert model.decoder.d_ff == 512
-    assert (train.batch_size, train.accumulation, train.max_steps, train.clip_norm) == (12, 1, 2000, 1.0)
+    assert (train.batch_size, train.grad_accumulation, train.max_steps, train.clip_norm) == (12, 1, 2000, 1.0)
     assert {model.embedding_dropout, model.residual_dropout, model.attention_dropout, model.ff_dropout} == {0.0}
     assert not (model.qkv_bias or model.attn_out_bias or model.ff_bias or model.norm_bias)
     optimizer = train.optimizer
     assert isinstance(optimizer, AdamWConfig)
     assert (optimizer.learning_rate, optimizer.betas, optimizer.weight_decay) == (1e-3, (0.9, 0.99), 0.1)
     assert train.schedule == CosineSchedule(warmup_steps=100, decay_steps=0, final_ratio=0.1)
-    assert run.tokenizer.flavour == "char" and run.tokenizer.vocab_size == 0
+    assert run.tokenizer.scheme == "char" and run.tokenizer.vocab_size == 0
     assert run.result is not None and (run.result.at_least, run.result.at_most) == (1.88, 1.92)
 
 
@@ -67,7 +67,7 @@ def test_the_modern_recipe_spends_no_more_than_the_old_one() -> None:
     old, new = recipes.load("shakespeare-char"), recipes.load("shakespeare-char-modern")
     n_old, n_new = (build_model(replace(run.model, vocab_size=65), "meta").n_parameters() for run in (old, new))
     assert n_new <= n_old
-    tokens = [run.train.batch_size * run.train.accumulation * context_of(run) for run in (old, new)]
+    tokens = [run.train.batch_size * run.train.grad_accumulation * context_of(run) for run in (old, new)]
     assert tokens[0] == tokens[1] and new.train.max_steps <= old.train.max_steps
     assert new.result is not None and new.result.at_most <= 1.62
 

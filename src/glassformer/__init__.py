@@ -12,25 +12,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from glassformer import doctor, models, nn, presets, recipes
+    from glassformer import doctor, models, nn, recipes
     from glassformer.api import ensemble, load, merge, resume, train
-    from glassformer.config import Stack, TransformerConfig
+    from glassformer.config import presets
+    from glassformer.config.run import Run
+    from glassformer.config.transformer import Stack, TransformerConfig
     from glassformer.errors import UserError
     from glassformer.interop.export import export
     from glassformer.interop.importing import import_model
     from glassformer.model import Model
     from glassformer.models.build import build_model
-    from glassformer.run_config import Run
     from glassformer.tokenization.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "Model": "glassformer.model",
-    "Run": "glassformer.run_config",
-    "Stack": "glassformer.config",
+    "Run": "glassformer.config.run",
+    "Stack": "glassformer.config.transformer",
     "Tokenizer": "glassformer.tokenization.tokenizer",
-    "TransformerConfig": "glassformer.config",
+    "TransformerConfig": "glassformer.config.transformer",
     "UserError": "glassformer.errors",
     "build_model": "glassformer.models.build",
     "ensemble": "glassformer.api",
@@ -41,7 +42,13 @@ _HOMES = {
     "resume": "glassformer.api",
     "train": "glassformer.api",
 }
-_MODULES = ("doctor", "models", "nn", "presets", "recipes")
+_MODULES = {
+    "doctor": "glassformer.doctor",
+    "models": "glassformer.models",
+    "nn": "glassformer.nn",
+    "presets": "glassformer.config.presets",
+    "recipes": "glassformer.recipes",
+}
 
 __all__ = [
     "Model",
@@ -70,7 +77,7 @@ def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:
-        return import_module(f"glassformer.{name}")
+        return import_module(_MODULES[name])
     raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
 
 

@@ -10,19 +10,19 @@ from typing import Any
 import torch
 
 from glassformer import files, recipes
+from glassformer.config.run import LabelData, Run
 from glassformer.errors import UserError
 from glassformer.model import Model
 from glassformer.models.half_precision import convert, weights_dtype
 from glassformer.models.transforms import merge_lora
-from glassformer.run_config import LabelData, Run
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import model_files, own_paths, read_model, weights_of, write_model_files
 from glassformer.training.launch import Outcome, Replay, choose_device, launch, relaunch
 from glassformer.training.launch import replay as replay_run
-from glassformer.training.progress import Progress
-from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
+from glassformer.training.trainer_state import TrainerState
+from glassformer.training.trainer_state_file import read_progress
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto", dtype: str | None = None) -> Model:
@@ -120,7 +120,7 @@ def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
     return (None, None) if progress is None else (progress.seconds, progress.n_targets)
 
 
-def _progress(folder: Path) -> Progress | None:
+def _progress(folder: Path) -> TrainerState | None:
     """The progress that a run's newest checkpoint, or a checkpoint, keeps."""
     steps = checkpoint.steps(folder)
     state = checkpoint.path_of(folder, steps[-1]) if steps else folder

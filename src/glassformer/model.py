@@ -14,7 +14,23 @@ from typing import Any, Literal, overload
 import torch
 
 from glassformer import files
-from glassformer.config import TransformerConfig, VectorHead
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.run import (
+    BeamConfig,
+    CausalConfig,
+    ClassificationConfig,
+    GenerationConfig,
+    InfillingConfig,
+    LabelData,
+    MaskedConfig,
+    NoObjective,
+    PairData,
+    Run,
+    Seq2SeqConfig,
+    SpansConfig,
+    TaggingConfig,
+)
+from glassformer.config.transformer import TransformerConfig, VectorHead
 from glassformer.data.label_rows import encode_texts
 from glassformer.data.pair_files import Pair
 from glassformer.errors import UserError
@@ -32,28 +48,12 @@ from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
-from glassformer.recurrent_config import ModelConfig, RecurrentConfig
-from glassformer.run_config import (
-    BeamConfig,
-    CausalConfig,
-    ClassificationConfig,
-    GenerationConfig,
-    InfillingConfig,
-    LabelData,
-    MaskedConfig,
-    NothingConfig,
-    PairData,
-    Run,
-    Seq2SeqConfig,
-    SpansConfig,
-    TaggingConfig,
-)
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.launch import choose_device
 from glassformer.training.material import Tokenizers
-from glassformer.training.measure import Measurer
+from glassformer.training.measure import Evaluator
 from glassformer.training.precision import arithmetic, autocast_dtype
 from glassformer.training.text_objectives import sentinel_ids
 
@@ -83,7 +83,7 @@ def _is_prompt(_: "Model", given: Any) -> bool:
 
 def _is_row(model: "Model", given: Any) -> bool:
     """Whether it is what a classifier reads: a text, or a tuple of two where it reads pairs."""
-    return isinstance(given, tuple if model.reads_pairs else str)
+    return isinstance(given, tuple if model.takes_pairs else str)
 
 
 def _is_sentence(_: "Model", given: Any) -> bool:
@@ -247,7 +247,7 @@ class Model:
     @property
     def vote(self) -> Network | Vote:
         """What says labels of whole rows, and is measured: the network, or the members as one."""
-        return Vote(self.members, of_numbers=self.says_numbers) if self.others else self.network
+        return Vote(self.members, of_numbers=self.is_regression) if self.others else self.network
 
     @property
     def is_seq2seq(self) -> bool:
@@ -261,7 +261,7 @@ class Model:
         return self.run.name if self.folder is None else str(self.folder)
 
     @property
-    def goes_on(self) -> bool:
+    def is_causal_lm(self) -> bool:
         """Whether it predicts the next token of a text."""
         return isinstance(self.run.objective, CausalConfig)
 
@@ -272,14 +272,14 @@ class Model:
         return units.get(self.run.objective.kind, "token")
 
     @property
-    def reads_pairs(self) -> bool:
+    def takes_pairs(self) -> bool:
         """Whether it says a label for two texts at a time."""
         return isinstance(self.run.data, LabelData) and self.run.data.second_field is not None
 
     @property
-    def says_numbers(self) -> bool:
+    def is_regression(self) -> bool:
         """Whether its labels are numbers."""
-        return isinstance(self.run.data, LabelData) and self.run.data.outputs == "numbers"
+        return isinstance(self.run.data, LabelData) and self.run.data.outputs == "regression"
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -287,14 +287,14 @@ class Model:
 
         An imported model of numbers may have a name in `labels`, which an export keeps.
         """
-        return self.labels if isinstance(self.run.data, LabelData) and not self.says_numbers else ()
+        return self.labels if isinstance(self.run.data, LabelData) and not self.is_regression else ()
 
     @property
     def learned(self) -> str:
         """What it learned to do, in words: models that learned something else cannot vote with it."""
         if isinstance(self.run.objective, ClassificationConfig):
-            texts = "two texts" if self.reads_pairs else "a text"
-            return f"say a {'number' if self.says_numbers else 'label'} for {texts}"
+            texts = "two texts" if self.takes_pairs else "a text"
+            return f"say a {'number' if self.is_regression else 'label'} for {texts}"
         return _LEARNED[self.run.objective.kind][0]
 
     @overload
@@ -348,7 +348,7 @@ class Model:
             settings["stop"] = (settings["stop"],)
         if settings.get("seed", 0) is None:
             settings["seed"] = secrets.randbits(32)
-        if not self.goes_on or not isinstance(self.generation, GenerationConfig):
+        if not self.is_causal_lm or not isinstance(self.generation, GenerationConfig):
             raise self._is_for_other("generate")
         config = replace(self.generation, **settings)
         ids = [self.prompt_ids(prompt) for prompt in prompts]
@@ -464,7 +464,7 @@ class Model:
                     f"{self.name} makes a target from a source: give the target too, as score(target, source=…)"
                 )
             return self.translator.score(text, target)
-        if not self.goes_on:
+        if not self.is_causal_lm:
             raise self._is_for_other("score")
         start = causal_frame(self.tokenizer, self.network.config).before
         if not start and text and (target is None or not all(text)):
@@ -561,7 +561,7 @@ class Model:
         if isinstance(self.run.data, LabelData):
             return label_scores(self.vote, measure.examples, self.classes, self.run.data, self.device)
         assert isinstance(measure.objective, MaskedObjective)
-        n_masked = int(measure.n_targets * measure.objective.share * MASKED)
+        n_masked = int(measure.n_targets * measure.objective.mask_prob * MASKED)
         report = (lambda done: progress(done, n_masked)) if progress else None
         return asdict(masked_scores(self.network, measure.objective, measure.batches(), self.device, report))
 
@@ -589,13 +589,13 @@ class Model:
         """
         return self.measurer(say).pairs(path, source, target)[0]
 
-    def measurer(self, say: Say = _warn) -> Measurer:
+    def measurer(self, say: Say = _warn) -> Evaluator:
         """What finds and reads the data that the model is measured on; `UserError` when it predicts nothing."""
-        if isinstance(self.run.objective, NothingConfig):
+        if isinstance(self.run.objective, NoObjective):
             raise self._is_for_other("evaluate")
         separate = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
         tokenizers = Tokenizers(self.tokenizer, separate)
-        return Measurer(self.run, self.vote.config, tokenizers, self.classes, self.data_digest, say)
+        return Evaluator(self.run, self.vote.config, tokenizers, self.classes, self.data_digest, say)
 
     @overload
     def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...
@@ -632,8 +632,8 @@ class Model:
             raise self._is_for_other("classify")
         rows = [(text,) if isinstance(text, str) else text for text in texts]
         for row in rows:
-            if (len(row) > 1) != self.reads_pairs:
-                raise UserError(f"{self.name} reads {'two texts' if self.reads_pairs else 'one text'} at a time")
+            if (len(row) > 1) != self.takes_pairs:
+                raise UserError(f"{self.name} reads {'two texts' if self.takes_pairs else 'one text'} at a time")
         return classify_texts(self.vote, self.tokenizer, rows, self.classes, self.device, say)
 
     @overload
@@ -672,7 +672,7 @@ class Model:
         cut = config.head.max_tokens if isinstance(config.head, VectorHead) else 0
         max_len = cut or config.max_len
         rows = [(text,) for text in texts]
-        if not self.goes_on:
+        if not self.is_causal_lm:
             return embed(self.network, text_rows(self.tokenizer, rows, max_len, say), self.device)
         frame = causal_frame(self.tokenizer, config)
         examples = text_rows(self.tokenizer, rows, max_len, say, frame=frame)
@@ -683,7 +683,7 @@ class Model:
         """What the vectors of `embed` are, in words."""
         config = self.network.config
         assert isinstance(config, TransformerConfig)  # one stack
-        return described(config.head, is_causal=self.goes_on)
+        return described(config.head, is_causal=self.is_causal_lm)
 
     def text_ids(self, text: str) -> list[int]:
         """The ids that the model reads for one text, with the special tokens of its training around them; not cut.
@@ -692,7 +692,7 @@ class Model:
         """
         if self.is_seq2seq:
             return self.encode_source(text)
-        if self.goes_on:
+        if self.is_causal_lm:
             return self.prompt_ids(text)
         (row,), _ = encode_texts(self.tokenizer, [(text,)], sys.maxsize)
         return row.token_ids.tolist()
@@ -700,7 +700,7 @@ class Model:
     def _is_for_other(self, verb: str) -> UserError:
         """What is said to someone who uses the model for what it has not learned."""
         right = _LEARNED[self.run.objective.kind][1]
-        given = '"… [MASK] …"' if right == "fill" else '("…", "…")' if self.reads_pairs else '"…"'
+        given = '"… [MASK] …"' if right == "fill" else '("…", "…")' if self.takes_pairs else '"…"'
         call = f"in Python: model.{right}({given})"
         return UserError(f"{self.name} learned to {self.learned}: use it with {right}, not {verb} ({call})")
 
@@ -713,6 +713,6 @@ _LEARNED = {
     "spans": ("fill masks", "fill"),
     "classification": ("say a label for a text", "classify"),
     "tagging": ("tag words", "tag"),
-    "nothing": ("make vectors of texts", "embed"),
+    "none": ("make vectors of texts", "embed"),
 }
 """What a model of each objective does, and the verb for it."""

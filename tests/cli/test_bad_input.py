@@ -76,7 +76,10 @@ def test_a_file_that_cannot_be_trained_on(
         (["--data.path", "builtin:python-doc"], "did you mean builtin:python-docs?"),
         (["more.txt"], "train needs one recipe, TOML file or text file, and 2 were given ("),
         (["--train.batch-size", "100000000"], "train.batch_size is 100,000,000 and must be at most 16,777,216"),
-        (["--train.accumulation", "2147483648"], "train.accumulation is 2,147,483,648 and must be at most 1,048,576"),
+        (
+            ["--train.grad-accumulation", "2147483648"],
+            "train.grad_accumulation is 2,147,483,648 and must be at most 1,048,576",
+        ),
         (["--train.optimizer.kind", "muon", "--train.optimizer.n-steps", "2147483648"], "must be at most 1,000"),
     ],
 )

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from glassformer import api
-from glassformer.run_config import InfillingConfig, LoraConfig, MaskedConfig, SpansConfig
+from glassformer.config.run import InfillingConfig, LoraConfig, MaskedConfig, SpansConfig
 from glassformer.training.launch import Outcome
 from runs import label_run, pair_run, text_run_of
 
@@ -25,7 +25,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
     for name, objective in KINDS.items():
         folder = tmp_path_factory.mktemp(name)
         found[name] = api.train(text_run_of(folder, objective), folder / "run")
-    for outputs in ("classes", "numbers", "tags"):
+    for outputs in ("classes", "regression", "tags"):
         folder = tmp_path_factory.mktemp(outputs)
         found[outputs] = api.train(label_run(folder, outputs), folder / "run")
     return found
@@ -63,9 +63,9 @@ def test_classify_one_text_a_file_and_standard_input(
     assert len(both.out.splitlines()) == 4 and both.out.splitlines()[0].split("\t") == line
     piped = json.loads(glassformer("classify", folder, "--json", stdin="red cat\n").out)
     assert sum(piped["classes"].values()) == pytest.approx(1)
-    number = glassformer("classify", models["numbers"].folder, "the dog runs").out.split("\t")
+    number = glassformer("classify", models["regression"].folder, "the dog runs").out.split("\t")
     assert float(number[0]) == pytest.approx(
-        api.load(models["numbers"].folder).classify(["the dog runs"])[0]["number"], abs=1e-4
+        api.load(models["regression"].folder).classify(["the dog runs"])[0]["number"], abs=1e-4
     )
 
 
@@ -108,9 +108,9 @@ def test_evaluate_prints_the_report_of_classes(glassformer: Glassformer, models:
     masked = json.loads(glassformer("evaluate", models["masked"].folder, "--json", "--pseudo-perplexity").out)
     assert masked["pseudo_perplexity"] > 1 and 0 <= masked["masked_accuracy"] <= 100
     assert "nats per text" in printed and "n texts" in printed
-    assert "perplexity" not in glassformer("evaluate", models["numbers"].folder).out, "a density has none"
+    assert "perplexity" not in glassformer("evaluate", models["regression"].folder).out, "a density has none"
     assert glassformer("plot", "confusion", models["classes"].folder, "--out", "c.png").out == "c.png\n"
-    for kind in ("classes", "tags", "numbers", "masked"):
+    for kind in ("classes", "tags", "regression", "masked"):
         looked = glassformer("plot", "attention", models[kind].folder, "--text", "the dog", "--out", f"{kind}.png")
         assert looked.code == 0 and Path(f"{kind}.png").stat().st_size > 5000
 

@@ -3,9 +3,9 @@
 import pytest
 
 from glassformer.cli.arguments import all_flags
+from glassformer.config.run import Run
+from glassformer.config.schema import MAX_INT, apply_flags, from_dict, parse_toml
 from glassformer.errors import UserError
-from glassformer.run_config import Run
-from glassformer.settings import MAX_INT, apply_flags, from_dict, parse_toml
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence

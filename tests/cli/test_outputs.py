@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.cli.outputs import require_output
+from glassformer.config.run import PairData, Run
 from glassformer.errors import UserError
 from glassformer.files import require_apart, require_new_folder
-from glassformer.run_config import PairData, Run
 from glassformer.training.launch import Outcome
 from glassformer.training.launch import _require_apart as require_apart_of_run
 from runs import write_text

@@ -31,7 +31,7 @@ d_ff = 32
 [model.positions]
 kind = "rotary"
 [tokenizer]
-flavour = "word"
+scheme = "word"
 vocab_size = 120
 [data]
 kind = "pairs"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from glassformer import recipes
-from glassformer.presets import PRESETS
+from glassformer.config.presets import PRESETS
 from glassformer.training.launch import Outcome
 
 from .conftest import Glassformer
@@ -36,9 +36,10 @@ def test_a_preset(glassformer: Glassformer) -> None:
 def test_flags_that_train_takes_are_told_with_what_they_change(glassformer: Glassformer) -> None:
     shown = glassformer("plan", "gpt2", "--gpus", 8, "--batch-size", 4, "--train.max_steps=10").out
     for line in (
-        "note: 8 GPUs share the micro-batches of a step, so train.accumulation 1 becomes 8: a step reads 32,768 "
+        "note: 8 GPUs share the micro-batches of a step, so train.grad_accumulation 1 becomes 8: a step reads 32,768 "
         "tokens, not 4,096",
-        "flags                --train.batch-size 4 --train.max-steps 10 --train.accumulation 8 --parallel.strategy ddp",
+        "flags                --train.batch-size 4 --train.max-steps 10 --train.grad-accumulation 8 "
+        "--parallel.strategy ddp",
         "training             327.7 k tokens",
     ):
         assert line in shown, line
@@ -51,7 +52,7 @@ def test_the_largest_preset_takes_seconds_and_says_what_fits(glassformer: Glassf
     words = ("--gpus", 64, "--gpu", "h200", "--precision", "bf16", "--batch-size", 1, "--tokens", "300e9")
     shown = glassformer("plan", "gpt3-175b", *words)
     assert "parameters           174,604,259,328" in shown.out
-    assert " --train.accumulation 64 --parallel.strategy fsdp --train.activation-checkpointing\n" in shown.out
+    assert " --train.grad-accumulation 64 --parallel.strategy fsdp --train.activation-checkpointing\n" in shown.out
     plan = json.loads(glassformer("plan", "gpt3-175b", *words, "--json").out)
     assert plan["parameters"]["total"] == 174_604_259_328
     assert plan["memory_bytes"]["total"] == sum(n for part, n in plan["memory_bytes"].items() if part != "total")
@@ -99,14 +100,14 @@ WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
         (["gpt2", "--gpus", "0"], "--gpus is 0 and must be above 0"),
         (["gpt2", "--gpus", "1.5"], "--gpus must be a whole number, not '1.5'"),
         (["gpt2", "--tokens", "inf"], "--tokens must be a whole number, not 'inf'"),
-        (["gpt2", "--utilisation", "40"], "--utilisation is 40.0 and must be above 0 and at most 1"),
-        (["gpt2", "--utilisation", "nan"], "--utilisation is nan"),
+        (["gpt2", "--mfu", "40"], "--mfu is 40.0 and must be above 0 and at most 1"),
+        (["gpt2", "--mfu", "nan"], "--mfu is nan"),
         (["gpt2", "--price", "-1"], "--price is -1.0"),
         (["gpt2", "--batch-size", "0"], "train.batch_size is 0 and must be at least 1"),
         (["gpt2", "--context", "2000"], "the context is 2000 and must be from 1 to model.max_len, 1024"),
         (["gpt2", "--precision", "fp8"], "train.precision"),
         (["gpt2", "--gpu", "v100-16gb", "--precision", "bf16"], "multiplies no bf16: plan with --precision fp16"),
-        (["gpt2", "--utilization", "0.3"], "did you mean --utilisation?"),
+        (["gpt2", "--utilization", "0.3"], "did you mean --mfu?"),
         (["gpt2", "--model.d-modl", "3"], "did you mean"),
         (["gpt2", "--model.d-model", "12000000000000"], "model.d_model is 12,000,000,000,000 and must be at most"),
         (

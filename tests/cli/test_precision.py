@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from glassformer import api
+from glassformer.config.run import MaskedConfig
 from glassformer.errors import UserError
-from glassformer.run_config import MaskedConfig
 from runs import label_run, pair_run, text_run_of, tiny_run, write_text
 
 from .conftest import Glassformer

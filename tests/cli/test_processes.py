@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from glassformer import api
-from glassformer.settings import to_dict, to_toml
+from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
 from glassformer.training.launch import Outcome
 from runs import MODEL, remains, tiny_run, write_text

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from glassformer import api
+from glassformer.config.run import MaskedConfig, TokenizerConfig
 from glassformer.errors import UserError
-from glassformer.run_config import MaskedConfig, TokenizerConfig
 from runs import label_run, pair_run, text_run_of, write_labels
 
 from .conftest import Glassformer
@@ -24,7 +24,7 @@ SEEDS = 3
 def members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
     """Of each kind of label, models that differ in their seed; the last reads less of a text than the others."""
     found = {}
-    for outputs in ("classes", "numbers", "tags"):
+    for outputs in ("classes", "regression", "tags"):
         folder = tmp_path_factory.mktemp(outputs)
         runs = [label_run(folder, outputs, seed=seed) for seed in range(SEEDS)]
         runs[-1] = replace(runs[-1], model=replace(runs[-1].model, max_len=16))
@@ -53,7 +53,7 @@ def test_classes_have_the_mean_of_the_probabilities(glassformer: Glassformer, me
 
 
 def test_numbers_are_averaged(glassformer: Glassformer, members: dict[str, list[Path]]) -> None:
-    folders = members["numbers"]
+    folders = members["regression"]
     alone = [float(rows_of(glassformer("classify", folder, "a cat", "--json").out)[0]["number"]) for folder in folders]
     (found,) = rows_of(glassformer("classify", *folders, "a cat", "--json").out)
     assert found["number"] == pytest.approx(mean(alone), abs=1e-5) and len(set(alone)) == SEEDS
@@ -72,7 +72,7 @@ def test_words_have_the_mean_of_the_probabilities(glassformer: Glassformer, memb
     assert min(found["probabilities"]) >= 0.5, "the tag is the more probable one of the mean"
 
 
-@pytest.mark.parametrize("outputs", ["classes", "numbers", "tags"])
+@pytest.mark.parametrize("outputs", ["classes", "regression", "tags"])
 def test_who_votes_alone_or_with_itself_says_the_same(members: dict[str, list[Path]], outputs: str) -> None:
     model = api.load(members[outputs][0])
     one, three = api.ensemble([model]), api.ensemble([model] * 3)
@@ -102,7 +102,7 @@ def test_evaluate_measures_the_vote(glassformer: Glassformer, members: dict[str,
 def test_numbers_and_tags_are_measured_as_they_are_said(members: dict[str, list[Path]], tmp_path: Path) -> None:
     table = write_labels(tmp_path, 40, "others")
     columns = list(zip(*(line.split("\t") for line in table.read_text().splitlines()[1:]), strict=True))
-    model = api.ensemble([api.load(folder) for folder in members["numbers"]])
+    model = api.ensemble([api.load(folder) for folder in members["regression"]])
     errors = [
         row["number"] - float(true) for row, true in zip(model.classify(list(columns[0])), columns[3], strict=True)
     ]
@@ -136,10 +136,10 @@ def test_a_long_text_is_cut_for_all_where_the_shortest_ends(members: dict[str, l
 def test_who_cannot_vote_together_is_told_why(
     glassformer: Glassformer, members: dict[str, list[Path]], tmp_path: Path
 ) -> None:
-    classes, numbers = members["classes"][0], members["numbers"][0]
+    classes, numbers = members["classes"][0], members["regression"][0]
     run = label_run(tmp_path, max_steps=1, eval_every=1)
     table = Path(str(run.data.path))
-    words = api.train(replace(run, tokenizer=TokenizerConfig(flavour="char", vocab_size=0)), tmp_path / "letters")
+    words = api.train(replace(run, tokenizer=TokenizerConfig(scheme="char", vocab_size=0)), tmp_path / "letters")
     table.write_text(table.read_text().replace("\tdog\t", "\tbird\t"))
     birds = api.train(run, tmp_path / "birds")
     table.write_text(table.read_text().replace("\tbird\t", "\tcat\t", 3).replace("\tbird\t", "\tdog\t", 5))

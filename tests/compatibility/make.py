@@ -18,21 +18,21 @@ from typing import Any
 import torch
 
 from glassformer import api
-from glassformer.config import RotaryPositions, Stack, TransformerConfig, VectorHead
-from glassformer.models.build import build_model
-from glassformer.recurrent_config import RecurrentConfig
-from glassformer.run_config import (
+from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.run import (
     ExampleRows,
     InfillingConfig,
     InitConfig,
     LoraConfig,
     MaskedConfig,
-    NothingConfig,
+    NoObjective,
     PackedRows,
     Run,
     SpansConfig,
     TokenizerConfig,
 )
+from glassformer.config.transformer import RotaryPositions, Stack, TransformerConfig, VectorHead
+from glassformer.models.build import build_model
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, weights_of, write_model_files
@@ -43,7 +43,7 @@ MADE_IN = Path("/tmp/glassformer-compatibility")
 SMALL = TransformerConfig(decoder=Stack(1, 2, d_ff=16), d_model=8, max_len=24, positions=RotaryPositions())
 ENCODER = replace(SMALL, encoder=SMALL.decoder, decoder=None)
 BOTH = replace(SMALL, encoder=SMALL.decoder)
-LETTERS = TokenizerConfig(flavour="char", vocab_size=0)
+LETTERS = TokenizerConfig(scheme="char", vocab_size=0)
 
 
 def sized(run: Run, model: Any, tokenizer: TokenizerConfig = LETTERS, data: dict[str, Any] | None = None) -> Run:
@@ -54,8 +54,8 @@ def sized(run: Run, model: Any, tokenizer: TokenizerConfig = LETTERS, data: dict
     )
 
 
-def texts(folder: Path, arrangement: Any) -> Run:
-    return sized(tiny_run(write_documents(folder)), SMALL, data={"arrangement": arrangement})
+def texts(folder: Path, packing: Any) -> Run:
+    return sized(tiny_run(write_documents(folder)), SMALL, data={"packing": packing})
 
 
 RUNS: dict[str, Callable[[Path], Run]] = {
@@ -64,7 +64,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {
     "examples": lambda folder: texts(folder, ExampleRows()),
     "packed": lambda folder: texts(folder, PackedRows()),
     "merges-left-out": lambda folder: sized(
-        tiny_run(write_text(folder)), SMALL, TokenizerConfig(flavour="char", vocab_size=60, dropout=0.3)
+        tiny_run(write_text(folder)), SMALL, TokenizerConfig(scheme="char", vocab_size=60, dropout=0.3)
     ),
     "masked": lambda folder: sized(text_run_of(folder, MaskedConfig()), ENCODER),
     "infilling": lambda folder: sized(text_run_of(folder, InfillingConfig()), BOTH),
@@ -75,8 +75,8 @@ RUNS: dict[str, Callable[[Path], Run]] = {
         pair_run(folder), RecurrentConfig(cell="lstm", d_embedding=8, d_encoder=8, d_decoder=8, max_len=24)
     ),
     "classes": lambda folder: sized(label_run(folder), ENCODER),
-    "tags": lambda folder: sized(label_run(folder, "tags"), ENCODER, TokenizerConfig(flavour="word", vocab_size=60)),
-    "numbers": lambda folder: sized(label_run(folder, "numbers"), ENCODER),
+    "tags": lambda folder: sized(label_run(folder, "tags"), ENCODER, TokenizerConfig(scheme="word", vocab_size=60)),
+    "numbers": lambda folder: sized(label_run(folder, "regression"), ENCODER),
 }
 
 
@@ -91,7 +91,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     model = api.load(folder, device="cpu")
     kind = model.run.objective.kind
     found: dict[str, Any] = {}
-    if kind != "nothing":
+    if kind != "none":
         report = model.evaluate(say=print).to_dict()
         found["loss"], found["n_tokens"] = report["loss"], report["n_tokens"]
     if kind == "causal":
@@ -107,7 +107,7 @@ def numbers(folder: Path) -> dict[str, Any]:
         found["said"] = [list(row.values()) for row in model.classify(["red dog", "the blue cat"])]
     if kind == "tagging":
         found["tagged"] = [[tag, p] for tag, p in model.tag([["red", "dog"]])[0]]
-    if kind in ("masked", "nothing", "classification"):
+    if kind in ("masked", "none", "classification"):
         found["vector"] = model.embed(["red dog"])[0].tolist()
     return found
 
@@ -117,7 +117,7 @@ def vectors(folder: Path) -> None:
     tokenizer = api.load(folder.parent / "masked" / "run").tokenizer
     config = replace(ENCODER, vocab_size=tokenizer.vocab_size, head=VectorHead())
     torch.manual_seed(0)
-    run = Run(name="vectors", model=config, objective=NothingConfig())
+    run = Run(name="vectors", model=config, objective=NoObjective())
     (folder / "run").mkdir(parents=True)
     write_model_files(folder / "run", weights_of(build_model(config)), tokenizer, run)
     Manifest.of(folder / "run", "model", 0, MODEL_FILES).write(folder / "run")

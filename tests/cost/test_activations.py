@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from configs import CONFIGS, RECURRENT, random_ids, random_inputs
-from glassformer.config import (
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.transformer import (
     RotaryPositions,
     TransformerConfig,
 )
@@ -15,7 +16,6 @@ from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.models.build import build_model
 from glassformer.objectives.loss import token_cross_entropy
-from glassformer.recurrent_config import ModelConfig
 
 SHAPE = Shape(n_rows=3, n_tokens=21, n_source=17)
 

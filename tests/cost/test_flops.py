@@ -6,12 +6,12 @@ import pytest
 from torch.utils.flop_counter import FlopCounterMode
 
 from configs import CONFIGS, RECURRENT, Recorder, random_ids, random_inputs
-from glassformer.config import (
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.transformer import (
     TransformerConfig,
 )
 from glassformer.cost.flops import Shape, forward_flops, training_flops
 from glassformer.models.build import build_model
-from glassformer.recurrent_config import ModelConfig
 
 SHAPE = Shape(n_rows=3, n_tokens=21, n_source=17)
 

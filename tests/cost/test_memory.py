@@ -7,12 +7,12 @@ import pytest
 import torch
 
 from configs import CONFIGS, RECURRENT, random_inputs
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, TrainConfig
 from glassformer.cost.activations import Activations
 from glassformer.cost.memory import cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import parameter_counts
 from glassformer.models.build import build_model
-from glassformer.recurrent_config import ModelConfig
-from glassformer.train_config import AdamConfig, AdamWConfig, MuonConfig, TrainConfig
 from glassformer.training.optimizers import build_optimizer, state_tensors
 
 EVERY: dict[str, ModelConfig] = {**CONFIGS, **RECURRENT}

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from configs import CONFIGS, RECURRENT
-from glassformer.config import (
+from glassformer.config.presets import PRESETS
+from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.config.transformer import (
     AlibiPositions,
     LearnedPositions,
     NoPositions,
@@ -23,8 +25,6 @@ from glassformer.config import (
 )
 from glassformer.cost.parameters import parameter_counts
 from glassformer.models.build import build_model
-from glassformer.presets import PRESETS
-from glassformer.recurrent_config import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.training.optimizers import hidden_matrices
 
 EVERY: dict[str, ModelConfig] = {**CONFIGS, **RECURRENT}

@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 
 from configs import CONFIGS, RECURRENT
-from glassformer.config import (
+from glassformer.config.presets import preset
+from glassformer.config.run import LoraConfig, MaskedConfig, PairData, Run, TokenizerConfig
+from glassformer.config.train import AdamWConfig, MuonConfig, ParallelConfig, TrainConfig
+from glassformer.config.transformer import (
     SequenceHead,
     Stack,
 )
@@ -16,9 +19,6 @@ from glassformer.cost.parameters import parameter_counts
 from glassformer.cost.plan import plan_run
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
-from glassformer.presets import preset
-from glassformer.run_config import LoraConfig, MaskedConfig, PairData, Run, TokenizerConfig
-from glassformer.train_config import AdamWConfig, MuonConfig, ParallelConfig, TrainConfig
 
 # Published figures
 
@@ -26,8 +26,8 @@ from glassformer.train_config import AdamWConfig, MuonConfig, ParallelConfig, Tr
 @pytest.mark.parametrize(
     ("name", "parameters", "flops"),
     [
-        # Brown (2020), table D.1. Table 2.1 contradicts itself for gpt3-xl and gpt3-13b, see `presets.py`: here the
-        # heads fill d_model, which is what these totals fit.
+        # Brown (2020), table D.1. Table 2.1 contradicts itself for gpt3-xl and gpt3-13b, see `config/presets.py`: here
+        # the heads fill d_model, which is what these totals fit.
         ("gpt3-small", 125e6, 2.25e20),
         ("gpt3-medium", 356e6, 6.41e20),
         ("gpt3-large", 760e6, 1.37e21),
@@ -79,7 +79,7 @@ def card(n_bytes: float) -> Gpu:
 
 
 def test_time_and_cost_are_flops_over_rate() -> None:
-    plan = plan_run(tiny(accumulation=4), find_gpu("h200"), 2, utilisation=0.25, price=3.5)
+    plan = plan_run(tiny(grad_accumulation=4), find_gpu("h200"), 2, mfu=0.25, price=3.5)
     per_token = training_flops(CONFIGS["gpt"], Shape(4, 24)) / (4 * 24)
     assert plan.n_tokens == 10 * 4 * 4 * 24 and plan.total_flops == per_token * plan.n_tokens
     assert plan.seconds == pytest.approx(plan.total_flops / (2 * 67e12 * 0.25))
@@ -100,30 +100,31 @@ def test_the_simplest_layout_that_fits_is_chosen() -> None:
             assert (plan.layout.strategy, plan.layout.checkpointing) == (strategy, checkpointing)
         assert not plan_run(tiny(), card(min(sizes.values()) - 1), 16).layout.fits
     assert plan_run(tiny(), card(1e9), 1).flags == ""
-    flags = plan_run(tiny(activation_checkpointing=True, accumulation=16), card(1e9), 16).flags
+    flags = plan_run(tiny(activation_checkpointing=True, grad_accumulation=16), card(1e9), 16).flags
     assert flags == "--parallel.strategy ddp --train.activation-checkpointing"
 
 
 def test_gpus_share_the_micro_batches_of_a_step() -> None:
     """`train` refuses an accumulation that is no multiple of the processes: the next one is planned, and counted."""
-    one, eight = (plan_run(tiny(accumulation=3), find_gpu("h200"), n_gpus) for n_gpus in (1, 8))
-    assert (one.accumulation, one.notes, one.n_tokens) == (3, (), 10 * 3 * 4 * 24)
-    assert (eight.accumulation, eight.n_tokens) == (8, 10 * 8 * 4 * 24)
+    one, eight = (plan_run(tiny(grad_accumulation=3), find_gpu("h200"), n_gpus) for n_gpus in (1, 8))
+    assert (one.grad_accumulation, one.notes, one.n_tokens) == (3, (), 10 * 3 * 4 * 24)
+    assert (eight.grad_accumulation, eight.n_tokens) == (8, 10 * 8 * 4 * 24)
     assert eight.notes == (
-        "8 GPUs share the micro-batches of a step, so train.accumulation 3 becomes 8: a step reads 768 tokens, not 288",
+        "8 GPUs share the micro-batches of a step, so train.grad_accumulation 3 becomes 8: a step reads 768 tokens, "
+        "not 288",
     )
-    assert eight.flags == "--train.accumulation 8 --parallel.strategy ddp"
+    assert eight.flags == "--train.grad-accumulation 8 --parallel.strategy ddp"
     assert eight.seconds == pytest.approx(one.seconds / 8 * 8 / 3)
-    same = plan_run(tiny(accumulation=8), find_gpu("h200"), 8)
+    same = plan_run(tiny(grad_accumulation=8), find_gpu("h200"), 8)
     assert (same.notes, same.flags, same.seconds) == ((), "--parallel.strategy ddp", eight.seconds)
     few = plan_run(tiny(), find_gpu("h200"), 8, n_tokens=1000)
-    assert few.n_tokens == 1000 and few.accumulation == 8
+    assert few.n_tokens == 1000 and few.grad_accumulation == 8
     pairs = replace(tiny(), model=CONFIGS["two_vocabularies"], data=PairData(batch_tokens=100))
     assert "a step reads 200 tokens, not 100" in plan_run(pairs, find_gpu("h200"), 2).notes[0]
 
 
 def test_muon_is_never_divided() -> None:
-    muon = tiny(optimizer=MuonConfig(adamw=AdamWConfig()), accumulation=16)
+    muon = tiny(optimizer=MuonConfig(adamw=AdamWConfig()), grad_accumulation=16)
     plan = plan_run(muon, card(1e9), 16)
     assert [layout.strategy for layout in plan.layouts] == ["ddp", "ddp"]
     assert len(plan.notes) == 1 and plan.notes[0].startswith("muon steps whole matrices")
@@ -134,9 +135,9 @@ def test_muon_is_never_divided() -> None:
 
 
 def test_flags_repeat_those_that_were_given() -> None:
-    given_flags = {"train.batch_size": "4", "train.accumulation": "3", "parallel.strategy": "fsdp", "name": "a b"}
-    plan = plan_run(tiny(accumulation=3), card(1e9), 2, given=given_flags)
-    assert plan.flags == "--train.batch-size 4 --train.accumulation 4 --name 'a b' --parallel.strategy ddp"
+    given_flags = {"train.batch_size": "4", "train.grad_accumulation": "3", "parallel.strategy": "fsdp", "name": "a b"}
+    plan = plan_run(tiny(grad_accumulation=3), card(1e9), 2, given=given_flags)
+    assert plan.flags == "--train.batch-size 4 --train.grad-accumulation 4 --name 'a b' --parallel.strategy ddp"
 
 
 def test_a_state_is_divided_within_a_node_where_there_are_several() -> None:
@@ -175,7 +176,7 @@ def test_as_few_gpus_as_are_needed() -> None:
 
 
 def test_rows_of_other_tasks() -> None:
-    masked = plan_run(replace(tiny(), model=CONFIGS["bert"], objective=MaskedConfig(share=0.25)), find_gpu("h200"))
+    masked = plan_run(replace(tiny(), model=CONFIGS["bert"], objective=MaskedConfig(mask_prob=0.25)), find_gpu("h200"))
     assert masked.shape == Shape(4, 24, 0, 6)
     pairs = replace(tiny(), model=CONFIGS["two_vocabularies"], data=PairData(batch_tokens=100))
     plan = plan_run(pairs, find_gpu("h200"))
@@ -195,7 +196,7 @@ def test_what_a_run_leaves_open_is_said() -> None:
     [
         (tiny(), {"n_gpus": 0}, "--gpus is 0 and must be at least 1"),
         (tiny(), {"n_tokens": 0}, "--tokens is 0"),
-        (tiny(), {"utilisation": 1.5}, "--utilisation is 1.5 and must be above 0 and at most 1"),
+        (tiny(), {"mfu": 1.5}, "--mfu is 1.5 and must be above 0 and at most 1"),
         (tiny(), {"price": -1.0}, "--price is -1.0"),
         (tiny(), {"context": 25}, "the context is 25 and must be from 1 to model.max_len, 24"),
         (replace(tiny(), lora=LoraConfig()), {}, "leave out [lora]"),

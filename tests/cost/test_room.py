@@ -8,12 +8,12 @@ import pytest
 
 from configs import CONFIGS
 from glassformer import recipes
-from glassformer.config import Stack, TransformerConfig
+from glassformer.config.run import ExampleRows, LoraConfig, PairData, Run, TextData
+from glassformer.config.train import ParallelConfig, TrainConfig
+from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost.memory import require_memory
 from glassformer.cost.room import Room, least_memory, require_room, room_of_machine
 from glassformer.errors import UserError
-from glassformer.run_config import ExampleRows, LoraConfig, PairData, Run, TextData
-from glassformer.train_config import ParallelConfig, TrainConfig
 from glassformer.training import launch
 from runs import tiny_run, write_text
 
@@ -41,7 +41,7 @@ def test_one_micro_batch_of_windows_of_the_context_is_counted() -> None:
         return least_memory(Run(model=MODEL, data=data, train=train), on_cpu=True).total
 
     once = needed(TrainConfig(batch_size=64), TextData())
-    assert needed(TrainConfig(batch_size=64, accumulation=4), TextData()) == once
+    assert needed(TrainConfig(batch_size=64, grad_accumulation=4), TextData()) == once
     assert needed(TrainConfig(batch_size=64), TextData(context=32)) < once / 2
 
 
@@ -72,7 +72,7 @@ def test_nothing_below_the_margin_is_refused() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"data": TextData(arrangement=ExampleRows())},
+        {"data": TextData(packing=ExampleRows())},
         {"data": PairData(path="x", batch_tokens=1 << 60)},
         {"train": TrainConfig(batch_size=100_000, compile=True)},
         {"lora": LoraConfig()},

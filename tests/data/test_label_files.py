@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
+from glassformer.config.run import LabelData
 from glassformer.data.label_files import Dropped, Labelled, Tagged, read_labelled, read_tagged
 from glassformer.errors import UserError
-from glassformer.run_config import LabelData
 
 Write = Callable[[str, str | bytes], Path]
 TEXTS = [Labelled("a dog", None, "0"), Labelled("two cats, big", None, "1")]
@@ -82,7 +82,7 @@ def test_a_header_that_names_one_column_is_no_record(write: Write, header: str) 
 def test_a_number_must_be_one_and_the_line_is_named(write: Write, label: str) -> None:
     path = write("t.tsv", f"a\t-1.5e3\nb\t{label}\n")
     with pytest.raises(UserError, match=rf"t.tsv:2: the label '{label[:30]}.* is no finite number"):
-        labelled(path, outputs="numbers")
+        labelled(path, outputs="regression")
     assert [record.label for record in labelled(path)] == ["-1.5e3", label]
 
 
@@ -191,7 +191,7 @@ def test_a_builtin_of_the_other_kind_or_with_settings_that_it_lacks_is_refused()
         labelled("builtin:python-tokens")
     with pytest.raises(UserError, match=r"builtin:docstrings has classes: data.outputs must be classes"):
         tagged("builtin:docstrings")
-    for fields in ({"outputs": "numbers"}, {"second_field": "b"}):
+    for fields in ({"outputs": "regression"}, {"second_field": "b"}):
         with pytest.raises(UserError, match="has classes of single texts"):
             labelled("builtin:docstrings", **fields)
 

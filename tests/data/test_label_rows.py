@@ -9,13 +9,13 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 @pytest.fixture(scope="module")
 def letters() -> Tokenizer:
-    return Tokenizer.train(["abcdef"], vocab_size=0, flavour="char")
+    return Tokenizer.train(["abcdef"], vocab_size=0, scheme="char")
 
 
 @pytest.fixture(scope="module")
 def pieces() -> Tokenizer:
     """A token a letter, or a space."""
-    return Tokenizer.train(["xyz "], vocab_size=0, flavour="char")
+    return Tokenizer.train(["xyz "], vocab_size=0, scheme="char")
 
 
 def shown(tokenizer: Tokenizer, ids: list[int]) -> str:
@@ -53,7 +53,7 @@ def test_words_behind_the_end_have_no_tag(pieces: Tokenizer) -> None:
 
 
 def test_dropout_cuts_words_into_more_pieces_and_leaves_their_labels() -> None:
-    words = Tokenizer.train(["abc abc def def"], vocab_size=100, flavour="word")
+    words = Tokenizer.train(["abc abc def def"], vocab_size=100, scheme="word")
     whole, _ = encode_texts(words, [("abc def", "def")], 32)
     cut, _ = encode_texts(words, [("abc def", "def")], 32, dropout=1.0)
     assert [len(row.token_ids) for row in (*whole, *cut)] == [3 + 3, 12 + 3], "a word is three letters and its end"

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from glassformer.config.run import LabelData
 from glassformer.data.label_files import Labelled, Tagged
 from glassformer.data.labels import (
     LabelCorpus,
@@ -19,7 +20,6 @@ from glassformer.data.labels import (
     require_known,
 )
 from glassformer.errors import UserError
-from glassformer.run_config import LabelData
 
 Write = Callable[[str, str | bytes], Path]
 HEADER = "text\tlabel\n"
@@ -110,7 +110,7 @@ def test_a_label_that_training_lacks_is_named_with_its_place(write: Write, side:
 
 def test_labels_that_are_numbers_have_no_classes(write: Write) -> None:
     found = corpus(
-        table(write, "t", "a 1.5", "b -2", "c 3", "d 3.5"), valid_path=table(write, "v", "x 7"), outputs="numbers"
+        table(write, "t", "a 1.5", "b -2", "c 3", "d 3.5"), valid_path=table(write, "v", "x 7"), outputs="regression"
     )
     report = class_report(found)
     assert (report.counts, report.imbalance, report.numbers) == ({}, None, (-2.0, 1.5, 3.5))

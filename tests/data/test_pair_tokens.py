@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.config.run import PairData
 from glassformer.data.budget import take_pairs
 from glassformer.data.pair_files import Pair
 from glassformer.data.pair_tokens import PairFile, encode_pairs, prepare_pairs
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.tokens import SIDECAR
-from glassformer.run_config import PairData
 from glassformer.tokenization.tokenizer import Tokenizer
 from runs import write_pairs
 
@@ -22,8 +22,8 @@ def corpus(tmp_path: Path) -> PairCorpus:
 
 def tokenizers(corpus: PairCorpus) -> tuple[Tokenizer, Tokenizer]:
     train, _ = corpus.split
-    of_target = Tokenizer.train([pair.target for pair in train], vocab_size=60, flavour="word")
-    return of_target, Tokenizer.train([pair.source for pair in train], vocab_size=0, flavour="char")
+    of_target = Tokenizer.train([pair.target for pair in train], vocab_size=60, scheme="word")
+    return of_target, Tokenizer.train([pair.source for pair in train], vocab_size=0, scheme="char")
 
 
 def texts(pairs: PairFile, tokenizer: Tokenizer, source_tokenizer: Tokenizer) -> list[Pair]:
@@ -81,7 +81,7 @@ def test_progress_reaches_the_end(corpus: PairCorpus, tmp_path: Path) -> None:
 
 
 def test_pairs_that_do_not_fit_are_counted_by_the_tokens_that_are_added(corpus: PairCorpus) -> None:
-    tokenizer = Tokenizer.train(["abcdef"], vocab_size=0, flavour="char")
+    tokenizer = Tokenizer.train(["abcdef"], vocab_size=0, scheme="char")
     pairs = [Pair("a" * n, "b" * m) for n, m in ((3, 3), (4, 3), (3, 4), (4, 4), (5, 1))]
     encoded = encode_pairs(pairs, tokenizer, tokenizer, "x")
     kept, n_left_out = encoded.within(5, 4)

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
+from glassformer.config.run import PairData
 from glassformer.data.pair_files import Dropped, Pair
 from glassformer.data.pairs import PairCorpus, held_out, pair_report, read_pairs
 from glassformer.errors import UserError
-from glassformer.run_config import PairData
 
 PAIRS = [Pair("a dog", "ein hund"), Pair("two cats", "zwei katzen"), Pair("a dog", "der hund")]
 

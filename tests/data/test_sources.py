@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from glassformer.data import sources
 from glassformer.data.sources import Counts, cut, find_sources, read_documents, read_pieces
 from glassformer.errors import UserError
-from glassformer.tokenization.pretokenize import FLAVOURS, pipeline
+from glassformer.tokenization.pretokenize import SCHEMES, pipeline
 
 Write = Callable[[str, str | bytes], Path]
 
@@ -204,9 +204,9 @@ def test_pieces_cut_at_line_ends_are_split_into_the_chunks_of_the_whole_text(wor
         small_pieces(monkeypatch, 1, 10_000)
         pieces = [p.text for p in cut([text[i : i + block] for i in range(0, len(text), block)])]
     assert "".join(pieces) == text
-    for flavour in FLAVOURS:
-        chunks = pipeline(flavour).chunks
-        assert [chunk for piece in pieces for chunk in chunks(piece)] == chunks(text), flavour
+    for scheme in SCHEMES:
+        chunks = pipeline(scheme).chunks
+        assert [chunk for piece in pieces for chunk in chunks(piece)] == chunks(text), scheme
 
 
 def test_a_long_document_without_line_ends_is_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,9 +238,9 @@ def test_pieces_cut_between_words_are_split_into_the_chunks_of_the_whole_text(
         pieces = [piece.text for piece in cut([text])]
     assert "".join(pieces) == text
     assert len(text) <= 24 or len(pieces) > 1
-    for flavour in ("byte", "word", "whitespace"):
-        chunks = pipeline(flavour).chunks
-        assert [chunk for piece in pieces for chunk in chunks(piece)] == chunks(text), flavour
+    for scheme in ("byte", "word", "whitespace"):
+        chunks = pipeline(scheme).chunks
+        assert [chunk for piece in pieces for chunk in chunks(piece)] == chunks(text), scheme
 
 
 def test_sources_are_hashed_by_their_bytes(write: Write) -> None:

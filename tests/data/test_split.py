@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from glassformer.config.run import NEWEST_READING, LabelData, PairData
 from glassformer.data import sources
 from glassformer.data.corpus import CUT, MIN_PART, MISSING, VALIDATES, Corpus, Side, _part, held_out_filled
 from glassformer.data.labels import LabelCorpus
@@ -17,7 +18,6 @@ from glassformer.data.pairs import PairCorpus
 from glassformer.data.records import held_out_keys
 from glassformer.data.sources import Piece
 from glassformer.data.split import filled, nearest
-from glassformer.run_config import NEWEST_READING, LabelData, PairData
 
 Write = Callable[[str, str | bytes], Path]
 FRACTIONS = st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.5, 0.9])
@@ -198,7 +198,7 @@ def test_a_share_that_is_not_reached_is_told(write: Write) -> None:
     (said,) = pairs.news()
     assert said.startswith("only 1.10% of the data could be held out for validation") and "30.00%" in said
     path = str(write("l.tsv", "\n".join(["text\tlabel", *(f"the same\t{i}" for i in range(90)), "rare\t1"])))
-    labels = LabelCorpus(LabelData(path=path, outputs="numbers", valid_fraction=0.3, reading=NEWEST_READING))
+    labels = LabelCorpus(LabelData(path=path, outputs="regression", valid_fraction=0.3, reading=NEWEST_READING))
     assert labels.news() == [said]
     assert Corpus([write("a.jsonl", jsonl(["a" * 199, "b"]))], valid_fraction=0.3).news() == [
         "only 0.50% of the data could be held out for validation, and data.valid_fraction asks for 30.00%: give more "

@@ -18,7 +18,7 @@ from glassformer.data import builtin, sources, tokens
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import encode_text, prepare
 from glassformer.errors import UserError
-from glassformer.tokenization.pretokenize import FLAVOURS
+from glassformer.tokenization.pretokenize import SCHEMES
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Write = Callable[[str, str | bytes], Path]
@@ -96,11 +96,11 @@ def test_ids_take_two_bytes_while_they_fit(
     assert (splits.folder / "train.bin").stat().st_size == 90 * bytes_per_id
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_streamed_ids_are_those_of_the_whole_text(
-    write: Write, cache: Path, prose: str, flavour: Any, in_small_pieces: None
+    write: Write, cache: Path, prose: str, scheme: Any, in_small_pieces: None
 ) -> None:
-    tokenizer = Tokenizer.train([prose], vocab_size=600, flavour=flavour, learner="tokenizers")
+    tokenizer = Tokenizer.train([prose], vocab_size=600, scheme=scheme, learner="tokenizers")
     path, text = write("a.txt", prose), prose.replace("\r\n", "\n")
     splits = prepare(Corpus([path]), tokenizer, cache)
     cut = int(len(text) * 0.9)
@@ -311,7 +311,7 @@ def test_a_cache_that_cannot_be_written_is_named(write: Write, utf8: Any) -> Non
 
 def test_a_character_that_the_tokenizer_lacks_leaves_nothing(write: Write, cache: Path) -> None:
     corpus = Corpus([write("a.txt", "a b " * 30 + "ß" * 12)])
-    tokenizer = Tokenizer.train(corpus.training_texts(), vocab_size=0, flavour="char", special_tokens=())
+    tokenizer = Tokenizer.train(corpus.training_texts(), vocab_size=0, scheme="char", special_tokens=())
     with pytest.raises(UserError, match="ß"):
         prepare(corpus, tokenizer, cache)
     assert list(cache.iterdir()) == []

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from configs import RECURRENT
 from doctor.others import GPT, LEN, LSTM, CachedGPT, D, V
-from glassformer import config as c
+from glassformer.config import transformer as c
 from glassformer.doctor import CHECKS, Report, Result, check, check_model
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
@@ -47,8 +47,8 @@ def test_our_models_pass(name: str) -> None:
     assert report.ok, str(report)
     not_applicable = {n for n, s in status(report).items() if s == "not applicable"}
     assert not_applicable == {
-        "decoder": {"sight"},
-        "modern": {"sight"},
+        "decoder": {"visibility"},
+        "modern": {"visibility"},
         "encoder": {"causality", "causality-by-gradient", "padding-left", "cache", "shift"},
         "encoder-decoder": {"padding-left"},
     }.get(name)
@@ -193,7 +193,7 @@ def test_a_module_that_computes_in_one_dtype_only_is_checked_in_that() -> None:
 
 
 def test_a_frozen_module_is_not_asked_to_learn() -> None:
-    report = check(LSTM().requires_grad_(False), vocab_size=V, checks=["learns", "accumulation"])
+    report = check(LSTM().requires_grad_(False), vocab_size=V, checks=["learns", "grad_accumulation"])
     assert [r.passed for r in report.results] == [None, True]
 
 

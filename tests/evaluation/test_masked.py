@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.config import Stack, TransformerConfig
+from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.word_edges import word_edges
+from glassformer.tokenization.word_boundaries import word_boundaries
 
 TEXT = "the cat sat on the mat and the dog ran. "
 
@@ -28,7 +28,7 @@ def parts() -> tuple[Transformer, MaskedObjective, list[Example]]:
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.normal_(std=0.3)
-    edges = word_edges(tokenizer)
+    edges = word_boundaries(tokenizer)
     objective = MaskedObjective(tokenizer.mask_id, edges, frame=tokenizer.frames.text)
     ids = np.array(tokenizer.encode(TEXT * 2))
     return network, objective, [Example(ids[:19]), Example(ids[5:12])]

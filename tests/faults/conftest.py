@@ -8,7 +8,7 @@ import torch
 
 from configs import random_model
 from faults.hostile import TOKENIZER
-from glassformer.run_config import Run
+from glassformer.config.run import Run
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import publish, weights_of, write_model_files

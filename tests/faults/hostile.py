@@ -16,7 +16,7 @@ from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
 
 TEXT = "to be or not to be"
-TOKENIZER = Tokenizer.train([TEXT], vocab_size=0, flavour="char")
+TOKENIZER = Tokenizer.train([TEXT], vocab_size=0, scheme="char")
 WITHIN_S = 5.0
 """Seconds in which any file is read or refused."""
 

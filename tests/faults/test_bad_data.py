@@ -14,6 +14,7 @@ import pytest
 from faults.hostile import refused
 from faults.tally import count, record
 from glassformer import api
+from glassformer.config.run import LabelData, PairData
 from glassformer.data.corpus import Corpus
 from glassformer.data.label_files import Dropped as DroppedLabels
 from glassformer.data.labels import read_labels
@@ -23,7 +24,6 @@ from glassformer.data.pairs import PairCorpus, read_pairs
 from glassformer.data.sources import read_documents
 from glassformer.data.tokens import prepare
 from glassformer.errors import UserError
-from glassformer.run_config import LabelData, PairData
 from glassformer.store import checkpoint
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.launch import Outcome

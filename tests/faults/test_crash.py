@@ -16,11 +16,11 @@ from faults.children import DIED, DIED_DELETING, at_touch, die, done, fork, kill
 from faults.tally import count, injected
 from glassformer import api
 from glassformer.cli import checkpoint as checkpoints
+from glassformer.config.run import Run
+from glassformer.config.train import EarlyStopping
 from glassformer.errors import Interrupted, UserError
-from glassformer.run_config import Run
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
-from glassformer.train_config import EarlyStopping
 from glassformer.training import launch
 from glassformer.training.reporting import Silent
 from runs import MODEL, label_run, pair_run, remains, tiny_run, write_text
@@ -30,7 +30,7 @@ TIMES = {"max_steps": 12, "eval_every": 4, "checkpoint_every": 2, "log_every": 1
 
 def dropout_run(folder: Path, **train: Any) -> Run:
     model = replace(MODEL, residual_dropout=0.2, embedding_dropout=0.1)
-    return tiny_run(write_text(folder), model=model, ema_decay=0.9, accumulation=2, **(TIMES | train))
+    return tiny_run(write_text(folder), model=model, ema_decay=0.9, grad_accumulation=2, **(TIMES | train))
 
 
 KINDS = {

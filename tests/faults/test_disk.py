@@ -15,12 +15,12 @@ import pytest
 from faults.children import at_touch, done
 from faults.tally import count, injected
 from glassformer import api
+from glassformer.config.run import Run
 from glassformer.errors import UserError
-from glassformer.run_config import Run
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME, Manifest
 from glassformer.store.model_directory import read_model
-from glassformer.training.progress_file import read_progress
+from glassformer.training.trainer_state_file import read_progress
 from runs import Recording, remains, tiny_run, write_text
 
 FILES = [

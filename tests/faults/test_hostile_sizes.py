@@ -19,10 +19,10 @@ from safetensors.torch import load_file, save_file
 from faults.hostile import edit_json, entry, plant, read_spoiled, refused, safetensors, sign
 from faults.tally import record
 from glassformer import api
-from glassformer.config import Stack, TransformerConfig
-from glassformer.recurrent_config import RecurrentConfig
-from glassformer.run_config import Run
-from glassformer.settings import MAX_INT, apply_flags, parse_toml, to_dict
+from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.run import Run
+from glassformer.config.schema import MAX_INT, apply_flags, parse_toml, to_dict
+from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import AVERAGE, OPTIMIZER, STATE
 from glassformer.training.launch import Outcome
@@ -142,7 +142,7 @@ JSON_ATTACKS = {
     "many digits": ('{"d_model": 1' + "0" * 5000 + "}", "a number of 5001 digits"),
     "too large": (" " * (64 * 1024 * 1024 + 1), "that are read at once"),
     "UTF-16": (json.dumps({"d_model": 8}).encode("utf-16-le"), "it has a NUL"),
-    "nothing": ("", ""),
+    "none": ("", ""),
     "a number": ("7", ""),
     "a list": ("[]", ""),
     "null": ("null", ""),

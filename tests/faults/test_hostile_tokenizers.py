@@ -15,7 +15,7 @@ from tokenizers import Regex, normalizers, pre_tokenizers
 from faults.hostile import TEXT, TOKENIZER, WITHIN_S, refused
 from faults.tally import count, record
 from glassformer.errors import UserError
-from glassformer.tokenization.known_expressions import KNOWN_EXPRESSIONS
+from glassformer.tokenization.allowed_regexes import KNOWN_EXPRESSIONS
 from glassformer.tokenization.tokenizer import Tokenizer
 from tokenization import families
 
@@ -26,8 +26,8 @@ def test_fault_25_random_bytes_in_a_tokenizer_give_a_tokenizer_or_a_sentence(tmp
     n, seed = count(150, 1000), 25
     originals = [
         Tokenizer.train([TEXT], vocab_size=290).to_json().encode(),
-        Tokenizer.train([TEXT], vocab_size=40, flavour="word").to_json().encode(),
-        Tokenizer.train([TEXT], vocab_size=0, flavour="whole_words").to_json().encode(),
+        Tokenizer.train([TEXT], vocab_size=40, scheme="word").to_json().encode(),
+        Tokenizer.train([TEXT], vocab_size=0, scheme="whole_words").to_json().encode(),
     ]
     n_loaded = fuzzed(tmp_path / "tokenizer.json", originals, random.Random(seed), n)
     record(25, n, n, f"{seed}; {n_loaded} loaded")

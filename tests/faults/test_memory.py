@@ -11,9 +11,9 @@ import torch
 
 from faults.children import done
 from glassformer import api
-from glassformer.config import Stack
+from glassformer.config.run import Run
+from glassformer.config.transformer import Stack
 from glassformer.errors import UserError, enough_memory
-from glassformer.run_config import Run
 from glassformer.store import checkpoint
 from glassformer.training import trainer
 from runs import MODEL, tiny_run, write_text

@@ -21,7 +21,7 @@ from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
 from glassformer.store import checkpoint
 from glassformer.training import trainer as trainer_module
-from glassformer.training.bad_numbers import MAX_ROLLBACKS, MAX_SKIPPED, BadNumbers
+from glassformer.training.non_finite import MAX_ROLLBACKS, MAX_SKIPPED, NonFinite
 from glassformer.training.step import GROWTH_INTERVAL, LossScale, TrainStep
 from glassformer.training.trainer import Trainer
 from runs import Recording, metrics, remains, signal_at, tiny_run, write_text
@@ -67,7 +67,7 @@ def all_finite(folder: Path) -> bool:
 
 @pytest.mark.parametrize("what", BAD)
 def test_13_a_bad_number_stops_before_the_step(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tiny_run(write_text(tmp_path), accumulation=2, checkpoint_every=5)
+    run = tiny_run(write_text(tmp_path), grad_accumulation=2, checkpoint_every=5)
     with monkeypatch.context() as patch:
         spoiled(patch, {12}, BAD[what])
         with pytest.raises(
@@ -88,7 +88,7 @@ def test_13_a_bad_number_stops_before_the_step(what: str, tmp_path: Path, monkey
 
 @pytest.mark.parametrize("what", BAD)
 def test_13_a_bad_step_is_skipped_and_told(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="skip", log_every=1, ema_decay=0.9)
+    run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="skip", log_every=1, ema_decay=0.9)
     spoiled(monkeypatch, {3, 4}, BAD[what])
     reporter = Recording()
     api.train(run, tmp_path / "run", reporter)
@@ -104,7 +104,7 @@ def test_13_a_bad_step_is_skipped_and_told(what: str, tmp_path: Path, monkeypatc
 
 
 def test_13_a_run_of_bad_steps_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="skip")
+    run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="skip")
     taken = spoiled(monkeypatch, set(range(2, 20)), BAD["loss is nan"])
     with pytest.raises(UserError, match="the loss is nan in step 13"):
         api.train(run, tmp_path / "run")
@@ -113,7 +113,7 @@ def test_13_a_run_of_bad_steps_is_given_up(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_13_rollback_halves_the_rate_and_takes_the_steps_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="rollback", checkpoint_every=5, log_every=1)
+    run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="rollback", checkpoint_every=5, log_every=1)
     bad = {7}
     taken = spoiled(monkeypatch, bad, lambda sums: (bad.clear(), BAD["loss is nan"](sums))[1])
     reporter = Recording()
@@ -124,7 +124,7 @@ def test_13_rollback_halves_the_rate_and_takes_the_steps_again(tmp_path: Path, m
     rates = {line["step"]: line["learning_rate"] for line in metrics(tmp_path / "run") if "learning_rate" in line}
     assert list(rates) == list(range(1, 21))
     monkeypatch.undo()
-    api.train(tiny_run(write_text(tmp_path), accumulation=2, log_every=1), tmp_path / "plain")
+    api.train(tiny_run(write_text(tmp_path), grad_accumulation=2, log_every=1), tmp_path / "plain")
     plain = {line["step"]: line["learning_rate"] for line in metrics(tmp_path / "plain") if "learning_rate" in line}
     assert all(rates[step] == pytest.approx(plain[step] * (1 if step <= 5 else 0.5)) for step in plain)
     assert all_finite(tmp_path / "run")
@@ -134,7 +134,7 @@ def test_13_rollback_halves_the_rate_and_takes_the_steps_again(tmp_path: Path, m
 def test_13_rollback_is_the_same_after_an_interruption_and_in_a_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="rollback", checkpoint_every=5)
+    run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="rollback", checkpoint_every=5)
     spoil = BAD["gradient is nan"]  # which keeps no batch, so that the two logs say the same
 
     def at_the_full_rate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,19 +185,19 @@ def test_13_weights_that_are_lost_in_an_evaluation_are_rolled_back(
         return replace(report, loss=math.nan) if len(evaluated) == 4 else report
 
     monkeypatch.setattr(trainer_module, "evaluate_loss", once)
-    run = tiny_run(write_text(tmp_path), on_bad_numbers="rollback")
+    run = tiny_run(write_text(tmp_path), on_nonfinite="rollback")
     api.train(run, tmp_path / "run")
     [event] = [line["event"] for line in metrics(tmp_path / "run") if "event" in line]
     assert event == "an evaluated loss is no number in step 20: back to step 10, the rate is × 0.5 from here on"
     for policy in ("stop", "skip"):
         evaluated.clear()
         with pytest.raises(UserError, match="an evaluated loss is no number in step 20: lower"):
-            api.train(tiny_run(write_text(tmp_path), on_bad_numbers=policy), tmp_path / policy)
+            api.train(tiny_run(write_text(tmp_path), on_nonfinite=policy), tmp_path / policy)
     record(13, 3, 3, "-")
 
 
 def test_13_rollback_before_the_first_checkpoint_and_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = tiny_run(write_text(tmp_path), accumulation=2, on_bad_numbers="rollback")
+    run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="rollback")
     taken = spoiled(monkeypatch, {2}, BAD["gradient is nan"])
     with pytest.raises(UserError, match="the gradient is nan in step 3"):
         api.train(run, tmp_path / "run")
@@ -248,7 +248,7 @@ def test_13_fp16_that_never_fits_is_a_bad_number_and_a_quiet_scale_grows() -> No
     assert step.scale is not None
     step.network.get_parameter(next(iter(dict(step.network.named_parameters())))).register_hook(lambda g: g * math.inf)
     taken = 0
-    with pytest.raises(BadNumbers, match="the gradient is"):
+    with pytest.raises(NonFinite, match="the gradient is"):
         for _ in range(100):
             assert not step([batch([3, 4, 5])]).is_taken
             taken += 1

@@ -12,7 +12,7 @@ from pathlib import Path
 from faults.children import done
 from faults.tally import count, record
 from glassformer import api
-from glassformer.settings import to_dict, to_toml
+from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
 from runs import MODEL, tiny_run, write_text
 from training.test_parallel import require_equal
@@ -26,7 +26,7 @@ def children_of(process: int) -> list[int]:
 def test_15_a_killed_process_is_recovered_from(tmp_path: Path, environment: dict[str, str]) -> None:
     model = replace(MODEL, residual_dropout=0.1)
     run = tiny_run(
-        write_text(tmp_path), model=model, max_steps=150, eval_every=150, checkpoint_every=15, accumulation=2
+        write_text(tmp_path), model=model, max_steps=150, eval_every=150, checkpoint_every=15, grad_accumulation=2
     )
     assert done(lambda: api.train(run, tmp_path / "whole")) == 0
     (tmp_path / "run.toml").write_text(to_toml(to_dict(run)))

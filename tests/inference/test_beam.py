@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from configs import SEQ2SEQ, random_ids, random_model
+from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.beam import Hypothesis, beam_search, length_penalty, output_limit
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.decode import generate
 from glassformer.inference.score import forced_scores
-from glassformer.run_config import BeamConfig, GenerationConfig
 
 MODELS = pytest.mark.parametrize("name", SEQ2SEQ)
 START, MAX_LEN, NOBODY = 1, 24, 999
@@ -74,13 +74,13 @@ def test_batched_equals_the_reference(name: str) -> None:
     model = random_model(SEQ2SEQ[name])
     end = an_end(model)
     seen: list[Hypothesis] = []
-    for number, (beam, (penalty, normalisation)) in enumerate(itertools.product((1, 2, 3, 5), PENALTIES)):
+    for number, (beam, (penalty, length_penalty_type)) in enumerate(itertools.product((1, 2, 3, 5), PENALTIES)):
         if number % 3 != len(name) % 3:  # each third with some of the models
             continue
-        config = BeamConfig(beam, penalty, normalisation, max_new_tokens=3 + number % 5)  # type: ignore[arg-type]
+        config = BeamConfig(beam, penalty, length_penalty_type, max_new_tokens=3 + number % 5)  # type: ignore[arg-type]
         n_best = 1 + number % beam
-        for finished in ("stay", "leave"):
-            config = replace(config, finished=finished)  # type: ignore[arg-type]
+        for early_stopping in ("shrink", "never"):
+            config = replace(config, early_stopping=early_stopping)  # type: ignore[arg-type]
             found = searched(model, SOURCES, config, end, n_best=n_best)
             same(found, by_reference(model, SOURCES, config, end, n_best=n_best))
             seen += itertools.chain(*found)
@@ -93,21 +93,21 @@ def test_prefixes_limits_and_banned_ids(name: str) -> None:
     end = an_end(model)
     prefixes = [[4, 4], [], [6, 2, 8, 3, 0], [5]]
     prefixes = [[token for token in prefix if token != end] for prefix in prefixes]
-    never = [token for token in (0, 3, 11, 12) if token != end]
+    suppress_ids = [token for token in (0, 3, 11, 12) if token != end]
     for config, max_len in (
         (BeamConfig(4, 1.0, max_new_tokens=8), 24),
-        (BeamConfig(4, 1.0, finished="leave", max_new_tokens=8), 24),
+        (BeamConfig(4, 1.0, early_stopping="never", max_new_tokens=8), 24),
         (BeamConfig(3, 0.6, "average", max_new_tokens=30), 6),  # the context ends first
         (BeamConfig(2, 0.0, max_new_tokens=30, max_ratio=0.5), 24),  # 12, 10, 13 and 11 ids
         (BeamConfig(4, 1.0, max_new_tokens=max(map(len, prefixes))), 24),  # a prefix fills an output
-        (BeamConfig(4, 1.0, "average", finished="leave", max_new_tokens=8), 24),
+        (BeamConfig(4, 1.0, "average", early_stopping="never", max_new_tokens=8), 24),
     ):
-        options = {"prefixes": prefixes, "never": never, "max_len": max_len, "n_best": 2}
+        options = {"prefixes": prefixes, "never": suppress_ids, "max_len": max_len, "n_best": 2}
         found = searched(model, SOURCES, config, end, **options)
         same(found, by_reference(model, SOURCES, config, end, **options))
         for source, prefix, row in zip(SOURCES, prefixes, found, strict=True):
             for h in row:
-                assert h.ids[: len(prefix)] == prefix and not set(h.ids[len(prefix) :]) & set(never)
+                assert h.ids[: len(prefix)] == prefix and not set(h.ids[len(prefix) :]) & set(suppress_ids)
                 assert len(h.ids) <= output_limit(config, len(source), max_len)
                 assert h.ended == (h.ids[-1:] == [end])
 
@@ -118,14 +118,14 @@ def test_beam_one_is_greedy_for_every_penalty(name: str) -> None:
     end = an_end(model)
     settings = GenerationConfig(max_new_tokens=12, temperature=0.0)
     prompts = [[START], [START, 4 if end != 4 else 5], [START], [START]]
-    steps = generate(model, prompts, settings, max_len=9, end_ids=[end], never=[3], source=batch(SOURCES))
+    steps = generate(model, prompts, settings, max_len=9, end_ids=[end], suppress_ids=[3], source=batch(SOURCES))
     rows = [[token for token in row if token is not None] for row in zip(*steps, strict=True)]
     rows = [prompt[1:] + row for prompt, row in zip(prompts, rows, strict=True)]
-    for penalty, normalisation in PENALTIES:
-        finished = "leave" if penalty else "stay"
-        config = BeamConfig(1, penalty, normalisation, finished, max_new_tokens=12)  # type: ignore[arg-type]
+    for penalty, length_penalty_type in PENALTIES:
+        early_stopping = "never" if penalty else "shrink"
+        config = BeamConfig(1, penalty, length_penalty_type, early_stopping, max_new_tokens=12)  # type: ignore[arg-type]
         prefixes = [prompt[1:] for prompt in prompts]
-        found = searched(model, SOURCES, config, end, max_len=9, never=[3], prefixes=prefixes)
+        found = searched(model, SOURCES, config, end, max_len=9, suppress_ids=[3], prefixes=prefixes)
         assert [row[0].ids for row in found] == rows
 
 
@@ -143,14 +143,14 @@ def test_a_batch_gives_what_each_gives_alone_and_log_prob_is_the_forced_score(na
         assert h.score == pytest.approx(score.log_prob / length_penalty(len(h.ids), config), abs=1e-9)
 
 
-@pytest.mark.parametrize(("penalty", "normalisation"), PENALTIES)
-def test_a_beam_that_holds_everything_finds_the_best_of_all(penalty: float, normalisation: Any) -> None:
+@pytest.mark.parametrize(("penalty", "length_penalty_type"), PENALTIES)
+def test_a_beam_that_holds_everything_finds_the_best_of_all(penalty: float, length_penalty_type: Any) -> None:
     """Every target of at most 3 of 5 tokens, written out and scored."""
     model = random_model(replace(SEQ2SEQ["two_vocabularies"], vocab_size=5, head=SEQ2SEQ["bart"].head))
     end, source = 2, SOURCES[0]
     others = [token for token in range(5) if token != end]
     targets = [[*body, end] for n in range(3) for body in itertools.product(others, repeat=n)]
-    config = BeamConfig(len(targets) * 5, penalty, normalisation, max_new_tokens=3)
+    config = BeamConfig(len(targets) * 5, penalty, length_penalty_type, max_new_tokens=3)
     scores = forced_scores(model, [source] * len(targets), targets, start_id=START)
     best = sorted((-s.log_prob / length_penalty(len(t), config), t) for s, t in zip(scores, targets, strict=True))
     found = searched(model, [source], config, end, n_best=len(targets))[0]
@@ -197,9 +197,9 @@ def test_the_best_are_found_in_vocabularies_of_any_size(n_ids: int, n_levels: in
     table = torch.randint(0, n_levels, (n_ids, n_ids), generator=torch.Generator().manual_seed(3)) * (3 / n_levels)
     model = Scripted(table.double())
     for beam in range(1, 6):
-        config, never = BeamConfig(beam, 0.6, max_new_tokens=6), [0, 7, n_ids - 1]
-        found = searched(model, SOURCES, config, 5, n_best=beam, never=never)
-        same(found, by_reference(model, SOURCES, config, 5, n_best=beam, never=never))
+        config, suppress_ids = BeamConfig(beam, 0.6, max_new_tokens=6), [0, 7, n_ids - 1]
+        found = searched(model, SOURCES, config, 5, n_best=beam, suppress_ids=suppress_ids)
+        same(found, by_reference(model, SOURCES, config, 5, n_best=beam, suppress_ids=suppress_ids))
 
 
 def test_sentences_that_are_done_and_beams_that_shrank_are_no_longer_computed() -> None:
@@ -236,7 +236,7 @@ def test_half_precision_is_summed_in_single() -> None:
 
 
 def test_nothing_that_may_follow_ends_the_search_unfinished() -> None:
-    found = searched(Scripted(torch.zeros(4, 4)), SOURCES, BeamConfig(2), NOBODY, never=[0, 1, 2, 3])
+    found = searched(Scripted(torch.zeros(4, 4)), SOURCES, BeamConfig(2), NOBODY, suppress_ids=[0, 1, 2, 3])
     assert found == [[Hypothesis([], 0.0, 0.0, ended=False)]] * 4
 
 
@@ -256,6 +256,6 @@ def test_penalties() -> None:
     for n in (1, 7, 40):
         assert length_penalty(n, BeamConfig(length_penalty=0.0)) == 1.0
         assert length_penalty(n, BeamConfig(length_penalty=0.6)) == pytest.approx(((5 + n) / 6) ** 0.6)
-        assert length_penalty(n, BeamConfig(length_penalty=-0.5, normalisation="average")) == pytest.approx(
+        assert length_penalty(n, BeamConfig(length_penalty=-0.5, length_penalty_type="average")) == pytest.approx(
             1 / math.sqrt(n)
         )

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.config import PositionHead, SequenceHead, Stack, TransformerConfig
+from glassformer.config.transformer import PositionHead, SequenceHead, Stack, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.data.label_rows import encode_texts
 from glassformer.inference.classify import predict
@@ -35,7 +35,7 @@ def network() -> Transformer:
 
 @pytest.fixture(scope="module")
 def rows() -> list[Example]:
-    tokenizer = Tokenizer.train(["abcd"], vocab_size=0, flavour="char")
+    tokenizer = Tokenizer.train(["abcd"], vocab_size=0, scheme="char")
     return encode_texts(tokenizer, PAIRS, 32, labels=[0.0, 1.0, 2.0, 1.0])[0]
 
 

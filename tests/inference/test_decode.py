@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from configs import CONFIGS, CROSS, GENERATORS, random_ids, random_model
-from glassformer.config import (
+from glassformer.config.run import GenerationConfig
+from glassformer.config.transformer import (
     AlibiPositions,
     LearnedPositions,
     NoPositions,
@@ -29,7 +30,6 @@ from glassformer.inference.decode import StopWatch, generate
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.nn import attention
 from glassformer.nn.kv_cache import TransformerState
-from glassformer.run_config import GenerationConfig
 
 GREEDY = GenerationConfig(max_new_tokens=10, temperature=0.0)
 DRAWN = GenerationConfig(max_new_tokens=10, temperature=1.3, top_k=12, top_p=0.95, repetition_penalty=1.2, seed=5)
@@ -130,9 +130,9 @@ def test_is_finished_ends_a_row() -> None:
 
 def test_banned_ids_are_never_chosen() -> None:
     model = random_model("gpt")
-    never = [i for i in range(19) if i not in (4, 7)]
+    suppress_ids = [i for i in range(19) if i not in (4, 7)]
     for config in (GREEDY, DRAWN):
-        assert set(grown(model, [[1, 2]], config, never=never)[0]) <= {4, 7}
+        assert set(grown(model, [[1, 2]], config, suppress_ids=suppress_ids)[0]) <= {4, 7}
 
 
 def test_the_seed_decides() -> None:

@@ -10,14 +10,7 @@ import torch
 from torch import Tensor
 
 from configs import BERT, GPT, randomise
-from glassformer.config import Head, PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig, VectorHead
-from glassformer.data.batching import Example
-from glassformer.errors import UserError
-from glassformer.inference.embed import described, embed
-from glassformer.model import Model
-from glassformer.models.build import build_model
-from glassformer.models.transformer import Transformer
-from glassformer.run_config import (
+from glassformer.config.run import (
     BeamConfig,
     CausalConfig,
     ClassificationConfig,
@@ -25,11 +18,26 @@ from glassformer.run_config import (
     InfillingConfig,
     LabelData,
     MaskedConfig,
-    NothingConfig,
+    NoObjective,
     ObjectiveConfig,
     Run,
     TaggingConfig,
 )
+from glassformer.config.transformer import (
+    Head,
+    PositionHead,
+    SequenceHead,
+    Stack,
+    TokenHead,
+    TransformerConfig,
+    VectorHead,
+)
+from glassformer.data.batching import Example
+from glassformer.errors import UserError
+from glassformer.inference.embed import described, embed
+from glassformer.model import Model
+from glassformer.models.build import build_model
+from glassformer.models.transformer import Transformer
 from glassformer.tokenization.tokenizer import Tokenizer
 from tokenization import families
 
@@ -145,7 +153,7 @@ ENCODER_TASKS: dict[str, tuple[TransformerConfig, ObjectiveConfig, dict[str, Any
         {"data": LabelData()},
     ),
     "tagging": (replace(BERT, head=PositionHead(3)), TaggingConfig(), {"data": LabelData(outputs="tags")}),
-    "vectors": (replace(BERT, head=VectorHead("first")), NothingConfig(), {}),
+    "vectors": (replace(BERT, head=VectorHead("first")), NoObjective(), {}),
 }
 
 
@@ -198,7 +206,7 @@ def test_normalized_vectors_have_length_1(pooling: Any, pooler: Any) -> None:
 def test_texts_are_cut_where_the_head_says(own: Tokenizer) -> None:
     """At `max_tokens`, special tokens included."""
     told: list[str] = []
-    model = model_of(replace(BERT, head=VectorHead(max_tokens=7)), NothingConfig(), own)
+    model = model_of(replace(BERT, head=VectorHead(max_tokens=7)), NoObjective(), own)
     (vector,) = model.embed(["to be or not to be, that is the question"], say=told.append)
     assert told == ["1 of 1 texts are longer than 7 tokens and are cut"]
     ids = [own.cls_id or 0, *own.encode("to be or not to be, that is the question")[:5], own.sep_id or 0]

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from configs import SEQ2SEQ, random_ids, random_model
+from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.beam import beam_search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.decode import generate
 from glassformer.inference.ensemble import Ensemble, Vote
 from glassformer.inference.score import forced_scores
-from glassformer.run_config import BeamConfig, GenerationConfig
 
 SIDE: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_len": 24}
 SOURCE_IDS = random_ids(19, 3, 6, seed=2)

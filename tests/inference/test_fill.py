@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 import torch
 
-from glassformer.config import Stack, TransformerConfig
+from glassformer.config.run import BeamConfig
+from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.inference import fill
 from glassformer.inference.fill import fill_masks, fill_spans
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
-from glassformer.run_config import BeamConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 
 TEXT = "the cat sat on the mat and the dog ran. "

@@ -10,15 +10,8 @@ from tokenizers.processors import TemplateProcessing
 
 import glassformer
 from configs import CONFIGS
-from glassformer.config import Stack, TransformerConfig
-from glassformer.data.batching import Example
-from glassformer.data.label_rows import encode_texts
-from glassformer.errors import UserError
-from glassformer.inference.fill import masked_ids
-from glassformer.model import Model
-from glassformer.models.build import build_model
-from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import (
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import (
     BeamConfig,
     GenerationConfig,
     InfillingConfig,
@@ -29,6 +22,13 @@ from glassformer.run_config import (
     Seq2SeqConfig,
     SpansConfig,
 )
+from glassformer.config.transformer import Stack, TransformerConfig
+from glassformer.data.batching import Example
+from glassformer.data.label_rows import encode_texts
+from glassformer.errors import UserError
+from glassformer.inference.fill import masked_ids
+from glassformer.model import Model
+from glassformer.models.build import build_model
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tokenization import Tokenizer

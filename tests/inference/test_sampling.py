@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.sampling import (
     choose,
@@ -16,7 +17,6 @@ from glassformer.inference.sampling import (
     penalise_repetition,
     shape_logits,
 )
-from glassformer.run_config import GenerationConfig
 
 transformers = pytest.importorskip("transformers")
 B, V = 8, 50

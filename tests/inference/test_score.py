@@ -91,7 +91,7 @@ def test_windows_have_every_id_as_a_target_once(n: int, start: list[int]) -> Non
 
 
 def test_a_text_is_scored_after_its_start_and_a_target_after_its_context() -> None:
-    tokenizer = Tokenizer.train(["ab ba"], vocab_size=0, flavour="char", special_tokens=("[BOS]",))
+    tokenizer = Tokenizer.train(["ab ba"], vocab_size=0, scheme="char", special_tokens=("[BOS]",))
     model = random_model("gpt")
     start, ids = [0], tokenizer.encode("ab ba")
     with torch.no_grad():

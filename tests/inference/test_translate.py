@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from configs import SEQ2SEQ, random_model
-from glassformer.inference import translate
+from glassformer.config.run import BeamConfig
+from glassformer.inference import batched_beam
+from glassformer.inference.batched_beam import batches_by_length, decode_sorted
 from glassformer.inference.beam_reference import beam_search_reference
-from glassformer.inference.translate import batches_by_length, decode_sorted
-from glassformer.run_config import BeamConfig
 
 SIDE: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_len": 24}
 SOURCES = [[int(i * j) % 13 for j in range(1, 2 + (5 * i) % 7)] for i in range(1, 12)]
@@ -21,22 +21,24 @@ def test_the_order_is_kept_and_batches_change_nothing(name: str, max_tokens: int
     model = random_model(SEQ2SEQ[name])
     config = BeamConfig(3, 0.6, max_new_tokens=6, max_ratio=1.0)
     sources = SOURCES if name == "paper" else SOURCES[:4]
-    found = decode_sorted(model, sources, config, n_best=2, never=[5], prefix=[4], max_tokens=max_tokens, **SIDE)
+    found = decode_sorted(model, sources, config, n_best=2, suppress_ids=[5], prefix=[4], max_tokens=max_tokens, **SIDE)
     for source, row in zip(sources, found, strict=True):
-        expected = beam_search_reference(model, torch.tensor(source), config, n_best=2, never=[5], prefix=[4], **SIDE)
+        expected = beam_search_reference(
+            model, torch.tensor(source), config, n_best=2, suppress_ids=[5], prefix=[4], **SIDE
+        )
         assert [(h.ids, h.ended) for h in row] == [(h.ids, h.ended) for h in expected]
         assert [h.log_prob for h in row] == pytest.approx([h.log_prob for h in expected], abs=1e-9)
 
 
 def test_progress_counts_sources_and_ends_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[tuple[int, ...], bool]] = []
-    search = translate.beam_search
+    search = batched_beam.beam_search
 
     def recorded(model: Any, source_ids: Any, mask: Any, *args: Any, **options: Any) -> Any:
         shapes.append((tuple(source_ids.shape), mask is None))
         return search(model, source_ids, mask, *args, **options)
 
-    monkeypatch.setattr(translate, "beam_search", recorded)
+    monkeypatch.setattr(batched_beam, "beam_search", recorded)
     told: list[tuple[int, int]] = []
     config = BeamConfig(2, max_new_tokens=3)
     decode_sorted(

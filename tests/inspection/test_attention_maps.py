@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from configs import CONFIGS, CROSS, PAPER
 from glassformer import api
+from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention, RecurrentConfig
+from glassformer.config.run import MaskedConfig
 from glassformer.errors import UserError
 from glassformer.inspection.attention_maps import (
     alignment,
@@ -20,8 +22,6 @@ from glassformer.inspection.attention_maps import (
 )
 from glassformer.models.build import build_model
 from glassformer.nn.attention import Tap, scoped
-from glassformer.recurrent_config import AttendAfter, AttendBefore, NoAttention, RecurrentConfig
-from glassformer.run_config import MaskedConfig
 from runs import text_run_of
 
 
@@ -152,7 +152,7 @@ def handle(is_seq2seq: bool) -> Any:
         device=torch.device("cpu"),
         run=SimpleNamespace(name="mine"),
         is_seq2seq=is_seq2seq,
-        goes_on=not is_seq2seq,
+        is_causal_lm=not is_seq2seq,
         translator=SimpleNamespace(end_id=2),
         prompt_ids=words.encode,
         encode_source=lambda text: [*words.encode(text), 2],

@@ -18,7 +18,9 @@ from matplotlib.text import Text
 
 from configs import CONFIGS
 from glassformer import recipes
-from glassformer.config import Stack
+from glassformer.config.run import Run
+from glassformer.config.train import PlateauSchedule, TrainConfig
+from glassformer.config.transformer import Stack
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel
 from glassformer.inspection.figures import label, plain
@@ -33,8 +35,6 @@ from glassformer.inspection.plots import (
 )
 from glassformer.models.build import build_model
 from glassformer.nn.positions import alibi_slopes, sinusoid
-from glassformer.run_config import Run
-from glassformer.train_config import PlateauSchedule, TrainConfig
 
 ROW = ComparedModel("a", "GRU", 1_000_000, 600.0, 1, 1.0, "bleu", 20.0, 10.0)
 

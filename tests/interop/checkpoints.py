@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 import glassformer
 from glassformer import files
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import Run
 from glassformer.interop.directory import HFFolder
 from glassformer.interop.export import export
 from glassformer.interop.importing import import_model
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
-from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import Run
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer

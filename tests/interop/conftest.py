@@ -9,10 +9,10 @@ import pytest
 from torch import nn
 
 from configs import randomise
-from glassformer.config import Stack
+from glassformer.config.run import Run
+from glassformer.config.transformer import Stack
 from glassformer.data.builtin import documents
 from glassformer.models.build import build_model
-from glassformer.run_config import Run
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, TOKENIZER, weights_of, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer

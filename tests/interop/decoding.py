@@ -7,9 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.inference.beam import beam_search
 from glassformer.inference.decode import generate
-from glassformer.run_config import BeamConfig, GenerationConfig
 from interop.checkpoints import Both
 
 PAD, N_NEW = 0, 12
@@ -57,7 +57,7 @@ def theirs_written(both: Both, prompts: Ids, end: int | None, **settings: Any) -
 
 def ours_greedy(both: Both, prompts: Ids, end: int | None) -> Ids:
     config = both.network.config
-    never = [config.eos_id] if end is None and config.eos_id is not None else []
+    suppress_ids = [config.eos_id] if end is None and config.eos_id is not None else []
     source = None
     if config.encoder is not None:
         ids, mask = padded(prompts, left=False)
@@ -67,7 +67,7 @@ def ours_greedy(both: Both, prompts: Ids, end: int | None) -> Ids:
     settings = GenerationConfig(temperature=0.0, max_new_tokens=N_NEW)
     ends = [] if end is None else [end]
     for new in generate(
-        both.network, prompts, settings, max_len=config.max_len, end_ids=ends, never=never, source=source
+        both.network, prompts, settings, max_len=config.max_len, end_ids=ends, suppress_ids=suppress_ids, source=source
     ):
         for row, token in zip(written, new, strict=True):
             row += [] if token is None else [token]
@@ -93,11 +93,11 @@ def ours_beam(both: Both, sources: Ids, end: int | None, beam: int = 4) -> Ids:
         both.network,
         ids,
         mask.bool(),
-        BeamConfig(beam=beam, normalisation="average", finished="leave", max_new_tokens=N_NEW),
+        BeamConfig(beam=beam, length_penalty_type="average", early_stopping="never", max_new_tokens=N_NEW),
         start_id=config.decoder_start_id,
         end_id=config.eos_id if end is None else end,
         max_len=config.max_len,
-        never=[config.eos_id] if end is None else [],
+        suppress_ids=[config.eos_id] if end is None else [],
     )
     return [best.ids for best, *_ in found]
 

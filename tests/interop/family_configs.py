@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from configs import BERT, CONFIGS, GPT, LLAMA
-from glassformer.config import LearnedPositions, Stack, TransformerConfig
+from glassformer.config.transformer import LearnedPositions, Stack, TransformerConfig
 
 _POSITIONS_AFTER_PADDING = LearnedPositions(offset=1)  # `model_directory` has pad_id 0
 _START = 2  # [BOS] of `tiny_tokenizer`

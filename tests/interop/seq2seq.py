@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
-from glassformer.config import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
+from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
 
 PAPER = TransformerConfig(
     encoder=Stack(2, 2, d_ff=24),

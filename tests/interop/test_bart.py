@@ -12,11 +12,11 @@ from safetensors.torch import load_file, save_file
 transformers = pytest.importorskip("transformers")
 
 from glassformer import api  # noqa: E402
+from glassformer.config.run import InitConfig, TokenizerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families.bart import fit  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.run_config import InitConfig, TokenizerConfig  # noqa: E402
 from interop.checkpoints import VOCAB, config_of, imported, randomise, save, tensors  # noqa: E402
 from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
 from interop.seq2seq import DENOISER  # noqa: E402

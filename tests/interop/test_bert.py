@@ -9,7 +9,7 @@ import pytest
 transformers = pytest.importorskip("transformers")
 
 from configs import CONFIGS  # noqa: E402
-from glassformer.config import (  # noqa: E402
+from glassformer.config.transformer import (  # noqa: E402
     LearnedPositions,
     PositionHead,
     SequenceHead,
@@ -124,7 +124,7 @@ def test_models_of_ours_go_out(tmp_path: Path, architecture: str, capfd: pytest.
         ),
         (replace(OURS, head=RELU), "BERT.*model.head.pooler is relu, and it must be tanh"),
         (replace(OURS, head=SequenceHead(3, "mean", "tanh")), "BERT.*model.head.pooling is mean, and it must be first"),
-        (replace(OURS, head=SequenceHead(1, "first", "tanh", 2.5, 1.5)), r"mean is 2\.5, .*spread is 1\.5"),
+        (replace(OURS, head=SequenceHead(1, "first", "tanh", 2.5, 1.5)), r"mean is 2\.5, .*std is 1\.5"),
         (replace(OURS, head=VectorHead("mean", "tanh")), "BERT.*model.head.pooling is mean, and it must be first"),
         (replace(OURS, head=VectorHead("first", "relu")), "BERT.*model.head.pooler is relu, and it must be tanh"),
         (

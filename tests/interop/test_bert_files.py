@@ -13,7 +13,7 @@ from torch import Tensor
 transformers = pytest.importorskip("transformers")
 
 from glassformer import load  # noqa: E402
-from glassformer.config import VectorHead  # noqa: E402
+from glassformer.config.transformer import VectorHead  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
@@ -33,8 +33,8 @@ def saved(model: Any, place: Path, change: Callable[[Tensors], Tensors] = lambda
     return folder
 
 
-def taken_over(model: Any, folder: Path, place: Path, leave_out: tuple[str, ...] = ()) -> Both:
-    import_model(folder, place / "ours", leave_out, say=lambda text: None)
+def taken_over(model: Any, folder: Path, place: Path, ignore_tensors: tuple[str, ...] = ()) -> Both:
+    import_model(folder, place / "ours", ignore_tensors, say=lambda text: None)
     return Both(model, load(place / "ours", device="cpu"), folder, place / "ours")
 
 
@@ -80,7 +80,7 @@ def test_the_published_bert_needs_leave_out(tmp_path: Path) -> None:
         import_model(folder, tmp_path / "ours")
     for name in ("bert.pooler.dense.weight", "bert.pooler.dense.bias", "cls.seq_relationship.bias"):
         assert f"{name} has no place in this model" in str(error.value)
-    assert "--leave-out" in str(error.value)
+    assert "--ignore-tensors" in str(error.value)
     assert not (tmp_path / "ours").exists()
     ours = taken_over(model, folder, tmp_path, ("bert.pooler.*", "cls.seq_relationship.*"))
     masked = transformers.BertForMaskedLM.from_pretrained(folder).eval()

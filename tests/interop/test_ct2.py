@@ -14,7 +14,8 @@ import torch
 ctranslate2 = pytest.importorskip("ctranslate2")
 
 import glassformer  # noqa: E402
-from glassformer.config import (  # noqa: E402
+from glassformer.config.run import BeamConfig, PairData, Seq2SeqConfig  # noqa: E402
+from glassformer.config.transformer import (  # noqa: E402
     AlibiPositions,
     LearnedPositions,
     LinearScaling,
@@ -34,7 +35,6 @@ from glassformer.inference.beam import beam_search  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.runtimes import ct2, ct2_spec  # noqa: E402
 from glassformer.models.transformer import Transformer  # noqa: E402
-from glassformer.run_config import BeamConfig, PairData, Seq2SeqConfig  # noqa: E402
 from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import TEXT, VOCAB, model_directory, tiny_tokenizer  # noqa: E402
@@ -174,7 +174,7 @@ def test_same_beams(tmp_path: Path, config: TransformerConfig, penalty: float) -
         return_scores=True,
         return_end_token=True,
     )
-    search = BeamConfig(4, penalty, "average", "leave", max_new_tokens=16)
+    search = BeamConfig(4, penalty, "average", "never", max_new_tokens=16)
     for row, one in zip(rows, found, strict=True):
         ((best,),) = beam_search(network, row, None, search, start_id=2, end_id=end, max_len=24)
         assert [names[i] for i in best.ids] == one.hypotheses[0]

@@ -13,14 +13,14 @@ transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
 from configs import LLAMA, random_inputs, random_model  # noqa: E402
-from glassformer.config import PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig  # noqa: E402
+from glassformer.config.run import MaskedConfig  # noqa: E402
+from glassformer.config.transformer import PositionHead, SequenceHead, Stack, TokenHead, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.inference.fill import masked_ids  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families.eurobert import with_gelu_pooler  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.models.build import build_model  # noqa: E402
-from glassformer.run_config import MaskedConfig  # noqa: E402
 from glassformer.store.model_directory import weights_of  # noqa: E402
 from interop.checkpoints import VOCAB, imported, model_directory, save  # noqa: E402
 

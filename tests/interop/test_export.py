@@ -12,15 +12,15 @@ transformers = pytest.importorskip("transformers")
 
 from configs import CONFIGS, GPT, LLAMA, RECURRENT  # noqa: E402
 from glassformer.cli.main import run  # noqa: E402
-from glassformer.config import TransformerConfig  # noqa: E402
+from glassformer.config.presets import PRESETS  # noqa: E402
+from glassformer.config.run import GenerationConfig, LoraConfig  # noqa: E402
+from glassformer.config.transformer import TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop import hf  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families import FAMILIES  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.presets import PRESETS  # noqa: E402
-from glassformer.run_config import GenerationConfig, LoraConfig  # noqa: E402
 from interop.checkpoints import model_directory, tensors  # noqa: E402
 
 GPT2 = replace(GPT, activation="gelu_tanh", max_len=64)
@@ -67,8 +67,10 @@ def test_the_text_is_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str])
         inputs = tokenizer(prompt, return_tensors="pt")
         assert inputs["input_ids"][0].tolist() == ours.tokenizer.encode(prompt)
         # Ours never writes special tokens but the end; nor does theirs when it is told so.
-        never = [i for i in range(VOCABULARY) if i in special_ids(ours) or i >= ours.tokenizer.vocab_size]
-        written = theirs.generate(**inputs, max_new_tokens=20, suppress_tokens=never)[0, inputs["input_ids"].shape[1] :]
+        suppress_ids = [i for i in range(VOCABULARY) if i in special_ids(ours) or i >= ours.tokenizer.vocab_size]
+        written = theirs.generate(**inputs, max_new_tokens=20, suppress_tokens=suppress_ids)[
+            0, inputs["input_ids"].shape[1] :
+        ]
         assert tokenizer.decode(written, skip_special_tokens=True) == ours.generate(prompt)
     assert capfd.readouterr().err == ""
 

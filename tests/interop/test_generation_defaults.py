@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from configs import GPT, PAPER
+from glassformer.config.run import BeamConfig, GenerationConfig
 from glassformer.interop.generation import read_generation, write_generation
-from glassformer.run_config import BeamConfig, GenerationConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 
-TOKENIZER = Tokenizer.train(["to be"], vocab_size=0, flavour="char")
+TOKENIZER = Tokenizer.train(["to be"], vocab_size=0, scheme="char")
 SPECIAL = {"pad_id": 0, "bos_id": 2, "eos_id": 3}
 
 
@@ -61,7 +61,7 @@ def test_tokens_that_are_none_are_said(value: Any) -> None:
 def test_beam_is_taken_over() -> None:
     said = {"num_beams": 5, "length_penalty": 2, "max_new_tokens": 20, "early_stopping": "never"}
     found, told = read(said, PAPER)
-    assert found == BeamConfig(5, 2.0, "average", "leave", max_new_tokens=20)
+    assert found == BeamConfig(5, 2.0, "average", "never", max_new_tokens=20)
     assert told == []
     _, told = read(said | {"early_stopping": True}, PAPER)
     assert len(told) == 1 and "early_stopping = True: here, a beam search ends when" in told[0]
@@ -116,12 +116,12 @@ def test_a_length_that_is_not_set_or_beyond_the_context(said: dict[str, Any], ex
 def test_greedy_goes_out_as_greedy() -> None:
     written = write_generation(GPT, GenerationConfig(temperature=0.0), TOKENIZER)
     special = [TOKENIZER.vocab[token] for token in TOKENIZER.special_tokens if token != "[EOS]"]
-    never = [*special, *range(TOKENIZER.vocab_size, GPT.vocab_size)]
-    assert written == {"max_length": GPT.max_len, "do_sample": False, "suppress_tokens": never}
+    suppress_ids = [*special, *range(TOKENIZER.vocab_size, GPT.vocab_size)]
+    assert written == {"max_length": GPT.max_len, "do_sample": False, "suppress_tokens": suppress_ids}
 
 
 def test_beam_there_and_back() -> None:
-    beam = BeamConfig(4, 0.6, "average", "leave", max_new_tokens=20)
+    beam = BeamConfig(4, 0.6, "average", "never", max_new_tokens=20)
     written = write_generation(PAPER, beam, TOKENIZER)
     assert written["early_stopping"] == "never"
     assert read(written, PAPER) == (beam, [])

@@ -13,7 +13,7 @@ gguf = pytest.importorskip("gguf")
 transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
-from glassformer.config import (  # noqa: E402
+from glassformer.config.transformer import (  # noqa: E402
     LearnedPositions,
     LinearScaling,
     Llama3Scaling,
@@ -216,7 +216,7 @@ def test_refused(tmp_path: Path, config: TransformerConfig, words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"flavour": "char", "vocab_size": 0}, "must be byte, and is char"),
+        ({"scheme": "char", "vocab_size": 0}, "must be byte, and is char"),
         ({"vocab_size": 0}, "merges"),
         ({"vocab_size": 270, "special_tokens": ()}, "ends a text"),
     ],

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from configs import GPT, LLAMA
 from glassformer.interop.families.gpt2 import GPT2
-from glassformer.interop.keymap import Key, Line, keys, line, matches
+from glassformer.interop.keymap import Key, Rule, keys, matches, rule
 
 
 @given(
@@ -31,18 +31,18 @@ def test_there_and_back(rows: list[int], width: int, transposed: bool, is_row: b
     assert key.shapes_of_theirs(shapes) == [tuple(x.shape) for x in theirs]
 
 
-def filled(table: list[Line], shapes: dict[str, tuple[int, ...]]) -> list[Key]:
+def filled(table: list[Rule], shapes: dict[str, tuple[int, ...]]) -> list[Key]:
     return keys(table, n_layers=lambda name: 2, rows=lambda name: [1], shapes=shapes)
 
 
 def test_a_table_must_name_every_tensor_once() -> None:
     shapes = {"a.weight": (2, 2), "b.0.weight": (1,), "b.1.weight": (1,)}
-    table = [line("a", "x"), line("b.{i}", "y.{i}"), line("absent", "z")]
+    table = [rule("a", "x"), rule("b.{i}", "y.{i}"), rule("absent", "z")]
     assert [key.theirs for key in filled(table, shapes)] == [("x.weight",), ("y.0.weight",), ("y.1.weight",)]
     with pytest.raises(ValueError, match=r"b\.0\.weight"):
         filled(table[:1], shapes)
     with pytest.raises(ValueError, match="not once"):
-        filled([*table, line("a", "again")], shapes)
+        filled([*table, rule("a", "again")], shapes)
 
 
 def test_patterns() -> None:

@@ -13,7 +13,7 @@ transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
 from configs import LLAMA  # noqa: E402
-from glassformer.config import RotaryPositions, TransformerConfig, YarnScaling  # noqa: E402
+from glassformer.config.transformer import RotaryPositions, TransformerConfig, YarnScaling  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.inference.decode import never_written  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
@@ -193,8 +193,8 @@ def test_loading_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str])
         tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / f"{name}-hf")
         ours = glassformer.load(tmp_path / name, device="cpu")
         inputs = tokenizer("to be, or", return_tensors="pt", return_token_type_ids=False)
-        never = never_written(ours.tokenizer, VOCAB)
-        ids = theirs.generate(**inputs, do_sample=False, max_new_tokens=20, suppress_tokens=never)[0]
+        suppress_ids = never_written(ours.tokenizer, VOCAB)
+        ids = theirs.generate(**inputs, do_sample=False, max_new_tokens=20, suppress_tokens=suppress_ids)[0]
         text = tokenizer.decode(ids[inputs["input_ids"].shape[1] :], skip_special_tokens=True)
         assert text == ours.generate("to be, or", temperature=0.0, max_new_tokens=20)
         assert capfd.readouterr().err == ""

@@ -11,7 +11,7 @@ xllamacpp = pytest.importorskip("xllamacpp")
 pytest.importorskip("gguf")
 
 import glassformer  # noqa: E402
-from glassformer.config import LinearScaling, Llama3Scaling, TransformerConfig, YarnScaling  # noqa: E402
+from glassformer.config.transformer import LinearScaling, Llama3Scaling, TransformerConfig, YarnScaling  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.runtimes.gguf import FILE  # noqa: E402
 from interop.checkpoints import VOCAB, model_directory  # noqa: E402

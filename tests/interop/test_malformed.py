@@ -165,7 +165,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a fractional id": (change_config(eos_token_id=0.5), "eos_token_id is 0.5"),
     "a smaller vocabulary than the tokenizer's": (change_config(vocab_size=100), "its tokenizer has 280 tokens"),
     "a wrong shape": (change_tensors(set_shape), "transformer.ln_f.weight has shape [15] and not [16]"),
-    "an extra tensor": (change_tensors(add), "--leave-out transformer.extra"),
+    "an extra tensor": (change_tensors(add), "--ignore-tensors transformer.extra"),
     "a missing tensor": (change_tensors(drop), "transformer.h.1.ln_1.bias is missing"),
     "two names of one tensor": (change_tensors(add_bare), "are two names of one tensor"),
     "tied to other numbers": (change_tensors(untie), "lm_head.weight must be transformer.wte.weight once more"),
@@ -207,7 +207,7 @@ def test_a_tensor_that_is_left_out(hf: Path, tmp_path: Path) -> None:
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change_tensors(add)(folder)
-    import_model(folder, tmp_path / "ours", leave_out=["transformer.extr*"])
+    import_model(folder, tmp_path / "ours", ignore_tensors=["transformer.extr*"])
     assert (tmp_path / "ours" / "manifest.json").exists()
 
 

@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
 from glassformer import api  # noqa: E402
-from glassformer.config import SinusoidalPositions, TokenHead, TransformerConfig  # noqa: E402
+from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families.marian import fit  # noqa: E402
@@ -110,7 +110,7 @@ def test_ours_loads_and_writes_the_same(tmp_path: Path, name: str) -> None:
         search: dict[str, Any] = {"num_beams": beam, "max_new_tokens": 10}
         search |= {"early_stopping": "never"} if beam > 1 else {}
         found = target.batch_decode(theirs.generate(**batch, **search), skip_special_tokens=True)
-        settings = {"beam": beam, "max_new_tokens": 10, "normalisation": "average", "finished": "leave"}
+        settings = {"beam": beam, "max_new_tokens": 10, "length_penalty_type": "average", "early_stopping": "never"}
         assert ours.translate(texts, **settings) == found
     import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
     again = glassformer.load(tmp_path / "again", device="cpu")

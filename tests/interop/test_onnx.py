@@ -12,12 +12,12 @@ import torch
 
 import glassformer
 from configs import BERT, GPT, LLAMA, ONE_WAY, PAPER, TINY, random_inputs, random_model
-from glassformer import config as c
+from glassformer.config import transformer as c
+from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention
+from glassformer.config.run import GenerationConfig, Run
+from glassformer.config.schema import to_dict
 from glassformer.errors import UserError
 from glassformer.interop.runtimes import onnx
-from glassformer.recurrent_config import AttendAfter, AttendBefore, ModelConfig, NoAttention
-from glassformer.run_config import GenerationConfig, Run
-from glassformer.settings import to_dict
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -25,8 +25,8 @@ from glassformer.tokenization.tokenizer import Tokenizer
 onnxruntime = pytest.importorskip("onnxruntime")
 pytest.importorskip("onnxscript")
 
-TOKENIZER = Tokenizer.train(["to be, or not to be"], vocab_size=0, flavour="char")
-OTHER_TOKENIZER = Tokenizer.train(["sein oder nicht sein"], vocab_size=0, flavour="char")
+TOKENIZER = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char")
+OTHER_TOKENIZER = Tokenizer.train(["sein oder nicht sein"], vocab_size=0, scheme="char")
 
 ONE_LAYER = c.Stack(1, 4, d_ff=24)  # an export takes seconds a layer
 GPT_1, BERT_1 = replace(GPT, decoder=ONE_LAYER), replace(BERT, encoder=ONE_LAYER)
@@ -46,7 +46,7 @@ CONFIGS: dict[str, ModelConfig] = {
         n_token_types=0,
         head=c.PositionHead(5),
     ),
-    "numbers_mean": replace(BERT_1, head=c.SequenceHead(1, "mean", mean=2.0, spread=3.0)),
+    "numbers_mean": replace(BERT_1, head=c.SequenceHead(1, "mean", mean=2.0, std=3.0)),
     "cross_two_vocabularies": replace(
         PAPER,
         encoder=ONE_LAYER,

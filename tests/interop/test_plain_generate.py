@@ -8,8 +8,8 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
+from glassformer.config.run import BeamConfig  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
-from glassformer.run_config import BeamConfig  # noqa: E402
 from interop.checkpoints import config_of, model_directory, tiny_tokenizer  # noqa: E402
 from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from glassformer.config import Llama3Scaling, PositionHead, RotaryPositions, SequenceHead, TransformerConfig
+from glassformer.config.presets import preset
+from glassformer.config.transformer import Llama3Scaling, PositionHead, RotaryPositions, SequenceHead, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
-from glassformer.interop.given import Given
-from glassformer.presets import preset
+from glassformer.interop.hf_config import HFConfig
 
 COMMON = {"torch_dtype": "bfloat16", "transformers_version": "4.43.0", "use_cache": True, "initializer_range": 0.02}
 COMMON |= {"bos_token_id": 1, "eos_token_id": 2, "attention_dropout": 0.0, "hidden_act": "silu"}
@@ -261,7 +261,7 @@ HARMLESS: dict[str, Any] = {
 def read(table: dict[str, Any], *tensors: str, ignore: tuple[str, ...] = ()) -> tuple[Family, TransformerConfig]:
     (family,) = (family for family in FAMILIES if table["architectures"][0] in family.architectures)
     assert family.model_type == table["model_type"]
-    given = Given(table, "config.json", tensors, ignore)
+    given = HFConfig(table, "config.json", tensors, ignore)
     config = family.read(given, table["architectures"][0])
     given.done()
     return family, labelled(config, table)
@@ -369,7 +369,7 @@ def test_an_unknown_key_of_the_rotary_table_is_ignored_when_it_is_named() -> Non
     table = QWEN2_5_500M | {"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [1, 2]}}
     with pytest.raises(UserError, match="mrope_section is not a known key"):
         read(table)
-    given = Given(table, "config.json", ignore=("mrope_section",))
+    given = HFConfig(table, "config.json", ignore=("mrope_section",))
     FAMILIES_BY_TYPE["qwen2"].read(given, "Qwen2ForCausalLM")
     given.done()
     assert given.ignored == {"mrope_section": [1, 2]}

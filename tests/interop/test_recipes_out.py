@@ -10,7 +10,7 @@ import torch
 transformers = pytest.importorskip("transformers")
 
 from glassformer import files, recipes  # noqa: E402
-from glassformer.config import PositionHead, SequenceHead, TransformerConfig  # noqa: E402
+from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.families import FAMILIES  # noqa: E402

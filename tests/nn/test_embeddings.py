@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from glassformer.config import Stack, TransformerConfig
+from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.nn.embeddings import Embeddings
 from glassformer.nn.feedforward import ACTIVATIONS, FeedForward, relu2
 from glassformer.nn.norms import LayerNorm

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from glassformer.config import Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.models.build import build_model
 from glassformer.objectives.classification import RegressionObjective
@@ -17,7 +17,7 @@ from glassformer.objectives.loss import NOT_SCORED, token_cross_entropy
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.word_edges import word_edges
+from glassformer.tokenization.word_boundaries import word_boundaries
 
 TEXT = "The cat sat. The dog ran away! Was it the mat? Yes, it was on the mat, and so was the cat."
 
@@ -31,7 +31,7 @@ def objective(tokenizer: Tokenizer, **options: object) -> MaskedObjective:
     assert tokenizer.mask_id is not None
     return MaskedObjective(
         tokenizer.mask_id,
-        word_edges(tokenizer),
+        word_boundaries(tokenizer),
         frame=tokenizer.frames.text,
         **options,  # type: ignore[arg-type]
     )
@@ -54,7 +54,7 @@ def test_the_loss_is_that_of_all_logits_where_labels_stand(tokenizer: Tokenizer)
     everywhere = network(batch.token_ids, batch.attention_mask)
     expected = token_cross_entropy(everywhere, batch.labels, batch.n_targets)
     assert sums.total.item() == pytest.approx(expected.total.item(), rel=1e-12)
-    assert sums.n_targets == int((batch.labels != NOT_SCORED).sum()) == len(batch.scored)  # type: ignore[arg-type]
+    assert sums.n_targets == int((batch.labels != NOT_SCORED).sum()) == len(batch.loss_positions)  # type: ignore[arg-type]
 
 
 def test_no_special_token_is_chosen_or_put_in(tokenizer: Tokenizer) -> None:
@@ -65,7 +65,7 @@ def test_no_special_token_is_chosen_or_put_in(tokenizer: Tokenizer) -> None:
     special = {tokenizer.vocab[token] for token in tokenizer.special_tokens}
     replaced = set()
     for seed in range(300):
-        batch = objective(tokenizer, share=0.5).collate([Example(row)], np.random.default_rng(seed))
+        batch = objective(tokenizer, mask_prob=0.5).collate([Example(row)], np.random.default_rng(seed))
         assert batch.labels[0, place] == NOT_SCORED and batch.token_ids[0, place] == tokenizer.eos_id
         replaced |= set(batch.token_ids[0][batch.labels[0] != NOT_SCORED].tolist())
     assert replaced & special == {tokenizer.mask_id} and len(replaced) > 0.9 * (tokenizer.vocab_size - len(special))
@@ -73,7 +73,7 @@ def test_no_special_token_is_chosen_or_put_in(tokenizer: Tokenizer) -> None:
 
 def test_special_tokens_stand_around_rows_and_are_never_chosen(tokenizer: Tokenizer) -> None:
     for seed in range(30):
-        batch = objective(tokenizer, share=0.5).collate(examples(tokenizer), np.random.default_rng(seed))
+        batch = objective(tokenizer, mask_prob=0.5).collate(examples(tokenizer), np.random.default_rng(seed))
         for row, labels, example in zip(batch.token_ids, batch.labels, examples(tokenizer), strict=True):
             n = len(example.token_ids)
             assert row[0] == tokenizer.cls_id and row[n + 1] == tokenizer.sep_id
@@ -85,12 +85,12 @@ def test_a_step_decides_the_masks_and_the_next_one_other_masks(tokenizer: Tokeni
     assert torch.equal(draw(1), draw(1)) and not torch.equal(draw(1), draw(2))
 
 
-@pytest.mark.parametrize("flavour", ["byte", "char"])
-def test_whole_words_are_words_of_the_text(flavour: Any) -> None:
+@pytest.mark.parametrize("scheme", ["byte", "char"])
+def test_whole_words_are_words_of_the_text(scheme: Any) -> None:
     """With accents and vowel signs that combine, an ideograph for itself, digits and underlines inside."""
     words = ["naïve", "cafe\u0301s", "well", "known", "wordings", "हिन्दी", "東", "京", "42nd", "re_read"]
     text = "naïve cafe\u0301s, well-known wordings. हिन्दी 東京 42nd re_read"
-    tokenizer = Tokenizer.train([text], vocab_size=270, flavour=flavour)
+    tokenizer = Tokenizer.train([text], vocab_size=270, scheme=scheme)
     ids = np.array(tokenizer.encode(text))
     ends = np.cumsum([len(tokenizer.pieces[i]) for i in ids])
     begins = [text.encode().index(word.encode()) for word in words]
@@ -99,7 +99,7 @@ def test_whole_words_are_words_of_the_text(flavour: Any) -> None:
         for begin, word in zip(begins, words, strict=True)
     ]
     assert sum(map(len, places)) > 2 * len(words), "words of several tokens"
-    whole = objective(tokenizer, whole_words=True, share=0.3)
+    whole = objective(tokenizer, whole_words=True, mask_prob=0.3)
     chosen = np.array(
         [
             (whole.collate([Example(ids)], np.random.default_rng(seed)).labels[0, 1:-1] != NOT_SCORED).numpy()
@@ -110,7 +110,7 @@ def test_whole_words_are_words_of_the_text(flavour: Any) -> None:
         assert (chosen[:, place] == chosen[:, place[:1]]).all() and 0 < chosen[:, place[0]].mean() < 1
     firsts = chosen[:, [place[0] for place in places]]
     for one, other in itertools.combinations(range(len(words)), 2):
-        if flavour == "char" or words[other] != "京":  # bytes of two ideographs do not tell where one ends
+        if scheme == "char" or words[other] != "京":  # bytes of two ideographs do not tell where one ends
             assert (firsts[:, one] != firsts[:, other]).any(), (words[one], words[other])
 
 
@@ -125,7 +125,7 @@ def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer)
     for seed in range(200):
         batch = objective(tokenizer).collate(examples(tokenizer), np.random.default_rng(seed))
         said = Copy()(**batch.model_inputs()).argmax(dim=1)
-        right += int((said == batch.labels.flatten()[batch.scored]).sum())
+        right += int((said == batch.labels.flatten()[batch.loss_positions]).sum())
         n += batch.n_targets
     assert abs(right / n - 0.1) < 0.03
 
@@ -133,7 +133,7 @@ def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer)
 def test_denoising_makes_pairs_that_sequence_to_sequence_reads(tokenizer: Tokenizer) -> None:
     assert tokenizer.mask_id is not None and tokenizer.eos_id is not None
     pairs = Seq2SeqObjective(2, tokenizer.frames.source, tokenizer.frames.target)
-    bart = DenoisingObjective(infilling(word_edges(tokenizer), tokenizer.mask_id, 0.3, 3.0, permute=True), pairs)
+    bart = DenoisingObjective(infilling(word_boundaries(tokenizer), tokenizer.mask_id, 0.3, 3.0, permute=True), pairs)
     batch = bart.collate(examples(tokenizer), np.random.default_rng(0))
     whole = tokenizer.encode(TEXT)
     assert batch.labels[0].tolist() == [*whole, tokenizer.eos_id] and batch.source_ids is not None
@@ -147,7 +147,7 @@ def test_denoising_makes_pairs_that_sequence_to_sequence_reads(tokenizer: Tokeni
 
 def test_sentences_end_where_they_end(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(TEXT)
-    ends = word_edges(tokenizer).ends_sentence[ids]
+    ends = word_boundaries(tokenizer).ends_sentence[ids]
     assert [tokenizer.decode([i]).strip() for i in np.array(ids)[ends]] == [".", "!", "?", "."]
 
 

@@ -38,7 +38,7 @@ def row(n: int) -> Ids:
 
 
 def mask(
-    token_ids: Ids, seed: int, maskable: Bools | None = None, continues: Bools | None = None, share: float = 0.15
+    token_ids: Ids, seed: int, maskable: Bools | None = None, continues: Bools | None = None, mask_prob: float = 0.15
 ) -> tuple[Ids, Ids]:
     return mask_tokens(
         token_ids,
@@ -47,7 +47,7 @@ def mask(
         replacements=TEXT,
         maskable=np.ones(len(token_ids), dtype=bool) if maskable is None else maskable,
         continues=continues,
-        share=share,
+        mask_prob=mask_prob,
     )
 
 
@@ -58,19 +58,19 @@ def assert_binomial(count: int, n: int, p: float) -> None:
 # Masks: which
 
 
-@pytest.mark.parametrize("share", [0.05, 0.15, 0.4])
-def test_the_number_of_chosen_tokens_is_binomial(share: float) -> None:
+@pytest.mark.parametrize("mask_prob", [0.05, 0.15, 0.4])
+def test_the_number_of_chosen_tokens_is_binomial(mask_prob: float) -> None:
     n, n_rows = 200, 600
-    counts = np.array([(mask(row(n), seed, share=share)[1] != NOT_SCORED).sum() for seed in range(n_rows)])
-    assert_binomial(int(counts.sum()), n * n_rows, share)
+    counts = np.array([(mask(row(n), seed, mask_prob=mask_prob)[1] != NOT_SCORED).sum() for seed in range(n_rows)])
+    assert_binomial(int(counts.sum()), n * n_rows, mask_prob)
     # The variance too: a fixed count in every row would have the right mean.
-    variance = n * share * (1 - share)
+    variance = n * mask_prob * (1 - mask_prob)
     assert abs(counts.var() / variance - 1) < 5 * sqrt(2 / n_rows)
 
 
 def test_every_place_is_as_likely_as_any_and_on_its_own() -> None:
     n, n_rows = 20, 4000
-    chosen = np.array([mask(row(n), seed, share=0.3)[1] != NOT_SCORED for seed in range(n_rows)])
+    chosen = np.array([mask(row(n), seed, mask_prob=0.3)[1] != NOT_SCORED for seed in range(n_rows)])
     for count in chosen.sum(0).tolist():
         assert_binomial(count, n_rows, 0.3)
     for count in (chosen[:, 1:] & chosen[:, :-1]).sum(0).tolist():
@@ -79,7 +79,7 @@ def test_every_place_is_as_likely_as_any_and_on_its_own() -> None:
 
 def test_of_the_chosen_80_percent_are_masked_10_replaced_and_10_stay() -> None:
     original = row(4000)
-    corrupted, labels = mask(original, 5, share=0.5)
+    corrupted, labels = mask(original, 5, mask_prob=0.5)
     chosen = labels != NOT_SCORED
     assert (labels[chosen] == original[chosen]).all() and (corrupted[~chosen] == original[~chosen]).all()
     n = int(chosen.sum())
@@ -92,7 +92,7 @@ def test_of_the_chosen_80_percent_are_masked_10_replaced_and_10_stay() -> None:
 
 
 def test_replacements_are_drawn_evenly_from_all_of_them() -> None:
-    corrupted, _ = mask(row(200_000), 0, share=0.5)
+    corrupted, _ = mask(row(200_000), 0, mask_prob=0.5)
     replaced = corrupted[np.isin(corrupted, TEXT)]
     for replacement in TEXT.tolist():
         assert_binomial(int((replaced == replacement).sum()), len(replaced), 1 / len(TEXT))
@@ -102,7 +102,7 @@ def test_what_may_not_be_masked_is_neither_changed_nor_scored() -> None:
     original = row(60)
     for seed in range(100):
         maskable = rng(seed).random(60) < 0.5
-        corrupted, labels = mask(original, seed, maskable, share=0.9)
+        corrupted, labels = mask(original, seed, maskable, mask_prob=0.9)
         assert (corrupted[~maskable] == original[~maskable]).all()
         assert (labels[~maskable] == NOT_SCORED).all()
         assert (labels[maskable] != NOT_SCORED).any()
@@ -110,7 +110,7 @@ def test_what_may_not_be_masked_is_neither_changed_nor_scored() -> None:
 
 def test_a_target_is_in_the_input_only_where_the_rule_lets_it_stay() -> None:
     original = row(2000)  # each id once: a target anywhere in the input is its own copy
-    corrupted, labels = mask(original, 8, share=0.5)
+    corrupted, labels = mask(original, 8, mask_prob=0.5)
     chosen = labels != NOT_SCORED
     leaked = np.isin(labels, corrupted) & chosen
     assert (corrupted[leaked] == labels[leaked]).all()
@@ -127,11 +127,11 @@ def words_of(lengths: list[int]) -> tuple[Bools, Ids]:
 
 
 @few
-@given(seed=seeds, lengths=st.lists(st.integers(1, 5), min_size=1, max_size=20), share=st.floats(0.05, 0.9))
-def test_words_are_chosen_whole_or_not_at_all(seed: int, lengths: list[int], share: float) -> None:
+@given(seed=seeds, lengths=st.lists(st.integers(1, 5), min_size=1, max_size=20), mask_prob=st.floats(0.05, 0.9))
+def test_words_are_chosen_whole_or_not_at_all(seed: int, lengths: list[int], mask_prob: float) -> None:
     continues, word = words_of(lengths)
     maskable = rng(seed).random(len(word)) < 0.8
-    _, labels = mask(row(len(word)), seed, maskable, continues, share)
+    _, labels = mask(row(len(word)), seed, maskable, continues, mask_prob)
     chosen = labels != NOT_SCORED
     for w in range(len(lengths)):
         of_word = chosen[(word == w) & maskable]
@@ -152,7 +152,7 @@ def test_the_share_is_counted_in_words_that_have_a_token_to_mask() -> None:
 
 def test_each_token_of_a_word_draws_its_own_fate() -> None:
     continues, word = words_of([2] * 3000)
-    corrupted, labels = mask(row(len(word)), 0, None, continues, share=0.9)
+    corrupted, labels = mask(row(len(word)), 0, None, continues, mask_prob=0.9)
     is_masked = (corrupted == MASK).reshape(-1, 2)[labels[::2] != NOT_SCORED]
     assert_binomial(int(is_masked.all(1).sum()), len(is_masked), 0.8**2)
     assert_binomial(int((~is_masked).all(1).sum()), len(is_masked), 0.2**2)
@@ -160,7 +160,7 @@ def test_each_token_of_a_word_draws_its_own_fate() -> None:
 
 def test_the_tail_of_a_word_that_was_cut_off_is_a_word() -> None:
     continues = np.array([True, True, False, True])
-    seen = {tuple((mask(row(4), seed, None, continues, share=0.5)[1] != NOT_SCORED).tolist()) for seed in range(60)}
+    seen = {tuple((mask(row(4), seed, None, continues, mask_prob=0.5)[1] != NOT_SCORED).tolist()) for seed in range(60)}
     assert seen == {(True, True, False, False), (False, False, True, True), (True, True, True, True)}
 
 
@@ -171,7 +171,7 @@ def test_the_tail_of_a_word_that_was_cut_off_is_a_word() -> None:
 def test_one_token_is_chosen_where_a_share_is_too_small_for_any(n: int) -> None:
     places = set()
     for seed in range(400):
-        _, labels = mask(row(n), seed, share=1e-9)
+        _, labels = mask(row(n), seed, mask_prob=1e-9)
         assert (labels != NOT_SCORED).sum() == 1
         places.add(int(np.argmax(labels != NOT_SCORED)))
     assert places == set(range(n))
@@ -196,15 +196,15 @@ def letters(ids: Ids) -> str:
     return "".join("_" if i == MASK else chr(ord("a") + i - 1000) for i in ids.tolist())
 
 
-@pytest.mark.parametrize("mean_length", [2.0, 3.0, 6.0])
-def test_lengths_of_spans_are_poisson_and_so_is_the_number_of_empty_ones(mean_length: float) -> None:
+@pytest.mark.parametrize("mean_span_length", [2.0, 3.0, 6.0])
+def test_lengths_of_spans_are_poisson_and_so_is_the_number_of_empty_ones(mean_span_length: float) -> None:
     # A row so long that the one span which is cut does not tell.
     n = 60_000
-    lengths = span_lengths(infill(row(n), rng(3), mask_id=MASK, mean_length=mean_length), n)
+    lengths = span_lengths(infill(row(n), rng(3), mask_id=MASK, mean_span_length=mean_span_length), n)
     assert sum(lengths) == 0.3 * n
-    assert abs(np.mean(lengths) - mean_length) < 5 * sqrt(mean_length / len(lengths))
-    for length in range(int(2 * mean_length) + 2):
-        probability = exp(-mean_length) * mean_length**length / factorial(length)
+    assert abs(np.mean(lengths) - mean_span_length) < 5 * sqrt(mean_span_length / len(lengths))
+    for length in range(int(2 * mean_span_length) + 2):
+        probability = exp(-mean_span_length) * mean_span_length**length / factorial(length)
         assert_binomial(lengths.count(length), len(lengths), probability)
 
 
@@ -223,40 +223,44 @@ def test_spans_lie_anywhere_though_less_often_at_the_ends() -> None:
 
 
 @few
-@given(seed=seeds, n=st.integers(0, 60), share=st.floats(0.0, 0.5), mean_length=st.floats(1.0, 8.0))
+@given(seed=seeds, n=st.integers(0, 60), noise_density=st.floats(0.0, 0.5), mean_span_length=st.floats(1.0, 8.0))
 def test_a_share_of_up_to_a_half_is_taken_and_what_is_left_is_in_its_order(
-    seed: int, n: int, share: float, mean_length: float
+    seed: int, n: int, noise_density: float, mean_span_length: float
 ) -> None:
-    corrupted = infill(row(n), rng(seed), mask_id=MASK, share=share, mean_length=mean_length)
+    corrupted = infill(row(n), rng(seed), mask_id=MASK, noise_density=noise_density, mean_span_length=mean_span_length)
     left = corrupted[corrupted != MASK]
     assert (np.diff(left) > 0).all() and np.isin(left, row(n)).all()
-    assert n - len(left) == sum(span_lengths(corrupted, n)) == round(share * n)
+    assert n - len(left) == sum(span_lengths(corrupted, n)) == round(noise_density * n)
 
 
 @few
-@given(seed=seeds, n=st.integers(0, 60), share=st.floats(0.0, 1.0), mean_length=st.floats(0.5, 8.0))
-def test_masks_never_touch_and_a_row_never_grows(seed: int, n: int, share: float, mean_length: float) -> None:
-    corrupted = infill(row(n), rng(seed), mask_id=MASK, share=share, mean_length=mean_length)
+@given(seed=seeds, n=st.integers(0, 60), noise_density=st.floats(0.0, 1.0), mean_span_length=st.floats(0.5, 8.0))
+def test_masks_never_touch_and_a_row_never_grows(
+    seed: int, n: int, noise_density: float, mean_span_length: float
+) -> None:
+    corrupted = infill(row(n), rng(seed), mask_id=MASK, noise_density=noise_density, mean_span_length=mean_span_length)
     is_mask = corrupted == MASK
     assert not (is_mask[1:] & is_mask[:-1]).any()
     assert len(corrupted) <= n
-    assert bool(is_mask.any()) == (round(share * n) > 0)
-    assert sum(span_lengths(corrupted, n)) <= round(share * n)
+    assert bool(is_mask.any()) == (round(noise_density * n) > 0)
+    assert sum(span_lengths(corrupted, n)) <= round(noise_density * n)
 
 
-@pytest.mark.parametrize("share", [0.8, 0.95, 1.0])
-def test_a_share_without_room_takes_what_there_is_room_for(share: float) -> None:
+@pytest.mark.parametrize("noise_density", [0.8, 0.95, 1.0])
+def test_a_share_without_room_takes_what_there_is_room_for(noise_density: float) -> None:
     n = 3000  # spans of 3, each with a token behind it: 3 of 4, and a little more, as empty spans give way
-    corrupted = infill(row(n), rng(1), mask_id=MASK, share=share)
+    corrupted = infill(row(n), rng(1), mask_id=MASK, noise_density=noise_density)
     assert 0.73 < (corrupted == MASK).sum() / n + (n - len(corrupted)) / n < 0.79
 
 
 @pytest.mark.parametrize(
-    ("n", "share", "expected"),
+    ("n", "noise_density", "expected"),
     [(0, 0.3, {""}), (1, 0.3, {"a"}), (1, 0.9, {"_"}), (2, 0.3, {"_b", "a_"}), (2, 1.0, {"_", "_b", "a_"})],
 )
-def test_infilling_tiny_rows(n: int, share: float, expected: set[str]) -> None:
-    assert {letters(infill(row(n), rng(seed), mask_id=MASK, share=share)) for seed in range(100)} == expected
+def test_infilling_tiny_rows(n: int, noise_density: float, expected: set[str]) -> None:
+    assert {
+        letters(infill(row(n), rng(seed), mask_id=MASK, noise_density=noise_density)) for seed in range(100)
+    } == expected
 
 
 # Sentence permutation
@@ -287,16 +291,18 @@ def test_every_order_of_sentences_is_as_likely() -> None:
 @given(
     seed=seeds,
     token_ids=st.lists(st.integers(100, 110), max_size=80),
-    share=st.floats(0.0, 1.0),
-    mean_length=st.floats(1.0, 8.0),
+    noise_density=st.floats(0.0, 1.0),
+    mean_span_length=st.floats(1.0, 8.0),
     n_sentinels=st.integers(1, 10),
 )
 def test_spans_put_back_make_the_row(
-    seed: int, token_ids: list[int], share: float, mean_length: float, n_sentinels: int
+    seed: int, token_ids: list[int], noise_density: float, mean_span_length: float, n_sentinels: int
 ) -> None:
     sentinels = SENTINELS[::-1][:n_sentinels]  # counting down, as T5's own do
     original = np.array(token_ids, dtype=np.int64)
-    source, target = corrupt_spans(original, rng(seed), sentinel_ids=sentinels, share=share, mean_length=mean_length)
+    source, target = corrupt_spans(
+        original, rng(seed), sentinel_ids=sentinels, noise_density=noise_density, mean_span_length=mean_span_length
+    )
     assert restore_spans(source.tolist(), target.tolist(), sentinels) == token_ids
     in_source, in_target = np.isin(source, sentinels), np.isin(target, sentinels)
     used = sentinels[: int(in_source.sum())]
@@ -307,7 +313,7 @@ def test_spans_put_back_make_the_row(
 
 
 @pytest.mark.parametrize(
-    ("n", "share", "mean_length", "n_noise", "n_spans"),
+    ("n", "noise_density", "mean_span_length", "n_noise", "n_spans"),
     [
         (512, 0.15, 3.0, 77, 10),  # 26 spans, but for the sentinels
         (100, 0.15, 3.0, 15, 5),
@@ -322,9 +328,13 @@ def test_spans_put_back_make_the_row(
         (0, 0.15, 3.0, 0, 1),
     ],
 )
-def test_lengths_are_known_beforehand(n: int, share: float, mean_length: float, n_noise: int, n_spans: int) -> None:
+def test_lengths_are_known_beforehand(
+    n: int, noise_density: float, mean_span_length: float, n_noise: int, n_spans: int
+) -> None:
     for seed in range(20):
-        source, target = corrupt_spans(row(n), rng(seed), sentinel_ids=SENTINELS, share=share, mean_length=mean_length)
+        source, target = corrupt_spans(
+            row(n), rng(seed), sentinel_ids=SENTINELS, noise_density=noise_density, mean_span_length=mean_span_length
+        )
         assert (len(source), len(target)) == (n - n_noise + n_spans, n_noise + n_spans)
         assert sorted([*source.tolist(), *target.tolist()]) == sorted([*row(n).tolist(), *SENTINELS[:n_spans] * 2])
 
@@ -333,7 +343,7 @@ def test_every_cut_into_spans_is_as_likely() -> None:
     n = 4500
     sources = []
     for seed in range(n):
-        source, _ = corrupt_spans(row(8), rng(seed), sentinel_ids=SENTINELS, share=0.5, mean_length=2.0)
+        source, _ = corrupt_spans(row(8), rng(seed), sentinel_ids=SENTINELS, noise_density=0.5, mean_span_length=2.0)
         sources.append(tuple(source.tolist()))
     assert len(set(sources)) == 9  # 4 tokens in 2 spans and 4 between them: 3 ways to cut each
     for cut in set(sources):

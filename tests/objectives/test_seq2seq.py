@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from glassformer.config import SinusoidalPositions, Stack, TransformerConfig
+from glassformer.config.transformer import SinusoidalPositions, Stack, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.models.build import build_model
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.tokenization.frames import Frame
+from glassformer.tokenization.special_tokens_template import Frame
 
 RNG = np.random.default_rng(0)
 START, END, SOURCE_END = 1, 2, 3

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from configs import LLAMA, random_ids
-from glassformer.config import LinearScaling, Llama3Scaling, RotaryPositions, Scaling, YarnScaling
+from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, Scaling, YarnScaling
 from glassformer.models.build import _rotary
 from glassformer.nn.positions import AlibiBias, relative_bucket, sinusoid
 

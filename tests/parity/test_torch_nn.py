@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from configs import GPT, Recorder, randomise
-from glassformer.config import Stack, TransformerConfig
+from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.models.blocks import Block, BlockInputs, post_norm, pre_norm
 from glassformer.models.build import build_model
 from glassformer.nn.attention import MultiHeadAttention

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from configs import random_ids, randomise
-from glassformer.config import (
+from glassformer.config.transformer import (
     LearnedPositions,
     LinearScaling,
     Llama3Scaling,

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from glassformer import api
-from glassformer.config import RotaryPositions, Stack, TransformerConfig
+from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, TokenizerConfig, WindowRows
+from glassformer.config.train import AdamWConfig, TrainConfig
+from glassformer.config.transformer import RotaryPositions, Stack, TransformerConfig
 from glassformer.data.batching import Epochs, Packed, Windows, consecutive_windows, document_windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenFile, encode_text, prepare
 from glassformer.model import Model
 from glassformer.objectives.causal import CausalObjective
-from glassformer.run_config import ExampleRows, PackedRows, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.train_config import AdamWConfig, TrainConfig
 from glassformer.training import text_task
 
 ARRANGEMENTS = {"windows": WindowRows(), "examples": ExampleRows(), "packed": PackedRows()}
@@ -34,12 +34,12 @@ def documents(n: int = 150) -> list[str]:
     return [" ".join([FIRST, *rng.choices(words, k=rng.randint(0, 12))]) for _ in range(n)]
 
 
-def run_on(path: Path, arrangement: Any, special: tuple[str, ...]) -> Run:
+def run_on(path: Path, packing: Any, special: tuple[str, ...]) -> Run:
     return Run(
         name="beginnings",
         model=MODEL,
         tokenizer=TokenizerConfig(vocab_size=320, special_tokens=special),
-        data=TextData(path=str(path), arrangement=arrangement, cache_dir=str(path.parent / "cache")),
+        data=TextData(path=str(path), packing=packing, cache_dir=str(path.parent / "cache")),
         train=TrainConfig(max_steps=80, batch_size=16, optimizer=AdamWConfig(learning_rate=1e-2), device="cpu"),
     )
 
@@ -53,8 +53,8 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module", params=[(a, s) for a in ARRANGEMENTS for s in SPECIAL], ids=" starts with ".join)
 def model(request: Any, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Model:
-    arrangement, special = request.param
-    run = run_on(corpus, ARRANGEMENTS[arrangement], SPECIAL[special])
+    packing, special = request.param
+    run = run_on(corpus, ARRANGEMENTS[packing], SPECIAL[special])
     folder = tmp_path_factory.mktemp("run") / "model"
     api.train(run, folder)
     return api.load(folder)
@@ -81,13 +81,13 @@ def test_bits_per_byte_count_every_byte_of_the_validation_text_once(model: Model
     assert n_bytes == pytest.approx(sum(len(text.encode()) for text in texts))
 
 
-@pytest.mark.parametrize("flavour", ["byte", "char", "word", "whitespace"])
+@pytest.mark.parametrize("scheme", ["byte", "char", "word", "whitespace"])
 @pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
 @pytest.mark.parametrize("n", [2, 3, 20])
-def test_every_arrangement_has_the_same_targets(flavour: Any, special: tuple[str, ...], n: int) -> None:
+def test_every_arrangement_has_the_same_targets(scheme: Any, special: tuple[str, ...], n: int) -> None:
     """Every token of every text and one end of each, whatever the context; never a start token of its own."""
     texts = documents(n)
-    tokenizer = Tokenizer.train(texts, vocab_size=0, flavour=flavour, special_tokens=("[UNK]", *special))
+    tokenizer = Tokenizer.train(texts, vocab_size=0, scheme=scheme, special_tokens=("[UNK]", *special))
     start = tokenizer.start_id
     tokens = encode_text(tokenizer, texts, start_id=start)
     expected = sorted(i for text in texts for i in [*tokenizer.encode(text), tokenizer.eos_id])
@@ -131,12 +131,12 @@ def test_every_document_begins_with_its_start_token() -> None:
 def test_bytes_that_nothing_predicts_do_not_count(corpus: Path) -> None:
     """Without a start token: the first token of each row's document, or of the one stream, is context alone."""
     texts = ["日本 abc", "é abc def", "abc"]
-    tokenizer = Tokenizer.train(texts, vocab_size=0, flavour="byte", special_tokens=("[EOS]",))
+    tokenizer = Tokenizer.train(texts, vocab_size=0, scheme="byte", special_tokens=("[EOS]",))
     tokens: TokenFile = encode_text(tokenizer, texts)
     n_bytes = sum(len(text.encode()) for text in texts)
     assert tokens.n_bytes == n_bytes
-    for arrangement, left_out in ((WindowRows(), 1), (ExampleRows(), 3), (PackedRows(), 3)):
-        run = run_on(corpus, arrangement, ("[EOS]",))
+    for packing, left_out in ((WindowRows(), 1), (ExampleRows(), 3), (PackedRows(), 3)):
+        run = run_on(corpus, packing, ("[EOS]",))
         assert text_task.predicted_bytes(run, tokenizer, tokens) == n_bytes - left_out
     started = encode_text(tokenizer, texts, start_id=tokenizer.start_id)
     run = run_on(corpus, PackedRows(), ("[EOS]",))

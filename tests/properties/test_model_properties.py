@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from configs import BY_TOKEN, CAUSAL, CONFIGS, CROSS, ENCODERS, Recorder, random_ids, random_inputs, random_model
-from glassformer.config import RotaryPositions
+from glassformer.config.transformer import RotaryPositions
 from glassformer.models.build import build_model
 
 EVERY = pytest.mark.parametrize("name", CONFIGS)

@@ -22,7 +22,9 @@ from configs import (
     random_inputs,
     random_model,
 )
-from glassformer.config import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
+from glassformer.config.recurrent import NoAttention
+from glassformer.config.run import BeamConfig
+from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.inference.beam import beam_search, length_penalty
 from glassformer.inference.score import forced_scores
@@ -33,8 +35,6 @@ from glassformer.nn.attention_functions import attention_fused, attention_refere
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import LayerNorm
 from glassformer.nn.positions import sinusoid
-from glassformer.recurrent_config import NoAttention
-from glassformer.run_config import BeamConfig
 
 PATHS = pytest.mark.parametrize("fused", [True, False])
 
@@ -189,7 +189,7 @@ def test_pitfall_11_positions_go_anywhere_and_are_not_trained() -> None:
         model = build_model(config)
         inputs = random_inputs(model, 1, 60)
         assert model(inputs.token_ids, **inputs.others).isfinite().all()
-        fixed = {"paper": "sinus", "llama": "rotary", "alibi": "slopes"}.get(name, "nothing")
+        fixed = {"paper": "sinus", "llama": "rotary", "alibi": "slopes"}.get(name, "none")
         assert not any(fixed in parameter for parameter, _ in model.named_parameters())
         assert not any(fixed in key for key in model.state_dict())
         meta = build_model(config, device="meta")
@@ -383,13 +383,13 @@ def test_pitfall_35_finished_hypotheses_are_never_extended(name: str, end: int) 
         assert hypothesis.ended == (hypothesis.ids[-1] == end)
 
 
-@pytest.mark.parametrize("normalisation", ["gnmt", "average"])
+@pytest.mark.parametrize("length_penalty_type", ["gnmt", "average"])
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, -0.5])
-def test_pitfall_35_the_length_penalty_is_applied_once(penalty: float, normalisation: str) -> None:
+def test_pitfall_35_the_length_penalty_is_applied_once(penalty: float, length_penalty_type: str) -> None:
     """Whenever a hypothesis ended: its score is log p, as forced decoding gives it, divided by one penalty."""
     model = random_model("paper")
     source_ids = random_ids(19, 6, 5)
-    config = BeamConfig(5, penalty, normalisation, max_new_tokens=12)
+    config = BeamConfig(5, penalty, length_penalty_type, max_new_tokens=12)
     found = beam_search(model, source_ids, None, config, start_id=1, end_id=6, max_len=24, n_best=5)
     sources = [source for source, row in zip(source_ids.tolist(), found, strict=True) for _ in row]
     hypotheses = [h for row in found for h in row]
@@ -397,7 +397,7 @@ def test_pitfall_35_the_length_penalty_is_applied_once(penalty: float, normalisa
     scores = forced_scores(model, sources, [h.ids for h in hypotheses], start_id=1)
     for h, forced in zip(hypotheses, scores, strict=True):
         n = len(h.ids)
-        once = ((5 + n) / 6) ** penalty if normalisation == "gnmt" else n**penalty
+        once = ((5 + n) / 6) ** penalty if length_penalty_type == "gnmt" else n**penalty
         assert h.score == pytest.approx(forced.log_prob / once, abs=1e-9)
         assert length_penalty(n, config) == pytest.approx(once)
     for row in found:

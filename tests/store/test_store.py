@@ -12,17 +12,17 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from configs import CONFIGS, random_ids, random_inputs, random_model
+from glassformer.config.run import GenerationConfig, Run
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
-from glassformer.run_config import GenerationConfig, Run
 from glassformer.store import checkpoint, manifest, model_directory
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, load_weights, publish, read_model, weights_of
 from glassformer.tokenization.tokenizer import Tokenizer
 
-TOKENIZER = Tokenizer.train(["to be or not to be"], vocab_size=0, flavour="char")
+TOKENIZER = Tokenizer.train(["to be or not to be"], vocab_size=0, scheme="char")
 STATE = TrainingState({"step": 5, "best": 1.5}, {"0.exp_avg": torch.arange(6.0).reshape(2, 3).T})
 
 

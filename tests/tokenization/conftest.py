@@ -5,7 +5,7 @@ from pydoc_data.topics import topics
 
 import pytest
 
-from glassformer.tokenization import FLAVOURS, Flavour, Tokenizer
+from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 
 SPEECH = "to be, or not to be, that is the question:\nwhether 'tis nobler in the mind to suffer"
 
@@ -52,16 +52,16 @@ def documents() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def tokenizers_by_flavour(documents: list[str], mixed_lines: list[str]) -> dict[Flavour, Tokenizer]:
+def tokenizers_by_flavour(documents: list[str], mixed_lines: list[str]) -> dict[Scheme, Tokenizer]:
     """One tokenizer of each flavour, trained on English and a little of everything else, so that merges meet it."""
     texts = [*documents, *mixed_lines[:1000]]
-    return {flavour: Tokenizer.train(texts, vocab_size=2000, flavour=flavour) for flavour in FLAVOURS}
+    return {scheme: Tokenizer.train(texts, vocab_size=2000, scheme=scheme) for scheme in SCHEMES}
 
 
 @pytest.fixture(scope="session")
 def characters() -> Tokenizer:
     """A tokenizer of characters, with the special tokens."""
-    return Tokenizer.train([SPEECH], vocab_size=0, flavour="char")
+    return Tokenizer.train([SPEECH], vocab_size=0, scheme="char")
 
 
 @pytest.fixture(scope="session")

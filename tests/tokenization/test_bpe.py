@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import UserError
-from glassformer.tokenization import FLAVOURS, Flavour
-from glassformer.tokenization.apply import longest_match, merge_steps
+from glassformer.tokenization import SCHEMES, Scheme
 from glassformer.tokenization.bpe import LearnedBPE, learn_bpe, learn_bpe_by_rescanning
+from glassformer.tokenization.bpe_encode import longest_match, merge_steps
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, count_chunks
 
 SENNRICH = {"low␣": 5, "lower␣": 2, "newest␣": 6, "widest␣": 3}
@@ -41,9 +41,9 @@ def test_the_fast_learner_equals_the_one_that_rescans(
     assert fast == learn_bpe_by_rescanning(chunks, vocab_size=vocab_size, min_frequency=min_frequency)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_the_fast_learner_equals_the_one_that_rescans_on_real_text(flavour: Flavour, documents: list[str]) -> None:
-    chunks = count_chunks(documents[:12], flavour)
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_fast_learner_equals_the_one_that_rescans_on_real_text(scheme: Scheme, documents: list[str]) -> None:
+    chunks = count_chunks(documents[:12], scheme)
     n_alphabet = len(set().union(*chunks))
     fast = learn_bpe(chunks, vocab_size=n_alphabet + 80)
     assert len(fast.merges) == 80

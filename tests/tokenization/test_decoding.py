@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.errors import UserError
-from glassformer.tokenization import FLAVOURS, Flavour, Tokenizer
+from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from glassformer.tokenization.decoding import readable
 
-Trained = dict[Flavour, Tokenizer]
+Trained = dict[Scheme, Tokenizer]
 
 TEXT = "to be, or not to be, that is the question:\nwhether 'tis nobler in the mind to suffer"
 
@@ -32,7 +32,7 @@ def test_pitfall_27_bytes_lose_nothing_on_mixed_lines(tokenizers_by_flavour: Tra
 
 
 def test_characters_that_are_known_come_back(mixed_lines: list[str]) -> None:
-    tokenizer = Tokenizer.train(mixed_lines, vocab_size=0, flavour="char", special_tokens=())
+    tokenizer = Tokenizer.train(mixed_lines, vocab_size=0, scheme="char", special_tokens=())
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
 
 
@@ -50,11 +50,9 @@ def test_pitfall_29_whitespace_gives_every_token_apart(tokenizers_by_flavour: Tr
     assert tokenizer.decode(ids).replace(" ", "") == "Thestatements,unlowerable."
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_special_tokens_are_left_out_of_a_text_unless_asked_for(
-    flavour: Flavour, tokenizers_by_flavour: Trained
-) -> None:
-    tokenizer = tokenizers_by_flavour[flavour]
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_special_tokens_are_left_out_of_a_text_unless_asked_for(scheme: Scheme, tokenizers_by_flavour: Trained) -> None:
+    tokenizer = tokenizers_by_flavour[scheme]
     ids = [2, *tokenizer.encode("the"), 3, 0, 0]
     assert tokenizer.decode(ids) == "the"
     assert tokenizer.decode(ids, skip_special=False).replace(" ", "") == "[BOS]the[EOS][PAD][PAD]"
@@ -84,11 +82,11 @@ def test_pitfall_30_the_ids_are_exactly_the_rows_of_an_embedding(tokenizers_by_f
         )
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_pitfall_36_a_stream_never_cuts_a_character(
-    flavour: Flavour, tokenizers_by_flavour: Trained, mixed_lines: list[str]
+    scheme: Scheme, tokenizers_by_flavour: Trained, mixed_lines: list[str]
 ) -> None:
-    tokenizer = tokenizers_by_flavour[flavour]
+    tokenizer = tokenizers_by_flavour[scheme]
     for line in mixed_lines[:2000]:
         ids = tokenizer.encode(line)
         stream = tokenizer.stream()
@@ -125,13 +123,13 @@ def test_readable_bytes() -> None:
     assert readable(codecs.BOM_UTF8) == "\ufeff"
 
 
-@pytest.mark.parametrize("flavour", get_args(Flavour))
+@pytest.mark.parametrize("scheme", get_args(Scheme))
 def test_a_stream_after_a_prompt_goes_on_as_the_text_of_all_ids(
-    flavour: Flavour, tokenizers_by_flavour: Trained, mixed_lines: list[str]
+    scheme: Scheme, tokenizers_by_flavour: Trained, mixed_lines: list[str]
 ) -> None:
     """Random ids, and texts cut between two tokens: what the prompt shows and what follows are the whole."""
-    whole_words = Tokenizer.train(mixed_lines[:1000], vocab_size=300, flavour="whole_words")
-    tokenizer, rng = (tokenizers_by_flavour | {"whole_words": whole_words})[flavour], random.Random(0)
+    whole_words = Tokenizer.train(mixed_lines[:1000], vocab_size=300, scheme="whole_words")
+    tokenizer, rng = (tokenizers_by_flavour | {"whole_words": whole_words})[scheme], random.Random(0)
     n_spaces = 0
     for line in mixed_lines[:1500]:
         ids = tokenizer.encode(line)

@@ -16,7 +16,7 @@ from faults.tally import count
 from glassformer.data.label_rows import encode_tagged
 from glassformer.errors import UserError
 from glassformer.tokenization import Tokenizer
-from glassformer.tokenization.word_edges import word_edges
+from glassformer.tokenization.word_boundaries import word_boundaries
 from tokenization.families import families, own_classes, roles_of
 
 NAMES = ["bert", "bert-cased", "gpt2", "roberta", "llama-3", "llama-2", "llama-2-legacy", "t5", "qwen"]
@@ -230,7 +230,7 @@ def test_how_an_added_token_is_found_is_as_in_transformers(
     named = {f"{role}_token": token for role, token in roles.items()}
     ours, theirs = both(PreTrainedTokenizerFast(tokenizer_object=rust, **named), roles, tmp_path)
     contents = [token.content for token in FLAGS]
-    assert ours.flavour is None and not {"plain words", "Plain Loud"}.intersection(ours.special_tokens)
+    assert ours.scheme is None and not {"plain words", "Plain Loud"}.intersection(ours.special_tokens)
     texts = with_special(mixed_lines[: count(1500, 10_000)], [*contents, *map(str.lower, contents)])
     ids = ours.encode_batch(texts, allow_special=ours.special_tokens)
     assert ids == theirs(texts, add_special_tokens=False)["input_ids"]
@@ -261,7 +261,7 @@ def test_a_role_makes_a_token_special_that_the_file_does_not_call_so(
 def test_what_only_our_own_flavours_can_is_refused_in_a_sentence(name: str, found: dict[str, Any]) -> None:
     rust, roles = found[name]
     ours = Tokenizer.imported(rust.to_str(), roles)
-    assert ours.flavour is None
+    assert ours.scheme is None
     for use in (
         lambda: ours.reference,
         lambda: ours.explain("to be"),
@@ -275,7 +275,7 @@ def test_what_only_our_own_flavours_can_is_refused_in_a_sentence(name: str, foun
 def test_one_of_our_flavours_keeps_what_it_can(found: dict[str, Any], mixed_lines: list[str]) -> None:
     rust, roles = found["gpt2"]
     ours = Tokenizer.imported(rust.to_str(), roles)
-    assert ours.flavour == "byte" and (ours.bos_id, ours.eos_id, ours.pad_id) == (0, 0, None)
+    assert ours.scheme == "byte" and (ours.bos_id, ours.eos_id, ours.pad_id) == (0, 0, None)
     assert list(map(ours.reference.encode, mixed_lines[:300])) == ours.encode_batch(mixed_lines[:300])
     assert "merge 1" in str(ours.explain("the")) and ours.encode("the", dropout=1.0, seed=0) != ours.encode("the")
     assert ours.frames.source.n_added == ours.frames.prompt.n_added == 0
@@ -289,7 +289,7 @@ def test_pieces_are_the_bytes_of_the_text(pair: tuple[Tokenizer, Any]) -> None:
             continue  # without case, or without this character
         assert b"".join(ours.pieces[i] for i in ids).decode().removeprefix(" ") == text
     ids = ours.encode("to be or not to be")
-    edges = word_edges(ours)
+    edges = word_boundaries(ours)
     assert int((~edges.continues(np.array(ids))).sum()) == 6
     assert edges.special[list(map(ours.vocab.get, ours.special_tokens))].all()
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import models, pre_tokenizers, trainers
 
-from glassformer.tokenization import FLAVOURS, Flavour, Learner, Tokenizer
+from glassformer.tokenization import SCHEMES, Learner, Scheme, Tokenizer
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, pipeline
 
 
 @pytest.fixture(scope="module")
-def hf_tokenizers(tokenizers_by_flavour: dict[Flavour, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def hf_tokenizers(tokenizers_by_flavour: dict[Scheme, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """`transformers.PreTrainedTokenizerFast` on the file of each of our tokenizers, unchanged."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("HF_HUB_OFFLINE", "1")
@@ -24,9 +24,9 @@ def hf_tokenizers(tokenizers_by_flavour: dict[Flavour, Tokenizer], tmp_path_fact
         from transformers import PreTrainedTokenizerFast
     folder: Path = tmp_path_factory.mktemp("tokenizers")
     loaded = {}
-    for flavour, tokenizer in tokenizers_by_flavour.items():
-        tokenizer.save(folder / f"{flavour}.json")
-        loaded[flavour] = PreTrainedTokenizerFast(tokenizer_file=str(folder / f"{flavour}.json"))
+    for scheme, tokenizer in tokenizers_by_flavour.items():
+        tokenizer.save(folder / f"{scheme}.json")
+        loaded[scheme] = PreTrainedTokenizerFast(tokenizer_file=str(folder / f"{scheme}.json"))
     return loaded
 
 
@@ -45,17 +45,17 @@ def train_with_tokenizers(
     return model
 
 
-@pytest.mark.parametrize("flavour", ["byte", "char", "whitespace"])
-def test_merges_equal_those_of_tokenizers(flavour: Flavour, documents: list[str]) -> None:
+@pytest.mark.parametrize("scheme", ["byte", "char", "whitespace"])
+def test_merges_equal_those_of_tokenizers(scheme: Scheme, documents: list[str]) -> None:
     texts = [line for document in documents for line in document.splitlines(keepends=True)]
-    if flavour == "byte":
+    if scheme == "byte":
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         model = train_with_tokenizers(texts, pre_tokenizers.ByteLevel(add_prefix_space=False), alphabet)
-    elif flavour == "whitespace":
+    elif scheme == "whitespace":
         model = train_with_tokenizers(texts, pre_tokenizers.Whitespace(), [])
     else:
         model = train_with_tokenizers(texts, None, [])  # each line is one word
-    ours = Tokenizer.train(texts, vocab_size=2000, flavour=flavour, special_tokens=())
+    ours = Tokenizer.train(texts, vocab_size=2000, scheme=scheme, special_tokens=())
     assert ours.merges == [tuple(pair) for pair in model["merges"]]
     assert ours.vocab == model["vocab"]
     assert ours.vocab_size == 2000
@@ -72,7 +72,7 @@ def test_merges_equal_those_of_tokenizers_on_any_text(lines: list[str], vocab_si
         Tokenizer.train(
             lines,
             vocab_size=vocab_size,
-            flavour="char",
+            scheme="char",
             learner=learner,
             special_tokens=(),
             min_frequency=min_frequency,
@@ -82,10 +82,10 @@ def test_merges_equal_those_of_tokenizers_on_any_text(lines: list[str], vocab_si
     assert (ours.vocab, ours.merges) == (theirs.vocab, theirs.merges)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_both_learners_make_the_same_tokenizer(flavour: Flavour, documents: list[str]) -> None:
-    ours = Tokenizer.train(documents[:30], vocab_size=800, flavour=flavour)
-    theirs = Tokenizer.train(documents[:30], vocab_size=800, flavour=flavour, learner="tokenizers")
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_both_learners_make_the_same_tokenizer(scheme: Scheme, documents: list[str]) -> None:
+    ours = Tokenizer.train(documents[:30], vocab_size=800, scheme=scheme)
+    theirs = Tokenizer.train(documents[:30], vocab_size=800, scheme=scheme, learner="tokenizers")
     assert ours.vocab == theirs.vocab
     assert ours.merges == theirs.merges
     assert theirs.frequencies is None
@@ -98,23 +98,23 @@ def test_the_byte_alphabet_is_that_of_tokenizers() -> None:
         assert chunk == BYTE_TO_CHARACTER[byte]
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_ids_equal_the_readable_encoder_on_mixed_lines(
-    flavour: Flavour, tokenizers_by_flavour: dict[Flavour, Tokenizer], mixed_lines: list[str]
+    scheme: Scheme, tokenizers_by_flavour: dict[Scheme, Tokenizer], mixed_lines: list[str]
 ) -> None:
-    tokenizer = tokenizers_by_flavour[flavour]
+    tokenizer = tokenizers_by_flavour[scheme]
     for line, ids in zip(mixed_lines, tokenizer.encode_batch(mixed_lines), strict=True):
         assert ids == tokenizer.reference.encode(line), repr(line)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_transformers_loads_the_file_unchanged_and_gives_the_same_ids_and_text(
-    flavour: Flavour,
-    tokenizers_by_flavour: dict[Flavour, Tokenizer],
+    scheme: Scheme,
+    tokenizers_by_flavour: dict[Scheme, Tokenizer],
     mixed_lines: list[str],
     hf_tokenizers: Any,
 ) -> None:
-    ours, theirs = tokenizers_by_flavour[flavour], hf_tokenizers[flavour]
+    ours, theirs = tokenizers_by_flavour[scheme], hf_tokenizers[scheme]
     assert len(theirs) == ours.vocab_size
     # The one difference: transformers reads special tokens in a text as such, so the same is asked for here.
     ids = ours.encode_batch(mixed_lines, allow_special=ours.special_tokens)
@@ -124,13 +124,13 @@ def test_transformers_loads_the_file_unchanged_and_gives_the_same_ids_and_text(
         assert ours.decode(row, skip_special=False) == text
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_file_survives_a_pass_through_tokenizers(
-    flavour: Flavour, tokenizers_by_flavour: dict[Flavour, Tokenizer]
+    scheme: Scheme, tokenizers_by_flavour: dict[Scheme, Tokenizer]
 ) -> None:
-    ours = tokenizers_by_flavour[flavour]
+    ours = tokenizers_by_flavour[scheme]
     again = Tokenizer.from_json(tokenizers.Tokenizer.from_str(ours.to_json()).to_str())
-    assert (again.vocab, again.merges, again.flavour) == (ours.vocab, ours.merges, flavour)
+    assert (again.vocab, again.merges, again.scheme) == (ours.vocab, ours.merges, scheme)
 
 
 def test_one_line_is_a_chunk_of_the_char_flavour(mixed_lines: list[str]) -> None:

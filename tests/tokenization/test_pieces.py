@@ -8,7 +8,7 @@ import pytest
 from glassformer.data import sources, tokens
 from glassformer.data.sources import cut
 from glassformer.data.tokens import encode_pieces, encode_text
-from glassformer.tokenization import FLAVOURS, Flavour, Tokenizer
+from glassformer.tokenization import SCHEMES, Scheme, Tokenizer
 from tokenization.families import families
 
 IMPORTED = ["bert", "bert-cased", "gpt2", "roberta", "llama-3", "llama-2", "llama-2-legacy", "t5", "qwen"]
@@ -16,7 +16,7 @@ IMPORTED = ["bert", "bert-cased", "gpt2", "roberta", "llama-3", "llama-2", "llam
 
 @pytest.fixture(scope="module")
 def every_tokenizer(
-    documents: Sequence[str], mixed_lines: Sequence[str], tokenizers_by_flavour: dict[Flavour, Tokenizer]
+    documents: Sequence[str], mixed_lines: Sequence[str], tokenizers_by_flavour: dict[Scheme, Tokenizer]
 ) -> dict[str, Tokenizer]:
     found = families([*documents[:40], *mixed_lines[:300]])
     assert set(found) == set(IMPORTED)
@@ -24,7 +24,7 @@ def every_tokenizer(
     return {**imported, **tokenizers_by_flavour}
 
 
-@pytest.mark.parametrize("name", [*IMPORTED, *FLAVOURS])
+@pytest.mark.parametrize("name", [*IMPORTED, *SCHEMES])
 def test_pieces_have_the_ids_of_the_whole_text(
     name: str,
     every_tokenizer: dict[str, Tokenizer],

@@ -6,15 +6,15 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import UserError
-from glassformer.tokenization import FLAVOURS, SPECIAL_TOKENS, Flavour, Template, Tokenizer
+from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Scheme, Template, Tokenizer
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_pitfall_28_no_text_gives_a_special_token_unless_allowed(flavour: Flavour, tmp_path: Path) -> None:
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_pitfall_28_no_text_gives_a_special_token_unless_allowed(scheme: Scheme, tmp_path: Path) -> None:
     text = "[MASK] is [SEP] not [MASK][UNK] a <token> [PAD]"
     path = tmp_path / "tokenizer.json"
     for learner in ("glassformer", "tokenizers"):
-        trained = Tokenizer.train([text] * 50, vocab_size=400, flavour=flavour, learner=learner)
+        trained = Tokenizer.train([text] * 50, vocab_size=400, scheme=scheme, learner=learner)
         trained.save(path)
         for tokenizer in (trained, Tokenizer.load(path)):
             for ids in (
@@ -30,7 +30,7 @@ def test_pitfall_28_no_text_gives_a_special_token_unless_allowed(flavour: Flavou
 
 
 def test_pitfall_28_a_file_whose_merges_spell_a_special_token_is_refused() -> None:
-    description = json.loads(Tokenizer.train(["[PA [PA D]"], vocab_size=0, flavour="char").to_json())
+    description = json.loads(Tokenizer.train(["[PA [PA D]"], vocab_size=0, scheme="char").to_json())
     vocab = description["model"]["vocab"]
     for token in ["[P", "[PA", "D]"]:
         vocab[token] = len(vocab)
@@ -43,7 +43,7 @@ def test_pitfall_28_a_file_whose_merges_spell_a_special_token_is_refused() -> No
 
 
 def test_the_longest_of_the_allowed_special_tokens_wins() -> None:
-    tokenizer = Tokenizer.train(["<a>b"], vocab_size=0, flavour="char", special_tokens=["<a>", "<a>b"])
+    tokenizer = Tokenizer.train(["<a>b"], vocab_size=0, scheme="char", special_tokens=["<a>", "<a>b"])
     assert tokenizer.encode("<a>b<a>", allow_special=["<a>", "<a>b"]) == [1, 0]
 
 

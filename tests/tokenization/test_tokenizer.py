@@ -10,10 +10,10 @@ import tokenizers
 from tokenizers import models
 
 from glassformer.errors import UserError
-from glassformer.tokenization import FLAVOURS, SPECIAL_TOKENS, Flavour, Tokenizer
+from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Scheme, Tokenizer
 from glassformer.tokenization.pretokenize import count_chunks, pipeline
 
-Trained = dict[Flavour, Tokenizer]
+Trained = dict[Scheme, Tokenizer]
 
 TEXT = "to be, or not to be, that is the question:\nwhether 'tis nobler in the mind to suffer"
 
@@ -30,21 +30,21 @@ def test_special_tokens_have_the_first_ids(characters: Tokenizer) -> None:
 def test_a_tokenizer_of_characters_has_the_alphabet_and_no_merges(characters: Tokenizer) -> None:
     assert characters.merges == []
     assert list(characters.vocab)[7:] == sorted(set(TEXT))
-    exact = Tokenizer.train([TEXT], vocab_size=characters.vocab_size, flavour="char")
+    exact = Tokenizer.train([TEXT], vocab_size=characters.vocab_size, scheme="char")
     assert exact.vocab == characters.vocab
     assert len(characters.encode(TEXT)) == len(TEXT)
 
 
 @pytest.mark.parametrize("learner", ["glassformer", "tokenizers"])
 def test_the_vocabulary_is_smaller_than_asked_for_when_the_text_gives_out(learner: Any) -> None:
-    tokenizer = Tokenizer.train(["abab"], vocab_size=500, flavour="char", learner=learner)
+    tokenizer = Tokenizer.train(["abab"], vocab_size=500, scheme="char", learner=learner)
     assert tokenizer.merges == [("a", "b")]
     assert tokenizer.vocab_size == 7 + 2 + 1
 
 
 @pytest.mark.parametrize("learner", ["glassformer", "tokenizers"])
 @pytest.mark.parametrize(
-    ("texts", "flavour", "vocab_size", "message"),
+    ("texts", "scheme", "vocab_size", "message"),
     [
         ([], "byte", 300, "no text"),
         (["", ""], "byte", 300, "no text"),
@@ -54,9 +54,9 @@ def test_the_vocabulary_is_smaller_than_asked_for_when_the_text_gives_out(learne
         (["ab", "c\ud800d"], "byte", 300, r"lone surrogate, U\+D800 at character 1"),
     ],
 )
-def test_bad_training_is_named(learner: Any, texts: list[str], flavour: Flavour, vocab_size: int, message: str) -> None:
+def test_bad_training_is_named(learner: Any, texts: list[str], scheme: Scheme, vocab_size: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        Tokenizer.train(texts, vocab_size=vocab_size, flavour=flavour, learner=learner)
+        Tokenizer.train(texts, vocab_size=vocab_size, scheme=scheme, learner=learner)
 
 
 def test_bad_special_tokens_and_flavours_are_named() -> None:
@@ -65,7 +65,7 @@ def test_bad_special_tokens_and_flavours_are_named() -> None:
     with pytest.raises(UserError, match="named twice"):
         Tokenizer.train([TEXT], vocab_size=300, special_tokens=["[PAD]", "[PAD]"])
     with pytest.raises(UserError, match="unknown tokenizer flavour 'bytes'; choose one of byte, char"):
-        Tokenizer.train([TEXT], vocab_size=300, flavour="bytes")  # type: ignore[arg-type]
+        Tokenizer.train([TEXT], vocab_size=300, scheme="bytes")  # type: ignore[arg-type]
 
 
 def test_training_reads_an_iterator_once_and_keeps_no_text() -> None:
@@ -77,20 +77,20 @@ def test_training_reads_an_iterator_once_and_keeps_no_text() -> None:
 
 def test_pitfall_22_a_tokenizer_knows_only_the_text_it_was_given() -> None:
     train, validation = "aaaa bbbb", "aaaa zzzz"
-    tokenizer = Tokenizer.train([train], vocab_size=0, flavour="char")
+    tokenizer = Tokenizer.train([train], vocab_size=0, scheme="char")
     assert "z" not in tokenizer.vocab
     assert tokenizer.encode(validation)[-1] == tokenizer.unk_id
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_save_and_load_give_the_same_tokenizer(
-    flavour: Flavour, tokenizers_by_flavour: Trained, mixed_lines: list[str], tmp_path: Path
+    scheme: Scheme, tokenizers_by_flavour: Trained, mixed_lines: list[str], tmp_path: Path
 ) -> None:
-    tokenizer = tokenizers_by_flavour[flavour]
+    tokenizer = tokenizers_by_flavour[scheme]
     path = tmp_path / "tokenizer.json"
     tokenizer.save(path)
     loaded = Tokenizer.load(path)
-    assert loaded.flavour == flavour
+    assert loaded.scheme == scheme
     assert loaded.vocab == tokenizer.vocab
     assert loaded.frequencies == tokenizer.frequencies
     assert loaded.encode_batch(mixed_lines[:500]) == tokenizer.encode_batch(mixed_lines[:500])
@@ -107,7 +107,7 @@ def test_the_same_text_gives_the_same_bytes() -> None:
 
 
 def edited(change: dict[str, Any], part: str = "model") -> str:
-    description = json.loads(Tokenizer.train([TEXT], vocab_size=50, flavour="char").to_json())
+    description = json.loads(Tokenizer.train([TEXT], vocab_size=50, scheme="char").to_json())
     description[part].update(change)
     return json.dumps(description)
 
@@ -144,7 +144,7 @@ def test_a_file_that_is_of_no_flavour_is_used_as_it_says() -> None:
         edited({"fuse_unk": False}),
     ):
         loaded = Tokenizer.from_json(text)
-        assert loaded.flavour is None and loaded.frames.prompt.n_added == 0
+        assert loaded.scheme is None and loaded.frames.prompt.n_added == 0
         assert loaded.encode("a") == [loaded.vocab["a"]] and loaded.decode([loaded.vocab["a"]]) == "a"
 
 
@@ -160,9 +160,9 @@ def test_a_file_whose_settings_would_cut_or_fill_text_does_neither(characters: T
     assert len(Tokenizer.from_json(rust.to_str()).encode("to be or")) == 8
 
 
-@pytest.mark.parametrize("flavour", ["char", "word", "whitespace"])
-def test_pitfall_27_unknown_characters_follow_the_stated_rule(flavour: Flavour) -> None:
-    tokenizer = Tokenizer.train([TEXT], vocab_size=0, flavour=flavour)
+@pytest.mark.parametrize("scheme", ["char", "word", "whitespace"])
+def test_pitfall_27_unknown_characters_follow_the_stated_rule(scheme: Scheme) -> None:
+    tokenizer = Tokenizer.train([TEXT], vocab_size=0, scheme=scheme)
     unk = tokenizer.unk_id
     ids = tokenizer.encode("b☃🙂e é")
     assert [i == unk for i in ids].count(True) == 2
@@ -171,9 +171,9 @@ def test_pitfall_27_unknown_characters_follow_the_stated_rule(flavour: Flavour) 
     assert tokenizer.encode_longest_match("b☃🙂e é") == ids
 
 
-@pytest.mark.parametrize("flavour", ["char", "word", "whitespace"])
-def test_pitfall_27_without_unk_an_unknown_character_is_an_error_that_names_it(flavour: Flavour) -> None:
-    tokenizer = Tokenizer.train([TEXT], vocab_size=60, flavour=flavour, special_tokens=())
+@pytest.mark.parametrize("scheme", ["char", "word", "whitespace"])
+def test_pitfall_27_without_unk_an_unknown_character_is_an_error_that_names_it(scheme: Scheme) -> None:
+    tokenizer = Tokenizer.train([TEXT], vocab_size=60, scheme=scheme, special_tokens=())
     assert tokenizer.encode("to be") == tokenizer.reference.encode("to be")
     message = r"the character '☃' \(U\+2603\) is not in the vocabulary"
     for _ in range(2):  # a character that was refused once is refused again
@@ -190,15 +190,15 @@ def test_pitfall_27_without_unk_an_unknown_character_is_an_error_that_names_it(f
 
 
 def test_the_mark_of_a_word_end_cannot_be_forged() -> None:
-    tokenizer = Tokenizer.train(["a␣b c"], vocab_size=0, flavour="word", special_tokens=())
+    tokenizer = Tokenizer.train(["a␣b c"], vocab_size=0, scheme="word", special_tokens=())
     assert tokenizer.tokens(tokenizer.encode("a␣b")) == ["a", "\ufffd", "b", "</w>"]
     with pytest.raises(UserError, match=r"U\+FFFD"):
-        Tokenizer.train(["a b"], vocab_size=0, flavour="word", special_tokens=()).encode("a␣b")
+        Tokenizer.train(["a b"], vocab_size=0, scheme="word", special_tokens=()).encode("a␣b")
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_a_lone_surrogate_is_an_error_that_names_it(flavour: Flavour, tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour[flavour]
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_lone_surrogate_is_an_error_that_names_it(scheme: Scheme, tokenizers_by_flavour: Trained) -> None:
+    tokenizer = tokenizers_by_flavour[scheme]
     with pytest.raises(UserError, match=r"lone surrogate, U\+DCFF at character 2"):
         tokenizer.encode("ab\udcff")
     with pytest.raises(UserError, match=r"lone surrogate"):
@@ -222,20 +222,20 @@ def test_dropout_is_reproducible_and_keeps_the_text(tokenizers_by_flavour: Train
         tokenizer.encode(TEXT, dropout=1.5, seed=0)
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
-def test_the_longest_match_covers_the_text(flavour: Flavour, tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour[flavour]
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_the_longest_match_covers_the_text(scheme: Scheme, tokenizers_by_flavour: Trained) -> None:
+    tokenizer = tokenizers_by_flavour[scheme]
     replayed, matched = tokenizer.encode(TEXT), tokenizer.encode_longest_match(TEXT)
 
     def text(ids: list[int]) -> str:
         return "".join(tokenizer.id_to_token(i) for i in ids)
 
-    assert text(matched) == text(replayed) == "".join(pipeline(flavour).chunks(TEXT))
+    assert text(matched) == text(replayed) == "".join(pipeline(scheme).chunks(TEXT))
     assert tokenizer.encode_longest_match("a[MASK]", allow_special=["[MASK]"])[-1] == tokenizer.mask_id
 
 
 def test_explain_shows_the_merges_of_a_word() -> None:
-    tokenizer = Tokenizer.train(["low low low lower newer"], vocab_size=0, flavour="word")
+    tokenizer = Tokenizer.train(["low low low lower newer"], vocab_size=0, scheme="word")
     description = json.loads(tokenizer.to_json())
     del description["model"]["frequencies"]
     for left, right in [("l", "o"), ("lo", "w"), ("e", "r"), ("er", "␣")]:
@@ -253,11 +253,11 @@ def test_explain_shows_the_merges_of_a_word() -> None:
     ]
 
 
-@pytest.mark.parametrize("flavour", FLAVOURS)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_explain_ends_at_the_ids_of_encode(
-    flavour: Flavour, tokenizers_by_flavour: Trained, mixed_lines: list[str]
+    scheme: Scheme, tokenizers_by_flavour: Trained, mixed_lines: list[str]
 ) -> None:
-    tokenizer = tokenizers_by_flavour[flavour]
+    tokenizer = tokenizers_by_flavour[scheme]
     for line in mixed_lines[:300]:
         explanation = tokenizer.explain(line)
         assert [i for chunk in explanation.chunks for i in chunk.token_ids] == tokenizer.encode(line)
@@ -289,7 +289,7 @@ def test_a_tokenizer_is_called_and_measured_as_people_expect(tmp_path: Path) -> 
     assert both.ids.shape == both.mask.shape == (2, max(len(ids), len(short)))
     assert both.ids[1][both.mask[1]].tolist() == short and both.mask.sum() == len(ids) + len(short)
     assert (both.ids[~both.mask] == tokenizer.pad_id).all()
-    bare = Tokenizer.train(["ab"], vocab_size=0, flavour="char", special_tokens=())
+    bare = Tokenizer.train(["ab"], vocab_size=0, scheme="char", special_tokens=())
     assert bare(["ab", "ba"]).ids.shape == (2, 2), "rows of equal length need no padding"
     with pytest.raises(UserError, match=r"no special token \[PAD\]"):
         bare(["ab", "a"])
@@ -315,6 +315,6 @@ def test_a_tokenizer_is_called_and_measured_as_people_expect(tmp_path: Path) -> 
     ],
 )
 def test_wrong_arguments_are_named(call: Any, words: str) -> None:
-    tokenizer = Tokenizer.train(["ab"], vocab_size=0, flavour="char", special_tokens=())
+    tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char", special_tokens=())
     with pytest.raises(UserError, match=words):
         call(tokenizer)

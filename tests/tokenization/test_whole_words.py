@@ -14,7 +14,7 @@ TEXTS = ["the cat saw the dog .", "a dog did n't see the cat , or did it ?", "ze
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return Tokenizer.train(TEXTS, vocab_size=0, flavour="whole_words")
+    return Tokenizer.train(TEXTS, vocab_size=0, scheme="whole_words")
 
 
 def test_a_word_that_occurs_twice_is_a_token_and_a_rarer_one_is_not(tokenizer: Tokenizer) -> None:
@@ -29,21 +29,21 @@ def test_a_word_that_occurs_twice_is_a_token_and_a_rarer_one_is_not(tokenizer: T
 
 def test_a_short_list_keeps_the_most_frequent(tokenizer: Tokenizer) -> None:
     n = len(tokenizer.special_tokens)
-    short = Tokenizer.train(TEXTS, vocab_size=n + 3, flavour="whole_words")
+    short = Tokenizer.train(TEXTS, vocab_size=n + 3, scheme="whole_words")
     assert list(short.vocab)[n:] == ["the", "cat", "did"], "four times, then those of two by the alphabet"
 
 
 @pytest.mark.parametrize("vocab_size", [0, 12, 400])
 def test_both_learners_make_the_same_vocabulary(vocab_size: int, documents: list[str]) -> None:
     ours, theirs = (
-        Tokenizer.train(documents[:30], vocab_size=vocab_size, flavour="whole_words", learner=learner)
+        Tokenizer.train(documents[:30], vocab_size=vocab_size, scheme="whole_words", learner=learner)
         for learner in ("glassformer", "tokenizers")
     )
     assert ours.vocab == theirs.vocab and theirs.frequencies is None
 
 
 def test_ids_equal_the_readable_encoder(mixed_lines: list[str], documents: list[str]) -> None:
-    tokenizer = Tokenizer.train(documents, vocab_size=500, flavour="whole_words")
+    tokenizer = Tokenizer.train(documents, vocab_size=500, scheme="whole_words")
     for line, ids in zip(mixed_lines, tokenizer.encode_batch(mixed_lines), strict=True):
         assert ids == tokenizer.reference.encode(line) == tokenizer.encode_longest_match(line), repr(line)
 
@@ -54,7 +54,7 @@ def test_it_survives_saving_and_transformers_reads_it(
     transformers: Any = pytest.importorskip("transformers")
     tokenizer.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert again.fingerprint == tokenizer.fingerprint and again.flavour == "whole_words"
+    assert again.fingerprint == tokenizer.fingerprint and again.scheme == "whole_words"
     theirs = transformers.PreTrainedTokenizerFast(tokenizer_file=str(tmp_path / "tokenizer.json"))
     for line in [*mixed_lines, *TEXTS]:
         assert theirs(line, add_special_tokens=False)["input_ids"] == again.encode(
@@ -82,4 +82,4 @@ def test_pieces_explanations_and_reports(tokenizer: Tokenizer) -> None:
 )
 def test_what_gives_no_vocabulary_is_said(texts: list[str], options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        Tokenizer.train(texts, **{"vocab_size": 0, "flavour": "whole_words", **options})
+        Tokenizer.train(texts, **{"vocab_size": 0, "scheme": "whole_words", **options})

@@ -16,7 +16,10 @@ from torch._dynamo.utils import counters
 from configs import BERT, CONFIGS, GPT, LLAMA, PAPER, random_model
 from faults.children import done
 from glassformer import api
-from glassformer.config import (
+from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.run import SpansConfig
+from glassformer.config.train import ParallelConfig
+from glassformer.config.transformer import (
     AlibiPositions,
     LearnedPositions,
     PositionHead,
@@ -33,10 +36,7 @@ from glassformer.objectives.classification import ClassificationObjective, Taggi
 from glassformer.objectives.loss import LossSums, token_cross_entropy
 from glassformer.objectives.objective import Objective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.recurrent_config import RecurrentConfig
-from glassformer.run_config import SpansConfig
-from glassformer.tokenization.frames import Frame
-from glassformer.train_config import ParallelConfig
+from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.training.parallel import ProcessGroup, Ranks
 from glassformer.training.step import TrainStep
 from runs import Recording, metrics, pair_run, text_run_of, tiny_run, write_text
@@ -65,10 +65,12 @@ class ScoredObjective(CausalObjective):
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         batch = super().collate(examples, rng)
         scored = torch.from_numpy(np.flatnonzero(rng.random(batch.labels.numel()) < 0.5))
-        return replace(batch, scored=scored, n_targets=len(scored))
+        return replace(batch, loss_positions=scored, n_targets=len(scored))
 
     def loss(self, model: Any, batch: Batch) -> LossSums:
-        return token_cross_entropy(model(**batch.model_inputs()), batch.labels.flatten()[batch.scored], batch.n_targets)
+        return token_cross_entropy(
+            model(**batch.model_inputs()), batch.labels.flatten()[batch.loss_positions], batch.n_targets
+        )
 
 
 @dataclass(frozen=True)
@@ -230,7 +232,7 @@ def test_dropout_of_a_compiled_step_is_a_function_of_the_seed(graphs: Callable[[
 
 def test_a_run_with_evaluations_and_accumulation_is_one_graph(tmp_path: Path, graphs: Callable[[], int]) -> None:
     """Pairs of many lengths; the log is that of an eager run, but for rounding."""
-    train = {"max_steps": 6, "eval_every": 2, "log_every": 1, "accumulation": 2}
+    train = {"max_steps": 6, "eval_every": 2, "log_every": 1, "grad_accumulation": 2}
     run = pair_run(tmp_path, **train, compile=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
         compiled = api.train(run, tmp_path / "compiled")

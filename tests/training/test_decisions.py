@@ -10,18 +10,18 @@ import pytest
 import torch
 
 from glassformer import api
+from glassformer.config.run import CausalConfig
+from glassformer.config.train import AdamWConfig, ConstantSchedule, EarlyStopping, LinearSchedule, PlateauSchedule
 from glassformer.data.batching import Batch, Example
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.causal import CausalObjective
-from glassformer.run_config import CausalConfig
 from glassformer.store import checkpoint
-from glassformer.train_config import AdamWConfig, ConstantSchedule, EarlyStopping, LinearSchedule, PlateauSchedule
 from glassformer.training.averaging import ExponentialAverage
-from glassformer.training.progress_file import read_progress
 from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.task import Task, few_targets
 from glassformer.training.trainer import Trainer
+from glassformer.training.trainer_state_file import read_progress
 from runs import MODEL, label_run, metrics, pair_run, tiny_run, write_text
 
 PEAK = 1e-3
@@ -146,7 +146,7 @@ def test_each_micro_batch_of_each_step_has_a_dropout_seed_of_its_own(
     monkeypatch.setattr(CausalObjective, "loss", recorded)
     model = replace(MODEL, residual_dropout=0.1)
     for number, seed in enumerate((1, 2, 1)):
-        run = tiny_run(write_text(tmp_path), model=model, max_steps=3, accumulation=2, seed=seed)
+        run = tiny_run(write_text(tmp_path), model=model, max_steps=3, grad_accumulation=2, seed=seed)
         api.train(run, tmp_path / f"{number}")
     assert len(seeds) == 18 and seeds[:6] == seeds[12:]
     assert len(set(seeds)) == 12

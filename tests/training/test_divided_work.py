@@ -16,6 +16,8 @@ from torch import distributed as dist
 
 from faults.children import done, ranks_done
 from glassformer import api, files
+from glassformer.config.run import LabelData, MaskedConfig, PairData, Run
+from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
@@ -26,23 +28,21 @@ from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.label_scores import label_scores
 from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
 from glassformer.evaluation.pairs import translation_scores
-from glassformer.inference import classify, translate
-from glassformer.run_config import LabelData, MaskedConfig, PairData, Run
+from glassformer.inference import batched_beam, classify
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.train_config import ParallelConfig, TrainConfig
 from glassformer.training import launch, parallel
 from glassformer.training.pair_task import GREEDY
 from glassformer.training.parallel import processes, watchdog_note
 from runs import label_run, pair_run, text_run_of, tiny_run, write_text
 
 CPU = torch.device("cpu")
-TWO, SMALL = TrainConfig(accumulation=2), {"batch_tokens": 32}
+TWO, SMALL = TrainConfig(grad_accumulation=2), {"batch_tokens": 32}
 RUNS: dict[str, Callable[[Path], Run]] = {
-    "text": lambda folder: tiny_run(write_text(folder), accumulation=2),
-    "masked": lambda folder: text_run_of(folder, MaskedConfig(), accumulation=2),
-    "pairs": lambda folder: pair_run(folder, accumulation=2, data=SMALL),
-    "classes": lambda folder: label_run(folder, accumulation=2, data=SMALL),
-    "tags": lambda folder: label_run(folder, "tags", accumulation=2, data=SMALL),
+    "text": lambda folder: tiny_run(write_text(folder), grad_accumulation=2),
+    "masked": lambda folder: text_run_of(folder, MaskedConfig(), grad_accumulation=2),
+    "pairs": lambda folder: pair_run(folder, grad_accumulation=2, data=SMALL),
+    "classes": lambda folder: label_run(folder, grad_accumulation=2, data=SMALL),
+    "tags": lambda folder: label_run(folder, "tags", grad_accumulation=2, data=SMALL),
 }
 
 
@@ -195,8 +195,8 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several batches of tiny data."""
     monkeypatch.setattr(loss, "MAX_TOKENS", 64)
     monkeypatch.setattr(classify, "BATCH_TOKENS", 32)
-    assert translate.decode_sorted.__kwdefaults__ is not None
-    monkeypatch.setitem(translate.decode_sorted.__kwdefaults__, "max_tokens", 40)
+    assert batched_beam.decode_sorted.__kwdefaults__ is not None
+    monkeypatch.setitem(batched_beam.decode_sorted.__kwdefaults__, "max_tokens", 40)
 
 
 @pytest.mark.parametrize("name", RUNS)

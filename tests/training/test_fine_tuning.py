@@ -8,9 +8,9 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from configs import CONFIGS, GPT, RECURRENT, random_inputs, random_model
+from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.errors import UserError
 from glassformer.models.transforms import add_lora
-from glassformer.train_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.training.fine_tuning import depth_of, freeze, layer_scales
 from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 

@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from glassformer import api
+from glassformer.config.run import ExampleRows, PackedRows, Run
 from glassformer.data.batching import Example
 from glassformer.data.fresh_cuts import FreshCuts
 from glassformer.errors import Interrupted
 from glassformer.models.build import build_model
-from glassformer.run_config import ExampleRows, PackedRows, Run
 from glassformer.training.launch import complete, material_of, with_present_rules
 from glassformer.training.material import Tokenizers
 from glassformer.training.reporting import Silent
@@ -26,10 +26,8 @@ def dropped(run: Run) -> Run:
     return replace(run, tokenizer=replace(run.tokenizer, dropout=0.4), source_tokenizer=source)
 
 
-def documents(folder: Path, arrangement: ExampleRows | PackedRows) -> Run:
-    return tiny_run(
-        write_documents(folder, 30), data={"arrangement": arrangement, "valid_fraction": 0.2, "context": 24}
-    )
+def documents(folder: Path, packing: ExampleRows | PackedRows) -> Run:
+    return tiny_run(write_documents(folder, 30), data={"packing": packing, "valid_fraction": 0.2, "context": 24})
 
 
 RUNS: dict[str, Callable[[Path], Run]] = {
@@ -45,7 +43,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {
 def prepared(run: Run) -> tuple[Task, Tokenizers]:
     material = material_of(run)
     tokenizers = material.tokenizers(run, Silent())
-    run = replace(run, model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread))
+    run = replace(run, model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_std))
     return material.prepare(run, tokenizers, Silent()).task(build_model(run.model), torch.device("cpu")), tokenizers
 
 

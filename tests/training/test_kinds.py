@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from glassformer import api
-from glassformer.doctor.ours import check_model
+from glassformer.config.run import InfillingConfig, MaskedConfig, Run, SpansConfig
+from glassformer.doctor.glassformer_models import check_model
 from glassformer.errors import Interrupted
 from glassformer.inspection.plots import plot_curves, plot_schedule
-from glassformer.run_config import InfillingConfig, MaskedConfig, Run, SpansConfig
 from glassformer.store import checkpoint
 from runs import MODEL, label_run, pair_run, remains, signal_at, text_run_of, tiny_run, write_text
 
@@ -25,7 +25,7 @@ SCORES = {
     "classes": {"accuracy", "macro_f1", "micro_f1", "calibration_error", "most_frequent_share", "report"},
     "sentence-pairs": {"accuracy", "macro_f1", "micro_f1", "calibration_error", "most_frequent_share", "report"},
     "decoder-classes": {"accuracy", "macro_f1", "micro_f1", "calibration_error", "most_frequent_share", "report"},
-    "numbers": {"rmse", "pearson", "spearman"},
+    "regression": {"rmse", "pearson", "spearman"},
     "tags": {"accuracy", "macro_f1", "span_f1", "span_precision", "span_recall", "report"},
 }
 RUNS: dict[str, Callable[[Path], Run]] = {
@@ -42,7 +42,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {
         data={"second_field": "other"},
     ),
     "decoder-classes": lambda folder: label_run(folder, model=MODEL),
-    "numbers": lambda folder: label_run(folder, "numbers"),
+    "regression": lambda folder: label_run(folder, "regression"),
     "tags": lambda folder: label_run(folder, "tags"),
 }
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from glassformer import api
+from glassformer.config.run import LabelData
+from glassformer.config.train import EarlyStopping
 from glassformer.errors import UserError
-from glassformer.run_config import LabelData
-from glassformer.train_config import EarlyStopping
 from glassformer.training.label_task import LabelMaterial
 from glassformer.training.reporting import Silent
 from runs import label_run, write_tags
@@ -27,7 +27,7 @@ def test_numbers_are_learned_in_any_unit(tmp_path: Path) -> None:
     for unit, begin in ((1, 0), (1000, 5000)):
         folder = tmp_path / str(unit)
         folder.mkdir()
-        run = label_run(folder, "numbers", max_steps=60)
+        run = label_run(folder, "regression", max_steps=60)
         path = path_of(run)
         header, *lines = path.read_text().splitlines()
         rows = [line.split("\t") for line in lines]
@@ -38,7 +38,7 @@ def test_numbers_are_learned_in_any_unit(tmp_path: Path) -> None:
         losses.append(outcome.reports["valid"].loss)
         assert outcome.reports["valid"].perplexity is None
         head = json.loads((folder / "run" / "config.json").read_text())["head"]
-        assert head["spread"] == pytest.approx(1.2 * unit, rel=0.3) and head["mean"] > begin
+        assert head["std"] == pytest.approx(1.2 * unit, rel=0.3) and head["mean"] > begin
     assert errors[0] == pytest.approx(errors[1], rel=1e-3)
     assert losses[1] - losses[0] == pytest.approx(6.9078, abs=1e-3), "ln 1000: the density of a wider unit"
 

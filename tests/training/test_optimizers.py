@@ -6,8 +6,8 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
+from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.errors import UserError
-from glassformer.train_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.training import optimizers
 from glassformer.training.optimizers import (
     Muon,
@@ -163,11 +163,11 @@ def random_matrices(shapes: list[tuple[int, int]], dtype: torch.dtype = torch.fl
     return [torch.randn(shape, generator=generator, dtype=dtype) for shape in shapes]
 
 
-@pytest.mark.parametrize("n_steps", [1, 5])
-def test_stacks_equal_the_reference_one_by_one(n_steps: int) -> None:
+@pytest.mark.parametrize("ns_steps", [1, 5])
+def test_stacks_equal_the_reference_one_by_one(ns_steps: int) -> None:
     matrices = random_matrices(SHAPES)
-    for matrix, result in zip(matrices, orthogonalize(matrices, n_steps), strict=True):
-        torch.testing.assert_close(result, newton_schulz_reference(matrix, n_steps), rtol=0, atol=1e-12)
+    for matrix, result in zip(matrices, orthogonalize(matrices, ns_steps), strict=True):
+        torch.testing.assert_close(result, newton_schulz_reference(matrix, ns_steps), rtol=0, atol=1e-12)
 
 
 def test_singular_vectors_stay_and_singular_values_come_near_one() -> None:
@@ -224,7 +224,7 @@ def test_bfloat16_only_where_the_hardware_has_it(
 
 
 def muon_group(parameters: list[nn.Parameter], **options: object) -> dict[str, object]:
-    defaults = {"lr": 0.02, "weight_decay": 0.0, "momentum": 0.95, "n_steps": 5, "adjust": "original"}
+    defaults = {"lr": 0.02, "weight_decay": 0.0, "momentum": 0.95, "ns_steps": 5, "adjust": "original"}
     return {"params": parameters, "orthogonal": True} | defaults | options
 
 

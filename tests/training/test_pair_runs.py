@@ -10,13 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from glassformer import api
-from glassformer.config import NoPositions, TransformerConfig
+from glassformer.config.recurrent import AttendBefore, RecurrentConfig
+from glassformer.config.run import CausalConfig, GenerationConfig, Seq2SeqConfig, TextData
+from glassformer.config.train import EarlyStopping, TrainConfig
+from glassformer.config.transformer import NoPositions, TransformerConfig
 from glassformer.errors import Interrupted, UserError
-from glassformer.recurrent_config import AttendBefore, RecurrentConfig
-from glassformer.run_config import CausalConfig, GenerationConfig, Seq2SeqConfig, TextData
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import SOURCE_TOKENIZER
-from glassformer.train_config import EarlyStopping, TrainConfig
 from runs import MODEL, PAIR_MODEL, Recording, metrics, pair_run, remains, signal_at, tiny_run, write_text
 
 RECURRENT = RecurrentConfig(
@@ -42,7 +42,7 @@ def test_a_run_leaves_a_model_that_evaluates_as_it_was_trained(tmp_path: Path, s
 
 @pytest.mark.parametrize("model", [replace(PAIR_MODEL, residual_dropout=0.1), RECURRENT], ids=["transformer", "gru"])
 def test_resume_is_exact_to_the_bit_on_pairs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: Any) -> None:
-    run = pair_run(tmp_path, model=model, accumulation=2)
+    run = pair_run(tmp_path, model=model, grad_accumulation=2)
     api.train(run, tmp_path / "whole")
     with monkeypatch.context() as patch:
         signal_at(patch, 7, signal.SIGTERM)

@@ -22,17 +22,17 @@ from faults.test_numbers import BAD, spoiled
 from glassformer import api
 from glassformer.cli.arguments import read_words
 from glassformer.cli.train import run_for
+from glassformer.config.recurrent import AttendBefore, RecurrentConfig
+from glassformer.config.run import ExampleRows, MaskedConfig, Run
+from glassformer.config.schema import apply_flags, to_dict, to_toml
+from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
 from glassformer.cost.hardware import GIB, Gpu, find_gpu
 from glassformer.cost.plan import plan_run
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
-from glassformer.recurrent_config import AttendBefore, RecurrentConfig
-from glassformer.run_config import ExampleRows, MaskedConfig, Run
-from glassformer.settings import apply_flags, to_dict, to_toml
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.train_config import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
-from glassformer.training import parallel, saving
+from glassformer.training import checkpointer, parallel
 from runs import MODEL, Recording, label_run, metrics, pair_run, text_run_of, tiny_run, write_documents, write_text
 
 STRATEGIES = ["ddp", "fsdp", "hybrid"]
@@ -43,18 +43,18 @@ RECURRENT = RecurrentConfig(
 
 def padded_text(folder: Path) -> Run:
     model = replace(MODEL, residual_dropout=0.2, embedding_dropout=0.1)
-    data = {"arrangement": ExampleRows(), "valid_fraction": 0.2}
-    return tiny_run(write_documents(folder), model=model, data=data, accumulation=4, ema_decay=0.9)
+    data = {"packing": ExampleRows(), "valid_fraction": 0.2}
+    return tiny_run(write_documents(folder), model=model, data=data, grad_accumulation=4, ema_decay=0.9)
 
 
 RUNS: dict[str, Callable[[Path], Run]] = {
     "padded text with dropout and an average": padded_text,
-    "pairs": lambda folder: pair_run(folder, accumulation=2),
-    "recurrent pairs": lambda folder: pair_run(folder, model=RECURRENT, accumulation=2),
+    "pairs": lambda folder: pair_run(folder, grad_accumulation=2),
+    "recurrent pairs": lambda folder: pair_run(folder, model=RECURRENT, grad_accumulation=2),
     "labels": lambda folder: label_run(
-        folder, accumulation=2, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
+        folder, grad_accumulation=2, early_stopping=EarlyStopping("accuracy", patience=50, higher_is_better=True)
     ),
-    "masked": lambda folder: text_run_of(folder, MaskedConfig(), accumulation=2),
+    "masked": lambda folder: text_run_of(folder, MaskedConfig(), grad_accumulation=2),
 }
 
 
@@ -139,7 +139,7 @@ def test_the_first_process_alone_decides_logs_and_publishes(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("train", "parallel", "words"),
     [
-        ({"accumulation": 3}, {}, "train.accumulation is 3 and there are 2 processes"),
+        ({"grad_accumulation": 3}, {}, "train.grad_accumulation is 3 and there are 2 processes"),
         ({"optimizer": MuonConfig(adamw=AdamWConfig())}, {"strategy": "fsdp"}, "muon steps whole matrices"),
         ({}, {"strategy": "fsdp", "cpu_offload": True}, "parallel.cpu_offload is for accelerators"),
         ({}, {"strategy": "hybrid", "shard_size": 3}, "parallel.shard_size is 3 and there are 2 processes"),
@@ -148,7 +148,7 @@ def test_the_first_process_alone_decides_logs_and_publishes(tmp_path: Path) -> N
 def test_what_several_processes_cannot_do_is_refused(
     train: dict[str, Any], parallel: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
-    settings: dict[str, Any] = {"accumulation": 2} | train
+    settings: dict[str, Any] = {"grad_accumulation": 2} | train
     run = replace(tiny_run(write_text(tmp_path), **settings), parallel=ParallelConfig(**parallel))
 
     def refused() -> None:
@@ -171,10 +171,10 @@ def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setattr(parallel, "fully_shard", lambda *args, **options: None)
     monkeypatch.setattr(parallel, "init_device_mesh", lambda *args, **options: SimpleNamespace(get_all_groups=list))
     network, path, offered = build_model(replace(MODEL, vocab_size=290)), tmp_path / "run.toml", set()
-    for accumulation, optimizer, shard_size in itertools.product(
+    for grad_accumulation, optimizer, shard_size in itertools.product(
         (1, 3, 40), (AdamWConfig(), MuonConfig(adamw=AdamWConfig())), (0, 3, 4)
     ):
-        run = tiny_run(write_text(tmp_path), accumulation=accumulation, optimizer=optimizer)
+        run = tiny_run(write_text(tmp_path), grad_accumulation=grad_accumulation, optimizer=optimizer)
         run = replace(run, parallel=ParallelConfig(shard_size=shard_size))
         path.write_text(to_toml(to_dict(run)))
         for layout in plan_run(run, find_gpu("h200"), n).layouts:
@@ -183,7 +183,7 @@ def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.M
             assert plan.layout.fits
             offered.add(plan.layout.strategy)
             planned = run_for(read_words([str(path), *shlex.split(plan.flags)], []))
-            assert planned.train.accumulation == plan.accumulation
+            assert planned.train.grad_accumulation == plan.grad_accumulation
             with parallel.processes(planned.parallel, planned.train, torch.device("cpu")) as ranks:
                 assert ranks.n == n
                 ranks.distribute(network, planned.train)
@@ -200,7 +200,7 @@ def test_a_plan_is_trained(optimizer: str, strategy: str, tmp_path: Path) -> Non
     least = min(layout.memory.total for layout in plan_run(run, find_gpu("h200"), 2, given=given).layouts)
     gpu = Gpu("card", least / 0.9 / GIB * (1 + 1e-9), 1e12, 1e12)  # type: ignore[arg-type]
     plan = plan_run(run, gpu, 2, given=given)
-    assert plan.layout.strategy == strategy and plan.accumulation == 2
+    assert plan.layout.strategy == strategy and plan.grad_accumulation == 2
     words = [str(path), *shlex.split(plan.flags)]
     assert ranks_done(2, lambda: api.train(run_for(read_words(words, [])), tmp_path / "run")) == [0, 0]
     assert checkpoint.steps(tmp_path / "run") == [2]
@@ -208,7 +208,7 @@ def test_a_plan_is_trained(optimizer: str, strategy: str, tmp_path: Path) -> Non
 
 def test_13_a_bad_number_in_one_process_is_skipped_by_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = padded_text(tmp_path)
-    run = replace(run, train=replace(run.train, on_bad_numbers="skip", log_every=1))
+    run = replace(run, train=replace(run.train, on_nonfinite="skip", log_every=1))
 
     def one_is_bad() -> None:
         if os.environ["RANK"] == "1":
@@ -227,7 +227,7 @@ def test_13_a_bad_number_in_one_process_is_skipped_by_all(tmp_path: Path, monkey
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_13_several_processes_go_back_together(strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(padded_text(tmp_path), parallel=ParallelConfig(strategy, timeout=60))
-    run = replace(run, train=replace(run.train, on_bad_numbers="rollback"))
+    run = replace(run, train=replace(run.train, on_nonfinite="rollback"))
     bad = {3}
 
     def one_is_bad() -> None:
@@ -312,7 +312,7 @@ def test_16_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) ->
 
 def test_18_when_one_process_cannot_write_nothing_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(padded_text(tmp_path), parallel=ParallelConfig("fsdp", timeout=60))
-    real = saving.check_parts
+    real = checkpointer.check_parts
 
     def fails(weights: Any, folder: Path) -> Path:
         if os.environ["RANK"] == "1" and "step-20" in str(folder):
@@ -320,7 +320,7 @@ def test_18_when_one_process_cannot_write_nothing_is_committed(tmp_path: Path, m
         return real(weights, folder)
 
     def work() -> None:
-        monkeypatch.setattr(saving, "check_parts", fails)
+        monkeypatch.setattr(checkpointer, "check_parts", fails)
         with pytest.raises(UserError, match=r"the disk of this process is full|1 of the 2 processes failed"):
             api.train(run, tmp_path / "run")
 

@@ -9,8 +9,8 @@ import torch
 
 from glassformer import api
 from glassformer.cli import resume
+from glassformer.config.train import TrainConfig
 from glassformer.errors import UserError
-from glassformer.train_config import TrainConfig
 from glassformer.training import launch
 from glassformer.training.launch import Replay
 from glassformer.training.precision import WORKSPACE, arithmetic, repeats_bits

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from glassformer import api
+from glassformer.config.run import NEWEST_READING, Run
 from glassformer.errors import Interrupted
-from glassformer.run_config import NEWEST_READING, Run
 from glassformer.store.model_directory import read_run
 from glassformer.training import launch
 from glassformer.training.launch import material_of

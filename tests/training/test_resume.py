@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from glassformer import api
+from glassformer.config.run import CausalConfig, ExampleRows, PackedRows, Run
+from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule
 from glassformer.errors import Interrupted, UserError
-from glassformer.run_config import CausalConfig, ExampleRows, PackedRows, Run
 from glassformer.store import checkpoint, model_directory
-from glassformer.train_config import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule
-from glassformer.training import saving
+from glassformer.training import checkpointer
 from runs import MODEL, Recording, remains, signal_at, tiny_run, write_documents, write_text
 
 Make = Callable[[Path], Run]
@@ -26,13 +26,13 @@ def windows(**settings: Any) -> Make:
     return lambda folder: tiny_run(write_text(folder), model=model, **settings)
 
 
-def documents(arrangement: Any) -> Make:
-    return lambda folder: tiny_run(write_documents(folder), data={"arrangement": arrangement, "valid_fraction": 0.2})
+def documents(packing: Any) -> Make:
+    return lambda folder: tiny_run(write_documents(folder), data={"packing": packing, "valid_fraction": 0.2})
 
 
 RUNS: dict[str, Make] = {
     "dropout": windows(),
-    "average_and_accumulation": windows(ema_decay=0.9, accumulation=3),
+    "average_and_accumulation": windows(ema_decay=0.9, grad_accumulation=3),
     "muon_and_plateau": windows(
         optimizer=MuonConfig(adamw=AdamWConfig(learning_rate=0.3)), schedule=PlateauSchedule(patience=0), eval_every=2
     ),
@@ -167,7 +167,7 @@ def test_a_run_that_died_between_a_checkpoint_and_its_publication_is_published(
             raise KeyboardInterrupt
         model_directory.publish(source, folder, step)
 
-    monkeypatch.setattr(saving, "publish", die)
+    monkeypatch.setattr(checkpointer, "publish", die)
     with pytest.raises(KeyboardInterrupt):
         api.train(run, tmp_path / "run")
     monkeypatch.undo()

@@ -14,15 +14,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from glassformer import __version__, api
+from glassformer.config.train import PlateauSchedule
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_model
-from glassformer.train_config import PlateauSchedule
-from glassformer.training import saving
+from glassformer.training import checkpointer, trainer_state
+from glassformer.training.checkpointer import Checkpointer, Snapshot, publish_step
 from glassformer.training.parallel import Ranks
-from glassformer.training.saving import Saver, Snapshot, publish_step
 from runs import MODEL, TIMES, Recording, label_run, pair_run, remains, tiny_run, write_text
 
 
@@ -43,7 +43,7 @@ def test_the_loop_goes_on_while_a_checkpoint_is_written_and_cannot_change_it(tmp
         seen.append(weights["w"].clone())
         nothing(folder, weights)
 
-    saver = Saver(tmp_path, slow, in_background=True, say=print)
+    saver = Checkpointer(tmp_path, slow, in_background=True, say=print)
     taken = snapshot(1)
     saver.save(taken)
     assert checkpoint.steps(tmp_path) == []
@@ -62,7 +62,7 @@ def test_what_goes_wrong_in_the_background_is_raised_once_by_what_comes_next(the
     def fails(folder: Path, weights: Any) -> None:
         raise UserError("the disk is full")
 
-    saver = Saver(tmp_path, fails, in_background=True, say=print)
+    saver = Checkpointer(tmp_path, fails, in_background=True, say=print)
     saver.save(snapshot(1))
     with pytest.raises(UserError, match="the disk is full"):
         saver.wait() if then == "wait" else saver.save(snapshot(2))
@@ -109,7 +109,7 @@ def test_the_log_tells_what_saving_took_from_the_loop(tmp_path: Path) -> None:
 
 RUNS = {
     "text": lambda folder: tiny_run(
-        write_text(folder), model=replace(MODEL, residual_dropout=0.2), ema_decay=0.9, accumulation=2
+        write_text(folder), model=replace(MODEL, residual_dropout=0.2), ema_decay=0.9, grad_accumulation=2
     ),
     "pairs": pair_run,
     "labels": label_run,
@@ -140,7 +140,7 @@ def test_a_replay_sees_what_is_otherwise(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that is older than a key says nothing about it; a CPU without bfloat16 is another one."""
-    from glassformer.training import progress, trainer
+    from glassformer.training import trainer
 
     real = trainer.made_with
     old = {"torch", "device", "threads", "processes"}
@@ -152,8 +152,8 @@ def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypat
     assert not [line for line in reporter.said if "was made with" in line]
 
     api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "new")
-    monkeypatch.setattr(progress, "_cpu", lambda: "x86_64 Another AVX2")
-    monkeypatch.setattr(progress.np, "__version__", "1.0")
+    monkeypatch.setattr(trainer_state, "_cpu", lambda: "x86_64 Another AVX2")
+    monkeypatch.setattr(trainer_state.np, "__version__", "1.0")
     now = real(torch.device("cpu"), 1)
     assert not api.replay(tmp_path / "new").is_same_machine
     api.resume(tmp_path / "new", reporter := Recording())
@@ -165,7 +165,6 @@ def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypat
 
 @pytest.mark.parametrize("is_told", [True, False])
 def test_the_cpu_is_named_as_far_as_the_system_tells(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassformer.training import progress
 
     def opened(path: str, **options: Any) -> Any:
         if not is_told:
@@ -174,7 +173,7 @@ def test_the_cpu_is_named_as_far_as_the_system_tells(is_told: bool, monkeypatch:
 
     monkeypatch.setattr("builtins.open", opened)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "amx_bf16": False})
-    found = progress._cpu()
+    found = trainer_state._cpu()
     capability = torch.backends.cpu.get_cpu_capability()
     model = " Some CPU @ 2.00GHz" if is_told else ""
     assert found == f"{platform.machine()}{model} {capability} avx512_bf16"
@@ -258,7 +257,7 @@ def test_a_replay_looks_at_the_weights_behind_an_average_too(tmp_path: Path) -> 
 
 def test_a_checkpoint_from_before_any_evaluation_keeps_the_plateau(tmp_path: Path) -> None:
     """Else a run that is rolled back to it would go on with a rate that had dropped later."""
-    run = tiny_run(write_text(tmp_path), schedule=PlateauSchedule(), on_bad_numbers="rollback", keep_checkpoints=9)
+    run = tiny_run(write_text(tmp_path), schedule=PlateauSchedule(), on_nonfinite="rollback", keep_checkpoints=9)
     api.train(run, tmp_path / "run")
     assert checkpoint.load_numbers(checkpoint.path_of(tmp_path / "run", 0))["plateau"]["factor"] == 1.0
 
@@ -277,11 +276,11 @@ def test_parts_of_several_processes_that_cannot_be_written_leave_nothing(
     def written(tensors: Any, folder: Path) -> None:
         folder.mkdir(parents=True)
 
-    monkeypatch.setattr(saving, "write_parts", written)
-    monkeypatch.setattr(saving, failing, full)
+    monkeypatch.setattr(checkpointer, "write_parts", written)
+    monkeypatch.setattr(checkpointer, failing, full)
     ranks = Ranks()
     ranks.holds_parts = True
-    saver = Saver(tmp_path, nothing, in_background=True, say=print, ranks=ranks)
+    saver = Checkpointer(tmp_path, nothing, in_background=True, say=print, ranks=ranks)
     with pytest.raises(UserError, match="No space left"):
         saver.save(snapshot(3))
     assert not list(tmp_path.rglob("*.tmp*"))

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.optim import SGD, lr_scheduler
 
-from glassformer.train_config import (
+from glassformer.config.train import (
     ConstantSchedule,
     CosineSchedule,
     InverseSqrtSchedule,

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from glassformer import api
-from glassformer.config import SequenceHead, Stack, TransformerConfig
+from glassformer.config.run import InitConfig, LoraConfig, MaskedConfig, Run, SpansConfig, TokenizerConfig
+from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
 from glassformer.errors import UserError
-from glassformer.run_config import InitConfig, LoraConfig, MaskedConfig, Run, SpansConfig, TokenizerConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.launch import Outcome, complete
 from glassformer.training.material import Tokenizers
@@ -115,11 +115,11 @@ def test_starts_that_cannot_be_are_refused(
     if isinstance(change.get("init"), dict):
         run = replace(run, init=replace(run.init, **change["init"]))  # type: ignore[arg-type]
     elif "tokenizer" in change:
-        Tokenizer.train(["some other text"], vocab_size=0, flavour="char").save(tmp_path / "other.json")
+        Tokenizer.train(["some other text"], vocab_size=0, scheme="char").save(tmp_path / "other.json")
         run = replace(run, tokenizer=TokenizerConfig(path=str(tmp_path / "other.json")))
     else:
         run = replace(run, **change)  # type: ignore[arg-type]
-    if words.startswith("nothing"):
+    if words.startswith("none"):
         run = replace(run, model=replace(ENCODER, encoder=Stack(2, 2, d_ff=24), d_model=8, head=SequenceHead()))
     with pytest.raises(UserError, match=words):
         api.train(run, tmp_path / "run")
@@ -177,7 +177,7 @@ def test_pairs_of_texts_bring_token_types_to_a_model_without(masked: Outcome, tm
     assert any("new: encoder.embeddings.token_types.weight" in line for line in told.said), told.said
     model = api.load(outcome.folder)
     one, other = model.classify([("the dog", "red tree"), ("the dog red tree", "red tree")])
-    assert one != other and model.reads_pairs
+    assert one != other and model.takes_pairs
 
 
 def test_the_vocabulary_of_a_start_is_told_as_its_own(masked: Outcome, tmp_path: Path) -> None:

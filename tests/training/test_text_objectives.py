@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.objectives.denoising import DenoisingObjective
 from glassformer.objectives.masked import MaskedObjective
-from glassformer.run_config import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.launch import complete
 from glassformer.training.material import Tokenizers
@@ -19,9 +19,9 @@ from glassformer.training.text_objectives import needed_special_tokens, text_obj
 from runs import made_up_text, text_run_of
 
 
-def objective_of(folder: Path, config: ObjectiveConfig, flavour: Any = "byte") -> tuple[Tokenizer, Any]:
+def objective_of(folder: Path, config: ObjectiveConfig, scheme: Any = "byte") -> tuple[Tokenizer, Any]:
     run = text_run_of(folder, config)
-    tokenizer = Tokenizer.train([made_up_text()], vocab_size=290, flavour=flavour)
+    tokenizer = Tokenizer.train([made_up_text()], vocab_size=290, scheme=scheme)
     tokenizer = tokenizer.with_special_tokens(needed_special_tokens(config))
     run = replace(run, model=complete(run.model, Tokenizers(tokenizer)))
     return tokenizer, text_objective(run, tokenizer, 32)
@@ -33,11 +33,11 @@ def rows(tokenizer: Tokenizer, n: int = 60) -> list[Example]:
 
 
 def test_masking_is_as_the_run_says(tmp_path: Path) -> None:
-    config = MaskedConfig(share=0.4, whole_words=True, label_smoothing=0.1)
+    config = MaskedConfig(mask_prob=0.4, whole_words=True, label_smoothing=0.1)
     tokenizer, learned = objective_of(tmp_path, config)
     masked = learned.objective
     assert isinstance(masked, MaskedObjective) and learned.row_length == 30 and learned.overlap == 0
-    assert (masked.share, masked.whole_words, masked.label_smoothing) == (0.4, True, 0.1)
+    assert (masked.mask_prob, masked.whole_words, masked.label_smoothing) == (0.4, True, 0.1)
     assert (
         (masked.frame.before, masked.frame.behind) == ((tokenizer.cls_id,), (tokenizer.sep_id,)) != ((None,), (None,))
     )
@@ -47,7 +47,7 @@ def test_masking_is_as_the_run_says(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("permute", [False, True])
 def test_infilling_is_as_the_run_says(tmp_path: Path, permute: bool) -> None:
-    config = InfillingConfig(share=0.2, mean_length=1.0, permute_sentences=permute, label_smoothing=0.2)
+    config = InfillingConfig(noise_density=0.2, mean_span_length=1.0, permute_sentences=permute, label_smoothing=0.2)
     tokenizer, learned = objective_of(tmp_path, config)
     assert isinstance(learned.objective, DenoisingObjective) and learned.objective.label_smoothing == 0.2
     text = tokenizer.encode("One cat. Two dogs. Three mice. Four hens.")
@@ -60,7 +60,7 @@ def test_infilling_is_as_the_run_says(tmp_path: Path, permute: bool) -> None:
 
 
 def test_spans_are_as_the_run_says(tmp_path: Path) -> None:
-    tokenizer, learned = objective_of(tmp_path, SpansConfig(share=0.5, mean_length=5.0, n_sentinels=7))
+    tokenizer, learned = objective_of(tmp_path, SpansConfig(noise_density=0.5, mean_span_length=5.0, n_sentinels=7))
     batch = learned.objective.collate(rows(tokenizer, 1), np.random.default_rng(0))
     sentinels = {tokenizer.vocab[f"[SPAN_{i}]"] for i in range(7)}
     written = [i for i in batch.labels[0].tolist() if i not in sentinels and i != tokenizer.eos_id]

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from glassformer import api
-from glassformer.config import TokenHead
+from glassformer.config.run import ExampleRows, MaskedConfig, TokenizerConfig
+from glassformer.config.train import AdamWConfig, EarlyStopping
+from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Batch, Example, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
 from glassformer.objectives.masked import MaskedObjective
-from glassformer.run_config import ExampleRows, MaskedConfig, TokenizerConfig
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.train_config import AdamWConfig, EarlyStopping
 from glassformer.training import launch
 from glassformer.training.reporting import Silent
 from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, write_documents, write_text
@@ -81,7 +81,7 @@ def test_every_micro_batch_of_a_run_is_another_one(tmp_path: Path, monkeypatch: 
         return batch(sampler, step)
 
     monkeypatch.setattr(Windows, "batch", watched)
-    api.train(tiny_run(write_text(tmp_path), max_steps=4, accumulation=3), tmp_path / "run")
+    api.train(tiny_run(write_text(tmp_path), max_steps=4, grad_accumulation=3), tmp_path / "run")
     assert drawn == list(range(12))
 
 
@@ -142,7 +142,7 @@ def test_pitfall_22_the_tokenizer_never_sees_the_validation_text(
         return train(cls, (seen.append(text) or text for text in texts), **options)  # type: ignore[func-returns-value]
 
     monkeypatch.setattr(Tokenizer, "train", classmethod(watched))
-    run = replace(tiny_run(path, max_steps=1), tokenizer=TokenizerConfig(flavour="char", vocab_size=0))
+    run = replace(tiny_run(path, max_steps=1), tokenizer=TokenizerConfig(scheme="char", vocab_size=0))
     api.train(run, tmp_path / "run")
     assert "".join(seen) == "".join(Corpus([path]).training_texts())
     assert "Z" not in "".join(seen) and "Z" not in api.load(tmp_path / "run").tokenizer.vocab
@@ -150,7 +150,7 @@ def test_pitfall_22_the_tokenizer_never_sees_the_validation_text(
 
 def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path) -> None:
     path = write_documents(tmp_path)
-    run = tiny_run(path, data={"arrangement": ExampleRows(), "valid_fraction": 0.3})
+    run = tiny_run(path, data={"packing": ExampleRows(), "valid_fraction": 0.3})
     material = launch.material_of(run)
     tokenizers = material.tokenizers(run, Silent())
     run = replace(run, model=launch.complete(run.model, tokenizers))

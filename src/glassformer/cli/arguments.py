@@ -16,9 +16,9 @@ from typing import Any, NoReturn, TypeVar
 import tyro
 
 from glassformer import recipes
+from glassformer.config.run import Run
+from glassformer.config.schema import Entry, FlagText, describe, require_int64
 from glassformer.errors import UserError
-from glassformer.run_config import Run
-from glassformer.settings import Entry, FlagText, describe, require_int64
 
 T = TypeVar("T")
 

@@ -14,7 +14,7 @@ from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
-from glassformer.training.progress_file import read_progress
+from glassformer.training.trainer_state_file import read_progress
 
 HELP = """usage: glassformer checkpoint list|verify|prune DIR
 

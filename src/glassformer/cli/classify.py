@@ -49,9 +49,9 @@ def classify(
     for row, found in zip(rows, model.classify(rows, say=err), strict=True):
         shown = row if isinstance(row, str) else "\t".join(row)
         if json_:
-            said = found if model.says_numbers else {"classes": found}
+            said = found if model.is_regression else {"classes": found}
             print(json.dumps({"text": row} | said, ensure_ascii=False))
-        elif model.says_numbers:
+        elif model.is_regression:
             print(f"{found['number']:.4f}\t{cell(shown)}")
         else:
             for label, probability in sorted(found.items(), key=lambda item: -item[1])[:n]:
@@ -61,7 +61,7 @@ def classify(
 
 def _row(text: str, second: str | None, model: Model) -> str | tuple[str, str]:
     """One text, or two where the model reads pairs."""
-    if second is not None or not model.reads_pairs:
+    if second is not None or not model.takes_pairs:
         return text if second is None else (text, second)
     one, tab, other = text.partition("\t")
     if not tab:

@@ -14,6 +14,7 @@ from glassformer.cli.arguments import parse
 from glassformer.cli.evaluate import told_already
 from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter
+from glassformer.config.run import LabelData, PairData
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
 from glassformer.evaluation.label_scores import LABEL_SCORES
@@ -21,7 +22,6 @@ from glassformer.evaluation.pairs import SCORES, distinct_sources, output_scores
 from glassformer.inspection.figures import figure_paths, save_figure
 from glassformer.inspection.plots import plot_comparison
 from glassformer.model import Model
-from glassformer.run_config import LabelData, PairData
 
 MAIN_SCORE = {"sentences": "bleu", "pronunciations": "wer"}
 

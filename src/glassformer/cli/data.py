@@ -12,13 +12,13 @@ from glassformer import recipes
 from glassformer.cli.arguments import parse
 from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.tokenizer import load_tokenizer
+from glassformer.config.run import NEWEST_READING, LabelData, PairData
 from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus, class_report
 from glassformer.data.pairs import PairCorpus, pair_report
 from glassformer.data.report import report as data_report
 from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
-from glassformer.run_config import NEWEST_READING, LabelData, PairData
 from glassformer.tokenization.tokenizer import Tokenizer
 
 HELP = """usage: glassformer data report FILE… [--tokenizer TOKENIZER] [--json]
@@ -121,7 +121,7 @@ def pairs(
 def labels(
     path: str | None = None,
     valid_path: str | None = None,
-    outputs: Literal["classes", "numbers", "tags"] = "classes",
+    outputs: Literal["classes", "regression", "tags"] = "classes",
     text_field: str = "text",
     second_field: str | None = None,
     label_field: str = "label",

@@ -10,9 +10,9 @@ import tyro
 from glassformer.cli.arguments import parse
 from glassformer.cli.members import BY_DEFAULT, Loaded
 from glassformer.cli.progress import TerminalReporter
+from glassformer.config.run import PairData
 from glassformer.errors import UserError
 from glassformer.evaluation.pairs import require_scores
-from glassformer.run_config import PairData
 
 
 def main(argv: list[str]) -> int:

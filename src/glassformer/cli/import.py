@@ -16,7 +16,7 @@ def main(argv: list[str]) -> int:
 def import_checkpoint(
     source: tyro.conf.Positional[str],
     out: tyro.conf.Positional[Path],
-    leave_out: tuple[str, ...] = (),
+    ignore_tensors: tuple[str, ...] = (),
     ignore_keys: tuple[str, ...] = (),
 ) -> int:
     """A checkpoint of transformers as a model directory, its weights as they are.
@@ -27,6 +27,6 @@ def import_checkpoint(
         leave_out: Tensors that have no place here, by name or pattern, such as "cls.seq_relationship.*".
         ignore_keys: Keys of config.json that are unknown here and that you know to change no number.
     """
-    imported = import_model(source, out, leave_out, say=err, ignore_keys=ignore_keys)
+    imported = import_model(source, out, ignore_tensors, say=err, ignore_keys=ignore_keys)
     print(f"{out} holds {imported.family} ({imported.architecture}), {imported.n_parameters:,} parameters")
     return 0

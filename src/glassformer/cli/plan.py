@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from glassformer import recipes
 from glassformer.cli.arguments import Words, fail, read_words, with_flags
+from glassformer.config.presets import PRESETS, preset
+from glassformer.config.run import MaskedConfig, Run
 from glassformer.cost.hardware import GIB, GPUS, USABLE, find_gpu
-from glassformer.cost.plan import UTILISATION, Layout, Plan, plan_run
+from glassformer.cost.plan import MFU, Layout, Plan, plan_run
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import count, describe_model, duration
 from glassformer.files import exists
-from glassformer.presets import PRESETS, preset
-from glassformer.run_config import MaskedConfig, Run
 from glassformer.store.model_directory import RUN, read_run
 
 T = TypeVar("T", int, float)
@@ -32,11 +32,11 @@ CONFIG is a preset, a recipe, a TOML file or a model directory; every key of a r
   --context N        tokens of a row (default data.context, or model.max_len)
   --precision NAME   fp32, bf16 or fp16 (default train.precision)
   --tokens N         tokens that the run reads, such as 300e9 (default steps × tokens of a step)
-  --utilisation X    share of the GPU's peak rate that is reached (default {UTILISATION})
+  --mfu X    share of the GPU's peak rate that is reached (default {MFU})
   --price X          of a GPU for an hour, in your currency; without it no cost is told
   --json             print one JSON object"""
 
-OPTIONS = ["gpus", "gpu", "batch-size", "context", "precision", "tokens", "utilisation", "price"]
+OPTIONS = ["gpus", "gpu", "batch-size", "context", "precision", "tokens", "mfu", "price"]
 
 
 def main(argv: list[str]) -> int:
@@ -65,7 +65,7 @@ def plan_of(words: Words) -> Plan:
         find_gpu(given.get("gpu", "h200")),
         _number(given, "gpus", _whole) or 1,
         n_tokens=_number(given, "tokens", _whole),
-        utilisation=_number(given, "utilisation", float) or UTILISATION,
+        mfu=_number(given, "mfu", float) or MFU,
         price=_number(given, "price", float),
         context=_number(given, "context", _whole),
         given=flags,
@@ -136,7 +136,7 @@ def report(plan: Plan) -> str:
         *_layouts(plan),
         "",
         f"training             {count(plan.n_tokens)} tokens, {plan.total_flops:.3g} FLOPs",
-        f"time                 {_time(plan.seconds)} on {_gpus(plan)} at {100 * plan.utilisation:g} % of "
+        f"time                 {_time(plan.seconds)} on {_gpus(plan)} at {100 * plan.mfu:g} % of "
         f"{_flops(plan.gpu.flops(plan.precision))}/s ({_hours(plan.gpu_hours)} GPU hours)",
     ]
     if plan.cost is not None:

@@ -1,9 +1,9 @@
 """glassformer presets [NAME]"""
 
 from glassformer.cli.arguments import fail, read_words
+from glassformer.config.presets import PRESETS, preset
+from glassformer.config.schema import to_dict, to_toml
 from glassformer.cost.parameters import parameter_counts
-from glassformer.presets import PRESETS, preset
-from glassformer.settings import to_dict, to_toml
 
 HELP = """usage: glassformer presets [NAME]
 

@@ -6,10 +6,10 @@ from glassformer import api, recipes
 from glassformer.cli.arguments import fail, read_words, with_flags
 from glassformer.cli.progress import err
 from glassformer.cli.train import train
+from glassformer.config.run import CausalConfig, ExpectedResult, LabelData, MaskedConfig, PairData, Run, TextData
 from glassformer.evaluation.label_scores import LABEL_SCORES
 from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores
 from glassformer.model import Model
-from glassformer.run_config import CausalConfig, ExpectedResult, LabelData, MaskedConfig, PairData, Run, TextData
 
 HELP = """usage: glassformer reproduce RECIPE [--data.path FILE] [--out DIR] [--section.key value …]
 

@@ -9,7 +9,7 @@ from glassformer.cli.arguments import parse, read_stdin
 from glassformer.cli.progress import TerminalReporter
 from glassformer.data.sources import read_documents, read_pieces
 from glassformer.errors import UserError
-from glassformer.tokenization.pretokenize import Flavour
+from glassformer.tokenization.pretokenize import Scheme
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 HELP = """usage: glassformer tokenizer train FILE… --vocab-size N --out tokenizer.json
@@ -35,7 +35,7 @@ def train(
     text_files: tyro.conf.Positional[tuple[str, ...]],
     vocab_size: int,
     out: Path,
-    flavour: Flavour = "byte",
+    scheme: Scheme = "byte",
     learner: Literal["glassformer", "tokenizers"] = "glassformer",
     text_field: str = "text",
 ) -> int:
@@ -56,7 +56,7 @@ def train(
     require_output(out, text_files)
     texts = (piece.text for piece in read_pieces(list(text_files), text_field=text_field))
     with TerminalReporter() as reporter, reporter.phase("learning the tokenizer") as progress:
-        tokenizer = Tokenizer.train(texts, vocab_size=vocab_size, flavour=flavour, learner=learner, progress=progress)
+        tokenizer = Tokenizer.train(texts, vocab_size=vocab_size, scheme=scheme, learner=learner, progress=progress)
     tokenizer.save(out)
     print(f"{out}: {tokenizer.vocab_size:,} tokens ({len(SPECIAL_TOKENS)} special), {len(tokenizer.merges):,} merges")
     return 0

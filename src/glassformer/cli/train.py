@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 from glassformer import recipes
 from glassformer.cli.arguments import Words, fail, flags_help, read_words, with_flags
 from glassformer.cli.progress import TerminalReporter
-from glassformer.run_config import Run
+from glassformer.config.run import Run
 
 if TYPE_CHECKING:
     from glassformer.training.launch import Outcome

@@ -8,7 +8,8 @@ product then keeps a bf16 copy of its own. Batches are counted full: without pad
 
 from dataclasses import dataclass
 
-from glassformer.config import (
+from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.config.transformer import (
     AlibiPositions,
     LearnedPositions,
     RelativePositions,
@@ -18,7 +19,6 @@ from glassformer.config import (
 )
 from glassformer.cost.flops import Shape
 from glassformer.cost.widths import AttentionWidths, Side, attention_widths, cell_widths, recurrent_widths, sides
-from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 
 _FP32, _INT64 = 4, 8
 
@@ -78,7 +78,7 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
     tenth. A recurrent model's are an estimate of its equations as PyTorch writes them out, within a fifth; an LSTM in
     one call of the CPU's library keeps twice as much.
 
-    >>> from glassformer.presets import preset
+    >>> from glassformer.config.presets import preset
     >>> kept = activations(preset("gpt3-small"), Shape(n_rows=1, n_tokens=2048), Kernels(half=True))
     >>> round(kept.layers / 2**20), round(kept.logits / 2**20)
     (731, 785)

@@ -10,10 +10,10 @@ TFLOP/s, whatever of it the model used: 6 × parameters × tokens is less than a
 
 from dataclasses import dataclass
 
-from glassformer.config import TransformerConfig
+from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.parameters import attention_matrices, ff_matrices, head_matrices, single_head_matrices
 from glassformer.cost.widths import GATES, attention_widths, cell_widths, recurrent_widths, sides
-from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Flops:
 def forward_flops(config: ModelConfig, shape: Shape) -> Flops:
     """One forward pass over a micro-batch.
 
-    >>> from glassformer.presets import preset
+    >>> from glassformer.config.presets import preset
     >>> flops = forward_flops(preset("gpt2"), Shape(n_rows=1, n_tokens=1024))
     >>> flops.layers // 1024 == 2 * 12 * 12 * 768**2, flops.attention // 1024 == 4 * 12 * 1024 * 768
     (True, True)

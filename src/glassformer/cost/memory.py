@@ -3,14 +3,14 @@
 import os
 from dataclasses import dataclass, fields, replace
 
-from glassformer.config import TransformerConfig
+from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.config.train import MuonConfig, TrainConfig
+from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.activations import Activations
 from glassformer.cost.hardware import GIB
 from glassformer.cost.parameters import head_matrices, parameter_counts
 from glassformer.cost.widths import attention_widths, recurrent_widths
 from glassformer.errors import UserError
-from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.train_config import MuonConfig, TrainConfig
 
 _FP32 = 4
 
@@ -47,7 +47,7 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
     Weights, gradients and the optimizer's moments are fp32 in every precision: two moments a parameter, and one of
     those that Muon steps.
 
-    >>> from glassformer.presets import preset
+    >>> from glassformer.config.presets import preset
     >>> memory = training_memory(preset("gpt2"), TrainConfig(), Activations(0, 0))
     >>> memory.weights == 4 * 124_439_808, memory.state == 16 * 124_439_808
     (True, True)
@@ -96,7 +96,7 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
     A Transformer keeps keys and values of every slot (and one slot more, for padding) and of the source; a recurrent
     model its state and the source.
 
-    >>> from glassformer.config import Stack
+    >>> from glassformer.config.transformer import Stack
     >>> cache_bytes(TransformerConfig(decoder=Stack(2, 4), d_model=8), n_rows=1, max_len=9)
     1280
     """

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from glassformer.config import (
+from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
+from glassformer.config.transformer import (
     LearnedPositions,
     PositionHead,
     RelativePositions,
@@ -12,7 +13,6 @@ from glassformer.config import (
     VectorHead,
 )
 from glassformer.cost.widths import GATES, Side, attention_widths, cell_widths, recurrent_widths, sides
-from glassformer.recurrent_config import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from glassformer.config import PositionHead, SequenceHead, TransformerConfig
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.run import MaskedConfig, Run, TextData, require_objective
+from glassformer.config.train import MuonConfig, TrainConfig
+from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
 from glassformer.cost.hardware import Gpu
@@ -14,13 +17,10 @@ from glassformer.cost.memory import Memory, cache_bytes, sharded, training_memor
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
-from glassformer.recurrent_config import ModelConfig, RecurrentConfig
-from glassformer.run_config import MaskedConfig, Run, TextData, require_objective
-from glassformer.train_config import MuonConfig, TrainConfig
 
 NODE = 8
 """GPUs of one machine, between which a gathered layer travels fast."""
-UTILISATION = 0.4
+MFU = 0.4
 """Share of the peak rate that a tuned run reaches on dense matrix products, where nothing was measured."""
 _N_LABELS = 2
 
@@ -66,11 +66,11 @@ class Plan:
     """As few GPUs as can hold it in some layout; None when no number can."""
     cache_bytes: int
     """Keys and values, or states, of one row that is generated to the full context."""
-    accumulation: int
+    grad_accumulation: int
     """Micro-batches of a step, over all GPUs: a multiple of their number, as `train` asks."""
     n_tokens: int
     """That the run reads."""
-    utilisation: float
+    mfu: float
     gpu: Gpu
     n_gpus: int
     price: float | None
@@ -112,7 +112,7 @@ class Plan:
     @property
     def seconds(self) -> float:
         """Of training steps, on all GPUs at the stated utilisation."""
-        return self.total_flops / (self.n_gpus * self.gpu.flops(self.precision) * self.utilisation)
+        return self.total_flops / (self.n_gpus * self.gpu.flops(self.precision) * self.mfu)
 
     @property
     def gpu_hours(self) -> float:
@@ -149,10 +149,10 @@ class Plan:
             "gpu": self.gpu.name,
             "n_gpus": self.n_gpus,
             "usable_bytes": self.gpu.usable_bytes,
-            "accumulation": self.accumulation,
+            "grad_accumulation": self.grad_accumulation,
             "n_tokens": self.n_tokens,
             "training_flops": self.total_flops,
-            "utilisation": self.utilisation,
+            "mfu": self.mfu,
             "seconds": self.seconds,
             "gpu_hours": self.gpu_hours,
             "cost": self.cost,
@@ -167,25 +167,26 @@ def plan_run(
     n_gpus: int = 1,
     *,
     n_tokens: int | None = None,
-    utilisation: float = UTILISATION,
+    mfu: float = MFU,
     price: float | None = None,
     context: int | None = None,
     given: Mapping[str, str] | None = None,
 ) -> Plan:
     """The plan of a run, each GPU with micro-batches of `train.batch_size` rows (or `data.batch_tokens` tokens).
 
-    The GPUs share the micro-batches of a step, so `train.accumulation` is raised to the next multiple of their number.
+    The GPUs share the micro-batches of a step, so `train.grad_accumulation` is raised to the next
+    multiple of their number.
     `n_tokens` are those of the whole run, by default those of its steps; `context` is the length of a row, on both
     sides of an encoder-decoder; `given` are the flags that made the run what it is, by key (`train.batch-size`).
     Raises `UserError` for numbers that cannot be, and for what the run leaves open.
 
     >>> from glassformer.cost.hardware import find_gpu
-    >>> from glassformer.presets import preset
+    >>> from glassformer.config.presets import preset
     >>> plan = plan_run(Run(model=preset("gpt2")), find_gpu("h200"))
     >>> plan.layout.strategy, plan.layout.fits, plan.n_tokens == 2000 * 32 * 1024
     ('none', True, True)
     """
-    _check(run, n_gpus, n_tokens, utilisation, price)
+    _check(run, n_gpus, n_tokens, mfu, price)
     config, assumptions = _complete(run)
     shape = _shape(run, config, context)
     train, half = run.train, run.train.precision != "fp32"
@@ -194,10 +195,10 @@ def plan_run(
     kept = {True: recomputed} if train.activation_checkpointing else {False: plain, True: recomputed}
     if isinstance(config, RecurrentConfig):
         kept = {False: plain}  # it has no blocks to recompute
-    accumulation = n_gpus * -(-train.accumulation // n_gpus)
+    grad_accumulation = n_gpus * -(-train.grad_accumulation // n_gpus)
     settings = {key.replace("_", "-"): value for key, value in (given or {}).items()}
-    if accumulation != train.accumulation:
-        settings["train.accumulation"] = str(accumulation)
+    if grad_accumulation != train.grad_accumulation:
+        settings["train.grad_accumulation"] = str(grad_accumulation)
     least_gpus = _least_gpus(config, train, kept, gpu)
     of_batch = shape.n_rows * shape.n_tokens if isinstance(run.data, TextData) else run.data.batch_tokens
     return Plan(
@@ -211,14 +212,14 @@ def plan_run(
         layouts=tuple(_layouts(config, run, kept, gpu, n_gpus)),
         least_gpus=least_gpus,
         cache_bytes=cache_bytes(config, 1, shape.n_tokens, shape.n_source),
-        accumulation=accumulation,
-        n_tokens=train.max_steps * accumulation * of_batch if n_tokens is None else n_tokens,
-        utilisation=utilisation,
+        grad_accumulation=grad_accumulation,
+        n_tokens=train.max_steps * grad_accumulation * of_batch if n_tokens is None else n_tokens,
+        mfu=mfu,
         gpu=gpu,
         n_gpus=n_gpus,
         price=price,
         assumptions=assumptions,
-        notes=tuple(_notes(train, accumulation, of_batch, n_gpus, least_gpus)),
+        notes=tuple(_notes(train, grad_accumulation, of_batch, n_gpus, least_gpus)),
         settings=settings,
     )
 
@@ -231,11 +232,14 @@ def _n_built(config: ModelConfig) -> int:
         raise UserError("a tensor of this model has more numbers than can be counted: make it smaller") from error
 
 
-def _notes(train: TrainConfig, accumulation: int, of_batch: int, n_gpus: int, least_gpus: int | None) -> Iterator[str]:
-    if accumulation != train.accumulation:
+def _notes(
+    train: TrainConfig, grad_accumulation: int, of_batch: int, n_gpus: int, least_gpus: int | None
+) -> Iterator[str]:
+    if grad_accumulation != train.grad_accumulation:
         yield (
-            f"{n_gpus:,} GPUs share the micro-batches of a step, so train.accumulation {train.accumulation:,} becomes "
-            f"{accumulation:,}: a step reads {accumulation * of_batch:,} tokens, not {train.accumulation * of_batch:,}"
+            f"{n_gpus:,} GPUs share the micro-batches of a step, so train.grad_accumulation {train.grad_accumulation:,} "
+            f"becomes {grad_accumulation:,}: a step reads {grad_accumulation * of_batch:,} tokens, "
+            f"not {train.grad_accumulation * of_batch:,}"
         )
     if not _divides(train) and (n_gpus > 1 or least_gpus is None):
         yield (
@@ -278,12 +282,12 @@ def _least_gpus(config: ModelConfig, train: TrainConfig, kept: dict[bool, Activa
     return max(2, math.ceil(whole.state / room)) if room > 0 else None
 
 
-def _check(run: Run, n_gpus: int, n_tokens: int | None, utilisation: float, price: float | None) -> None:
+def _check(run: Run, n_gpus: int, n_tokens: int | None, mfu: float, price: float | None) -> None:
     for name, number in (("gpus", n_gpus), ("tokens", n_tokens)):
         if number is not None and number < 1:
             raise UserError(f"--{name} is {number} and must be at least 1")
-    if not 0 < utilisation <= 1:
-        raise UserError(f"--utilisation is {utilisation} and must be above 0 and at most 1")
+    if not 0 < mfu <= 1:
+        raise UserError(f"--mfu is {mfu} and must be above 0 and at most 1")
     if price is not None and not 0 <= price < math.inf:
         raise UserError(f"--price is {price} and must be a number that is not negative")
     if run.lora is not None or run.init.freeze:
@@ -329,5 +333,5 @@ def _shape(run: Run, config: ModelConfig, context: int | None) -> Shape:
     n_rows = run.train.batch_size
     if not isinstance(run.data, TextData):
         n_rows = max(1, run.data.batch_tokens // max(n_tokens, n_source))
-    n_scored = max(1, round(run.objective.share * n_tokens)) if isinstance(run.objective, MaskedConfig) else 0
+    n_scored = max(1, round(run.objective.mask_prob * n_tokens)) if isinstance(run.objective, MaskedConfig) else 0
     return Shape(n_rows, n_tokens, n_source, n_scored)

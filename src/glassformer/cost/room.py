@@ -4,13 +4,13 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from glassformer.config import SPECIAL_IDS, TransformerConfig
+from glassformer.config.run import MaskedConfig, Run, TextData, WindowRows
+from glassformer.config.transformer import SPECIAL_IDS, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
 from glassformer.cost.memory import Memory, training_memory
 from glassformer.errors import UserError
-from glassformer.run_config import MaskedConfig, Run, TextData, WindowRows
 
 MARGIN = 1.5
 """Only what needs this × the whole memory is refused: the estimate is within a fifth, or too small."""
@@ -63,9 +63,9 @@ def least_memory(run: Run, on_cpu: bool) -> Memory:
     n_rows, n_tokens = 1, 1
     if isinstance(run.data, TextData):
         n_rows = train.batch_size
-        if isinstance(run.data.arrangement, WindowRows) and not two_stacks:
+        if isinstance(run.data.packing, WindowRows) and not two_stacks:
             n_tokens = run.data.context or config.max_len
-    n_scored = max(1, int(run.objective.share * n_tokens)) if isinstance(run.objective, MaskedConfig) else 0
+    n_scored = max(1, int(run.objective.mask_prob * n_tokens)) if isinstance(run.objective, MaskedConfig) else 0
     shape = Shape(n_rows, n_tokens, int(two_stacks), n_scored)
     kept = activations(config, shape, Kernels(train.precision != "fp32", on_cpu), train.activation_checkpointing)
     if train.compile or run.lora is not None or run.init.freeze:
@@ -94,5 +94,5 @@ def require_room(run: Run, room: Room | None) -> None:
         )
     raise UserError(
         f"a step of {run.train.batch_size:,} rows takes at least {memory.total / GIB:,.1f} GiB, and {there}: lower "
-        "train.batch_size (train.accumulation keeps the step as large) or model.max_len"
+        "train.batch_size (train.grad_accumulation keeps the step as large) or model.max_len"
     )

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from glassformer.config import Stack, TransformerConfig
-from glassformer.recurrent_config import AttendAfter, AttendBefore, NoAttention, RecurrentConfig
+from glassformer.config.recurrent import AttendAfter, AttendBefore, NoAttention, RecurrentConfig
+from glassformer.config.transformer import Stack, TransformerConfig
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 """Matrices of a cell that stand one above another."""

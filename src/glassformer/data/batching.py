@@ -42,7 +42,7 @@ class Batch:
     token_types: Tensor | None = None  # (B, T)
     positions: Tensor | None = None  # (B, T)
     document_ids: Tensor | None = None  # (B, T); a token attends within its own document
-    scored: Tensor | None = None  # (N,) flat places b · T + t of which alone logits are made
+    loss_positions: Tensor | None = None  # (N,) flat places b · T + t of which alone logits are made
 
     def to(self, device: torch.device | str) -> "Batch":
         """The same batch on a device; copies to CUDA go through pinned memory and do not wait."""

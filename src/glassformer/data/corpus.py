@@ -30,10 +30,10 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from glassformer.config.run import NEWEST_READING, Reading
 from glassformer.data.sources import PIECE_CHARACTERS, Counts, Piece, find_sources, read_pieces
 from glassformer.data.split import filled, nearest, share_news
 from glassformer.errors import UserError
-from glassformer.run_config import NEWEST_READING, Reading
 
 Side = Literal["train", "valid"]
 

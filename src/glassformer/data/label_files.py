@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from glassformer import files
+from glassformer.config.run import LabelData
 from glassformer.data import builtin_labels, records
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB, SUFFIXES, Record, Wanted, lines
 from glassformer.errors import UserError
-from glassformer.run_config import LabelData
 
 DOCUMENT_START = "-DOCSTART-"
 
@@ -48,7 +48,7 @@ def read_labelled(data: LabelData, path: str, dropped: Dropped, split: str = "tr
     Raises `UserError` for columns that are not there, and, where labels are numbers, for one that is none.
     """
     if path.startswith(PREFIX):
-        if data.outputs == "numbers" or data.second_field is not None:
+        if data.outputs == "regression" or data.second_field is not None:
             raise UserError(f"{path} has classes of single texts: leave out data.outputs and data.second_field")
         for number, (text, label) in enumerate(builtin_labels.texts(path), 1):
             yield Labelled(text, None, label, f"record {number} of {path}")
@@ -60,7 +60,7 @@ def read_labelled(data: LabelData, path: str, dropped: Dropped, split: str = "tr
             if not (all(sides) and label):
                 dropped.empty(record.where)
                 continue
-            if data.outputs == "numbers":
+            if data.outputs == "regression":
                 _require_number(label, record.where)
             yield Labelled(sides[0], sides[1] if len(sides) > 1 else None, label, record.where)
     else:

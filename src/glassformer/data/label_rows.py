@@ -6,7 +6,7 @@ import numpy as np
 
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.tokenization.frames import Frame
+from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 

@@ -18,12 +18,12 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from glassformer.config.run import NEWEST_READING, LabelData, Reading
 from glassformer.data.builtin import PREFIX
 from glassformer.data.label_files import Dropped, Labelled, Tagged, read_labelled, read_tagged
 from glassformer.data.records import HUB, held_out_keys, hub_splits
 from glassformer.data.split import share_news
 from glassformer.errors import UserError
-from glassformer.run_config import NEWEST_READING, LabelData, Reading
 
 LabelRecord = Labelled | Tagged
 VALIDATION = "validation"
@@ -71,7 +71,7 @@ class LabelCorpus:
                 raise UserError(
                     f"{self.name} leaves no {side} text{again}: give more, or validation texts of their own"
                 )
-        if self.data.outputs != "numbers":
+        if self.data.outputs != "regression":
             names = class_names(kept)
             self._require_no_header(kept)
             if len(names) == 1:
@@ -88,7 +88,7 @@ class LabelCorpus:
         if path is None:
             return None
         records = read_labels(self.data, path, self.dropped, "test")
-        if self.data.outputs != "numbers":
+        if self.data.outputs != "regression":
             require_known(records, class_names(self.split[0]))
         return records
 
@@ -96,7 +96,7 @@ class LabelCorpus:
         """Read the records, and return in sentences what was left out or guessed, a held-out share that is not reached,
         and whether classes are rare."""
         train, _ = self.split
-        counts = {} if self.data.outputs == "numbers" else _counts(train)
+        counts = {} if self.data.outputs == "regression" else _counts(train)
         return [*self.dropped.sentences(), *self._share_news, *_imbalance_sentences(counts, self.data.outputs)]
 
     def _require_no_header(self, records: Sequence[LabelRecord]) -> None:
@@ -126,7 +126,7 @@ class LabelCorpus:
         if path.startswith(HUB) and "#" not in path and VALIDATION in hub_splits(path):
             return self._read(path), self._read(path, VALIDATION)
         train, valid = held_out(
-            self._read(path), data.valid_fraction, data.reading, keeps_labels=data.outputs != "numbers"
+            self._read(path), data.valid_fraction, data.reading, keeps_labels=data.outputs != "regression"
         )
         self._share_news = share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
         return train, valid
@@ -266,7 +266,7 @@ def class_report(corpus: LabelCorpus) -> LabelReport:
         seen = {_inputs(record) for record in (*train, *valid)}
         if n := sum(_inputs(record) in seen for record in test):
             news.append(f"{n:,} of the {len(test):,} texts of the test also stand in the training or validation data")
-    are_numbers = corpus.data.outputs == "numbers"
+    are_numbers = corpus.data.outputs == "regression"
     in_train, in_valid = _counts(train), _counts(valid)
     numbers = [float(record.label) for record in train if are_numbers and isinstance(record, Labelled)]
     lengths = sorted(sum(map(len, _inputs(record))) for record in (*train, *valid))

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import ClassVar
 
 from glassformer import files
+from glassformer.config.run import PairData
 from glassformer.data import builtin_pairs, records
 from glassformer.data.records import HUB, SUFFIXES, Wanted, lines
 from glassformer.errors import UserError
-from glassformer.run_config import PairData
 
 
 @dataclass(frozen=True)

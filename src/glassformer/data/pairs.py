@@ -17,12 +17,12 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from glassformer.config.run import NEWEST_READING, PairData, Reading
 from glassformer.data import builtin_pairs
 from glassformer.data.pair_files import Dropped, Pair, read
 from glassformer.data.records import HUB, held_out_keys, hub_splits
 from glassformer.data.split import share_news
 from glassformer.errors import UserError
-from glassformer.run_config import NEWEST_READING, PairData, Reading
 
 VALIDATION = "validation"
 """What the split of a Hugging Face dataset is called that a run validates on."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from glassformer import files
+from glassformer.config.run import NEWEST_READING, Reading
 from glassformer.data.split import filled, nearest
 from glassformer.errors import UserError
-from glassformer.run_config import NEWEST_READING, Reading
 
 HUB = "hf:"
 SUFFIXES = (".tsv", ".csv", ".jsonl")

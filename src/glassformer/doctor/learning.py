@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.doctor.adapter import Rows
-from glassformer.doctor.patient import NotApplicable, Patient, gap
+from glassformer.doctor.probe import NotApplicable, Probe, gap
 from glassformer.doctor.visibility import Outcome
 
 START_TOLERANCE_NATS = 0.6
@@ -16,47 +16,47 @@ START_TOLERANCE_NATS = 0.6
 N_STEPS = 200
 
 
-def accumulation(patient: Patient) -> Outcome:
+def grad_accumulation(probe: Probe) -> Outcome:
     """Gradients of micro-batches with unequally many targets, summed and divided once, are those of one batch."""
-    rows = patient.rows(4)
-    if patient.mask_use != "none":
-        rows = patient.uneven(rows, patient.length)
-    whole = _gradients(patient, [rows])
-    parts = _gradients(patient, [rows.take(slice(0, 1)), rows.take(slice(1, 4))])
+    rows = probe.rows(4)
+    if probe.mask_use != "none":
+        rows = probe.uneven(rows, probe.length)
+    whole = _gradients(probe, [rows])
+    parts = _gradients(probe, [rows.take(slice(0, 1)), rows.take(slice(1, 4))])
     scale = max((g.abs().max().item() for g in whole), default=0.0)
     if not scale:
         raise NotApplicable("the loss has no gradient")
     worst = max(gap(p, w) * w.abs().max().item() / scale for p, w in zip(parts, whole, strict=True) if w.any())
-    return worst <= patient.tolerance, (
+    return worst <= probe.tolerance, (
         f"gradients of micro-batches and of one batch differ by {worst:.1e} of their scale "
-        f"(allowed {patient.tolerance:.0e})"
+        f"(allowed {probe.tolerance:.0e})"
     )
 
 
-def loss_padding(patient: Patient) -> Outcome:
+def loss_padding(probe: Probe) -> Outcome:
     """The loss per token is the same however much padding stands beside the tokens."""
-    patient.need_mask()
-    rows = patient.rows(3)
+    probe.need_mask()
+    rows = probe.rows(3)
     losses = []
-    for width in (patient.length, patient.max_len):
-        total, n_targets = patient.loss_of(patient.uneven(rows, width))
+    for width in (probe.length, probe.max_len):
+        total, n_targets = probe.loss_of(probe.uneven(rows, width))
         losses.append(total.item() / max(n_targets, 1))
     difference = abs(losses[1] - losses[0])
-    return difference <= patient.tolerance * abs(losses[0]), (
+    return difference <= probe.tolerance * abs(losses[0]), (
         f"more padding moves the loss by {difference:.1e} nats per token"
     )
 
 
-def shift(patient: Patient) -> Outcome:
+def shift(probe: Probe) -> Outcome:
     """The labels are the inputs one position later, as read off the gradient of the given loss.
 
     The gradient of a cross-entropy at the logits is softmax - one-hot(label): it is most negative at the label.
     """
-    if patient.kind == "encoder":
+    if probe.kind == "encoder":
         raise NotApplicable("an encoder's labels stand where its inputs stand")
-    if not patient.loss_is_given:
+    if not probe.loss_is_given:
         raise NotApplicable("no loss was given: the doctor's own shifts by one")
-    inputs, logits = _what_the_loss_ran(patient, patient.rows(4))
+    inputs, logits = _what_the_loss_ran(probe, probe.rows(4))
     labels = logits.argmin(-1)
     scored = logits.abs().amax(-1) > 0
     if not scored.any():
@@ -73,39 +73,39 @@ def shift(patient: Patient) -> Outcome:
     return best == 1, f"the labels are the inputs {best} position{'s' * (best != 1)} ahead"
 
 
-def loss_at_start(patient: Patient) -> Outcome:
+def loss_at_start(probe: Probe) -> Outcome:
     """A freshly built model gives random text ln V nats per token, give or take what unit logits cost."""
-    if patient.fresh is None:
+    if probe.fresh is None:
         raise NotApplicable("give fresh=…, a function that builds the module anew")
-    module = patient.fresh().eval().to(patient.device)
+    module = probe.fresh().eval().to(probe.device)
     with torch.no_grad():
-        total, n_targets = patient.loss_of(patient.rows(32), module)
+        total, n_targets = probe.loss_of(probe.rows(32), module)
     loss = float(total) / max(n_targets, 1)
-    return abs(loss - math.log(patient.n_outputs)) <= START_TOLERANCE_NATS, (
-        f"{loss:.2f} nats per token, and ln {patient.n_outputs} is {math.log(patient.n_outputs):.2f}"
+    return abs(loss - math.log(probe.n_outputs)) <= START_TOLERANCE_NATS, (
+        f"{loss:.2f} nats per token, and ln {probe.n_outputs} is {math.log(probe.n_outputs):.2f}"
     )
 
 
-def learns(patient: Patient) -> Outcome:
+def learns(probe: Probe) -> Outcome:
     """A copy brings the loss of one batch below half of what the frequencies of its tokens alone would allow."""
-    if not any(p.requires_grad for p in patient.pristine.parameters()):
+    if not any(p.requires_grad for p in probe.pristine.parameters()):
         raise NotApplicable("no parameter of the module is trainable")
-    rows = patient.rows(4)
+    rows = probe.rows(4)
     shares = torch.bincount(rows.token_ids.flatten()).double() / rows.token_ids.numel()
     target = -float(torch.special.xlogy(shares, shares).sum()) / 2
-    width = min(max(patient.pristine.parameters(), key=lambda p: p.numel()).shape, default=1)
+    width = min(max(probe.pristine.parameters(), key=lambda p: p.numel()).shape, default=1)
     rate = min(1e-2, 0.5 / width)  # wide layers need small steps
-    losses = [_train(patient, rows, rate * factor, target) for factor in (1.0, 0.2)]
+    losses = [_train(probe, rows, rate * factor, target) for factor in (1.0, 0.2)]
     return min(losses) <= target, f"{min(losses):.2f} nats per token at best, to reach {target:.2f}"
 
 
-def _train(patient: Patient, rows: Rows, rate: float, target: float) -> float:
+def _train(probe: Probe, rows: Rows, rate: float, target: float) -> float:
     """The lowest loss, in nats per token, within `N_STEPS` steps of Adam on a copy; ends at the target."""
-    module = copy.deepcopy(patient.pristine).float().train()
+    module = copy.deepcopy(probe.pristine).float().train()
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=rate)
     lowest = math.inf
     for _ in range(N_STEPS):
-        total, n_targets = patient.loss_of(rows, module)
+        total, n_targets = probe.loss_of(rows, module)
         loss = total / max(n_targets, 1)
         lowest = min(lowest, loss.item() if loss.isfinite() else math.inf)
         if lowest <= target or not loss.requires_grad:
@@ -117,13 +117,13 @@ def _train(patient: Patient, rows: Rows, rate: float, target: float) -> float:
     return lowest
 
 
-def _gradients(patient: Patient, micro_batches: list[Rows]) -> list[Tensor]:
+def _gradients(probe: Probe, micro_batches: list[Rows]) -> list[Tensor]:
     """Σ gradients / Σ targets, of every parameter that the loss depends on."""
-    parameters = [p for p in patient.module.parameters() if p.requires_grad]
+    parameters = [p for p in probe.module.parameters() if p.requires_grad]
     sums = [torch.zeros_like(p) for p in parameters]
     n_targets = 0
     for rows in micro_batches:
-        total, n = patient.loss_of(rows)
+        total, n = probe.loss_of(rows)
         n_targets += n
         for s, g in zip(sums, torch.autograd.grad(total, parameters, allow_unused=True), strict=True):
             if g is not None:
@@ -131,7 +131,7 @@ def _gradients(patient: Patient, micro_batches: list[Rows]) -> list[Tensor]:
     return [s / max(n_targets, 1) for s in sums]
 
 
-def _what_the_loss_ran(patient: Patient, rows: Rows) -> tuple[Tensor, Tensor]:
+def _what_the_loss_ran(probe: Probe, rows: Rows) -> tuple[Tensor, Tensor]:
     """The ids that the loss gave to the module, and the loss's gradient at the logits that came back."""
     ids: list[Tensor] = []
     logits: list[Tensor] = []
@@ -140,12 +140,12 @@ def _what_the_loss_ran(patient: Patient, rows: Rows) -> tuple[Tensor, Tensor]:
         ids.append(inputs[0].detach())
 
     def see_logits(_: nn.Module, __: object, output: object) -> None:
-        logits.extend(_tensors_of_width(output, patient.n_outputs))
+        logits.extend(_tensors_of_width(output, probe.n_outputs))
 
-    hooks = [table.register_forward_pre_hook(see_ids) for table in patient.tables]
-    hooks.append(patient.module.register_forward_hook(see_logits))
+    hooks = [table.register_forward_pre_hook(see_ids) for table in probe.tables]
+    hooks.append(probe.module.register_forward_hook(see_logits))
     try:
-        total, _ = patient.loss_of(rows)
+        total, _ = probe.loss_of(rows)
     finally:
         for hook in hooks:
             hook.remove()

@@ -1,6 +1,6 @@
 """Who sees whom: causality, sight both ways, and masks that hold when scores are extreme.
 
-A check takes a `Patient` and returns whether it passed and a sentence of what was measured.
+A check takes a `Probe` and returns whether it passed and a sentence of what was measured.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.doctor.adapter import Rows
-from glassformer.doctor.patient import NotApplicable, Patient, gap, matrices
+from glassformer.doctor.probe import NotApplicable, Probe, gap, matrices
 
 Outcome = tuple[bool, str]
 
@@ -20,21 +20,21 @@ MAX_ZEROED = 8
 """Projections that are zeroed in turn: enough for a block or two, which stand for all."""
 
 
-def causality(patient: Patient) -> Outcome:
+def causality(probe: Probe) -> Outcome:
     """Other tokens from position t on leave the logits before t as they were, in both modes and under any mask."""
-    _need_causal(patient)
-    worst = max(_future_leak(patient, train) for train in (False, True))
-    return patient.describe(worst, "other future tokens change earlier logits")
+    _need_causal(probe)
+    worst = max(_future_leak(probe, train) for train in (False, True))
+    return probe.describe(worst, "other future tokens change earlier logits")
 
 
-def causality_by_gradient(patient: Patient) -> Outcome:
+def causality_by_gradient(probe: Probe) -> Outcome:
     """∂ logits[t] / ∂ embedding[s] = 0 for s > t, and for every other row."""
-    _need_causal(patient)
-    rows = patient.rows(2)
+    _need_causal(probe)
+    rows = probe.rows(2)
     for train in (False, True):
-        for t in (0, patient.length // 2, patient.length - 2):
-            gradient = embedding_gradient(patient, rows, t, train)  # (B, T)
-            leaks = [s for s in range(t + 1, patient.length) if gradient[0, s] > 0]
+        for t in (0, probe.length // 2, probe.length - 2):
+            gradient = embedding_gradient(probe, rows, t, train)  # (B, T)
+            leaks = [s for s in range(t + 1, probe.length) if gradient[0, s] > 0]
             if leaks:
                 return False, f"the gradient of the logits at {t} reaches the embeddings at {leaks}"
             if gradient[1].any():
@@ -42,38 +42,38 @@ def causality_by_gradient(patient: Patient) -> Outcome:
     return True, "no gradient reaches a later embedding"
 
 
-def sight(patient: Patient) -> Outcome:
+def sight(probe: Probe) -> Outcome:
     """Another token changes the logits at its neighbours on both sides; another source token, those everywhere."""
-    if patient.kind == "decoder":
+    if probe.kind == "decoder":
         raise NotApplicable("a decoder must not look ahead")
-    rows = patient.rows(2)
-    for variant in _mask_variants(patient, rows):
-        before = patient.logits(variant)
-        for seen, seer, changed in _sights(patient, variant):
-            change = gap(patient.logits(changed)[:, seer], before[:, seer])
+    rows = probe.rows(2)
+    for variant in _mask_variants(probe, rows):
+        before = probe.logits(variant)
+        for seen, seer, changed in _sights(probe, variant):
+            change = gap(probe.logits(changed)[:, seer], before[:, seer])
             # What a long recurrence of small weights tells is little, and it is told: no tolerance as for equality.
-            if not patient.tolerance**2 < change < float("inf"):
+            if not probe.tolerance**2 < change < float("inf"):
                 return False, f"another token at {seen} does not reach the logits at position {seer}"
     return True, "every probed token reaches the logits it must"
 
 
-def large_scores(patient: Patient) -> Outcome:
+def large_scores(probe: Probe) -> Outcome:
     """With weights × 1e8 masks still hide what they hide at ordinary scores."""
 
     def enlarge(module: nn.Module) -> None:
         for weight in matrices(module).values():
             weight.mul_(WEIGHT_FACTOR)
 
-    large = patient.changed(enlarge)
+    large = probe.changed(enlarge)
     if not large.logits(large.masked(large.rows(1))).isfinite().all():
         raise NotApplicable(f"weights × {WEIGHT_FACTOR:.0e} overflow {large.dtype}, mask or no mask")
     worst = _mask_leak(large)
     return large.describe(worst, f"with weights × {WEIGHT_FACTOR:.0e} hidden tokens change the logits")
 
 
-def zero_scores(patient: Patient) -> Outcome:
+def zero_scores(probe: Probe) -> Outcome:
     """With a projection of zeros every score is exactly 0: finite logits, and nothing hidden comes to light."""
-    unbiased = patient.changed(_zero_biases)
+    unbiased = probe.changed(_zero_biases)
     parts = _projections(unbiased.module)[:MAX_ZEROED]
     if not parts:
         raise NotApplicable("the module has no weight matrix besides its embeddings")
@@ -84,12 +84,12 @@ def zero_scores(patient: Patient) -> Outcome:
             part.zero_()
             worst = max(worst, _mask_leak(unbiased))
             part.copy_(kept)
-    return patient.describe(worst, "with a projection of zeros hidden tokens change the logits")
+    return probe.describe(worst, "with a projection of zeros hidden tokens change the logits")
 
 
-def embedding_gradient(patient: Patient, rows: Rows, t: int, train: bool) -> Tensor:
+def embedding_gradient(probe: Probe, rows: Rows, t: int, train: bool) -> Tensor:
     """(B, T): size of the gradient at each token's embedding, of a random sum of the first row's logits at `t`."""
-    if not patient.tables:
+    if not probe.tables:
         raise NotApplicable("no nn.Embedding of the module is given the token ids, so there is nothing to hook")
     leaves: list[Tensor] = []
 
@@ -97,82 +97,82 @@ def embedding_gradient(patient: Patient, rows: Rows, t: int, train: bool) -> Ten
         leaves.append(output.detach().requires_grad_())
         return leaves[-1]
 
-    handles = [table.register_forward_hook(as_leaf) for table in patient.tables]
-    weights = torch.randn(patient.n_outputs, generator=patient.generator).to(patient.device, patient.dtype)
+    handles = [table.register_forward_hook(as_leaf) for table in probe.tables]
+    weights = torch.randn(probe.n_outputs, generator=probe.generator).to(probe.device, probe.dtype)
     try:
-        with patient.mode(train):
-            logits = patient.logits_with_grad(rows)
+        with probe.mode(train):
+            logits = probe.logits_with_grad(rows)
             if not logits.requires_grad:
                 raise NotApplicable("the logits carry no gradient")
             (logits[0, t] @ weights).backward()
     finally:
         for handle in handles:
             handle.remove()
-        patient.module.zero_grad()
+        probe.module.zero_grad()
     gradients = [leaf.grad for leaf in leaves if leaf.grad is not None and leaf.shape[:2] == rows.token_ids.shape]
     if not gradients:
         raise NotApplicable("no gradient reaches the token embeddings")
     return torch.stack([gradient.abs().amax(-1) for gradient in gradients]).sum(0)
 
 
-def _need_causal(patient: Patient) -> None:
-    if patient.kind == "encoder":
+def _need_causal(probe: Probe) -> None:
+    if probe.kind == "encoder":
         raise NotApplicable("an encoder sees the whole input")
 
 
-def _mask_variants(patient: Patient, rows: Rows) -> Iterator[Rows]:
+def _mask_variants(probe: Probe, rows: Rows) -> Iterator[Rows]:
     """The same tokens without a mask and with one that hides nothing, as far as the module takes them."""
-    yield patient.plain(rows)
-    if patient.mask_use == "optional":
-        yield patient.masked(rows)
+    yield probe.plain(rows)
+    if probe.mask_use == "optional":
+        yield probe.masked(rows)
 
 
-def _future_leak(patient: Patient, train: bool) -> float:
+def _future_leak(probe: Probe, train: bool) -> float:
     """The largest relative change of logits before t when every token from t on is another."""
-    rows = patient.rows(4)
-    variants = list(_mask_variants(patient, rows))
-    if patient.mask_use != "none":
-        variants.append(patient.uneven(rows, patient.length))
+    rows = probe.rows(4)
+    variants = list(_mask_variants(probe, rows))
+    if probe.mask_use != "none":
+        variants.append(probe.uneven(rows, probe.length))
     worst = 0.0
     for variant in variants:
-        before = patient.logits(variant, train)
-        for t in (1, patient.length // 2, patient.length - 1):
+        before = probe.logits(variant, train)
+        for t in (1, probe.length // 2, probe.length - 1):
             token_ids = variant.token_ids.clone()
-            token_ids[:, t:] = patient.other(token_ids[:, t:])
-            after = patient.logits(replace(variant, token_ids=token_ids), train)
+            token_ids[:, t:] = probe.other(token_ids[:, t:])
+            after = probe.logits(replace(variant, token_ids=token_ids), train)
             real = variant.real[:, :t]
             worst = max(worst, gap(after[:, :t][real], before[:, :t][real]))
     return worst
 
 
-def _mask_leak(patient: Patient) -> float:
+def _mask_leak(probe: Probe) -> float:
     """The largest relative change that the future, or the content of padding, makes where it must not be seen."""
-    rows, middle = patient.rows(4), patient.length // 2
-    padded = rows if patient.mask_use == "none" else patient.uneven(rows, patient.length)
-    before = patient.logits(padded)
-    token_ids = torch.where(padded.real, padded.token_ids, patient.other(padded.token_ids))
-    after = patient.logits(replace(padded, token_ids=token_ids))
+    rows, middle = probe.rows(4), probe.length // 2
+    padded = rows if probe.mask_use == "none" else probe.uneven(rows, probe.length)
+    before = probe.logits(padded)
+    token_ids = torch.where(padded.real, padded.token_ids, probe.other(padded.token_ids))
+    after = probe.logits(replace(padded, token_ids=token_ids))
     worst = gap(after[padded.real], before[padded.real])
-    if patient.kind != "encoder":
-        token_ids[:, middle:] = patient.other(token_ids[:, middle:])
-        after = patient.logits(replace(padded, token_ids=token_ids))
+    if probe.kind != "encoder":
+        token_ids[:, middle:] = probe.other(token_ids[:, middle:])
+        after = probe.logits(replace(padded, token_ids=token_ids))
         worst = max(worst, gap(after[:, :middle], before[:, :middle]))
     return worst
 
 
-def _sights(patient: Patient, rows: Rows) -> Iterator[tuple[int, int, Rows]]:
+def _sights(probe: Probe, rows: Rows) -> Iterator[tuple[int, int, Rows]]:
     """(position changed, position whose logits must notice, the rows with that change)."""
-    last = patient.length - 1
+    last = probe.length - 1
     if rows.source_ids is not None:
         n_source = rows.source_ids.shape[1]
         for seen, seer in ((0, 0), (n_source - 1, 0), (0, last), (n_source - 1, last)):
             source_ids = rows.source_ids.clone()
-            source_ids[:, seen] = patient.other(source_ids[:, seen], patient.source_vocab_size)
+            source_ids[:, seen] = probe.other(source_ids[:, seen], probe.source_vocab_size)
             yield seen, seer, replace(rows, source_ids=source_ids)
         return
     for seen, seer in ((0, 1), (1, 0), (last - 1, last), (last, last - 1)):
         token_ids = rows.token_ids.clone()
-        token_ids[:, seen] = patient.other(token_ids[:, seen])
+        token_ids[:, seen] = probe.other(token_ids[:, seen])
         yield seen, seer, replace(rows, token_ids=token_ids)
 
 

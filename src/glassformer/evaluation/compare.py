@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-from glassformer.config import TransformerConfig
-from glassformer.recurrent_config import ModelConfig, NoAttention
+from glassformer.config.recurrent import ModelConfig, NoAttention
+from glassformer.config.transformer import TransformerConfig
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class ComparedModel:
 def describe_model(config: ModelConfig) -> str:
     """A model in a few words: its kind, layers × width, and how its decoder sees the source.
 
-    >>> from glassformer.config import Stack
-    >>> from glassformer.recurrent_config import RecurrentConfig
+    >>> from glassformer.config.transformer import Stack
+    >>> from glassformer.config.recurrent import RecurrentConfig
     >>> describe_model(TransformerConfig(encoder=Stack(3), decoder=Stack(3), d_model=256))
     'Transformer 3+3 × 256'
     >>> describe_model(RecurrentConfig(cell="gru", n_layers=2, d_decoder=512))

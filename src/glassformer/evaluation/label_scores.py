@@ -8,16 +8,16 @@ import numpy as np
 import torch
 from torch import nn
 
+from glassformer.config.run import LabelData
 from glassformer.data.batching import Example
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import classification_report, is_bio, pearson, rmse, span_f1, spearman
 from glassformer.inference.classify import predict
-from glassformer.run_config import LabelData
 
 LABEL_SCORES: dict[str, dict[str, bool]] = {
     "classes": {"accuracy": True, "macro_f1": True, "micro_f1": True, "calibration_error": False},
     "tags": {"accuracy": True, "macro_f1": True, "span_f1": True},
-    "numbers": {"rmse": False, "pearson": True, "spearman": True},
+    "regression": {"rmse": False, "pearson": True, "spearman": True},
 }
 """The scores of each kind of label, in percent but for `rmse`, and whether higher is better."""
 
@@ -40,7 +40,7 @@ def label_scores(
         for part in division.texts(json.dumps(own)):  # decimal numbers of Python give the same bits back
             for place, values in json.loads(part).items():
                 logits[int(place)] = torch.tensor(values)
-    if data.outputs == "numbers":
+    if data.outputs == "regression":
         found = np.array([float(x[0]) for x in logits])
         true = np.array([e.label for e in rows], dtype=np.float64)
         return {"rmse": rmse(true, found), "pearson": pearson(true, found), "spearman": spearman(true, found)}

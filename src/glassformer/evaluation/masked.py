@@ -44,9 +44,9 @@ def masked_scores(
     with evaluation_mode(network):
         for examples in batches:
             batch = objective.collate(examples, rng).to(device)
-            assert batch.scored is not None
-            is_hidden = batch.token_ids.flatten()[batch.scored] == objective.mask_id
-            true = batch.labels.flatten()[batch.scored][is_hidden]
+            assert batch.loss_positions is not None
+            is_hidden = batch.token_ids.flatten()[batch.loss_positions] == objective.mask_id
+            true = batch.labels.flatten()[batch.loss_positions][is_hidden]
             right += int((network(**batch.model_inputs()).argmax(dim=1)[is_hidden] == true).sum())
             labels.append(true.cpu())
             if progress is not None:
@@ -75,8 +75,8 @@ def pseudo_perplexity(
             for begin in range(0, len(places), ROWS_AT_ONCE):
                 part = places[begin : begin + ROWS_AT_ONCE]
                 token_ids = one_mask_each(row, part.tolist(), objective.mask_id).to(device)
-                scored = torch.arange(len(part)) * len(row) + torch.from_numpy(part)
-                logits = network(token_ids, scored=scored.to(device)).float()
+                loss_positions = torch.arange(len(part)) * len(row) + torch.from_numpy(part)
+                logits = network(token_ids, loss_positions=loss_positions.to(device)).float()
                 nats += float(F.cross_entropy(logits, torch.from_numpy(row[part]).to(device), reduction="sum"))
                 n += len(part)
                 if progress is not None:

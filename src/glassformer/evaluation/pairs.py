@@ -4,11 +4,11 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
+from glassformer.config.run import BeamConfig, PairData
 from glassformer.data.pair_files import Pair
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.text import group_by_source, text_scores
 from glassformer.inference.translator import Translator
-from glassformer.run_config import BeamConfig, PairData
 
 Outputs = Literal["sentences", "pronunciations"]
 

@@ -8,9 +8,9 @@ continuations the better parent's comes first, then the smaller id. A sentence i
 `n_best` hypotheses are finished and no live one can win any more, or at its limit, where the live ones count as
 unfinished and rank last.
 
-Where finished ones leave (`finished = "leave"`, as in transformers), `beam` hypotheses live at every step: those of
-the best `beam` that end are finished, the best `beam` that do not live on; and at the limit all rank by score. A beam
-of 1 is greedy all the same.
+With `early_stopping = "never"` (the rule of transformers) a finished hypothesis frees its place, and `beam` hypotheses
+live at every step: those of the best `beam` that end are finished, the best `beam` that do not live on; and at the
+limit all rank by score. A beam of 1 is greedy all the same.
 
 `beam_reference` says the same for one sentence without a cache; here many go together.
 """
@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glassformer.config.run import BeamConfig
 from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Branching, Decodable
-from glassformer.run_config import BeamConfig
 
 CHUNK = 64
 """Tokens of the vocabulary whose maximum is taken first."""
@@ -49,22 +49,22 @@ class Hypothesis:
 def length_penalty(length: int, config: BeamConfig) -> float:
     """What divides log p: ((5 + n) / 6)^a (Wu 2016, equation 14), or n^a: the average when a = 1.
 
-    >>> length_penalty(7, BeamConfig()), length_penalty(7, BeamConfig(normalisation="average"))
+    >>> length_penalty(7, BeamConfig()), length_penalty(7, BeamConfig(length_penalty_type="average"))
     (2.0, 7.0)
     """
-    base = (5 + length) / 6 if config.normalisation == "gnmt" else length
+    base = (5 + length) / 6 if config.length_penalty_type == "gnmt" else length
     return float(base**config.length_penalty)
 
 
 def finished_leave(config: BeamConfig) -> bool:
     """Whether a finished hypothesis gives its place to another one."""
-    return config.finished == "leave" and config.beam > 1
+    return config.early_stopping == "never" and config.beam > 1
 
 
 def n_continuations(config: BeamConfig) -> int:
     """Continuations of a sentence that are looked at: where finished ones leave, as many may end as may live.
 
-    >>> n_continuations(BeamConfig(4)), n_continuations(BeamConfig(4, finished="leave"))
+    >>> n_continuations(BeamConfig(4)), n_continuations(BeamConfig(4, early_stopping="never"))
     (4, 8)
     """
     return (2 if finished_leave(config) else 1) * config.beam
@@ -92,13 +92,13 @@ def beam_search(
     max_len: int,
     n_best: int = 1,
     prefixes: Sequence[Sequence[int]] = (),
-    never: Sequence[int] = (),
+    suppress_ids: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
     """At most `n_best` hypotheses of every source, best first.
 
     `source_ids` (N, S) and `source_attention_mask` (N, S), True = real. `max_len` is the model's context: an output
     has at most so many ids, `max_new_tokens`, or `max_ratio` × source + 10, its prefix and end included. `prefixes`,
-    when given, are the ids that each target begins with; ids in `never` are not chosen.
+    when given, are the ids that each target begins with; ids in `suppress_ids` are not chosen.
 
     Raises `UserError` for an `n_best` above the beam, and for a prefix longer than an output may be.
     """
@@ -121,7 +121,7 @@ def beam_search(
     ]
     if config.beam > 1 and isinstance(state, Branching):
         state = state.branched()
-    banned = tensor(never)
+    banned = tensor(suppress_ids)
     n_looked_at = config.beam + finished_leave(config)  # of a row, one may end and leave its place
     going = searches
     while True:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from glassformer.config.run import BeamConfig
 from glassformer.inference.beam import Hypothesis, finished_leave, length_penalty, n_continuations
-from glassformer.run_config import BeamConfig
 
 
 @torch.inference_mode()
@@ -20,7 +20,7 @@ def beam_search_reference(
     max_len: int,
     n_best: int = 1,
     prefix: Sequence[int] = (),
-    never: Sequence[int] = (),
+    suppress_ids: Sequence[int] = (),
 ) -> list[Hypothesis]:
     """The hypotheses of `source_ids` (S,), best first, by the rules of `beam`.
 
@@ -46,7 +46,7 @@ def beam_search_reference(
             (log_prob + more, parent, token)
             for parent, (ids, log_prob) in enumerate(live)
             for token, more in enumerate(log_probs(ids)[-1].tolist())
-            if token not in never
+            if token not in suppress_ids
         ]
         if not continuations:
             break

@@ -11,7 +11,7 @@ from glassformer.data.budget import evaluation_places, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.inference.ensemble import Vote
 from glassformer.models.build import Network
-from glassformer.tokenization.frames import Frame
+from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192

@@ -7,13 +7,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
-from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import GenerationConfig
-from glassformer.tokenization.frames import Frame
+from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Source = tuple[Tensor, Tensor | None]
@@ -30,7 +30,7 @@ def generate(
     *,
     max_len: int,
     end_ids: Sequence[int] = (),
-    never: Sequence[int] = (),
+    suppress_ids: Sequence[int] = (),
     slide: bool = False,
     device: torch.device | str = "cpu",
     is_finished: Callable[[int, int], bool] | None = None,
@@ -42,7 +42,7 @@ def generate(
     Each prompt has a row for each of `samples` (their numbers): all rows of the first prompt come first. A row ends
     with one of `end_ids` (which is yielded), when `is_finished(row, id)` says so, after `config.max_new_tokens`, or
     when the model's context `max_len` is full. With `slide` it goes on then: the older half of the row's context is
-    dropped and the rest read again. Ids in `never` are never chosen.
+    dropped and the rest read again. Ids in `suppress_ids` are never chosen.
 
     With a `source`, source_ids (B, S) and their mask, prompts are beginnings of targets: the decoder's start id and
     what is forced after it.
@@ -70,7 +70,7 @@ def generate(
     if len(samples) > 1:  # a prompt is read once for all of its samples
         of_prompts = torch.arange(len(prompts), device=device).repeat_interleave(len(samples))
         logits, state = logits[of_prompts], state.select(of_prompts)
-    banned = torch.tensor(list(never), dtype=torch.long, device=device)
+    banned = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
     for n_left in reversed(range(config.max_new_tokens)):
         chosen = _next_ids(logits, config, [histories[r] for r in rows], [draws[r] for r in rows], banned)
         new: list[int | None] = [None] * len(histories)
@@ -254,7 +254,7 @@ def stream_texts(
         config,
         max_len=network.config.max_len,
         end_ids=end_ids,
-        never=[i for i in never_written(tokenizer, network.config.vocab_size) if i not in end_ids],
+        suppress_ids=[i for i in never_written(tokenizer, network.config.vocab_size) if i not in end_ids],
         slide=slide,
         device=device,
         is_finished=is_finished,

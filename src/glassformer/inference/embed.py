@@ -7,7 +7,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.config import Head, VectorHead
+from glassformer.config.transformer import Head, VectorHead
 from glassformer.data.batching import Example
 from glassformer.inference.classify import in_batches
 from glassformer.models.build import Network

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from glassformer.config.recurrent import ModelConfig
 from glassformer.errors import UserError
 from glassformer.inference.beam import log_softmax
 from glassformer.inference.decodable import Branching
 from glassformer.models.build import Network
-from glassformer.recurrent_config import ModelConfig
 
 
 @dataclass(frozen=True)

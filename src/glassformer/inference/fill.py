@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError
+from glassformer.inference.batched_beam import decode_sorted
 from glassformer.inference.decode import never_written
-from glassformer.inference.translate import decode_sorted
 from glassformer.models.build import Network
-from glassformer.run_config import BeamConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 
 MASK = "[MASK]"
@@ -48,7 +48,7 @@ def with_masks(tokenizer: Tokenizer, text: str) -> str:
     text = text.replace(MASK, mask)
     if mask not in text:
         raise UserError(f"the text has no {MASK}, so there is nothing to fill: {_shortened(text)}")
-    return text.replace(f" {mask}", mask) if tokenizer.flavour == "byte" else text
+    return text.replace(f" {mask}", mask) if tokenizer.scheme == "byte" else text
 
 
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
@@ -71,11 +71,11 @@ def fill_masks(
             f"the text has {len(row)} tokens and the model reads at most {network.config.max_len}: shorten it"
         )
     places = [place for place, token in enumerate(row) if token == tokenizer.mask_id]
-    logits = network(torch.tensor([row], device=device), scored=torch.tensor(places, device=device))  # (N, V)
-    never = [*never_written(tokenizer, network.config.vocab_size)]
-    never += [] if tokenizer.eos_id is None else [tokenizer.eos_id]
-    logits[:, never] = -torch.inf
-    best = logits.float().softmax(dim=1).topk(min(n, tokenizer.vocab_size - len(never)))
+    logits = network(torch.tensor([row], device=device), loss_positions=torch.tensor(places, device=device))  # (N, V)
+    suppress_ids = [*never_written(tokenizer, network.config.vocab_size)]
+    suppress_ids += [] if tokenizer.eos_id is None else [tokenizer.eos_id]
+    logits[:, suppress_ids] = -torch.inf
+    best = logits.float().softmax(dim=1).topk(min(n, tokenizer.vocab_size - len(suppress_ids)))
     candidates = [
         [Candidate(tokenizer.decode([token]), p, token) for p, token in of_mask]
         for of_mask in (
@@ -152,7 +152,7 @@ def _written(
     longest = model.source_max_len or model.max_len
     if len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens and the model reads at most {longest}: shorten it")
-    never = np.setdiff1d(never_written(tokenizer, model.vocab_size), [tokenizer.eos_id, *allowed]).tolist()
+    suppress_ids = np.setdiff1d(never_written(tokenizer, model.vocab_size), [tokenizer.eos_id, *allowed]).tolist()
     ((best, *_),) = decode_sorted(
         network,
         [ids],
@@ -161,7 +161,7 @@ def _written(
         end_id=tokenizer.eos_id,
         max_len=model.max_len,
         prefix=tokenizer.frames.target.before,
-        never=never,
+        suppress_ids=suppress_ids,
         device=device,
     )
     return best.ids

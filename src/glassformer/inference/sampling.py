@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from glassformer.run_config import GenerationConfig
+from glassformer.config.run import GenerationConfig
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:

@@ -9,10 +9,10 @@ from torch import Tensor
 
 from glassformer.data.batching import pad
 from glassformer.errors import UserError
+from glassformer.inference.batched_beam import batches_by_length
 from glassformer.inference.beam import log_softmax
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import read_prompts
-from glassformer.inference.translate import batches_by_length
 from glassformer.tokenization.tokenizer import Tokenizer
 
 MAX_TOKENS = 2048

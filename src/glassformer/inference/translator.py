@@ -5,15 +5,15 @@ from dataclasses import dataclass
 
 import torch
 
+from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError
+from glassformer.inference.batched_beam import decode_sorted
 from glassformer.inference.beam import Hypothesis
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import never_written
 from glassformer.inference.ensemble import Ensemble, common_limits
 from glassformer.inference.score import Score, forced_scores
-from glassformer.inference.translate import decode_sorted
 from glassformer.models.build import Network
-from glassformer.run_config import BeamConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -91,7 +91,7 @@ class Translator:
             max_len=self.max_len,
             n_best=n_best,
             prefix=[*self.tokenizer.frames.target.before, *self.tokenizer.encode(prefix)],
-            never=[i for i in never_written(self.tokenizer, self.vocab_size) if i != self.end_id],
+            suppress_ids=[i for i in never_written(self.tokenizer, self.vocab_size) if i != self.end_id],
             device=self.device,
             progress=progress,
             takes=takes,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from glassformer.config.run import Run
+from glassformer.config.train import MuonConfig
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, count
 from glassformer.inspection.figures import (
@@ -29,8 +31,6 @@ from glassformer.inspection.figures import (
 from glassformer.models.build import Network
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import AlibiBias, LearnedPositions, RelativeBias, Rotary, SinusoidalPositions
-from glassformer.run_config import Run
-from glassformer.train_config import MuonConfig
 from glassformer.training.metrics_log import NAME, read_lines
 from glassformer.training.schedules import schedule_factor
 
@@ -152,7 +152,7 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
     config = network.config
     max_len = config.source_max_len or config.max_len if stack == "encoder" else config.max_len
     places = torch.arange(min(max_len, MAX_POSITIONS), device=next(network.parameters()).device)
-    added, rotary, bias = part.embeddings.positions, part.rotary, part.score_bias
+    added, rotary, bias = part.embeddings.positions, part.rotary, part.attn_bias
     with torch.no_grad():
         if isinstance(added, LearnedPositions | SinusoidalPositions):
             words = "Learned" if isinstance(added, LearnedPositions) else "Sinusoidal"

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from glassformer import files
+from glassformer.config.run import Run
 from glassformer.errors import UserError
 from glassformer.interop.runtimes.gguf import Dtype
 from glassformer.model import Model
-from glassformer.run_config import Run
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import StoredModel, own_paths, read_model
 

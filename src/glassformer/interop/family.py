@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer.config import Stack, TransformerConfig
-from glassformer.interop.given import Given
-from glassformer.interop.keymap import Key, Line, keys, line
-from glassformer.interop.recast import Recast, Weights, as_it_is
+from glassformer.config.transformer import Stack, TransformerConfig
+from glassformer.interop.equivalent import Recast, Weights, as_it_is
+from glassformer.interop.hf_config import HFConfig
+from glassformer.interop.keymap import Key, Rule, keys, rule
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, Builder
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
@@ -29,15 +29,15 @@ class Family:
     model_type: str
     architectures: tuple[str, ...]
     """The classes of transformers whose checkpoints are read."""
-    read: Callable[[Given, str], TransformerConfig]
-    """Their configuration, and the architecture → ours; what does not fit is told to `Given`."""
+    read: Callable[[HFConfig, str], TransformerConfig]
+    """Their configuration, and the architecture → ours; what does not fit is told to `HFConfig`."""
     fit: Callable[[TransformerConfig], list[str]]
     """Why the family cannot hold a configuration of ours exactly, sentence by sentence; empty where it can."""
     architecture: Callable[[TransformerConfig], str]
     """The class of transformers that has this head."""
     write: Callable[[TransformerConfig], dict[str, Any]]
     """Ours, which fits → their configuration, without the keys that all families share."""
-    table: Callable[[TransformerConfig], list[Line]]
+    table: Callable[[TransformerConfig], list[Rule]]
     """Our names and theirs."""
     prefix: str = ""
     """What stands before the names of the network without its head; the files of a bare network may lack it."""
@@ -78,15 +78,15 @@ class Family:
         return {name: tuple(x.shape) for name, x in weights_of(build_model(config, "meta")).items()}
 
 
-def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str, out: str) -> list[Line]:
+def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str, out: str) -> list[Rule]:
     """The projections of an attention that theirs keeps apart, and ours apart or in one matrix."""
     fused = config.fused_qkv and ours.endswith("self_attn")
     inputs = (
-        [line(f"{ours}.qkv_proj", (q, k, v))]
+        [rule(f"{ours}.qkv_proj", (q, k, v))]
         if fused
-        else [line(f"{ours}.q_proj", q), line(f"{ours}.k_proj", k), line(f"{ours}.v_proj", v)]
+        else [rule(f"{ours}.q_proj", q), rule(f"{ours}.k_proj", k), rule(f"{ours}.v_proj", v)]
     )
-    return [*inputs, line(f"{ours}.out_proj", out)]
+    return [*inputs, rule(f"{ours}.out_proj", out)]
 
 
 def _stack(config: TransformerConfig, name: str) -> Stack:

@@ -3,11 +3,11 @@
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from glassformer.config import TransformerConfig
+from glassformer.config.run import BeamConfig, GenerationConfig
+from glassformer.config.schema import from_dict
+from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import shown
 from glassformer.inference.decode import never_written
-from glassformer.run_config import BeamConfig, GenerationConfig
-from glassformer.settings import from_dict
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.text_objectives import sentinel_ids
 
@@ -96,7 +96,9 @@ def read_generation(
             first = f"with {before}" if before else "freely"
             say(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: here, a target begins {first}")
         return from_dict(
-            BeamConfig, {"beam": 1, "normalisation": "average", "finished": "leave"} | _numbers(found), where
+            BeamConfig,
+            {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"} | _numbers(found),
+            where,
         )
     return from_dict(GenerationConfig, _numbers(found), where)
 
@@ -124,14 +126,14 @@ def write_generation(
     `max_new_tokens` more, within the context. A `max_new_tokens` in their file would overrule the `max_length` of a
     caller, and write beyond the context.
 
-    Their beam search is ours with `finished = "leave"`, where theirs has `early_stopping` "never", and divides by
+    Their beam search is ours with `early_stopping = "never"`, where theirs has `early_stopping` "never", and divides by
     length^penalty; a beam of ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
     """
     names = _IDS if config.encoder is not None and config.decoder is not None else _IDS[:-1]
     ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in names}
     found: dict[str, Any] = {key: value for key, value in ids.items() if value is not None}
     if isinstance(generation, BeamConfig):
-        penalty = generation.length_penalty if generation.normalisation == "average" else 1.0
+        penalty = generation.length_penalty if generation.length_penalty_type == "average" else 1.0
         found |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
         found |= _around_targets(config, tokenizer)
         if generation.beam > 1:  # without a beam, transformers warns of the two

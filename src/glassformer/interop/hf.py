@@ -10,21 +10,21 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.config import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.schema import to_dict, toml_value
+from glassformer.config.transformer import PositionHead, SequenceHead, TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError
 from glassformer.interop import sentence_files, tokenizer_files
+from glassformer.interop.compatibility import distance
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
-from glassformer.interop.fit import distance
 from glassformer.interop.generation import write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights, require_fit
 from glassformer.interop.keymap import matches
 from glassformer.interop.trained_start import trained_start
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
-from glassformer.recurrent_config import ModelConfig
-from glassformer.settings import to_dict, toml_value
 from glassformer.store.model_directory import StoredModel, weights_of
 
 TOLERANCE = 1e-5

@@ -9,7 +9,27 @@ import torch
 from torch import Tensor
 
 from glassformer import files
-from glassformer.config import MAX_VOCAB, SPECIAL_IDS, PositionHead, SequenceHead, TransformerConfig, VectorHead
+from glassformer.config.run import (
+    BeamConfig,
+    ClassificationConfig,
+    GenerationConfig,
+    LabelData,
+    MaskedConfig,
+    NoObjective,
+    PairData,
+    Run,
+    Seq2SeqConfig,
+    SpansConfig,
+    TaggingConfig,
+)
+from glassformer.config.transformer import (
+    MAX_VOCAB,
+    SPECIAL_IDS,
+    PositionHead,
+    SequenceHead,
+    TransformerConfig,
+    VectorHead,
+)
 from glassformer.errors import UserError, shown
 from glassformer.inference.embed import described
 from glassformer.interop import sentence_files, tokenizer_files
@@ -17,23 +37,10 @@ from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
 from glassformer.interop.generation import read_generation
-from glassformer.interop.given import Given
+from glassformer.interop.hf_config import HFConfig
 from glassformer.interop.hub import local
 from glassformer.interop.keymap import Key, matches, renamed
 from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
-from glassformer.run_config import (
-    BeamConfig,
-    ClassificationConfig,
-    GenerationConfig,
-    LabelData,
-    MaskedConfig,
-    NothingConfig,
-    PairData,
-    Run,
-    Seq2SeqConfig,
-    SpansConfig,
-    TaggingConfig,
-)
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, SOME_FILES, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -58,14 +65,14 @@ class Imported:
 def import_model(
     source: str | Path,
     out: str | Path,
-    leave_out: Sequence[str] = (),
+    ignore_tensors: Sequence[str] = (),
     say: Say = print,
     *,
     ignore_keys: Sequence[str] = (),
 ) -> Imported:
     """Writes a checkpoint of transformers, a folder or `hub:OWNER/NAME`, as a model directory into `out`.
 
-    `leave_out` names tensors (patterns such as `cls.seq_relationship.*`) that ours has no place for. `ignore_keys`
+    `ignore_tensors` names tensors (patterns such as `cls.seq_relationship.*`) that ours has no place for. `ignore_keys`
     names unknown keys of its configuration that are to be ignored. `say` is told what beside the model has no
     counterpart, such as defaults of generation. `UserError`, and nothing written, when anything is not understood.
     """
@@ -82,7 +89,7 @@ def import_model(
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
         if one.vocab_size > n_rows:
             raise UserError(f"{folder.path}: its tokenizer has {one.vocab_size:,} tokens and its model {n_rows:,}")
-    weights = read_weights(folder, family, config, leave_out, say)
+    weights = read_weights(folder, family, config, ignore_tensors, say)
     said = folder.config | folder.table(GENERATION)
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
     _say_what_stays(folder, say)
@@ -138,7 +145,7 @@ def read_config(
 
     Unknown keys that `ignore` names are told to `say`; a name of `ignore` that is no unknown key is an error.
     """
-    given = Given(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
+    given = HFConfig(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
     config = family.read(given, architecture)
     given.done()
     if wrong := [key for key in ignore if key not in given.ignored]:
@@ -188,13 +195,13 @@ def _labels(folder: HFFolder) -> tuple[str, ...]:
 
 
 def read_weights(
-    folder: HFFolder, family: Family, config: TransformerConfig, leave_out: Sequence[str] = (), say: Say = print
+    folder: HFFolder, family: Family, config: TransformerConfig, ignore_tensors: Sequence[str] = (), say: Say = print
 ) -> dict[str, Tensor]:
     """Every tensor of ours from a folder; float64 becomes float32, which is told to `say`.
 
     `UserError` that lists what is missing, unknown, of another shape, or not finite.
     """
-    all_keys, names = require_fit(folder, family, config, leave_out)
+    all_keys, names = require_fit(folder, family, config, ignore_tensors)
     used = {name for key in all_keys for name in key.theirs}
     fixed = family.fixed(config)
     weights: dict[str, Tensor] = {}
@@ -206,7 +213,7 @@ def read_weights(
             if not _almost_equal(reader.take(names[name]), fixed[name]):
                 raise UserError(f"{folder.path}: {name} holds other numbers than its {CONFIG} gives it")
         for copy, first in family.repeats.items():
-            if copy not in names or copy in used or matches(copy, [*leave_out, *family.unread(config)]):
+            if copy not in names or copy in used or matches(copy, [*ignore_tensors, *family.unread(config)]):
                 continue
             while first not in used:
                 first = family.repeats[first]
@@ -214,7 +221,7 @@ def read_weights(
                 untie = "say tie_word_embeddings false if the model has both, or " if config.tie_output else ""
                 raise UserError(
                     f"{folder.path}: {copy} must be {first} once more, as {CONFIG} has it, and it holds other numbers: "
-                    f"{untie}leave it out with --leave-out {copy}"
+                    f"{untie}leave it out with --ignore-tensors {copy}"
                 )
     _require_finite(folder, all_keys, weights)
     if n_wide := sum(
@@ -264,7 +271,7 @@ def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) ->
 
 
 def require_fit(
-    folder: HFFolder, family: Family, config: TransformerConfig, leave_out: Sequence[str] = ()
+    folder: HFFolder, family: Family, config: TransformerConfig, ignore_tensors: Sequence[str] = ()
 ) -> tuple[list[Key], dict[str, str]]:
     """The keys of a configuration, and their names of today → those in the files, by the headers alone.
 
@@ -285,11 +292,11 @@ def require_fit(
                 problems.append(f"{name} has shape {list(stored.shape)} and not {list(shape)}")
             elif not stored.dtype.is_floating_point:
                 problems.append(f"{name} is of {stored.dtype}, and floats are needed".replace("torch.", ""))
-    unknown = [name for name in names if name not in used and not matches(name, [*family.derived, *leave_out])]
+    unknown = [name for name in names if name not in used and not matches(name, [*family.derived, *ignore_tensors])]
     problems += [f"{shown(name)} has no place in this model" for name in unknown]
     if problems:
         more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
-        hint = f"; --leave-out {shown(unknown[0])} leaves a tensor out, if it is not needed" if unknown else ""
+        hint = f"; --ignore-tensors {shown(unknown[0])} leaves a tensor out, if it is not needed" if unknown else ""
         raise UserError(f"{folder.path} does not fit its own {CONFIG}: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
     return all_keys, names
 
@@ -339,10 +346,10 @@ def _run(
             return replace(run, objective=SpansConfig(n_sentinels=n_sentinels))
         return replace(run, data=PairData(), objective=Seq2SeqConfig())
     if isinstance(config.head, SequenceHead):
-        outputs: Any = "classes" if len(labels) > 1 else "numbers"
+        outputs: Any = "classes" if len(labels) > 1 else "regression"
         return replace(run, data=LabelData(outputs=outputs), objective=ClassificationConfig())
     if isinstance(config.head, PositionHead):
         return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())
     if isinstance(config.head, VectorHead):
-        return replace(run, objective=NothingConfig())
+        return replace(run, objective=NoObjective())
     return run if config.encoder is None else replace(run, objective=MaskedConfig())

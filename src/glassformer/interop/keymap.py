@@ -17,7 +17,7 @@ Names = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Line:
+class Rule:
     """One line of a family's table: modules, or tensors without a part. `{i}` is the number of a block.
 
     Where one side has several names, they lie row by row in the one name of the other.
@@ -31,9 +31,9 @@ class Line:
     """Theirs has a first dimension of 1: the constant bias of BART's logits."""
 
 
-def line(ours: str | Names, theirs: str | Names, *, transposed: bool = False, is_row: bool = False) -> Line:
+def rule(ours: str | Names, theirs: str | Names, *, transposed: bool = False, is_row: bool = False) -> Rule:
     """A line, of one name or several a side."""
-    return Line(_names(ours), _names(theirs), transposed, is_row)
+    return Rule(_names(ours), _names(theirs), transposed, is_row)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Key:
 
 
 def keys(
-    table: Iterable[Line], n_layers: Callable[[str], int], rows: Callable[[str], Sequence[int]], shapes: Shapes
+    table: Iterable[Rule], n_layers: Callable[[str], int], rows: Callable[[str], Sequence[int]], shapes: Shapes
 ) -> list[Key]:
     """A table filled in for a model of ours: `n_layers` of the stack of a name, the `rows` of queries, keys and values
     in a matrix of that name that holds all three, and the shapes of its tensors.

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import files
-from glassformer.config import TransformerConfig, VectorHead
+from glassformer.config.transformer import TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
 from glassformer.interop.directory import HFFolder
-from glassformer.interop.given import Given
-from glassformer.tokenization.file_check import tables
+from glassformer.interop.hf_config import HFConfig
+from glassformer.tokenization.validate_tokenizer_json import tables
 
 MODULES, POOLING, NORMALIZE = "modules.json", "1_Pooling", "2_Normalize"
 SETTINGS = tuple(
@@ -91,7 +91,7 @@ def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:
     where = folder.path / path / "config.json"
     if not where.is_file():
         raise UserError(f"{where} is missing: it says how the vectors are pooled")
-    given = Given(folder.table(f"{path}/config.json"), str(where))
+    given = HFConfig(folder.table(f"{path}/config.json"), str(where))
     width = given.maybe("embedding_dimension", int) or given.maybe("word_embedding_dimension", int)
     given.pass_over("word_embedding_dimension")
     if width != d_model:
@@ -111,7 +111,7 @@ def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:
 
 def _check_normalize(folder: HFFolder, path: str) -> None:
     """`UserError` unless the module divides the sentence's vector by its length."""
-    given = Given(folder.table(f"{path}/config.json"), str(folder.path / path / "config.json"))
+    given = HFConfig(folder.table(f"{path}/config.json"), str(folder.path / path / "config.json"))
     given.only("module_input_name", "sentence_embedding")
     given.only("module_output_name", "sentence_embedding")
     given.done()
@@ -120,7 +120,7 @@ def _check_normalize(folder: HFFolder, path: str) -> None:
 def _read_length(folder: HFFolder) -> int | None:
     """The most tokens of a text, special ones included; None where no file says it."""
     name = next((name for name in SETTINGS if (folder.path / name).is_file()), SETTINGS[0])
-    given = Given(folder.table(name), str(folder.path / name))
+    given = HFConfig(folder.table(name), str(folder.path / name))
     length = given.maybe("max_seq_length", int)
     if given.take("do_lower_case", bool, False) and not _lowercases(folder):
         given.problem("do_lower_case true is not supported where tokenizer.json does not lowercase")
@@ -155,7 +155,7 @@ def _lowercases(folder: HFFolder) -> bool:
 
 def say_what_stays(folder: HFFolder, say: Callable[[str], None]) -> None:
     """Prompts, which sentence-transformers can put before a text."""
-    given = Given(folder.table(PROMPTS), str(folder.path / PROMPTS))
+    given = HFConfig(folder.table(PROMPTS), str(folder.path / PROMPTS))
     prompts, default = given.maybe("prompts", dict) or {}, given.maybe("default_prompt_name", str)
     given.only("model_type", "SentenceTransformer")
     given.only("truncate_dim")

@@ -15,8 +15,8 @@ from typing import Any
 
 from glassformer import files
 from glassformer.errors import UserError, shown
-from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES
 
 SOURCE, TARGET = "source.spm", "target.spm"
 VOCAB, TARGET_VOCAB = "vocab.json", "target_vocab.json"

@@ -7,18 +7,18 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import files
-from glassformer.config import TokenHead, TransformerConfig, VectorHead
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.transformer import TokenHead, TransformerConfig, VectorHead
 from glassformer.errors import UserError, shown
 from glassformer.inference.decode import causal_frame
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
 from glassformer.interop.trained_start import trained_start
 from glassformer.interop.vocabulary_files import Builder, Parts, build
-from glassformer.recurrent_config import ModelConfig
 from glassformer.store.model_directory import StoredModel
-from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, ROLES, tables
-from glassformer.tokenization.frames import Frame
+from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, tables
 
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 TARGET = "target"
@@ -160,7 +160,7 @@ def write_tokenizer(
     elif _is_causal(config) and causal_frame(tokenizer, config) != tokenizer.frames.prompt:
         # Training put a start token before a text, and the tokenizer came without one.
         description["post_processor"] = {"type": "Sequence", "processors": [theirs, _around(tokenizer, config)]}
-    if tokenizer.roles is None and tokenizer.flavour == "byte" and getattr(config, "encoder", None) is not None:
+    if tokenizer.roles is None and tokenizer.scheme == "byte" and getattr(config, "encoder", None) is not None:
         for token in description["added_tokens"]:  # a byte-level token brings its own space: so does what fills a mask
             token["lstrip"] = token["lstrip"] or token["id"] == tokenizer.mask_id
     files.write_text(folder / TOKENIZER, json.dumps(description, ensure_ascii=False, indent=1) + "\n")

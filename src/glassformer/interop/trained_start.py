@@ -1,7 +1,7 @@
 """The token that a model was trained to start a text from: the only one that an export may call `bos_token`."""
 
-from glassformer.config import TransformerConfig
-from glassformer.run_config import CausalConfig
+from glassformer.config.run import CausalConfig
+from glassformer.config.transformer import TransformerConfig
 from glassformer.store.model_directory import StoredModel
 
 
@@ -19,8 +19,8 @@ def trained_start(stored: StoredModel) -> int | None:
     is_seq2seq = not isinstance(config, TransformerConfig) or (
         config.encoder is not None and config.decoder is not None
     )
-    goes_on = isinstance(stored.run.objective, CausalConfig) and not is_seq2seq
-    if goes_on and config.decoder_start_id is not None:
+    is_causal_lm = isinstance(stored.run.objective, CausalConfig) and not is_seq2seq
+    if is_causal_lm and config.decoder_start_id is not None:
         return config.decoder_start_id
     if stored.tokenizer.roles is not None:
         return config.bos_id

@@ -14,7 +14,7 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from glassformer import files
 from glassformer.errors import UserError, shown
-from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES
+from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES
 
 VOCAB, MERGES, WORDS, ADDED = "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"
 QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from glassformer import config as c
+from glassformer.config import transformer as c
+from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
 from glassformer.models.blocks import Block, post_norm, pre_norm
 from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform
@@ -33,7 +34,6 @@ from glassformer.nn.feedforward import ACTIVATIONS, Activation, FeedForward
 from glassformer.nn.norms import LayerNorm, NormFactory, RMSNorm
 from glassformer.nn.recurrence import CellStep, gru_step, lstm_step, rnn_step
 from glassformer.nn.single_head_attention import SingleHeadAttention
-from glassformer.recurrent_config import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 
 Network = Transformer | RecurrentModel
 """Whatever `build_model` makes."""
@@ -250,7 +250,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
         )
     if isinstance(head, c.SequenceHead):
         pooler = POOLERS[head.pooler]
-        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, head.spread or 1.0)
+        return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, head.std or 1.0)
     d_embedding = config.d_embedding or config.d_model
     transform = None
     if head.transform:

@@ -130,7 +130,7 @@ class SequenceVector(nn.Module):
 class SequenceLogits(SequenceVector):
     """Hidden states of a sequence → its vector → logits over labels.
 
-    A number is mean + spread × output, so that the network works in standard deviations whatever the unit.
+    A number is mean + std × output, so that the network works in standard deviations whatever the unit.
     """
 
     def __init__(
@@ -140,13 +140,13 @@ class SequenceLogits(SequenceVector):
         pooling: str,
         pooler_activation: Activation | None,
         mean: float = 0.0,
-        spread: float = 1.0,
+        std: float = 1.0,
     ) -> None:
         super().__init__(d_model, pooling, pooler_activation)
-        self.mean, self.spread = mean, spread
+        self.mean, self.std = mean, std
         self.proj = nn.Linear(d_model, n_labels)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """(B, T, D) and (B, T) True = real → (B, n_labels)."""
         outputs = self.proj(super().forward(hidden, attention_mask))
-        return outputs if (self.mean, self.spread) == (0.0, 1.0) else self.mean + self.spread * outputs.float()
+        return outputs if (self.mean, self.std) == (0.0, 1.0) else self.mean + self.std * outputs.float()

@@ -5,12 +5,12 @@ import math
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import FanInInit, Init, NormalInit, TransformerConfig, XavierInit
+from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.transformer import FanInInit, Init, NormalInit, TransformerConfig, XavierInit
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
 from glassformer.nn.attention import MultiHeadAttention
 from glassformer.nn.single_head_attention import SingleHeadAttention
-from glassformer.recurrent_config import RecurrentConfig
 
 
 @torch.no_grad()

@@ -3,11 +3,11 @@
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from glassformer.config.recurrent import RecurrentConfig
 from glassformer.models.heads import TokenLogits
 from glassformer.models.recurrent_decoder import RecurrentDecoder, RecurrentState
 from glassformer.models.recurrent_encoder import Bridge, Encoding, RecurrentEncoder
 from glassformer.nn.attention import Tap, scoped
-from glassformer.recurrent_config import RecurrentConfig
 
 
 class RecurrentModel(nn.Module):

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from glassformer.config import TransformerConfig
+from glassformer.config.transformer import TransformerConfig
 from glassformer.models.heads import SequenceVector
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.nn.attention import Tap, new_layer_cache, scoped
@@ -40,13 +40,13 @@ class Transformer(nn.Module):
         token_types: Tensor | None = None,
         positions: Tensor | None = None,
         document_ids: Tensor | None = None,
-        scored: Tensor | None = None,
+        loss_positions: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
         """Logits: (B, T, V) over tokens, (B, T, n_labels) a position, (B, n_labels) a sequence; or its vector, (B, D).
 
         `token_ids` (B, T), `source_ids` (B, S), masks bool with True = a real token, `document_ids` (B, T) for
-        packed rows: no token sees another document. With `scored` (N,), places b · T + t, the logits of these
+        packed rows: no token sees another document. With `loss_positions` (N,), places b · T + t, the logits of these
         alone, (N, V).
         """
         hidden = self.hidden(
@@ -59,7 +59,11 @@ class Transformer(nn.Module):
             document_ids=document_ids,
             tap=tap,
         )
-        return self.head(hidden, attention_mask) if scored is None else self.head(hidden.flatten(0, 1)[scored])
+        return (
+            self.head(hidden, attention_mask)
+            if loss_positions is None
+            else self.head(hidden.flatten(0, 1)[loss_positions])
+        )
 
     def hidden(
         self,

@@ -90,7 +90,7 @@ def merge_lora(network: nn.Module) -> int:
 
 
 @dataclass(frozen=True)
-class Taken:
+class LoadReport:
     """What became of stored weights, by name."""
 
     taken: list[str]
@@ -110,7 +110,7 @@ class Taken:
 
 
 @torch.no_grad()
-def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collection[str] = ()) -> Taken:
+def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collection[str] = ()) -> LoadReport:
     """Fills a network, in place, with what fits by name and shape, but for the names to `leave`.
 
     What has one row a token (tables, output projection, bias) also takes fewer rows than it has: the first ones.
@@ -136,7 +136,7 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collec
             continue
         taken.append(name)
     left = set(stored) - set(taken)
-    return Taken(taken, extended, new, [name for name in stored if name in left])
+    return LoadReport(taken, extended, new, [name for name in stored if name in left])
 
 
 def token_rows(network: nn.Module) -> list[str]:

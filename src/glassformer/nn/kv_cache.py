@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from glassformer.nn.branches import Branches
+from glassformer.nn.tree_cache import Branches
 
 FIRST_SLOTS = 32
 """Slots of a new buffer, unless its state holds fewer tokens."""

@@ -37,9 +37,9 @@ class ClassificationObjective:
 
 @dataclass(frozen=True)
 class RegressionObjective:
-    """Maximises Σ log N(number | output, spread²): ½ (error / spread)² + ln spread + ½ ln 2π, in nats a text."""
+    """Maximises Σ log N(number | output, std²): ½ (error / std)² + ln std + ½ ln 2π, in nats a text."""
 
-    spread: float = 1.0
+    std: float = 1.0
     label_smoothing: float = field(default=0.0, init=False)
     """Of all objectives; numbers have none."""
 
@@ -50,8 +50,8 @@ class RegressionObjective:
     def loss(self, model: Model, batch: Batch) -> LossSums:
         """The summed negative log-likelihood of a batch that `collate` made."""
         outputs = model(**batch.model_inputs()).squeeze(1).float()  # (B,)
-        errors = (outputs - batch.labels) / self.spread
-        total = (errors**2 + math.log(2 * math.pi * self.spread**2)).sum() / 2
+        errors = (outputs - batch.labels) / self.std
+        total = (errors**2 + math.log(2 * math.pi * self.std**2)).sum() / 2
         return LossSums(total, total.detach(), batch.n_targets)
 
 

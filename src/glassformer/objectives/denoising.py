@@ -10,7 +10,7 @@ from glassformer.objectives.loss import LossSums
 from glassformer.objectives.noise import corrupt_spans, infill, permute_sentences
 from glassformer.objectives.objective import Model
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.tokenization.word_edges import WordEdges
+from glassformer.tokenization.word_boundaries import WordBoundaries
 
 Ids = np.ndarray
 Noise = Callable[[Ids, np.random.Generator], tuple[Ids, Ids]]
@@ -45,20 +45,26 @@ class DenoisingObjective:
         return self.pairs.loss(model, batch)
 
 
-def infilling(edges: WordEdges, mask_id: int, share: float, mean_length: float, permute: bool) -> Noise:
+def infilling(
+    edges: WordBoundaries, mask_id: int, noise_density: float, mean_span_length: float, permute: bool
+) -> Noise:
     """Text infilling, and sentences in another order, of which the whole text is to be written (Lewis 2020)."""
 
     def noise(token_ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         left = permute_sentences(token_ids, rng, ends_sentence=edges.ends_sentence[token_ids]) if permute else token_ids
-        return infill(left, rng, mask_id=mask_id, share=share, mean_length=mean_length), token_ids
+        return infill(
+            left, rng, mask_id=mask_id, noise_density=noise_density, mean_span_length=mean_span_length
+        ), token_ids
 
     return noise
 
 
-def spans(sentinel_ids: Sequence[int], share: float, mean_length: float) -> Noise:
+def spans(sentinel_ids: Sequence[int], noise_density: float, mean_span_length: float) -> Noise:
     """Spans under sentinels, of which the spans are to be written (Raffel 2020)."""
 
     def noise(token_ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
-        return corrupt_spans(token_ids, rng, sentinel_ids=sentinel_ids, share=share, mean_length=mean_length)
+        return corrupt_spans(
+            token_ids, rng, sentinel_ids=sentinel_ids, noise_density=noise_density, mean_span_length=mean_span_length
+        )
 
     return noise

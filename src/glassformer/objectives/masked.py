@@ -10,8 +10,8 @@ from glassformer.data.batching import Batch, Example, pad
 from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
 from glassformer.objectives.noise import mask_tokens
 from glassformer.objectives.objective import Model
-from glassformer.tokenization.frames import Frame
-from glassformer.tokenization.word_edges import WordEdges
+from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tokenization.word_boundaries import WordBoundaries
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,9 @@ class MaskedObjective:
     """
 
     mask_id: int
-    edges: WordEdges
+    edges: WordBoundaries
     """Of the tokenizer: special tokens are never chosen, and whole words are known by it."""
-    share: float = 0.15
+    mask_prob: float = 0.15
     whole_words: bool = False
     frame: Frame = Frame()
     """What stands around every row: `[CLS]` and `[SEP]`."""
@@ -36,13 +36,13 @@ class MaskedObjective:
         masked = [self._masked(row, rng) for row in rows]
         token_ids, mask = pad([ids for ids, _ in masked], 0)
         labels, _ = pad([labels for _, labels in masked], NOT_SCORED)
-        scored = (labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
+        loss_positions = (labels.flatten() != NOT_SCORED).nonzero().squeeze(1)
         return Batch(
             token_ids=token_ids,
             attention_mask=None if bool(mask.all()) else mask,
             labels=labels,
-            n_targets=len(scored),
-            scored=scored,
+            n_targets=len(loss_positions),
+            loss_positions=loss_positions,
         )
 
     def whole(self, token_ids: np.ndarray) -> np.ndarray:
@@ -59,14 +59,14 @@ class MaskedObjective:
             replacements=text,
             maskable=~self.edges.special[row],
             continues=continues,
-            share=self.share,
+            mask_prob=self.mask_prob,
         )
 
     def loss(self, model: Model, batch: Batch) -> LossSums:
         """The summed cross-entropy of the chosen tokens of a batch that `collate` made."""
-        assert batch.scored is not None
+        assert batch.loss_positions is not None
         logits = model(**batch.model_inputs())  # (N, V)
-        labels = batch.labels.flatten()[batch.scored]
+        labels = batch.labels.flatten()[batch.loss_positions]
         return token_cross_entropy(logits, labels, batch.n_targets, self.label_smoothing)
 
 

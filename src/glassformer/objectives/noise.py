@@ -26,20 +26,20 @@ def mask_tokens(
     replacements: Ids,
     maskable: Bools,
     continues: Bools | None = None,
-    share: float = 0.15,
+    mask_prob: float = 0.15,
 ) -> tuple[Ids, Ids]:
     """The 80/10/10 rule (Devlin 2019, section 3.1): the row with some tokens corrupted, and labels, -100 but for these.
 
-    Each `maskable` token is chosen with probability `share`, on its own, so that their number is binomial (BERT's own
-    code takes a fixed number); at least one is chosen where any can be. With `continues` (True = a token goes on with
-    the word before it) words are chosen so instead, each with all its maskable tokens. A chosen token becomes
+    Each `maskable` token is chosen with probability `mask_prob`, on its own, so that their number is binomial (BERT's
+    own code takes a fixed number); at least one is chosen where any can be. With `continues` (True = a token goes on
+    with the word before it) words are chosen so instead, each with all its maskable tokens. A chosen token becomes
     `mask_id`, one of `replacements`, or stays, with probabilities 0.8, 0.1 and 0.1, each for itself. One that stays is
     seen by the model and is its label, as the rule means it; of the others nothing is left but the label.
 
     >>> words = np.array("_ the cat sat on the warm mat".split())
     >>> row = np.arange(1, 8)
     >>> rng, everywhere = np.random.default_rng(4), np.ones(7, dtype=bool)
-    >>> corrupted, labels = mask_tokens(row, rng, mask_id=0, replacements=row, maskable=everywhere, share=0.4)
+    >>> corrupted, labels = mask_tokens(row, rng, mask_id=0, replacements=row, maskable=everywhere, mask_prob=0.4)
     >>> print(*words[corrupted])
     the cat sat _ the cat mat
     >>> print(*words[labels[labels != NOT_SCORED]])
@@ -50,7 +50,7 @@ def mask_tokens(
         return token_ids.copy(), labels
     units = np.arange(len(token_ids)) if continues is None else np.cumsum(~continues)  # tokens, or words
     candidates = np.unique(units[maskable])
-    chosen_units = candidates[rng.random(len(candidates)) < share]
+    chosen_units = candidates[rng.random(len(candidates)) < mask_prob]
     if not len(chosen_units):
         chosen_units = rng.choice(candidates, 1)
     chosen = np.flatnonzero(maskable & np.isin(units, chosen_units))
@@ -64,26 +64,26 @@ def mask_tokens(
 
 
 def infill(
-    token_ids: Ids, rng: np.random.Generator, *, mask_id: int, share: float = 0.3, mean_length: float = 3.0
+    token_ids: Ids, rng: np.random.Generator, *, mask_id: int, noise_density: float = 0.3, mean_span_length: float = 3.0
 ) -> Ids:
     """Text infilling (Lewis 2020, section 2.2): spans of Poisson length are each replaced by one mask.
 
-    A span of length 0 inserts a mask. Spans are drawn until `share` of the tokens, rounded, is taken; the last one is
-    cut to that. They are put at random so that a token at least stands between any two: masks never touch, unless
-    the row held some. (The outermost tokens, which have neighbours on one side alone, are taken about half as often.)
-    What has no room is left out: a `share` of a half is always reached, one above mean_length / (mean_length + 1)
-    is not. Empty spans that would make the row longer than it was are left out too. A row whose share rounds to no
-    token, an empty one for instance, stays as it is.
+    A span of length 0 inserts a mask. Spans are drawn until `noise_density` of the tokens, rounded, is taken; the last
+    one is cut to that. They are put at random so that a token at least stands between any two: masks never touch,
+    unless the row held some. (The outermost tokens, which have neighbours on one side alone, are taken about half as
+    often.) What has no room is left out: a `noise_density` of a half is always reached, one above mean_span_length /
+    (mean_span_length + 1) is not. Empty spans that would make the row longer than it was are left out too. A row of
+    which no token is to be removed, an empty one for instance, stays as it is.
 
     >>> words = np.array("_ the cat sat on the warm mat".split())
-    >>> print(*words[infill(np.arange(1, 8), np.random.default_rng(2), mask_id=0, share=0.5)])
+    >>> print(*words[infill(np.arange(1, 8), np.random.default_rng(2), mask_id=0, noise_density=0.5)])
     the _ sat on _
     """
     n = len(token_ids)
-    budget = round(share * n)
+    budget = round(noise_density * n)
     drawn: list[int] = []
     while budget > 0:
-        drawn.append(min(int(rng.poisson(mean_length)), budget))
+        drawn.append(min(int(rng.poisson(mean_span_length)), budget))
         budget -= drawn[-1]
     # Each span but the last needs a kept token behind it; with a token more than there are, every span does.
     full = [length for length in drawn if length]
@@ -121,20 +121,20 @@ def corrupt_spans(
     rng: np.random.Generator,
     *,
     sentinel_ids: Sequence[int],
-    share: float = 0.15,
-    mean_length: float = 3.0,
+    noise_density: float = 0.15,
+    mean_span_length: float = 3.0,
 ) -> tuple[Ids, Ids]:
     """Span corruption (Raffel 2020, section 3.1.4): the row with a sentinel for each span; sentinels and their spans.
 
-    `share` of the tokens, rounded, at least one and not all, fall into spans: as many as make the mean `mean_length`,
-    at most one for each sentinel. Spans and what stands between them are cut at random, none empty, so that a row
-    begins with a token that is kept and ends with a span; only a row of one token, or none, gives all to its span. No
-    sentinel closes the target: the end token that an objective adds does. Together, source and target hold every
-    token once and every sentinel in use twice.
+    `noise_density` of the tokens, rounded, at least one and not all, fall into spans: as many as make the mean
+    `mean_span_length`, at most one for each sentinel. Spans and what stands between them are cut at random, none empty,
+    so that a row begins with a token that is kept and ends with a span; only a row of one token, or none, gives all to
+    its span. No sentinel closes the target: the end token that an objective adds does. Together, source and target hold
+    every token once and every sentinel in use twice.
 
     >>> words = np.array("<0> <1> <2> the cat sat on the warm mat".split())
     >>> rng, row = np.random.default_rng(1), np.arange(3, 10)
-    >>> source, target = corrupt_spans(row, rng, sentinel_ids=[0, 1, 2], share=0.4, mean_length=2)
+    >>> source, target = corrupt_spans(row, rng, sentinel_ids=[0, 1, 2], noise_density=0.4, mean_span_length=2)
     >>> print(*words[source])
     the cat <0> on the <1>
     >>> print(*words[target])
@@ -143,8 +143,8 @@ def corrupt_spans(
     if not sentinel_ids:
         raise ValueError("corrupt_spans needs a sentinel at least")
     n = len(token_ids)
-    n_noise = min(max(round(share * n), 1), max(n - 1, 1))
-    n_spans = min(max(round(n_noise / mean_length), 1), n_noise, max(n - n_noise, 1), len(sentinel_ids))
+    n_noise = min(max(round(noise_density * n), 1), max(n - 1, 1))
+    n_spans = min(max(round(n_noise / mean_span_length), 1), n_noise, max(n - n_noise, 1), len(sentinel_ids))
     noise = _segments(n_noise, n_spans, rng)
     kept = _segments(n - n_noise, n_spans, rng) if n > n_noise else [0]
     source: list[npt.ArrayLike] = []

@@ -7,7 +7,7 @@ import numpy as np
 from glassformer.data.batching import Batch, Example, pad
 from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
 from glassformer.objectives.objective import Model
-from glassformer.tokenization.frames import Frame
+from glassformer.tokenization.special_tokens_template import Frame
 
 
 class Seq2SeqObjective:

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import files
+from glassformer.config.presets import preset
+from glassformer.config.run import Run
+from glassformer.config.schema import apply_changes, from_dict, parse_toml, to_dict, whole_keys
 from glassformer.errors import UserError
-from glassformer.presets import preset
-from glassformer.run_config import Run
-from glassformer.settings import apply_changes, from_dict, parse_toml, to_dict, whole_keys
 
 PRESET = "model.preset"
 """The key of `[model]` that names the preset to start from: no field of a configuration, and gone when it is read."""

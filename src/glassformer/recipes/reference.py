@@ -8,8 +8,8 @@ import typing
 from collections.abc import Iterator
 from typing import Any
 
-from glassformer.run_config import Run
-from glassformer.settings import members, setting_doc, toml_value, type_text
+from glassformer.config.run import Run
+from glassformer.config.schema import members, setting_doc, toml_value, type_text
 
 HEAD = """\
 # Every key of a recipe, with its default. As it stands this file is the default run, but for the text's path.

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import BeamConfig, GenerationConfig, Run
+from glassformer.config.schema import from_dict, from_union, parse_toml, to_dict, to_toml
 from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora
-from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import BeamConfig, GenerationConfig, Run
-from glassformer.settings import from_dict, from_union, parse_toml, to_dict, to_toml
 from glassformer.store.lock import LOCK, OWNER
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.manifest import Manifest

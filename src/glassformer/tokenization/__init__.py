@@ -1,18 +1,18 @@
 """Text to ids and back: byte-pair encoding from scratch, and the `Tokenizer` around it."""
 
-from glassformer.tokenization.frames import Frame, Frames
 from glassformer.tokenization.padding import pad, truncate
-from glassformer.tokenization.pretokenize import FLAVOURS, Flavour
+from glassformer.tokenization.pretokenize import SCHEMES, Scheme
+from glassformer.tokenization.special_tokens_template import Frame, Frames
 from glassformer.tokenization.templates import Template
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Learner, Tokenizer
 
 __all__ = [
-    "FLAVOURS",
+    "SCHEMES",
     "SPECIAL_TOKENS",
-    "Flavour",
     "Frame",
     "Frames",
     "Learner",
+    "Scheme",
     "Template",
     "Tokenizer",
     "pad",

@@ -5,13 +5,13 @@ import re
 from collections.abc import Iterable, Sequence
 
 from glassformer.errors import UserError
-from glassformer.tokenization.pretokenize import CHARACTER_TO_BYTE, END_OF_WORD, Flavour
+from glassformer.tokenization.pretokenize import CHARACTER_TO_BYTE, END_OF_WORD, Scheme
 
 APART = ("whitespace", "whole_words")
 """Flavours whose tokens stand apart from their neighbours by a space."""
 
 
-def token_bytes(token: str, flavour: Flavour, *, special: bool = False) -> bytes:
+def token_bytes(token: str, scheme: Scheme, *, special: bool = False) -> bytes:
     """What a token of the vocabulary adds to a decoded text, as UTF-8, perhaps only a part of a character.
 
     `whitespace` has thrown away where words end, so every token stands alone: it brings a space before it, as a whole
@@ -21,11 +21,11 @@ def token_bytes(token: str, flavour: Flavour, *, special: bool = False) -> bytes
     >>> token_bytes("Ġcafé"[:4], "byte"), token_bytes("er␣", "word"), token_bytes("er", "whitespace")
     (b' caf', b'er ', b' er')
     """
-    if flavour == "byte" and not special:
+    if scheme == "byte" and not special:
         return bytes(CHARACTER_TO_BYTE[character] for character in token)
-    if flavour == "word" and not special:
+    if scheme == "word" and not special:
         token = token.replace(END_OF_WORD, " ")
-    elif flavour in APART:
+    elif scheme in APART:
         token = " " + token
     return token.encode("utf-8")
 
@@ -47,12 +47,12 @@ class TextStream:
     space that ends the last word (`word`) or stands before the first token (`whitespace`) is left out.
     """
 
-    def __init__(self, pieces: Sequence[bytes], flavour: Flavour, skip: frozenset[int] = frozenset()) -> None:
+    def __init__(self, pieces: Sequence[bytes], scheme: Scheme, skip: frozenset[int] = frozenset()) -> None:
         self._pieces = pieces
         self._skip = skip
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._at_start = flavour in APART
-        self._holds_spaces_back = flavour == "word"
+        self._at_start = scheme in APART
+        self._holds_spaces_back = scheme == "word"
         self._held = ""
 
     def push(self, token_id: int) -> str:

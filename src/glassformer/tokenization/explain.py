@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from glassformer.tokenization.apply import MergeStep
+from glassformer.tokenization.bpe_encode import MergeStep
 
 
 @dataclass(frozen=True)

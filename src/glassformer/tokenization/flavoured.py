@@ -9,7 +9,7 @@ import tokenizers
 
 from glassformer.errors import UserError
 from glassformer.tokenization.decoding import TextStream, readable, token_bytes
-from glassformer.tokenization.pretokenize import END_OF_WORD, Flavour, check_text
+from glassformer.tokenization.pretokenize import END_OF_WORD, Scheme, check_text
 from glassformer.tokenization.reference import ReferenceEncoder
 
 
@@ -19,7 +19,7 @@ class FlavouredCodec:
     def __init__(
         self,
         rust: tokenizers.Tokenizer,
-        flavour: Flavour,
+        scheme: Scheme,
         vocab: Mapping[str, int],
         merges: Sequence[tuple[str, str]],
         special_tokens: Sequence[str],
@@ -27,7 +27,7 @@ class FlavouredCodec:
         frequencies: Sequence[int] | None,
     ) -> None:
         rust.encode_special_tokens = True  # special tokens in a text are text; the file does not say so
-        self._rust, self._flavour, self._vocab, self._merges = rust, flavour, vocab, merges
+        self._rust, self._flavour, self._vocab, self._merges = rust, scheme, vocab, merges
         self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
         self._known_characters: set[str] = set()
 

@@ -14,9 +14,9 @@ import tokenizers
 
 from glassformer.errors import UserError
 from glassformer.tokenization.decoding import readable, token_bytes
-from glassformer.tokenization.file_check import tables
 from glassformer.tokenization.pretokenize import check_text
 from glassformer.tokenization.rust_tokenizer import no_panic, without_forged
+from glassformer.tokenization.validate_tokenizer_json import tables
 
 HIDDEN = "\uffff"
 """Stands before what no text shall spell: a code point that is no character."""

@@ -22,8 +22,8 @@ from tokenizers import Regex, decoders, normalizers, pre_tokenizers
 
 from glassformer.errors import UserError
 
-Flavour = Literal["byte", "char", "word", "whitespace", "whole_words"]
-FLAVOURS: tuple[Flavour, ...] = ("byte", "char", "word", "whitespace")
+Scheme = Literal["byte", "char", "word", "whitespace", "whole_words"]
+SCHEMES: tuple[Scheme, ...] = ("byte", "char", "word", "whitespace")
 """Those with merges."""
 
 END_OF_WORD = "␣"
@@ -69,7 +69,7 @@ class Pipeline:
         return [chunk for chunk, _ in self.pre_tokenizer.pre_tokenize_str(text)]
 
 
-def pipeline(flavour: Flavour) -> Pipeline:
+def pipeline(scheme: Scheme) -> Pipeline:
     """The pipeline of a flavour.
 
     >>> pipeline("byte").chunks("Don't go, é")
@@ -83,22 +83,22 @@ def pipeline(flavour: Flavour) -> Pipeline:
     >>> pipeline("whole_words").chunks("Don't  go. ")
     ["Don't", 'go.']
     """
-    if flavour == "byte":
+    if scheme == "byte":
         return Pipeline(None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
-    if flavour == "char":
+    if scheme == "char":
         # One line at a time: a chunk of a whole text would make merging slow and memory unbounded.
         return Pipeline(None, pre_tokenizers.Split("\n", "merged_with_previous"), decoders.Fuse())
-    if flavour == "whitespace":
+    if scheme == "whitespace":
         return Pipeline(None, pre_tokenizers.Whitespace(), None)
-    if flavour == "word":
+    if scheme == "word":
         mark_word_ends = normalizers.Sequence(
             [normalizers.Replace(END_OF_WORD, "\ufffd"), normalizers.Replace(Regex(WORD_END), END_OF_WORD)]
         )
         # A space for each mark, except the one at the very end.
         return Pipeline(mark_word_ends, pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder(suffix=END_OF_WORD))
-    if flavour == "whole_words":
+    if scheme == "whole_words":
         return Pipeline(None, pre_tokenizers.WhitespaceSplit(), None)
-    raise UserError(f"unknown tokenizer flavour {flavour!r}; choose one of {', '.join(get_args(Flavour))}")
+    raise UserError(f"unknown tokenizer flavour {scheme!r}; choose one of {', '.join(get_args(Scheme))}")
 
 
 def check_text(text: str) -> None:
@@ -112,7 +112,7 @@ def check_text(text: str) -> None:
         ) from None
 
 
-def count_chunks(texts: Iterable[str], flavour: Flavour, *, characters_only: bool = False) -> Counter[str]:
+def count_chunks(texts: Iterable[str], scheme: Scheme, *, characters_only: bool = False) -> Counter[str]:
     """How often each distinct chunk occurs in the texts, which are read once, one at a time.
 
     With `characters_only` each character is counted by itself: enough to know the alphabet, in little memory.
@@ -120,7 +120,7 @@ def count_chunks(texts: Iterable[str], flavour: Flavour, *, characters_only: boo
     >>> count_chunks(["to be or", "not to be"], "whitespace")
     Counter({'to': 2, 'be': 2, 'or': 1, 'not': 1})
     """
-    parts = pipeline(flavour)
+    parts = pipeline(scheme)
     counts: Counter[str] = Counter()
     for text in texts:
         check_text(text)

@@ -8,9 +8,9 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 
 from glassformer.errors import UserError
-from glassformer.tokenization.apply import MergeStep, longest_match, merge_steps
+from glassformer.tokenization.bpe_encode import MergeStep, longest_match, merge_steps
 from glassformer.tokenization.explain import ChunkExplanation
-from glassformer.tokenization.pretokenize import Flavour, pipeline
+from glassformer.tokenization.pretokenize import Scheme, pipeline
 
 
 class ReferenceEncoder:
@@ -18,15 +18,15 @@ class ReferenceEncoder:
 
     def __init__(
         self,
-        flavour: Flavour,
+        scheme: Scheme,
         vocab: Mapping[str, int],
         merges: Sequence[tuple[str, str]],
         frequencies: Mapping[str, int],
         unknown: str | None,
     ) -> None:
         """`frequencies` has the tokens that text can become: all but the special ones."""
-        self._chunks = pipeline(flavour).chunks
-        self._has_pieces = flavour != "whole_words"
+        self._chunks = pipeline(scheme).chunks
+        self._has_pieces = scheme != "whole_words"
         self._vocab = vocab
         self._ranks = {pair: rank for rank, pair in enumerate(merges)}
         self._frequencies = frequencies

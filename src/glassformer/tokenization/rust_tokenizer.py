@@ -11,20 +11,20 @@ from tokenizers import AddedToken, models, trainers
 
 from glassformer.errors import UserError
 from glassformer.tokenization.bpe import NO_TEXT, check_room
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, FLAVOURS, Flavour, check_text, pipeline
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, SCHEMES, Scheme, check_text, pipeline
 
 
 def assemble(
-    flavour: Flavour, special_tokens: Sequence[str], vocab: dict[str, int], merges: list[tuple[str, str]]
+    scheme: Scheme, special_tokens: Sequence[str], vocab: dict[str, int], merges: list[tuple[str, str]]
 ) -> tokenizers.Tokenizer:
     """A tokenizer of a flavour. Where `[UNK]` is a token, each run of unknown characters, or each unknown word,
     becomes one."""
-    unknown = "[UNK]" if "[UNK]" in special_tokens and flavour != "byte" else None
-    if flavour == "whole_words":
+    unknown = "[UNK]" if "[UNK]" in special_tokens and scheme != "byte" else None
+    if scheme == "whole_words":
         rust = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
     else:
         rust = tokenizers.Tokenizer(models.BPE(vocab, merges, unk_token=unknown, fuse_unk=unknown is not None))
-    parts = pipeline(flavour)
+    parts = pipeline(scheme)
     if parts.normalizer is not None:
         rust.normalizer = parts.normalizer
     rust.pre_tokenizer = parts.pre_tokenizer
@@ -37,14 +37,14 @@ def assemble(
 def train_in_rust(
     texts: Iterable[str],
     *,
-    flavour: Flavour,
+    scheme: Scheme,
     vocab_size: int,
     special_tokens: Sequence[str],
     initial_alphabet: Sequence[str],
     min_frequency: int,
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """The vocabulary and the merges that `tokenizers`' own BPE trainer finds."""
-    rust = assemble(flavour, (), {}, [])
+    rust = assemble(scheme, (), {}, [])
     n_characters = 0
 
     def checked() -> Iterator[str]:
@@ -56,7 +56,7 @@ def train_in_rust(
 
     common: dict[str, Any] = {"min_frequency": min_frequency, "show_progress": False}
     common["special_tokens"] = list(special_tokens)
-    if flavour == "whole_words":
+    if scheme == "whole_words":
         rust.train_from_iterator(checked(), trainers.WordLevelTrainer(vocab_size=vocab_size or 2**31, **common))
     else:
         alphabet = list(initial_alphabet)
@@ -66,23 +66,23 @@ def train_in_rust(
     model = json.loads(rust.to_str())["model"]
     if n_characters == 0 or len(model["vocab"]) == len(special_tokens):
         raise UserError(NO_TEXT)
-    if flavour == "whole_words":
+    if scheme == "whole_words":
         return model["vocab"], []
     if not model["merges"]:
         check_room(vocab_size, len(model["vocab"]) - len(special_tokens), len(special_tokens))
     return model["vocab"], without_forged(model["merges"], special_tokens)
 
 
-def recognise(description: Mapping[str, Any]) -> Flavour | None:
+def recognise(description: Mapping[str, Any]) -> Scheme | None:
     """The flavour of a parsed `tokenizer.json`, whose merges and special tokens we know how to apply, or None."""
     model, added = description["model"], description["added_tokens"]
     if any(not token["special"] or any(token[flag] for flag in _OTHER_MATCHES) for token in added):
         return None
     if model["type"] == "WordLevel":
-        flavours: tuple[Flavour, ...] = ("whole_words",)
+        flavours: tuple[Scheme, ...] = ("whole_words",)
         is_ours = model["unk_token"] in (token["content"] for token in added)
     else:
-        flavours = FLAVOURS
+        flavours = SCHEMES
         is_ours = model["type"] == "BPE" and not any(model.get(option) for option in _OTHER_MERGING)
         is_ours = is_ours and (model["unk_token"] is None or model["fuse_unk"])
     if not is_ours:
@@ -96,8 +96,8 @@ _OTHER_MERGING = ("continuing_subword_prefix", "end_of_word_suffix", "byte_fallb
 
 
 @cache
-def _splitting(flavour: Flavour) -> dict[str, Any]:
-    description = json.loads(assemble(flavour, (), {}, []).to_str())
+def _splitting(scheme: Scheme) -> dict[str, Any]:
+    description = json.loads(assemble(scheme, (), {}, []).to_str())
     return {part: description[part] for part in ("normalizer", "pre_tokenizer")}
 
 
@@ -115,7 +115,7 @@ def check(
     merges: Iterable[tuple[str, str]],
     special_tokens: Sequence[str],
     unknown: str | None,
-    flavour: Flavour | None,
+    scheme: Scheme | None,
     frequencies: Sequence[int] | None,
 ) -> None:
     """Holds a tokenizer to what the rest relies on; `UserError` for what a file can have wrong."""
@@ -125,13 +125,13 @@ def check(
         raise UserError("its vocabulary has no ordinary token")
     if frequencies is not None and len(frequencies) != len(vocab):
         raise UserError(f"it has {len(frequencies)} frequencies for {len(vocab)} tokens")
-    if flavour is None:
+    if scheme is None:
         return
     check_special_tokens(special_tokens)
-    if flavour == "byte" and (missing := set(BYTE_TO_CHARACTER) - vocab.keys()):
+    if scheme == "byte" and (missing := set(BYTE_TO_CHARACTER) - vocab.keys()):
         raise UserError(f"it lacks {len(missing)} of the 256 bytes, so some text would be lost")
     ordinary = "".join(vocab.keys() - set(special_tokens))
-    if flavour == "byte" and (others := set(ordinary) - set(BYTE_TO_CHARACTER)):
+    if scheme == "byte" and (others := set(ordinary) - set(BYTE_TO_CHARACTER)):
         raise UserError(f"it has tokens with {min(others)!r}, which stands for no byte")
     if unknown is not None and unknown not in special_tokens:
         raise UserError(f"its unknown token {unknown} is not one of its special tokens")

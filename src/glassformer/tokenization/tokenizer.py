@@ -39,12 +39,10 @@ from glassformer.errors import UserError
 from glassformer.tokenization.bpe import Progress, learn_bpe
 from glassformer.tokenization.decoding import TextStream
 from glassformer.tokenization.explain import Explanation
-from glassformer.tokenization.file_check import MAX_TOKENIZER_BYTES, ROLES, check_file, check_roles
 from glassformer.tokenization.flavoured import FlavouredCodec, require_flavour
-from glassformer.tokenization.frames import Frames
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream
 from glassformer.tokenization.padding import Side, pad
-from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Flavour, count_chunks
+from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme, count_chunks
 from glassformer.tokenization.reference import ReferenceEncoder
 from glassformer.tokenization.report import TokenReport
 from glassformer.tokenization.rust_tokenizer import (
@@ -56,7 +54,9 @@ from glassformer.tokenization.rust_tokenizer import (
     recognise,
     train_in_rust,
 )
+from glassformer.tokenization.special_tokens_template import Frames
 from glassformer.tokenization.templates import Template
+from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_file, check_roles
 from glassformer.tokenization.whole_words import learn_words
 
 Learner = Literal["glassformer", "tokenizers"]
@@ -81,10 +81,10 @@ class Tokenizer:
 
     `vocab` maps every token to its id, `merges` are the joined pairs in order, `frequencies` says by id how
     often each token stood in the training text (`None` where the learner did not say). `pad_id` and its like
-    are `None` where the tokenizer has no such special token. `flavour` is None where it comes from elsewhere and is of
+    are `None` where the tokenizer has no such special token. `scheme` is None where it comes from elsewhere and is of
     none; `roles` says what the special tokens are for where their names do not. `frames` has what stands around a text.
 
-    >>> tokenizer = Tokenizer.train(["to be, or not to be"], vocab_size=0, flavour="char", special_tokens=())
+    >>> tokenizer = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char", special_tokens=())
     >>> tokenizer.encode("to be"), tokenizer.decode([7, 5, 0])
     ([7, 5, 0, 2, 3], 'to ')
     """
@@ -109,7 +109,7 @@ class Tokenizer:
             add_special_tokens(rust, [token])
         self._rust = rust
         description = json.loads(rust.to_str())
-        self.flavour: Flavour | None = recognise(description)
+        self.scheme: Scheme | None = recognise(description)
         self.roles: Mapping[str, str] | None = None if roles is None else dict(roles)
         self.vocab: dict[str, int] = dict(sorted(rust.get_vocab().items(), key=lambda item: item[1]))
         self.merges: list[tuple[str, str]] = [(left, right) for left, right in description["model"].get("merges", [])]
@@ -122,15 +122,15 @@ class Tokenizer:
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # the only one ends a text: GPT-2's <|endoftext|>
         unknown: str | None = description["model"].get("unk_token")
-        check(self.vocab, self.merges, self.special_tokens, unknown, self.flavour, self.frequencies)
+        check(self.vocab, self.merges, self.special_tokens, unknown, self.scheme, self.frequencies)
         self._codec: FlavouredCodec | ImportedCodec
-        if self.flavour is None:
+        if self.scheme is None:
             self._codec = ImportedCodec(rust, description, self.vocab)
         else:
             self._codec = FlavouredCodec(
-                rust, self.flavour, self.vocab, self.merges, self.special_tokens, unknown, self.frequencies
+                rust, self.scheme, self.vocab, self.merges, self.special_tokens, unknown, self.frequencies
             )
-        if self.flavour is not None and roles is None:
+        if self.scheme is not None and roles is None:
             self.frames = Frames.of_ids(self.cls_id, self.sep_id, self.eos_id)
         else:
             with no_panic("it does not work"):
@@ -142,7 +142,7 @@ class Tokenizer:
         texts: Iterable[str],
         *,
         vocab_size: int,
-        flavour: Flavour = "byte",
+        scheme: Scheme = "byte",
         learner: Learner = "glassformer",
         special_tokens: Sequence[str] = SPECIAL_TOKENS,
         min_frequency: int = 2,
@@ -159,28 +159,28 @@ class Tokenizer:
         no `progress`. Memory holds the distinct chunks, which for `char` with merges are the distinct lines.
         """
         check_special_tokens(special_tokens)
-        if flavour == "whole_words" and learner == "glassformer":
+        if scheme == "whole_words" and learner == "glassformer":
             frequencies = learn_words(
-                count_chunks(texts, flavour),
+                count_chunks(texts, scheme),
                 vocab_size=vocab_size,
                 special_tokens=special_tokens,
                 min_frequency=min_frequency,
             )
             words = {token: i for i, token in enumerate(frequencies)}
-            return cls(assemble(flavour, special_tokens, words, []), list(frequencies.values()))
-        alphabet = BYTE_TO_CHARACTER if flavour == "byte" else []
+            return cls(assemble(scheme, special_tokens, words, []), list(frequencies.values()))
+        alphabet = BYTE_TO_CHARACTER if scheme == "byte" else []
         if learner == "tokenizers":
             vocab, merges = train_in_rust(
                 texts,
-                flavour=flavour,
+                scheme=scheme,
                 vocab_size=vocab_size,
                 special_tokens=special_tokens,
                 initial_alphabet=alphabet,
                 min_frequency=min_frequency,
             )
-            return cls(assemble(flavour, special_tokens, vocab, merges))
+            return cls(assemble(scheme, special_tokens, vocab, merges))
         learned = learn_bpe(
-            count_chunks(texts, flavour, characters_only=vocab_size == 0),
+            count_chunks(texts, scheme, characters_only=vocab_size == 0),
             vocab_size=vocab_size,
             special_tokens=special_tokens,
             initial_alphabet=alphabet,
@@ -188,7 +188,7 @@ class Tokenizer:
             progress=progress,
         )
         vocab = {token: i for i, token in enumerate(learned.tokens)}
-        return cls(assemble(flavour, special_tokens, vocab, learned.merges), learned.frequencies)
+        return cls(assemble(scheme, special_tokens, vocab, learned.merges), learned.frequencies)
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -236,7 +236,7 @@ class Tokenizer:
 
         A tokenizer with `roles` needs no `[MASK]` where another token is its mask.
 
-        >>> tokenizer = Tokenizer.train(["ab"], vocab_size=0, flavour="char", special_tokens=("[PAD]",))
+        >>> tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char", special_tokens=("[PAD]",))
         >>> tokenizer.with_special_tokens(["[PAD]", "[CLS]"]).vocab
         {'[PAD]': 0, 'a': 1, 'b': 2, '[CLS]': 3}
         """
@@ -269,7 +269,7 @@ class Tokenizer:
         return self.vocab_size
 
     def __repr__(self) -> str:
-        return f"Tokenizer({self.flavour or 'imported'}, {self.vocab_size:,} tokens)"
+        return f"Tokenizer({self.scheme or 'imported'}, {self.vocab_size:,} tokens)"
 
     def __call__(self, text: str | Sequence[str]) -> "Encoded":
         """The ids of a text (T,) and their mask, or of several texts (B, T), padded at the right.
@@ -362,7 +362,7 @@ class Tokenizer:
 
         False for the tokenizers of other people's models: they may put a space before each text, or join across lines.
         """
-        return self.flavour is not None
+        return self.scheme is not None
 
     @property
     def reference(self) -> ReferenceEncoder:
@@ -422,7 +422,7 @@ class Tokenizer:
 
         With `after`, the ids of a prompt, it gives what follows the prompt's text: the space between the two too.
 
-        >>> tokenizer = Tokenizer.train(["the cat sat"] * 2, vocab_size=0, flavour="whole_words")
+        >>> tokenizer = Tokenizer.train(["the cat sat"] * 2, vocab_size=0, scheme="whole_words")
         >>> *prompt, last = tokenizer.encode("the cat sat")
         >>> tokenizer.stream().push(last), tokenizer.stream(after=prompt).push(last)
         ('sat', ' sat')
@@ -446,7 +446,7 @@ class Tokenizer:
     def n_bytes_of(self, ids: Iterable[int]) -> int:
         """Bytes of text that these tokens stand for, as UTF-8; a special token stands for none.
 
-        >>> tokenizer = Tokenizer.train(["é"], vocab_size=0, flavour="char", special_tokens=("[BOS]",))
+        >>> tokenizer = Tokenizer.train(["é"], vocab_size=0, scheme="char", special_tokens=("[BOS]",))
         >>> tokenizer.n_bytes_of([0, 1])
         2
         """

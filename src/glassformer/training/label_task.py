@@ -7,7 +7,9 @@ from functools import cached_property
 import numpy as np
 import torch
 
-from glassformer.config import PositionHead, SequenceHead, TransformerConfig
+from glassformer.config.run import ClassificationConfig, LabelData, Run, TaggingConfig
+from glassformer.config.train import TrainConfig
+from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.data.batching import Example, Sampler
 from glassformer.data.budget import TokenBudget, evaluation_batches, example_rows
 from glassformer.data.fresh_cuts import FreshCuts
@@ -21,9 +23,7 @@ from glassformer.evaluation.labels import is_bio
 from glassformer.models.build import Network
 from glassformer.objectives.classification import ClassificationObjective, RegressionObjective, TaggingObjective
 from glassformer.objectives.objective import Objective
-from glassformer.run_config import ClassificationConfig, LabelData, Run, TaggingConfig
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.train_config import TrainConfig
 from glassformer.training.material import Tokenizers, first_dropout_seed, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
 from glassformer.training.task import Task, watched_scores
@@ -49,7 +49,7 @@ class LabelMaterial:
     @cached_property
     def labels(self) -> tuple[str, ...]:
         """The names of the classes or tags of the training data, by number; none where labels are numbers."""
-        return () if self.data.outputs == "numbers" else tuple(class_names(self.corpus.split[0]))
+        return () if self.data.outputs == "regression" else tuple(class_names(self.corpus.split[0]))
 
     @property
     def n_outputs(self) -> int:
@@ -57,16 +57,16 @@ class LabelMaterial:
         return len(self.labels) or 1
 
     @property
-    def mean_and_spread(self) -> tuple[float, float] | None:
+    def mean_and_std(self) -> tuple[float, float] | None:
         """Of the numbers that are trained on: their mean and standard deviation."""
-        if self.data.outputs != "numbers":
+        if self.data.outputs != "regression":
             return None
         numbers = np.array([float(record.label) for record in self.corpus.split[0] if isinstance(record, Labelled)])
         with np.errstate(over="ignore"):
-            mean, spread = float(numbers.mean()), float(numbers.std())
-        if not math.isfinite(spread):
+            mean, std = float(numbers.mean()), float(numbers.std())
+        if not math.isfinite(std):
             raise UserError(f"{self.name} has numbers that are too large to square: divide them")
-        return mean, spread or 1.0
+        return mean, std or 1.0
 
     def trains_starts(self, run: Run) -> bool:
         return False
@@ -84,7 +84,7 @@ class LabelMaterial:
         model = run.model
         if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
             raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
-        if self.data.outputs == "numbers" and run.objective.label_smoothing:
+        if self.data.outputs == "regression" and run.objective.label_smoothing:
             raise UserError("numbers have no label smoothing: set objective.label_smoothing 0")
         if not isinstance(model.head, head):
             raise UserError(f"data.outputs {self.data.outputs} needs [model.head] of kind {kind}")
@@ -187,9 +187,9 @@ def labels_of(run: Run) -> LabelData:
 def objective_of(run: Run) -> Objective:
     """Classification, regression or tagging."""
     smoothing = run.objective.label_smoothing
-    if labels_of(run).outputs == "numbers":
+    if labels_of(run).outputs == "regression":
         assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
-        return RegressionObjective(run.model.head.spread or 1.0)
+        return RegressionObjective(run.model.head.std or 1.0)
     return (
         TaggingObjective(smoothing) if isinstance(run.objective, TaggingConfig) else ClassificationObjective(smoothing)
     )

@@ -12,7 +12,10 @@ from typing import Any
 import torch
 
 from glassformer import files
-from glassformer.config import PositionHead, SequenceHead, TransformerConfig
+from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.run import NEWEST_READING, DataConfig, LabelData, PairData, Run, TextData, require_objective
+from glassformer.config.schema import apply_flags
+from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.memory import require_memory
 from glassformer.cost.room import Room, require_room, room_of_machine
 from glassformer.data.builtin import PREFIX
@@ -21,9 +24,6 @@ from glassformer.data.sources import reads
 from glassformer.errors import UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
-from glassformer.recurrent_config import ModelConfig, RecurrentConfig
-from glassformer.run_config import NEWEST_READING, DataConfig, LabelData, PairData, Run, TextData, require_objective
-from glassformer.settings import apply_flags
 from glassformer.store import checkpoint, lock
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
@@ -37,9 +37,11 @@ from glassformer.store.model_directory import (
     write_model_files,
 )
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training import bad_numbers, metrics_log
+from glassformer.training import metrics_log, non_finite
 from glassformer.training.allocator import keep_freed_memory
+from glassformer.training.checkpointer import differing
 from glassformer.training.fine_tuning import layer_scales
+from glassformer.training.init_from import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
 from glassformer.training.label_task import LabelMaterial
 from glassformer.training.material import Material, Tokenizers
 from glassformer.training.pair_task import PairMaterial
@@ -53,13 +55,11 @@ from glassformer.training.parallel import (
     watchdog_note,
 )
 from glassformer.training.precision import repeats_bits
-from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import LaunchReporter, Silent
-from glassformer.training.saving import differing
-from glassformer.training.starting import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
 from glassformer.training.task import Task, few_targets
 from glassformer.training.text_task import TextMaterial
 from glassformer.training.trainer import Trainer
+from glassformer.training.trainer_state_file import read_progress
 
 OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.OWNER, ".torchrun"}
 """What a run that died before its first checkpoint may leave in its folder."""
@@ -117,7 +117,7 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         [trains_starts] = ranks.of_first(ranks.is_first and material.trains_starts(run))  # the others read no text
         run = replace(
             run,
-            model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_spread, bool(trains_starts)),
+            model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_std, bool(trains_starts)),
             data=_with_whole_paths(run.data),
         )
         require_room(run, room)  # once more, now that the vocabulary is known
@@ -160,7 +160,7 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
         device = own_device(choose_device(run.train.device))
         with enough_memory(_memory_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
             reporter = reporter if ranks.is_first else Silent()
-            ranks.all_or_none(lambda: _require_same(newest, ranks))
+            ranks.raise_together(lambda: _require_same(newest, ranks))
             trainer = _rebuilt(newest, run, folder, reporter, device, ranks, began)
             before = trainer.progress.made_with
             trainer.restore(newest)
@@ -323,7 +323,7 @@ def _require_new(folder: Path) -> None:
         )
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else set()
     # A process that is killed may leave half-written files, which the next one deletes.
-    strangers = {name for name in names - OF_A_RUN if not name.startswith(bad_numbers.PREFIX) and ".tmp" not in name}
+    strangers = {name for name in names - OF_A_RUN if not name.startswith(non_finite.PREFIX) and ".tmp" not in name}
     if strangers:
         raise UserError(f"{folder} is not empty ({min(strangers)} is in it): name another --out")
 
@@ -389,7 +389,7 @@ def complete(
     model: ModelConfig,
     tokenizers: Tokenizers,
     n_outputs: int = 0,
-    mean_and_spread: tuple[float, float] | None = None,
+    mean_and_std: tuple[float, float] | None = None,
     trains_starts: bool = False,
 ) -> ModelConfig:
     """Fill in what the configuration leaves open: special ids, vocabularies, labels, the scale of numbers.
@@ -405,8 +405,8 @@ def complete(
         if model.head.n_labels not in (0, n_outputs):
             raise UserError(f"model.head.n_labels is {model.head.n_labels} and the data has {n_outputs}: leave it at 0")
         head = replace(model.head, n_labels=n_outputs)
-        if isinstance(head, SequenceHead) and head.spread == 0 and mean_and_spread is not None:
-            head = replace(head, mean=mean_and_spread[0], spread=mean_and_spread[1])
+        if isinstance(head, SequenceHead) and head.std == 0 and mean_and_std is not None:
+            head = replace(head, mean=mean_and_std[0], std=mean_and_std[1])
         model = replace(model, head=head)
     if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
         return replace(model, decoder_start_id=tokenizer.start_id) if trains_starts else model

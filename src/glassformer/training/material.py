@@ -8,9 +8,9 @@ from typing import Protocol
 
 import torch
 
+from glassformer.config.run import DataConfig, Run, TokenizerConfig
 from glassformer.data.fresh_cuts import cuts_seed
 from glassformer.models.build import Network
-from glassformer.run_config import DataConfig, Run, TokenizerConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.reporting import LaunchReporter
 from glassformer.training.task import Task
@@ -55,7 +55,7 @@ class Material(Protocol):
         ...
 
     @property
-    def mean_and_spread(self) -> tuple[float, float] | None:
+    def mean_and_std(self) -> tuple[float, float] | None:
         """Of labels that are numbers."""
         ...
 
@@ -112,7 +112,7 @@ def learn_tokenizer(
         return Tokenizer.train(
             texts,
             vocab_size=config.vocab_size,
-            flavour=config.flavour,
+            scheme=config.scheme,
             learner=config.learner,
             special_tokens=config.special_tokens,
             progress=progress,

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from glassformer import files
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import LabelData, PairData, Run
 from glassformer.data import label_files, pair_files, records
 from glassformer.data.batching import Example
 from glassformer.data.budget import evaluation_batches, example_rows, pair_rows
@@ -18,8 +20,6 @@ from glassformer.data.sources import read_documents
 from glassformer.data.tokens import encode_text
 from glassformer.errors import UserError
 from glassformer.objectives.objective import Objective
-from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import LabelData, PairData, Run
 from glassformer.training import label_task, pair_task, text_task
 from glassformer.training.material import Tokenizers
 from glassformer.training.text_objectives import start_id_of
@@ -44,7 +44,7 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class Measurer:
+class Evaluator:
     """A model as far as data is concerned; `say` is told what is left out, and that a run's own data has changed."""
 
     run: Run

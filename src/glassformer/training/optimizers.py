@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
+from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.errors import UserError
 from glassformer.store.shards import held
-from glassformer.train_config import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 
 Adjust = Literal["original", "match_rms_adamw"]
 Group = dict[str, Any]
@@ -101,7 +101,7 @@ def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
         )
     names = {name for name, _ in matrices}
     rest = [(name, parameter) for name, parameter in _trained(model) if name not in names]
-    options = {"momentum": config.momentum, "n_steps": config.n_steps, "adjust": config.adjust}
+    options = {"momentum": config.momentum, "ns_steps": config.ns_steps, "adjust": config.adjust}
     hidden = _group(matrices, config.learning_rate, config.weight_decay)
     adam_options = {"betas": config.adamw.betas, "eps": config.adamw.eps}
     others = _decay_groups(model, rest, config.adamw)
@@ -173,7 +173,7 @@ def _can_fuse(parameters: Iterable[Tensor]) -> bool:
 class Muon(torch.optim.Optimizer):
     """Momentum, orthogonalised (Jordan 2024), for hidden matrices; AdamW for the rest; one object, one state.
 
-    Groups with `orthogonal=True` hold matrices W (rows = outputs) and the options `momentum` μ, `n_steps` and
+    Groups with `orthogonal=True` hold matrices W (rows = outputs) and the options `momentum` μ, `ns_steps` and
     `adjust`; with the gradient G, at a rate η and a decay λ:
 
         M ← μ·M + (1 - μ)·G       U = orthogonalize(μ·M + (1 - μ)·G)       W ← (1 - η·λ)·W - η·scale(W)·U
@@ -233,7 +233,7 @@ class Muon(torch.optim.Optimizer):
         pairs = zip(parameters, directions, strict=True)
         parts = [part for p, direction in pairs for part in self._parts(p, direction)]
         dtype = self.dtype or _fast_dtype(matrices[0].device.type, matrices[0].dtype)
-        for matrix, update in zip(matrices, orthogonalize(parts, group["n_steps"], dtype), strict=True):
+        for matrix, update in zip(matrices, orthogonalize(parts, group["ns_steps"], dtype), strict=True):
             matrix.add_(update, alpha=-group["lr"] * update_scale(matrix.shape, group["adjust"]))
 
     def _step_others(self, parameters: list[Tensor], group: Group) -> None:
@@ -286,7 +286,7 @@ def update_scale(shape: Sequence[int], adjust: Adjust) -> float:
     return 0.2 * math.sqrt(max(rows, columns))
 
 
-def newton_schulz_reference(matrix: Tensor, n_steps: int = 5) -> Tensor:
+def newton_schulz_reference(matrix: Tensor, ns_steps: int = 5) -> Tensor:
     """Moves the singular values of one matrix to about 1 and leaves its singular vectors alone (Jordan 2024).
 
     With X = U·S·Vᵀ, the round X ← a·X + b·(X·Xᵀ)·X + c·(X·Xᵀ)²·X is U·(a·S + b·S³ + c·S⁵)·Vᵀ. Dividing by the
@@ -297,13 +297,13 @@ def newton_schulz_reference(matrix: Tensor, n_steps: int = 5) -> Tensor:
     """
     a, b, c = NEWTON_SCHULZ
     x: Tensor = matrix / matrix.norm().clamp(min=_SMALLEST_NORM)
-    for _ in range(n_steps):
+    for _ in range(ns_steps):
         gram = x @ x.T
         x = a * x + b * gram @ x + c * gram @ gram @ x
     return x
 
 
-def orthogonalize(matrices: Sequence[Tensor], n_steps: int = 5, dtype: torch.dtype | None = None) -> list[Tensor]:
+def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dtype | None = None) -> list[Tensor]:
     """`newton_schulz_reference` of many matrices at once, those of one shape (or its transpose) in one stack.
 
     A matrix that is taller than wide is turned, so that X·Xᵀ has the smaller side. The products are computed
@@ -319,7 +319,7 @@ def orthogonalize(matrices: Sequence[Tensor], n_steps: int = 5, dtype: torch.dty
         x = torch.stack([matrices[i].mT if turn else matrices[i] for i, turn in zip(indices, turned, strict=True)])
         own = x.dtype
         x = (x / x.norm(dim=(-2, -1), keepdim=True).clamp(min=_SMALLEST_NORM)).to(dtype)  # (N, R, C), R ≤ C
-        for _ in range(n_steps):
+        for _ in range(ns_steps):
             gram = x @ x.mT  # (N, R, R)
             x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
         for index, turn, result in zip(indices, turned, x.to(own), strict=True):

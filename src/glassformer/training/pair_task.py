@@ -5,7 +5,10 @@ from pathlib import Path
 
 import torch
 
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
+from glassformer.config.train import TrainConfig
+from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.batching import Example, Sampler
 from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.fresh_cuts import FreshCuts
@@ -17,9 +20,6 @@ from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores, transla
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
-from glassformer.train_config import TrainConfig
 from glassformer.training.material import Tokenizers, cache_folder, first_dropout_seed, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
 from glassformer.training.task import Task, watched_scores
@@ -34,7 +34,7 @@ class PairMaterial:
 
     labels: tuple[str, ...] = ()
     n_outputs = 0
-    mean_and_spread = None
+    mean_and_std = None
 
     def __init__(self, run: Run) -> None:
         self.data = pairs_of(run)

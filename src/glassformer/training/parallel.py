@@ -22,9 +22,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+from glassformer.config.train import MuonConfig, ParallelConfig, TrainConfig
 from glassformer.errors import UserError
 from glassformer.evaluation.division import Division
-from glassformer.train_config import MuonConfig, ParallelConfig, TrainConfig
 from glassformer.training.precision import autocast_dtype
 
 T = TypeVar("T")
@@ -60,7 +60,7 @@ class Ranks(Division):
         """Whether it holds in one of the processes."""
         return bool(self.largest(flag)[0])
 
-    def all_or_none(self, work: Callable[[], T]) -> T:
+    def raise_together(self, work: Callable[[], T]) -> T:
         """The result of some work that may be a `UserError` in one process, which then is one in all."""
         return work()
 
@@ -125,7 +125,7 @@ class ProcessGroup(Ranks):
         dist.broadcast(values, src=0)
         return [float(value) for value in values]
 
-    def all_or_none(self, work: Callable[[], T]) -> T:
+    def raise_together(self, work: Callable[[], T]) -> T:
         error: UserError | None = None
         try:
             result = work()
@@ -289,10 +289,11 @@ def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) 
         yield Ranks()
         return
     n = int(os.environ["WORLD_SIZE"])
-    if train.accumulation % n:
+    if train.grad_accumulation % n:
         raise UserError(
-            f"train.accumulation is {train.accumulation} and there are {n} processes, which share the micro-batches of "
-            f"a step: give a multiple of {n}, such as --train.accumulation {n * -(-train.accumulation // n)}, and "
+            f"train.grad_accumulation is {train.grad_accumulation} and there are {n} processes, which share the "
+            f"micro-batches of a step: give a multiple of {n}, such as --train.grad-accumulation "
+            f"{n * -(-train.grad_accumulation // n)}, and "
             "smaller micro-batches if the step is to stay the same"
         )
     if device.type == "cuda":

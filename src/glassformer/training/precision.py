@@ -6,8 +6,8 @@ from contextlib import ExitStack, contextmanager
 
 import torch
 
+from glassformer.config.train import TrainConfig
 from glassformer.errors import UserError
-from glassformer.train_config import TrainConfig
 
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")

@@ -2,11 +2,11 @@
 
 import torch
 
+from glassformer.config.run import BeamConfig, CausalConfig, GenerationConfig, MaskedConfig, Run, SpansConfig
 from glassformer.data.batching import Example
 from glassformer.inference.decode import generate, never_written
 from glassformer.inference.fill import fill_by_writing, fill_masks, fill_spans
 from glassformer.models.build import Network
-from glassformer.run_config import BeamConfig, CausalConfig, GenerationConfig, MaskedConfig, Run, SpansConfig
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.text_objectives import sentinel_ids
 
@@ -43,8 +43,10 @@ def _continued(network: Network, tokenizer: Tokenizer, run: Run, row: Example, d
     length = max(1, min(SAMPLE_LENGTH, run.model.max_len - n_prompt))
     config = GenerationConfig(max_new_tokens=length, temperature=0.8, top_k=50, seed=run.train.seed)
     end = [] if run.model.eos_id is None else [run.model.eos_id]
-    never = never_written(tokenizer, run.model.vocab_size)
-    steps = generate(network, [prompt], config, max_len=run.model.max_len, end_ids=end, never=never, device=device)
+    suppress_ids = never_written(tokenizer, run.model.vocab_size)
+    steps = generate(
+        network, [prompt], config, max_len=run.model.max_len, end_ids=end, suppress_ids=suppress_ids, device=device
+    )
     new = [ids[0] for ids in steps if ids[0] is not None]
     stream = tokenizer.stream(after=prompt)
     return "".join([tokenizer.decode(prompt), "│", *map(stream.push, new), stream.flush()])

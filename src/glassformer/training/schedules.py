@@ -8,7 +8,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.train_config import (
+from glassformer.config.train import (
     ConstantSchedule,
     CosineSchedule,
     InverseSqrtSchedule,
@@ -87,7 +87,7 @@ def inverse_sqrt(step: int, warmup_steps: int) -> float:
 
 
 def warmup_stable_decay(step: int, warmup_steps: int, decay_steps: int, final_ratio: float, max_steps: int) -> float:
-    """Warm-up, the peak rate, and a straight line to `final_ratio` in the last `decay_steps` (Hu 2024, §4).
+    """Warm-up, the peak rate, and a straight line to `final_ratio` in the last `decay_steps` (Hu 2024, 4).
 
     >>> [round(warmup_stable_decay(step, 1, 4, 0.2, max_steps=8), 2) for step in range(9)]
     [0.5, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]

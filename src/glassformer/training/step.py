@@ -14,7 +14,7 @@ from glassformer.errors import UserError
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.objective import Objective
 from glassformer.store.shards import whole
-from glassformer.training.bad_numbers import BadNumbers
+from glassformer.training.non_finite import NonFinite
 from glassformer.training.parallel import Ranks
 
 GROWTH_INTERVAL = 2000
@@ -60,7 +60,7 @@ class TrainStep:
 
     The sums of all micro-batches, of all processes, are divided once, by the number of all their targets, so neither
     accumulation nor processes change what one large batch would give, however the targets are spread. Raises
-    `BadNumbers`, with the weights untouched, in all processes alike.
+    `NonFinite`, with the weights untouched, in all processes alike.
 
     `compiled`: the loss of a batch is one graph. Where batches differ in shape the sizes are symbols from the first
     step on, and every batch has masks, so that later ones need no other graph; with `has_one_shape` sizes are numbers.
@@ -126,13 +126,13 @@ class TrainStep:
         is_finite = math.isfinite(norm)
         if not math.isfinite(nats):
             bad = [number for number, value in enumerate(own_nats) if not math.isfinite(value)]
-            raise BadNumbers(f"the loss is {nats}", bad[0] if bad else None)
+            raise NonFinite(f"the loss is {nats}", bad[0] if bad else None)
         if self.scale is not None:
             self.scale.update(is_finite)
             if not is_finite and self.scale.factor >= SMALLEST_SCALE:
                 return StepResult(nats, n_targets, 0.0, is_taken=False)
         if not is_finite:
-            raise BadNumbers(f"the gradient is {norm}")
+            raise NonFinite(f"the gradient is {norm}")
         self.optimizer.step()
         return StepResult(nats, n_targets, norm)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
 from glassformer.errors import UserError
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.pairs import LOSSES
 from glassformer.objectives.objective import Objective
-from glassformer.train_config import TrainConfig
 
 FEW_TARGETS = 1000
 """With fewer targets a validation loss is too uncertain to choose a checkpoint by."""

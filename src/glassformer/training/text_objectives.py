@@ -2,16 +2,16 @@
 
 from dataclasses import dataclass
 
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config.run import CausalConfig, InfillingConfig, MaskedConfig, ObjectiveConfig, Run, SpansConfig
+from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.denoising import DenoisingObjective, infilling, spans
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.objective import Objective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.run_config import CausalConfig, InfillingConfig, MaskedConfig, ObjectiveConfig, Run, SpansConfig
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.word_edges import word_edges
+from glassformer.tokenization.word_boundaries import word_boundaries
 
 
 @dataclass(frozen=True)
@@ -62,22 +62,22 @@ def check_model(run: Run) -> None:
 
 def text_objective(run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
     """What a run on a text learns; the model must know the tokenizer's ids already (`launch.complete`)."""
-    config, model, edges = run.objective, run.model, word_edges(tokenizer)
+    config, model, edges = run.objective, run.model, word_boundaries(tokenizer)
     if isinstance(config, CausalConfig):
         start = start_id_of(run)
         unscored = None if start == tokenizer.eos_id else start  # where one token does both, it is the target that ends
         return TextObjective(CausalObjective(config.label_smoothing, unscored), context + 1, overlap=1)
     if isinstance(config, MaskedConfig):
         assert tokenizer.mask_id is not None  # needed_special_tokens
-        if config.whole_words and tokenizer.flavour == "whitespace":
+        if config.whole_words and tokenizer.scheme == "whitespace":
             raise UserError(
                 "objective.whole_words: pieces of a whitespace tokenizer do not tell where a word ends; use another "
-                "tokenizer.flavour, or leave it out"
+                "tokenizer.scheme, or leave it out"
             )
         masked = MaskedObjective(
             tokenizer.mask_id,
             edges,
-            config.share,
+            config.mask_prob,
             config.whole_words,
             tokenizer.frames.text,
             config.label_smoothing,
@@ -88,10 +88,12 @@ def text_objective(run: Run, tokenizer: Tokenizer, context: int) -> TextObjectiv
     pairs = Seq2SeqObjective(model.decoder_start_id, source, target, config.label_smoothing)
     if isinstance(config, InfillingConfig):
         assert tokenizer.mask_id is not None
-        noise = infilling(edges, tokenizer.mask_id, config.share, config.mean_length, config.permute_sentences)
+        noise = infilling(
+            edges, tokenizer.mask_id, config.noise_density, config.mean_span_length, config.permute_sentences
+        )
     else:
         assert isinstance(config, SpansConfig)
-        noise = spans(sentinel_ids(tokenizer), config.share, config.mean_length)
+        noise = spans(sentinel_ids(tokenizer), config.noise_density, config.mean_span_length)
     return TextObjective(DenoisingObjective(noise, pairs), context - max(source.n_added, target.n_added))
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 
+from glassformer.config.run import CausalConfig, ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
 from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
 from glassformer.data.fresh_cuts import FreshCuts
@@ -15,7 +16,6 @@ from glassformer.evaluation.loss import evaluation_rows
 from glassformer.models.build import Network
 from glassformer.objectives.denoising import DenoisingObjective
 from glassformer.objectives.objective import Objective
-from glassformer.run_config import CausalConfig, ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.material import Tokenizers, cache_folder, first_dropout_seed, learn_tokenizer
 from glassformer.training.reporting import LaunchReporter
@@ -31,7 +31,7 @@ class TextMaterial:
 
     labels: tuple[str, ...] = ()
     n_outputs = 0
-    mean_and_spread = None
+    mean_and_std = None
 
     def __init__(self, run: Run) -> None:
         self.corpus = corpus_of(run)
@@ -56,8 +56,8 @@ class TextMaterial:
         is_causal = isinstance(run.objective, CausalConfig)
         if is_causal and not isinstance(run.generation, GenerationConfig):
             raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
-        if not is_causal and isinstance(text_of(run).arrangement, PackedRows):
-            raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.arrangement")
+        if not is_causal and isinstance(text_of(run).packing, PackedRows):
+            raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.packing")
         if run.source_tokenizer is not None:
             raise UserError("source_tokenizer is for pairs, and the data is a text")
 
@@ -115,7 +115,7 @@ class PreparedText:
         context = learned.row_length - 1  # of a sampler, whose rows have one id more
 
         def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
-            return samplers[type(data.arrangement)](tokens, context, run.train.batch_size, seed)
+            return samplers[type(data.packing)](tokens, context, run.train.batch_size, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
             cut = prepared_tokens(run, self.corpus, self.tokenizer, dropout_seed=seed)
@@ -128,7 +128,7 @@ class PreparedText:
             say(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and lose their end")
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
             say(f"{sampler.n_skipped:,} documents of a single token have nothing to predict and are left out")
-        apart = not isinstance(data.arrangement, WindowRows)
+        apart = not isinstance(data.packing, WindowRows)
         n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
         slice_of_train = _beginning(splits.train, n_evaluated, context, self.tokenizer)
 
@@ -139,7 +139,7 @@ class PreparedText:
         for batches in evaluations.values():
             next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
         # Flavours other than these do not keep white space: the bytes of a part of the text are unknown.
-        lossless = self.tokenizer.flavour in ("byte", "char")
+        lossless = self.tokenizer.scheme in ("byte", "char")
         return Task(
             learned.objective,
             FreshCuts(sampler, sampler_of_cuts, run.train.seed) if seed else sampler,
@@ -158,7 +158,7 @@ def evaluation_of(
 ) -> tuple[Objective, Callable[[], Iterable[Sequence[Example]]], int | None]:
     """The run's objective, batches of a whole text for it, and the bytes that its targets stand for."""
     learned = text_objective(run, tokenizer, context_of(run))
-    apart = not isinstance(text_of(run).arrangement, WindowRows)
+    apart = not isinstance(text_of(run).packing, WindowRows)
     return (
         learned.objective,
         lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
@@ -174,7 +174,7 @@ def predicted_bytes(run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | 
     """
     if not isinstance(run.objective, CausalConfig):
         return None
-    apart = not isinstance(text_of(run).arrangement, WindowRows)
+    apart = not isinstance(text_of(run).packing, WindowRows)
     return tokens.n_bytes - tokenizer.n_bytes_of(
         (tokens.ids[tokens.document_starts] if apart else tokens.ids[:1]).tolist()
     )

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from glassformer import files
+from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.data.batching import Batch
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
@@ -23,21 +24,20 @@ from glassformer.store.checkpoint import TrainingState
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
 from glassformer.store.shards import own
-from glassformer.train_config import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.training.averaging import ExponentialAverage, average_directories
-from glassformer.training.bad_numbers import MAX_ROLLBACKS, MAX_SKIPPED, BadNumbers, keep_batch
+from glassformer.training.checkpointer import Checkpointer, KeepsLast, Snapshot, WriteModel, publish_step
 from glassformer.training.metrics_log import MetricsLog
+from glassformer.training.non_finite import MAX_ROLLBACKS, MAX_SKIPPED, NonFinite, keep_batch
 from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.parallel import Ranks
 from glassformer.training.precision import arithmetic, autocast_dtype
-from glassformer.training.progress import Clock, Progress, made_with
-from glassformer.training.progress_file import read_progress
 from glassformer.training.reporting import Reporter
-from glassformer.training.saving import KeepsLast, Saver, Snapshot, WriteModel, publish_step
 from glassformer.training.schedules import Plateau, schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.step import LossScale, StepResult, TrainStep
 from glassformer.training.task import Task, require_losses
+from glassformer.training.trainer_state import Clock, TrainerState, made_with
+from glassformer.training.trainer_state_file import read_progress
 
 _DROPOUT, _COLLATE = 3, 4
 """Spawn keys that keep these random streams apart from the sampler's."""
@@ -90,10 +90,10 @@ class Trainer:
             has_one_shape=task.has_one_shape,
             ranks=self.ranks,
         )
-        self.saver: Saver = Saver(
+        self.saver: Checkpointer = Checkpointer(
             folder, write_model, in_background=config.background_saving, say=reporter.say, ranks=self.ranks
         )
-        self.progress = Progress(data_digest=data_digest, made_with=made_with(device, self.ranks.n))
+        self.progress = TrainerState(data_digest=data_digest, made_with=made_with(device, self.ranks.n))
 
     def restore(self, folder: Path) -> None:
         """Continues from a verified checkpoint, exactly."""
@@ -122,11 +122,11 @@ class Trainer:
                 publish_step(self.folder, self._chosen_step)
 
         try:
-            self.ranks.all_or_none(verify)
+            self.ranks.raise_together(verify)
         except UserError as error:
             self.reporter.say(f"{error}; its weights were the best so far, and the search for the best starts anew")
             self.progress.best = self.progress.best_step = None
-        self.ranks.all_or_none(put_right)
+        self.ranks.raise_together(put_right)
 
     def train(self) -> dict[str, LossReport]:
         """Runs to the end, and returns the reports of the last evaluation.
@@ -162,14 +162,14 @@ class Trainer:
         config, clock = self.config, Clock(self.progress)
         end = config.max_steps if until is None else until
         reports: dict[str, LossReport] = {}
-        if config.on_bad_numbers == "rollback" and self.progress.step == 0 and self.saver.writes:
+        if config.on_nonfinite == "rollback" and self.progress.step == 0 and self.saver.writes:
             self._save(is_scheduled=True)  # something to go back to
         skips = False
         while self.progress.step < end and not self.progress.finished:
             try:
                 reports = self._advance(log, clock, stop, skips) or reports
                 skips = False
-            except BadNumbers as bad:
+            except NonFinite as bad:
                 skips = not self._rolls_back(bad, log)
                 if not skips:
                     clock = Clock(self.progress)
@@ -223,7 +223,7 @@ class Trainer:
                 average_directories([checkpoint.path_of(self.folder, step) for step in steps], folder)
                 self.reporter.say(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
 
-        self.ranks.all_or_none(averaged)
+        self.ranks.raise_together(averaged)
         load_weights(self.network, folder / WEIGHTS)
         self.average = None  # the checkpoints' weights were those of the moving average, if there was one
         is_new = self.ranks.is_first and not has_weights_of(self.folder, folder)
@@ -236,7 +236,7 @@ class Trainer:
         config, step = self.config, self.progress.step
         factor = schedule_factor(config.schedule, step, config.max_steps) * self.progress.rate_factor
         set_learning_rates(self.optimizer, factor * (self.plateau.factor if self.plateau else 1.0))
-        numbers = [step * config.accumulation + i for i in self.ranks.share(config.accumulation)]
+        numbers = [step * config.grad_accumulation + i for i in self.ranks.share(config.grad_accumulation)]
         self._micro_batches = [self._micro_batch(number) for number in numbers]
         result = self.step(self._micro_batches, [_seed(config.seed, _DROPOUT, number) for number in numbers])
         if self.average is not None and result.is_taken:
@@ -247,7 +247,7 @@ class Trainer:
         rng = np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=(_COLLATE, number)))
         return self.task.objective.collate(self.task.sampler.batch(number), rng)
 
-    def _rolls_back(self, bad: BadNumbers, log: MetricsLog | None) -> bool:
+    def _rolls_back(self, bad: NonFinite, log: MetricsLog | None) -> bool:
         """After numbers that are none: whether the run is back at a checkpoint; else the step is to be skipped.
 
         Back at the last one that the recipe asks for, so that an interruption changes nothing. `UserError` when the
@@ -257,11 +257,11 @@ class Trainer:
         what = f"{bad} in step {progress.step + bad.is_of_step}"
         if bad.micro_batch is not None and self.saver.writes:
             what += keep_batch(self._micro_batches[bad.micro_batch], self.folder, progress.step + 1)
-        if config.on_bad_numbers == "skip" and bad.is_of_step and progress.n_skipped < MAX_SKIPPED:
+        if config.on_nonfinite == "skip" and bad.is_of_step and progress.n_skipped < MAX_SKIPPED:
             progress.n_skipped += 1
             self._tell(log, progress.step + 1, f"{what}: skipped, the weights are as they were")
             return False
-        if config.on_bad_numbers == "rollback" and progress.n_rollbacks < MAX_ROLLBACKS:
+        if config.on_nonfinite == "rollback" and progress.n_rollbacks < MAX_ROLLBACKS:
             self.saver.wait()
             self.restore(self._last_scheduled())
             self.progress.rate_factor = progress.rate_factor / 2
@@ -297,7 +297,7 @@ class Trainer:
 
     def _refuse_bad_weights(self) -> None:
         if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
-            raise BadNumbers("weights are no numbers", is_of_step=False)
+            raise NonFinite("weights are no numbers", is_of_step=False)
 
     def _diverged(self, what: str) -> UserError:
         return UserError(
@@ -338,7 +338,7 @@ class Trainer:
         }
         values |= {f"{of}valid/{name}": value for name, value in scores.items()}
         if self.ranks.any(not all(math.isfinite(report.loss) for report in reports.values())):
-            raise BadNumbers("an evaluated loss is no number", is_of_step=False)
+            raise NonFinite("an evaluated loss is no number", is_of_step=False)
         if log is not None:
             log.write(self.progress.step, **values, sample=sample)
         self.reporter.evaluation(self.progress.step, reports, sample)

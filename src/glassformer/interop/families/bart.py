@@ -6,13 +6,13 @@ Marian is the same but for its positions and that norm: what the two share is he
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import LearnedPositions, Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import LearnedPositions, Stack, TokenHead, TransformerConfig
+from glassformer.interop.compatibility import Compatibility
+from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases
 from glassformer.interop.families.bert import ROBERTA_ROLES
 from glassformer.interop.family import Family, attention_lines
-from glassformer.interop.fit import Fit
-from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
-from glassformer.interop.keymap import Line, line
-from glassformer.interop.recast import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import framed_byte_level
 
 ARCHITECTURE, BARE = "BartForConditionalGeneration", "BartModel"
@@ -25,7 +25,7 @@ REPEATS = {
 DERIVED = ("model.encoder.version", "model.decoder.version")
 
 
-def read(given: Given, architecture: str) -> TransformerConfig:
+def read(given: HFConfig, architecture: str) -> TransformerConfig:
     given.only("extra_pos_embeddings", 2)
     given.only("static_position_embeddings", False)
     given.only("normalize_embedding", True)
@@ -44,7 +44,7 @@ def read(given: Given, architecture: str) -> TransformerConfig:
     )
 
 
-def read_common(given: Given) -> TransformerConfig:
+def read_common(given: HFConfig) -> TransformerConfig:
     """What BART and Marian say in the same words."""
     given.only("normalize_before", False)
     given.only("add_final_layer_norm", False)
@@ -69,7 +69,7 @@ def read_common(given: Given) -> TransformerConfig:
     )
 
 
-def _stack(given: Given, name: str) -> Stack:
+def _stack(given: HFConfig, name: str) -> Stack:
     n_layers, n_heads, d_ff = (given.take(f"{name}_{key}", int) for key in ("layers", "attention_heads", "ffn_dim"))
     return Stack(n_layers, n_heads, d_ff=d_ff)
 
@@ -84,9 +84,9 @@ def fit(config: TransformerConfig) -> list[str]:
     return fit.done()
 
 
-def fit_common(config: TransformerConfig) -> Fit:
+def fit_common(config: TransformerConfig) -> Compatibility:
     """What BART and Marian need alike."""
-    fit = Fit(config)
+    fit = Compatibility(config)
     fit.stack("encoder", present=True)
     fit.stack("decoder", present=True)
     fit.need("norm_order", "post")
@@ -126,32 +126,32 @@ def write_common(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table(config: TransformerConfig) -> list[Line]:
+def table(config: TransformerConfig) -> list[Rule]:
     lines = table_common(config)
     for stack in ("encoder", "decoder"):
-        lines.append(line(f"{stack}.embeddings.positions.table", f"model.{stack}.embed_positions"))
-        lines.append(line(f"{stack}.embeddings.norm", f"model.{stack}.layernorm_embedding"))
+        lines.append(rule(f"{stack}.embeddings.positions.table", f"model.{stack}.embed_positions"))
+        lines.append(rule(f"{stack}.embeddings.norm", f"model.{stack}.layernorm_embedding"))
     return lines
 
 
-def table_common(config: TransformerConfig) -> list[Line]:
+def table_common(config: TransformerConfig) -> list[Rule]:
     """The names of BART and Marian alike."""
-    lines = [line("output.bias", "final_logits_bias", is_row=True), line("output.proj", "lm_head")]
+    lines = [rule("output.bias", "final_logits_bias", is_row=True), rule("output.proj", "lm_head")]
     if config.share_embeddings:
-        lines.append(line("encoder.embeddings.tokens", "model.shared"))
+        lines.append(rule("encoder.embeddings.tokens", "model.shared"))
     for stack in ("encoder", "decoder"):
         if not config.share_embeddings:
-            lines.append(line(f"{stack}.embeddings.tokens", f"model.{stack}.embed_tokens"))
+            lines.append(rule(f"{stack}.embeddings.tokens", f"model.{stack}.embed_tokens"))
         ours, theirs = f"{stack}.blocks.{{i}}.", f"model.{stack}.layers.{{i}}."
         for mine, other in (("self_attn", "self_attn"), ("cross_attn", "encoder_attn")):
             if stack == "encoder" and mine == "cross_attn":
                 continue
             parts = (f"{theirs}{other}.{part}_proj" for part in ("q", "k", "v", "out"))
             lines += attention_lines(config, f"{ours}{mine}", *parts)
-            lines.append(line(f"{ours}{mine}_norm", f"{theirs}{other}_layer_norm"))
-        lines.append(line(f"{ours}ff.up_proj", f"{theirs}fc1"))
-        lines.append(line(f"{ours}ff.down_proj", f"{theirs}fc2"))
-        lines.append(line(f"{ours}ff_norm", f"{theirs}final_layer_norm"))
+            lines.append(rule(f"{ours}{mine}_norm", f"{theirs}{other}_layer_norm"))
+        lines.append(rule(f"{ours}ff.up_proj", f"{theirs}fc1"))
+        lines.append(rule(f"{ours}ff.down_proj", f"{theirs}fc2"))
+        lines.append(rule(f"{ours}ff_norm", f"{theirs}final_layer_norm"))
     return lines
 
 

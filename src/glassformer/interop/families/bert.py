@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import (
+from glassformer.config.transformer import (
     Head,
     LearnedPositions,
     NormalInit,
@@ -18,17 +18,17 @@ from glassformer.config import (
     TransformerConfig,
     VectorHead,
 )
-from glassformer.interop.family import Family, attention_lines
-from glassformer.interop.fit import Fit, vector_head
-from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
-from glassformer.interop.keymap import Line, line
-from glassformer.interop.recast import (
+from glassformer.interop.compatibility import Compatibility, vector_head
+from glassformer.interop.equivalent import (
     SCALES_AND_BIASES,
     Recast,
     Weights,
     with_scales_and_biases,
     with_zero_biases,
 )
+from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import WORDS, framed_byte_level, word_piece
 
 HEADS: dict[str, Head] = {
@@ -40,21 +40,21 @@ HEADS: dict[str, Head] = {
 """What stands behind `Bert` in the name of a class → our head."""
 
 
-def read_bert(given: Given, architecture: str) -> TransformerConfig:
+def read_bert(given: HFConfig, architecture: str) -> TransformerConfig:
     # Of the first implementation, for other heads; the pooler is the same.
     given.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
     given.pass_over("pooler_size_per_head", "pooler_type")
     return _read(given, architecture.removeprefix("Bert"), offset=0)
 
 
-def read_roberta(given: Given, architecture: str) -> TransformerConfig:
+def read_roberta(given: HFConfig, architecture: str) -> TransformerConfig:
     kind = architecture.removeprefix("Roberta")
     if kind == "ForMaskedLM":  # its transform has GELU, whatever the layers have
         given.only("hidden_act", "gelu")
     return _read(given, kind, offset=given.take("pad_token_id", int, 1) + 1)
 
 
-def _read(given: Given, kind: str, offset: int) -> TransformerConfig:
+def _read(given: HFConfig, kind: str, offset: int) -> TransformerConfig:
     given.only("position_embedding_type", "absolute")
     has_pooler = kind != "Model" or given.holds("pooler.dense.weight")
     dropout = given.take("hidden_dropout_prob", float, 0.1)
@@ -99,9 +99,9 @@ def fit_roberta(config: TransformerConfig) -> list[str]:
     return _fit(fit)
 
 
-def fit_encoder(config: TransformerConfig) -> Fit:
+def fit_encoder(config: TransformerConfig) -> Compatibility:
     """What BERT and its kin have in common."""
-    fit = Fit(config)
+    fit = Compatibility(config)
     fit.stack("encoder", present=True)
     fit.stack("decoder", present=False)
     fit.need("norm_order", "post")
@@ -111,7 +111,7 @@ def fit_encoder(config: TransformerConfig) -> Fit:
     return fit
 
 
-def fit_heads(fit: Fit, heads: Iterable[Head], *poolers: str) -> None:
+def fit_heads(fit: Compatibility, heads: Iterable[Head], *poolers: str) -> None:
     """The head must be one of these; logits of tokens may lack their bias, vectors may have one of the `poolers`."""
     fit.head(*(_nearest(fit.config.head, one, poolers) for one in heads))
 
@@ -128,7 +128,7 @@ def recast(config: TransformerConfig, weights: Weights) -> Recast:
     return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
 
 
-def _fit(fit: Fit) -> list[str]:
+def _fit(fit: Compatibility) -> list[str]:
     n_types = fit.config.n_token_types
     fit.check("n_token_types", n_types > 0, f"model.n_token_types is {n_types}, and it must be at least 1")
     fit_heads(fit, HEADS.values(), "none", "unused")
@@ -160,53 +160,53 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table_bert(config: TransformerConfig) -> list[Line]:
+def table_bert(config: TransformerConfig) -> list[Rule]:
     # Without a tied table the bias that is added is the projection's own; the other is stored all the same.
     bias = "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"
-    pooler = line("output.pooler", "bert.pooler.dense")
+    pooler = rule("output.pooler", "bert.pooler.dense")
     heads = {
         "tokens": [
-            line("output.transform.dense", "cls.predictions.transform.dense"),
-            line("output.transform.norm", "cls.predictions.transform.LayerNorm"),
-            line("output.proj", "cls.predictions.decoder"),
-            line("output.bias", bias),
+            rule("output.transform.dense", "cls.predictions.transform.dense"),
+            rule("output.transform.norm", "cls.predictions.transform.LayerNorm"),
+            rule("output.proj", "cls.predictions.decoder"),
+            rule("output.bias", bias),
         ],
-        "sequence": [pooler, line("output.proj", "classifier")],
-        "positions": [line("output.proj", "classifier")],
+        "sequence": [pooler, rule("output.proj", "classifier")],
+        "positions": [rule("output.proj", "classifier")],
         "vectors": [pooler],
     }
     return [*_encoder_lines(config, "bert."), *heads[config.head.kind]]
 
 
-def table_roberta(config: TransformerConfig) -> list[Line]:
+def table_roberta(config: TransformerConfig) -> list[Rule]:
     heads = {
         "tokens": [
-            line("output.transform.dense", "lm_head.dense"),
-            line("output.transform.norm", "lm_head.layer_norm"),
-            line("output.proj", "lm_head.decoder"),
-            line("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
+            rule("output.transform.dense", "lm_head.dense"),
+            rule("output.transform.norm", "lm_head.layer_norm"),
+            rule("output.proj", "lm_head.decoder"),
+            rule("output.bias", "lm_head.bias" if config.tie_output else "lm_head.decoder.bias"),
         ],
-        "sequence": [line("output.pooler", "classifier.dense"), line("output.proj", "classifier.out_proj")],
-        "positions": [line("output.proj", "classifier")],
-        "vectors": [line("output.pooler", "roberta.pooler.dense")],
+        "sequence": [rule("output.pooler", "classifier.dense"), rule("output.proj", "classifier.out_proj")],
+        "positions": [rule("output.proj", "classifier")],
+        "vectors": [rule("output.pooler", "roberta.pooler.dense")],
     }
     return [*_encoder_lines(config, "roberta."), *heads[config.head.kind]]
 
 
-def _encoder_lines(config: TransformerConfig, prefix: str) -> list[Line]:
+def _encoder_lines(config: TransformerConfig, prefix: str) -> list[Rule]:
     ours, theirs = "encoder.blocks.{i}.", f"{prefix}encoder.layer.{{i}}."
     attention = f"{theirs}attention."
     q, k, v = (f"{attention}self.{name}" for name in ("query", "key", "value"))
     return [
-        line("encoder.embeddings.tokens", f"{prefix}embeddings.word_embeddings"),
-        line("encoder.embeddings.positions.table", f"{prefix}embeddings.position_embeddings"),
-        line("encoder.embeddings.token_types", f"{prefix}embeddings.token_type_embeddings"),
-        line("encoder.embeddings.norm", f"{prefix}embeddings.LayerNorm"),
+        rule("encoder.embeddings.tokens", f"{prefix}embeddings.word_embeddings"),
+        rule("encoder.embeddings.positions.table", f"{prefix}embeddings.position_embeddings"),
+        rule("encoder.embeddings.token_types", f"{prefix}embeddings.token_type_embeddings"),
+        rule("encoder.embeddings.norm", f"{prefix}embeddings.LayerNorm"),
         *attention_lines(config, f"{ours}self_attn", q, k, v, f"{attention}output.dense"),
-        line(f"{ours}self_attn_norm", f"{attention}output.LayerNorm"),
-        line(f"{ours}ff.up_proj", f"{theirs}intermediate.dense"),
-        line(f"{ours}ff.down_proj", f"{theirs}output.dense"),
-        line(f"{ours}ff_norm", f"{theirs}output.LayerNorm"),
+        rule(f"{ours}self_attn_norm", f"{attention}output.LayerNorm"),
+        rule(f"{ours}ff.up_proj", f"{theirs}intermediate.dense"),
+        rule(f"{ours}ff.down_proj", f"{theirs}output.dense"),
+        rule(f"{ours}ff_norm", f"{theirs}output.LayerNorm"),
     ]
 
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from glassformer.config import (
+from glassformer.config.transformer import (
     Head,
     LearnedPositions,
     NormalInit,
@@ -15,8 +15,8 @@ from glassformer.config import (
 )
 from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder, fit_heads, recast
 from glassformer.interop.family import Family, attention_lines
-from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
-from glassformer.interop.keymap import Line, line
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import WORDS, word_piece
 
 HEADS: dict[str, Head] = {
@@ -28,7 +28,7 @@ HEADS: dict[str, Head] = {
 NORM_EPS = 1e-12
 
 
-def read(given: Given, architecture: str) -> TransformerConfig:
+def read(given: HFConfig, architecture: str) -> TransformerConfig:
     # Sinusoids are a table like another, stored in the file; only training would leave them as they are.
     given.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
     dropout = given.take("dropout", float, 0.1)
@@ -81,29 +81,29 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table(config: TransformerConfig) -> list[Line]:
+def table(config: TransformerConfig) -> list[Rule]:
     ours, theirs = "encoder.blocks.{i}.", "distilbert.transformer.layer.{i}."
     q, k, v, out = (f"{theirs}attention.{name}_lin" for name in ("q", "k", "v", "out"))
     heads = {
         "tokens": [
-            line("output.transform.dense", "vocab_transform"),
-            line("output.transform.norm", "vocab_layer_norm"),
-            line("output.proj", "vocab_projector"),
-            line("output.bias", "vocab_projector.bias"),
+            rule("output.transform.dense", "vocab_transform"),
+            rule("output.transform.norm", "vocab_layer_norm"),
+            rule("output.proj", "vocab_projector"),
+            rule("output.bias", "vocab_projector.bias"),
         ],
-        "sequence": [line("output.pooler", "pre_classifier"), line("output.proj", "classifier")],
-        "positions": [line("output.proj", "classifier")],
+        "sequence": [rule("output.pooler", "pre_classifier"), rule("output.proj", "classifier")],
+        "positions": [rule("output.proj", "classifier")],
         "vectors": [],
     }
     return [
-        line("encoder.embeddings.tokens", "distilbert.embeddings.word_embeddings"),
-        line("encoder.embeddings.positions.table", "distilbert.embeddings.position_embeddings"),
-        line("encoder.embeddings.norm", "distilbert.embeddings.LayerNorm"),
+        rule("encoder.embeddings.tokens", "distilbert.embeddings.word_embeddings"),
+        rule("encoder.embeddings.positions.table", "distilbert.embeddings.position_embeddings"),
+        rule("encoder.embeddings.norm", "distilbert.embeddings.LayerNorm"),
         *attention_lines(config, f"{ours}self_attn", q, k, v, out),
-        line(f"{ours}self_attn_norm", f"{theirs}sa_layer_norm"),
-        line(f"{ours}ff.up_proj", f"{theirs}ffn.lin1"),
-        line(f"{ours}ff.down_proj", f"{theirs}ffn.lin2"),
-        line(f"{ours}ff_norm", f"{theirs}output_layer_norm"),
+        rule(f"{ours}self_attn_norm", f"{theirs}sa_layer_norm"),
+        rule(f"{ours}ff.up_proj", f"{theirs}ffn.lin1"),
+        rule(f"{ours}ff.down_proj", f"{theirs}ffn.lin2"),
+        rule(f"{ours}ff_norm", f"{theirs}output_layer_norm"),
         *heads[config.head.kind],
     ]
 

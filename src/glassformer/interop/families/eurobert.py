@@ -5,7 +5,8 @@ from typing import Any
 
 import torch
 
-from glassformer.config import Head, PositionHead, SequenceHead, TokenHead, TransformerConfig
+from glassformer.config.transformer import Head, PositionHead, SequenceHead, TokenHead, TransformerConfig
+from glassformer.interop.equivalent import Recast, Weights, with_zero_biases
 from glassformer.interop.families.llama import (
     DERIVED,
     REPEATS,
@@ -18,9 +19,8 @@ from glassformer.interop.families.llama import (
     write_common,
 )
 from glassformer.interop.family import Family
-from glassformer.interop.given import Given
-from glassformer.interop.keymap import Line, line
-from glassformer.interop.recast import Recast, Weights, with_zero_biases
+from glassformer.interop.hf_config import HFConfig
+from glassformer.interop.keymap import Rule, rule
 
 HEADS: dict[str, type[Head]] = {
     "EuroBertForMaskedLM": TokenHead,
@@ -31,7 +31,7 @@ POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
 POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 
 
-def read(given: Given, architecture: str) -> TransformerConfig:
+def read(given: HFConfig, architecture: str) -> TransformerConfig:
     bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
     given.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
     head: Head = PositionHead()
@@ -95,11 +95,11 @@ def with_gelu_pooler(config: TransformerConfig, weights: Weights) -> Recast:
     return replace(config, head=replace(head, pooler="gelu")), weights | others | {"output.proj.weight": signs.to(proj)}
 
 
-def lines(config: TransformerConfig) -> list[Line]:
+def lines(config: TransformerConfig) -> list[Rule]:
     if isinstance(config.head, TokenHead):
-        return [*table(config), line("output.bias", "lm_head.bias")]
+        return [*table(config), rule("output.bias", "lm_head.bias")]
     network = [entry for entry in table(config) if entry.ours != ("output.proj",)]
-    return [*network, line("output.pooler", "dense"), line("output.proj", "classifier")]
+    return [*network, rule("output.pooler", "dense"), rule("output.proj", "classifier")]
 
 
 EUROBERT = Family(

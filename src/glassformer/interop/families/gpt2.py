@@ -2,18 +2,18 @@
 
 from typing import Any
 
-from glassformer.config import LearnedPositions, NormalInit, Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import LearnedPositions, NormalInit, Stack, TokenHead, TransformerConfig
+from glassformer.interop.compatibility import Compatibility
+from glassformer.interop.equivalent import SCALES_AND_BIASES, with_scales_and_biases
 from glassformer.interop.family import Family
-from glassformer.interop.fit import Fit
-from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
-from glassformer.interop.keymap import Line, line
-from glassformer.interop.recast import SCALES_AND_BIASES, with_scales_and_biases
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import byte_level
 
 ARCHITECTURE = "GPT2LMHeadModel"
 
 
-def read(given: Given, architecture: str) -> TransformerConfig:
+def read(given: HFConfig, architecture: str) -> TransformerConfig:
     d_model, max_len = given.take("n_embd", int), given.take("n_positions", int)
     given.only("scale_attn_by_inverse_layer_idx", False)
     given.only("n_ctx", max_len)
@@ -42,7 +42,7 @@ def read(given: Given, architecture: str) -> TransformerConfig:
 
 
 def fit(config: TransformerConfig) -> list[str]:
-    fit = Fit(config)
+    fit = Compatibility(config)
     fit.stack("encoder", present=False)
     fit.stack("decoder", present=True)
     fit.need("positions", LearnedPositions())
@@ -72,21 +72,21 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table(config: TransformerConfig) -> list[Line]:
+def table(config: TransformerConfig) -> list[Rule]:
     ours, theirs = "decoder.blocks.{i}.", "transformer.h.{i}."
     attn = f"{ours}self_attn."
     inputs = f"{attn}qkv_proj" if config.fused_qkv else tuple(f"{attn}{name}_proj" for name in "qkv")
     return [
-        line("decoder.embeddings.tokens", "transformer.wte"),
-        line("decoder.embeddings.positions.table", "transformer.wpe"),
-        line(f"{ours}self_attn_norm", f"{theirs}ln_1"),
-        line(inputs, f"{theirs}attn.c_attn", transposed=True),
-        line(f"{attn}out_proj", f"{theirs}attn.c_proj", transposed=True),
-        line(f"{ours}ff_norm", f"{theirs}ln_2"),
-        line(f"{ours}ff.up_proj", f"{theirs}mlp.c_fc", transposed=True),
-        line(f"{ours}ff.down_proj", f"{theirs}mlp.c_proj", transposed=True),
-        line("decoder.final_norm", "transformer.ln_f"),
-        line("output.proj", "lm_head"),
+        rule("decoder.embeddings.tokens", "transformer.wte"),
+        rule("decoder.embeddings.positions.table", "transformer.wpe"),
+        rule(f"{ours}self_attn_norm", f"{theirs}ln_1"),
+        rule(inputs, f"{theirs}attn.c_attn", transposed=True),
+        rule(f"{attn}out_proj", f"{theirs}attn.c_proj", transposed=True),
+        rule(f"{ours}ff_norm", f"{theirs}ln_2"),
+        rule(f"{ours}ff.up_proj", f"{theirs}mlp.c_fc", transposed=True),
+        rule(f"{ours}ff.down_proj", f"{theirs}mlp.c_proj", transposed=True),
+        rule("decoder.final_norm", "transformer.ln_f"),
+        rule("output.proj", "lm_head"),
     ]
 
 

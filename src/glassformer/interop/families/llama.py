@@ -8,13 +8,13 @@ there (`recast.py`).
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from glassformer.config import MAX_LAYERS, NormalInit, RotaryPositions, Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import MAX_LAYERS, NormalInit, RotaryPositions, Stack, TokenHead, TransformerConfig
+from glassformer.interop.compatibility import Compatibility
+from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import fit_rotary, read_rotary, write_rotary
 from glassformer.interop.family import Family, attention_lines
-from glassformer.interop.fit import Fit
-from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
-from glassformer.interop.keymap import Line, line
-from glassformer.interop.recast import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import qwen_byte_level
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -24,7 +24,7 @@ BIASES = ("qkv_bias", "attn_out_bias", "ff_bias")
 
 
 def read_common(
-    given: Given,
+    given: HFConfig,
     n_kv_heads: int = 0,
     d_head: int = 0,
     norm_eps: float = 1e-6,
@@ -62,21 +62,21 @@ def read_common(
     )
 
 
-def read_llama(given: Given, architecture: str) -> TransformerConfig:
+def read_llama(given: HFConfig, architecture: str) -> TransformerConfig:
     bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
     return read_common(given, qkv_bias=bias, attn_out_bias=bias, ff_bias=ff_bias)
 
 
-def read_mistral(given: Given, architecture: str) -> TransformerConfig:
+def read_mistral(given: HFConfig, architecture: str) -> TransformerConfig:
     window = _window(given)
     return read_common(given, n_kv_heads=8, window_pattern=() if window is None else (window,))
 
 
-def read_qwen2(given: Given, architecture: str) -> TransformerConfig:
+def read_qwen2(given: HFConfig, architecture: str) -> TransformerConfig:
     return read_common(given, n_kv_heads=32, qkv_bias=True, window_pattern=_windows(given))
 
 
-def read_qwen3(given: Given, architecture: str) -> TransformerConfig:
+def read_qwen3(given: HFConfig, architecture: str) -> TransformerConfig:
     bias = given.take("attention_bias", bool, False)
     differences: dict[str, Any] = {
         "qkv_bias": bias,
@@ -87,7 +87,7 @@ def read_qwen3(given: Given, architecture: str) -> TransformerConfig:
     return read_common(given, n_kv_heads=32, d_head=128, **differences)
 
 
-def _window(given: Given) -> int | None:
+def _window(given: HFConfig) -> int | None:
     """How many tokens back a query sees; None = all."""
     window = given.maybe("sliding_window", int)
     window = 4096 if "sliding_window" not in given.table else window
@@ -96,7 +96,7 @@ def _window(given: Given) -> int | None:
     return window
 
 
-def _windows(given: Given) -> tuple[int, ...]:
+def _windows(given: HFConfig) -> tuple[int, ...]:
     """`window_pattern`: of the layers from `max_window_layers` on, or of those that `layer_types` names."""
     n_layers, first = given.take("num_hidden_layers", int), given.take("max_window_layers", int, 28)
     window = _window(given) if given.take("use_sliding_window", bool, False) else None
@@ -129,9 +129,9 @@ def _windows_of(config: TransformerConfig) -> list[int]:
     return [pattern[i % len(pattern)] for i in range(config.head_stack.n_layers)]
 
 
-def fit_common(config: TransformerConfig, *stack: str, any_ff: bool = False, side: str = "decoder") -> Fit:
+def fit_common(config: TransformerConfig, *stack: str, any_ff: bool = False, side: str = "decoder") -> Compatibility:
     """What all have in common, but the head; fields of the `stack` that only some hold."""
-    fit = Fit(config)
+    fit = Compatibility(config)
     for name in ("encoder", "decoder"):
         fit.stack(name, name == side, "n_kv_heads", "d_head", *stack)
     fit_rotary(fit, config)
@@ -142,18 +142,18 @@ def fit_common(config: TransformerConfig, *stack: str, any_ff: bool = False, sid
     return fit
 
 
-def _fit(config: TransformerConfig, *stack: str, any_ff: bool = False) -> Fit:
+def _fit(config: TransformerConfig, *stack: str, any_ff: bool = False) -> Compatibility:
     fit = fit_common(config, *stack, any_ff=any_ff)
     fit.need("head", TokenHead())
     return fit
 
 
-def _need_one_window(fit: Fit, windows: set[int]) -> None:
+def _need_one_window(fit: Compatibility, windows: set[int]) -> None:
     if fit.config.decoder is not None and len(windows) > 1:
         fit.misfits.append(f"model.decoder.window_pattern has {sorted(windows)}, and all must be the same")
 
 
-def need_same_biases(fit: Fit) -> None:
+def need_same_biases(fit: Compatibility) -> None:
     """The two biases of an attention, which are there or not together."""
     config = fit.config
     what = "model.qkv_bias and attn_out_bias differ, and they must be the same"
@@ -169,7 +169,7 @@ def fit_llama(config: TransformerConfig) -> list[str]:
     return fit.done()
 
 
-def need_divisible(fit: Fit) -> None:
+def need_divisible(fit: Compatibility) -> None:
     """Some of their configurations refuse another width, whatever the width of a head."""
     if fit.config.d_model % fit.config.head_stack.n_heads:
         fit.misfits.append("model.d_model must be divisible by n_heads")
@@ -245,19 +245,19 @@ def write_qwen3(config: TransformerConfig) -> dict[str, Any]:
     return write_qwen2(config) | {"attention_bias": config.qkv_bias}
 
 
-def table(config: TransformerConfig) -> list[Line]:
+def table(config: TransformerConfig) -> list[Rule]:
     side = "encoder" if config.decoder is None else "decoder"
     ours, theirs = f"{side}.blocks.{{i}}.", "model.layers.{i}."
     attn = f"{theirs}self_attn."
     return [
-        line(f"{side}.embeddings.tokens", "model.embed_tokens"),
-        line(f"{ours}self_attn_norm", f"{theirs}input_layernorm"),
+        rule(f"{side}.embeddings.tokens", "model.embed_tokens"),
+        rule(f"{ours}self_attn_norm", f"{theirs}input_layernorm"),
         *attention_lines(config, f"{ours}self_attn", *(f"{attn}{name}_proj" for name in "qkvo")),
-        *(line(f"{ours}self_attn.{name}_norm", f"{attn}{name}_norm") for name in "qk"),
-        line(f"{ours}ff_norm", f"{theirs}post_attention_layernorm"),
-        *(line(f"{ours}ff.{name}_proj", f"{theirs}mlp.{name}_proj") for name in ("gate", "up", "down")),
-        line(f"{side}.final_norm", "model.norm"),
-        line("output.proj", "lm_head"),
+        *(rule(f"{ours}self_attn.{name}_norm", f"{attn}{name}_norm") for name in "qk"),
+        rule(f"{ours}ff_norm", f"{theirs}post_attention_layernorm"),
+        *(rule(f"{ours}ff.{name}_proj", f"{theirs}mlp.{name}_proj") for name in ("gate", "up", "down")),
+        rule(f"{side}.final_norm", "model.norm"),
+        rule("output.proj", "lm_head"),
     ]
 
 
@@ -271,7 +271,7 @@ def recast_llama(config: TransformerConfig, weights: Weights) -> Recast:
 
 def _family(
     name: str,
-    read: Callable[[Given, str], TransformerConfig],
+    read: Callable[[HFConfig, str], TransformerConfig],
     fit: Callable[[TransformerConfig], list[str]],
     write: Callable[[TransformerConfig], dict[str, Any]],
     recast: Callable[[TransformerConfig, Weights], Recast] = recast,

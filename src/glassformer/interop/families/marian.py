@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.config import SinusoidalPositions, TokenHead, TransformerConfig
+from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
+from glassformer.interop.equivalent import Recast, Weights
 from glassformer.interop.families import bart
 from glassformer.interop.family import Family
-from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
-from glassformer.interop.recast import Recast, Weights
-from glassformer.interop.residual import with_halves
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.permute_channels import with_halves
 from glassformer.nn.positions import sinusoid
 
 ARCHITECTURE = "MarianMTModel"
 
 
-def read(given: Given, architecture: str) -> TransformerConfig:
+def read(given: HFConfig, architecture: str) -> TransformerConfig:
     given.only("static_position_embeddings", True)
     given.only("normalize_embedding", False)
     given.pass_over("extra_pos_embeddings")  # sinusoids have no rows to skip

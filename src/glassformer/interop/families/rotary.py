@@ -4,9 +4,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.config import LinearScaling, Llama3Scaling, RotaryPositions, Scaling, TransformerConfig, YarnScaling
-from glassformer.interop.fit import Fit
-from glassformer.interop.given import Given
+from glassformer.config.transformer import (
+    LinearScaling,
+    Llama3Scaling,
+    RotaryPositions,
+    Scaling,
+    TransformerConfig,
+    YarnScaling,
+)
+from glassformer.interop.compatibility import Compatibility
+from glassformer.interop.hf_config import HFConfig
 
 ORIGINAL = "original_max_position_embeddings"
 KINDS = {"default": "default", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
@@ -14,7 +21,7 @@ LENGTH_BOUND = ("dynamic", "longrope", "su")
 """Kinds whose frequencies change with the length of the text, so that keys in a cache would be turned by stale ones."""
 
 
-def read_rotary(given: Given, max_len: int) -> RotaryPositions:
+def read_rotary(given: HFConfig, max_len: int) -> RotaryPositions:
     """Their positions as ours; what ours cannot hold exactly is told to `given`."""
     rope = given.part(_in_one_table(given), "rope_parameters")
     rope.only("partial_rotary_factor", 1.0)  # these models turn whole heads whatever it says, or fail
@@ -40,7 +47,7 @@ def write_rotary(positions: RotaryPositions) -> dict[str, Any]:
     return new | base | ({} if scaling is None else {"rope_scaling": scaling})
 
 
-def fit_rotary(fit: Fit, config: TransformerConfig) -> None:
+def fit_rotary(fit: Compatibility, config: TransformerConfig) -> None:
     """Tells whether the positions are rotary, of whole heads."""
     positions = config.positions
     is_rotary = isinstance(positions, RotaryPositions)
@@ -49,7 +56,7 @@ def fit_rotary(fit: Fit, config: TransformerConfig) -> None:
         fit.misfits.append(f"model.positions.fraction is {positions.fraction}, and it must be 1")
 
 
-def _in_one_table(given: Given) -> dict[str, Any]:
+def _in_one_table(given: HFConfig) -> dict[str, Any]:
     """What the keys of either spelling say, as `rope_parameters` has it; where both are there they must agree."""
     tables = [given.maybe("rope_parameters", dict) or {}, given.maybe("rope_scaling", dict) or {}]
     outside = {"rope_theta": given.maybe("rope_theta", float)}
@@ -69,7 +76,7 @@ def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
     return {"rope_type": kind} | table if table or kind else {}
 
 
-def _scaling(rope: Given, max_len: int) -> Scaling | None:
+def _scaling(rope: HFConfig, max_len: int) -> Scaling | None:
     kind = rope.choose("rope_type", KINDS, "default")
     if kind == "default":
         return None

@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from glassformer.config import NormalInit, RelativePositions, Stack, TokenHead, TransformerConfig
+from glassformer.config.transformer import NormalInit, RelativePositions, Stack, TokenHead, TransformerConfig
+from glassformer.interop.compatibility import Compatibility
+from glassformer.interop.equivalent import with_norm_scales
 from glassformer.interop.family import Family, attention_lines
-from glassformer.interop.fit import Fit
-from glassformer.interop.given import ACTIVATION_NAMES, ACTIVATIONS, Given
-from glassformer.interop.keymap import Line, line
-from glassformer.interop.recast import with_norm_scales
+from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
+from glassformer.interop.keymap import Rule, rule
 
 ARCHITECTURE = "T5ForConditionalGeneration"
 HEAD, SHARED = "lm_head.weight", "shared.weight"
@@ -18,7 +18,7 @@ FEED_FORWARD_NAMES = {meaning: name for name, meaning in reversed(FEED_FORWARDS.
 """(activation, gated) → `feed_forward_proj`; a gate with the exact GELU has no name."""
 
 
-def read(given: Given, architecture: str) -> TransformerConfig:
+def read(given: HFConfig, architecture: str) -> TransformerConfig:
     n_heads, d_head, d_ff = given.take("num_heads", int), given.take("d_kv", int), given.take("d_ff", int)
     n_layers = given.take("num_layers", int)
     n_decoder_layers = given.take("num_decoder_layers", int, n_layers)
@@ -57,7 +57,7 @@ def read(given: Given, architecture: str) -> TransformerConfig:
     )
 
 
-def _head(given: Given) -> tuple[bool, bool]:
+def _head(given: HFConfig) -> tuple[bool, bool]:
     """Whether logits are scaled, and whether the head is tied.
 
     `tie_word_embeddings` once said both. transformers 5 says the first with a key of its own, always claims to tie,
@@ -69,7 +69,7 @@ def _head(given: Given) -> tuple[bool, bool]:
 
 
 def fit(config: TransformerConfig) -> list[str]:
-    fit = Fit(config)
+    fit = Compatibility(config)
     fit.stack("encoder", True, "d_head")
     fit.stack("decoder", True, "d_head")
     if config.encoder is not None and config.decoder is not None:
@@ -116,24 +116,24 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table(config: TransformerConfig) -> list[Line]:
-    lines = [line("encoder.embeddings.tokens", "shared"), line("output.proj", "lm_head")]
+def table(config: TransformerConfig) -> list[Rule]:
+    lines = [rule("encoder.embeddings.tokens", "shared"), rule("output.proj", "lm_head")]
     for half in ("encoder", "decoder"):
         ours, theirs = f"{half}.blocks.{{i}}.", f"{half}.block.{{i}}.layer."
         attentions = {"self_attn": "0.SelfAttention"} | ({"cross_attn": "1.EncDecAttention"} if half[0] == "d" else {})
         for mine, other in attentions.items():
             parts = (f"{theirs}{other}.{part}" for part in "qkvo")
-            lines.append(line(f"{ours}{mine}_norm", f"{theirs}{other[0]}.layer_norm"))
+            lines.append(rule(f"{ours}{mine}_norm", f"{theirs}{other[0]}.layer_norm"))
             lines += attention_lines(config, f"{ours}{mine}", *parts)
         last = f"{theirs}{len(attentions)}."
         dense = f"{last}DenseReluDense."
-        lines.append(line(f"{ours}ff_norm", f"{last}layer_norm"))
-        lines.append(line(f"{ours}ff.gate_proj", f"{dense}wi_0"))
-        lines.append(line(f"{ours}ff.up_proj", f"{dense}wi_1" if config.gated_ff else f"{dense}wi"))
-        lines.append(line(f"{ours}ff.down_proj", f"{dense}wo"))
-        lines.append(line(f"{half}.final_norm", f"{half}.final_layer_norm"))
+        lines.append(rule(f"{ours}ff_norm", f"{last}layer_norm"))
+        lines.append(rule(f"{ours}ff.gate_proj", f"{dense}wi_0"))
+        lines.append(rule(f"{ours}ff.up_proj", f"{dense}wi_1" if config.gated_ff else f"{dense}wi"))
+        lines.append(rule(f"{ours}ff.down_proj", f"{dense}wo"))
+        lines.append(rule(f"{half}.final_norm", f"{half}.final_layer_norm"))
         bias = f"{half}.block.0.layer.0.SelfAttention.relative_attention_bias"
-        lines.append(line(f"{half}.score_bias.table", bias))
+        lines.append(rule(f"{half}.score_bias.table", bias))
     return lines
 
 

@@ -16,6 +16,7 @@ from lm_eval.utils import simple_parse_args_string
 from tqdm import tqdm
 
 from glassformer import api
+from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError
 from glassformer.inference.decode import causal_frame
 from glassformer.inference.score import (
@@ -28,7 +29,6 @@ from glassformer.inference.score import (
     windows,
     with_context,
 )
-from glassformer.run_config import GenerationConfig
 
 ARGUMENTS = ("path", "step", "device", "batch_size", "max_batch_size", "prefix_token_id")
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -80,7 +80,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         if not self.is_auto and not (str(batch_size).isdecimal() and int(batch_size)):
             raise UserError(f"batch_size is {batch_size!r}: give a number of rows, or auto")
         self.model = api.load(str(path), step=step, device=device)
-        if self.model.is_seq2seq or not self.model.goes_on:
+        if self.model.is_seq2seq or not self.model.is_causal_lm:
             raise UserError(
                 f"{path} was not trained to go on with a text ({self.model.run.objective.kind}): the harness's tasks "
                 "need a decoder alone that was (objective causal)"

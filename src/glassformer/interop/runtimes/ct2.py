@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from glassformer.config import TransformerConfig
+from glassformer.config.transformer import TransformerConfig
 from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference.score import forced_scores

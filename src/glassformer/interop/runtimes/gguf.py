@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from glassformer import files
-from glassformer.config import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
+from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
 from glassformer.errors import UserError
 from glassformer.inference.decode import causal_frame
 from glassformer.interop.families.llama_cpp import ARCHITECTURES, Architecture
@@ -130,8 +130,8 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
 
     Rows of the table that no token has are `UNUSED`.
     """
-    if tokenizer.flavour != "byte":
-        kind = "one from elsewhere" if tokenizer.flavour is None else f"{tokenizer.flavour}"
+    if tokenizer.scheme != "byte":
+        kind = "one from elsewhere" if tokenizer.scheme is None else f"{tokenizer.scheme}"
         raise UserError(f"llama.cpp does not split a text as this tokenizer does: it must be byte, and is {kind}")
     if not tokenizer.merges:
         raise UserError("llama.cpp needs a tokenizer with merges, and this one has only its 256 bytes")

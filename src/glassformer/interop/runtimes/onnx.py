@@ -19,13 +19,13 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
-from glassformer.config import TransformerConfig
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.schema import to_dict
+from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import UserError
 from glassformer.interop.runtimes.recurrent_scan import ScannedRecurrent
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
-from glassformer.recurrent_config import ModelConfig
-from glassformer.settings import to_dict
 from glassformer.store.model_directory import LABELS, SOURCE_TOKENIZER, TOKENIZER, StoredModel
 
 GRAPH = "model.onnx"

@@ -12,7 +12,7 @@ MAX_SKIPPED, MAX_ROLLBACKS, MAX_KEPT = 10, 5, 10
 """Bad steps in a row, and returns to a checkpoint, after which a run is given up; batches that are kept."""
 
 
-class BadNumbers(Exception):
+class NonFinite(Exception):
     """A loss or gradient that is no number, seen before the weights were touched; or weights that are none."""
 
     def __init__(self, what: str, micro_batch: int | None = None, *, is_of_step: bool = True) -> None:

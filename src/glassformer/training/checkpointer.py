@@ -37,7 +37,7 @@ class Snapshot:
     """Steps whose checkpoints stay, beside the newest."""
 
 
-class Saver:
+class Checkpointer:
     """Writes one snapshot after another, in the order in which they come, in a thread of its own or at once.
 
     What goes wrong in the thread is raised by the next `save` or `wait`. Killed at any moment, it leaves checkpoints
@@ -81,7 +81,7 @@ class Saver:
 
     def wait(self) -> None:
         """Until all is written, in all processes; raises what went wrong."""
-        self.ranks.all_or_none(self._wait)
+        self.ranks.raise_together(self._wait)
 
     def drain(self) -> None:
         """Until this process writes no more; nothing is raised, because something else is already."""
@@ -122,9 +122,9 @@ class Saver:
         def written(tensors: Tensors, name: str) -> Tensors:
             assert isinstance(tensors, dict)
             # After each of them all know whether all have done it: nobody waits for one that has failed.
-            self.ranks.all_or_none(lambda: write_parts(tensors, shards / name))
-            self.ranks.all_or_none(lambda: join_parts(tensors, shards / name) if self.ranks.is_first else None)
-            return self.ranks.all_or_none(lambda: check_parts(tensors, shards / name))
+            self.ranks.raise_together(lambda: write_parts(tensors, shards / name))
+            self.ranks.raise_together(lambda: join_parts(tensors, shards / name) if self.ranks.is_first else None)
+            return self.ranks.raise_together(lambda: check_parts(tensors, shards / name))
 
         try:
             return _with(snapshot, written)
@@ -134,7 +134,7 @@ class Saver:
             raise
 
 
-class KeepsLast(Saver):
+class KeepsLast(Checkpointer):
     """Keeps the last snapshot in memory and writes nothing."""
 
     writes = False

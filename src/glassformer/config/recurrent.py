@@ -7,9 +7,9 @@ multiplicative attention after it: three settings of one model.
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glassformer.config import BOUNDS, MAX_LAYERS, MAX_WIDTH, TransformerConfig, require_special_ids
+from glassformer.config.schema import checked, require_at_most, setting
+from glassformer.config.transformer import BOUNDS, MAX_LAYERS, MAX_WIDTH, TransformerConfig, require_special_ids
 from glassformer.errors import UserError
-from glassformer.settings import checked, require_at_most, setting
 
 RECURRENT_BOUNDS = {"n_layers": MAX_LAYERS, "d_encoder": MAX_WIDTH, "d_decoder": MAX_WIDTH}
 RECURRENT_BOUNDS |= {name: most for name, most in BOUNDS.items() if name not in ("d_model", "n_token_types")}

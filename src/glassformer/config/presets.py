@@ -8,7 +8,7 @@ width 128 do not fill. Here the heads fill d_model: 16 × 128 = 2048, and 40 × 
 import difflib
 from dataclasses import replace
 
-from glassformer.config import (
+from glassformer.config.transformer import (
     FanInInit,
     LearnedPositions,
     Llama3Scaling,

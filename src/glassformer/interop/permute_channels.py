@@ -10,8 +10,8 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from glassformer.config import SinusoidalPositions, TransformerConfig
-from glassformer.interop.recast import Recast, Weights
+from glassformer.config.transformer import SinusoidalPositions, TransformerConfig
+from glassformer.interop.equivalent import Recast, Weights
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj")
 NORMS = ("attn_norm", "ff_norm", "out_norm", "final_norm", "embeddings.norm", "transform.norm")
@@ -41,7 +41,7 @@ def permute_residual(weights: Mapping[str, Tensor], config: TransformerConfig, o
     `ValueError` when `order` is no permutation of d_model channels, or the stream meets something that it does not
     reorder: a token table of another width, heads without an output projection.
 
-    >>> from glassformer.config import Stack
+    >>> from glassformer.config.transformer import Stack
     >>> config = TransformerConfig(decoder=Stack(n_heads=1), d_model=2)
     >>> permute_residual({"decoder.embeddings.tokens.weight": torch.tensor([[1, 2]])}, config, torch.tensor([1, 0]))
     {'decoder.embeddings.tokens.weight': tensor([[2, 1]])}

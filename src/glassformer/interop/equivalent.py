@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.models.build import build_model
 from glassformer.store.model_directory import weights_of
 

@@ -10,9 +10,9 @@ from torch import nn
 
 from glassformer.doctor import invariance, learning, visibility
 from glassformer.doctor.adapter import Forward, Kind, Loss
-from glassformer.doctor.admission import admit, on_copies_only
-from glassformer.doctor.patient import NotApplicable, Patient, device_of, first_line, generators_kept, seed_everything
+from glassformer.doctor.probe import NotApplicable, Probe, device_of, first_line, generators_kept, seed_everything
 from glassformer.doctor.report import Report, Result
+from glassformer.doctor.setup import on_copies_only, set_up
 from glassformer.errors import UserError
 
 
@@ -22,7 +22,7 @@ class Check:
 
     name: str
     meaning: str
-    run: Callable[[Patient], tuple[bool, str]]
+    run: Callable[[Probe], tuple[bool, str]]
 
 
 CHECKS = (
@@ -47,7 +47,7 @@ CHECKS = (
         visibility.causality_by_gradient,
     ),
     Check(
-        "sight",
+        "visibility",
         "Tokens that should be read have no effect: a mask hides them, by its polarity or by being causal.",
         visibility.sight,
     ),
@@ -87,9 +87,9 @@ CHECKS = (
         invariance.cache,
     ),
     Check(
-        "accumulation",
+        "grad_accumulation",
         "Means of micro-batches are averaged: tokens of short ones weigh more; sum, then divide once by all targets.",
-        learning.accumulation,
+        learning.grad_accumulation,
     ),
     Check(
         "loss-padding",
@@ -144,7 +144,7 @@ def check(
     with generators_kept(device_of(module)), warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # the module's own, hundreds of times
         with on_copies_only(module) as pristine:
-            patient = admit(
+            probe = set_up(
                 pristine,
                 vocab_size=vocab_size,
                 kind=kind,
@@ -156,7 +156,7 @@ def check(
                 source_vocab_size=source_vocab_size,
                 seed=seed,
             )
-            return Report(tuple(_result(one, patient, seed) for one in chosen))
+            return Report(tuple(_result(one, probe, seed) for one in chosen))
 
 
 def _named(name: str) -> Check:
@@ -168,13 +168,13 @@ def _named(name: str) -> Check:
     raise UserError(f"unknown check {name!r}: {hint}")
 
 
-def _result(one: Check, patient: Patient, seed: int) -> Result:
+def _result(one: Check, probe: Probe, seed: int) -> Result:
     # Every check draws the same rows whether the others run or not.
-    patient.generator.manual_seed(seed)
+    probe.generator.manual_seed(seed)
     seed_everything(seed)
     passed: bool | None
     try:
-        passed, detail = one.run(patient)
+        passed, detail = one.run(probe)
     except NotApplicable as reason:
         passed, detail = None, str(reason)
     except UserError:

@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from configs import CONFIGS
 from glassformer import recipes
-from glassformer.config import LinearScaling, RotaryPositions, Stack, TransformerConfig
-from glassformer.errors import UserError
-from glassformer.presets import PRESETS
-from glassformer.recurrent_config import RecurrentConfig
-from glassformer.run_config import GenerationConfig, PackedRows, Run, TextData
-from glassformer.settings import (
+from glassformer.config.presets import PRESETS
+from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.run import GenerationConfig, PackedRows, Run, TextData
+from glassformer.config.schema import (
     FlagText,
     apply_flags,
     describe,
@@ -27,7 +25,9 @@ from glassformer.settings import (
     to_dict,
     to_toml,
 )
-from glassformer.train_config import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule, TrainConfig
+from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, PlateauSchedule, TrainConfig
+from glassformer.config.transformer import LinearScaling, RotaryPositions, Stack, TransformerConfig
+from glassformer.errors import UserError
 
 
 def read(text: str) -> Run:
@@ -173,7 +173,7 @@ def test_any_value_survives_toml(text: str, number: float, integer: int, flag: b
         ({"train.optimizer.betas": "0.8 0.9"}, lambda run: run.train.optimizer.betas == (0.8, 0.9)),
         ({"model.decoder.window-pattern": ""}, lambda run: run.model.decoder.window_pattern == ()),
         ({"train.early-stopping.patience": "3"}, lambda run: run.train.early_stopping == EarlyStopping(patience=3)),
-        ({"data.arrangement.kind": "packed"}, lambda run: run.data.arrangement == PackedRows()),
+        ({"data.packing.kind": "packed"}, lambda run: run.data.packing == PackedRows()),
         ({"model.encoder.n-layers": "1", "model.decoder": "none"}, lambda run: run.model.decoder is None),
     ],
 )

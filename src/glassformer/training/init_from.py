@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import Run
+from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, merge_lora, take_weights, token_rows
-from glassformer.recurrent_config import ModelConfig
-from glassformer.run_config import Run
 from glassformer.store.model_directory import StoredModel, read_model, weights_of
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.fine_tuning import freeze

@@ -1,14 +1,14 @@
-"""What a Transformer can be: the axes of `TransformerConfig`; its ancestors are in `recurrent_config.py`.
+"""What a Transformer can be: the axes of `TransformerConfig`; its ancestors are in `config/recurrent.py`.
 
-A run's other sections are in `run_config.py`. GPT, BERT, BART, Marian, Llama and T5 are settings of these fields, never
+A run's other sections are in `config/run.py`. GPT, BERT, BART, Marian, Llama and T5 are settings of these fields, never
 classes of their own. Every field is one line; letters and words are explained in `docs/glossary.md`.
 """
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
+from glassformer.config.schema import checked, require_at_most, setting
 from glassformer.errors import UserError
-from glassformer.settings import checked, require_at_most, setting
 
 MAX_LAYERS = 1000  # as many as the deepest that was ever trained (Wang 2022)
 MAX_WIDTH = 1 << 20  # sixty times the widest
@@ -186,8 +186,8 @@ class SequenceHead:
     n_labels: int = setting(0, "number of labels; 0 = those of the data")
     pooling: Literal["first", "last", "mean", "max"] = setting("first", "which hidden states are read")
     pooler: Literal["none", "tanh", "relu", "gelu"] = setting("none", "dense layer and activation after pooling")
-    mean: float = setting(0.0, "of numbers: what an output of 0 says; that of the data where spread is 0")
-    spread: float = setting(0.0, "of numbers: what an output of 1 adds; 0 = standard deviation of the data")
+    mean: float = setting(0.0, "of numbers: what an output of 0 says; that of the data where std is 0")
+    std: float = setting(0.0, "of numbers: what an output of 1 adds; 0 = standard deviation of the data")
 
 
 @checked

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
+from glassformer.config.run import BeamConfig
 from glassformer.data.batching import pad
 from glassformer.inference.beam import Hypothesis, beam_search
 from glassformer.inference.decodable import Decodable
-from glassformer.run_config import BeamConfig
 
 MAX_TOKENS = 8192
 """Source positions of a batch, padding included, times the beam: bounds memory, and is enough to be fast."""
@@ -23,7 +23,7 @@ def decode_sorted(
     max_len: int,
     n_best: int = 1,
     prefix: Sequence[int] = (),
-    never: Sequence[int] = (),
+    suppress_ids: Sequence[int] = (),
     device: torch.device | str = "cpu",
     progress: Callable[[int, int], None] | None = None,
     max_tokens: int = MAX_TOKENS,
@@ -52,7 +52,7 @@ def decode_sorted(
             max_len=max_len,
             n_best=n_best,
             prefixes=[prefix] * len(batch),
-            never=never,
+            suppress_ids=suppress_ids,
         )
         for i, result in zip(batch, results, strict=True):
             found[i] = result

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from glassformer.config import LearnedPositions, SinusoidalPositions, TransformerConfig
+from glassformer.config.presets import PRESETS, preset
+from glassformer.config.transformer import LearnedPositions, SinusoidalPositions, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
-from glassformer.presets import PRESETS, preset
 
 
 def count(config: TransformerConfig) -> int:

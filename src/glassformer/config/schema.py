@@ -16,10 +16,12 @@ import os
 import tomllib
 import types
 import typing
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, cast
 
+from glassformer.config.former_names import KEYS, KINDS, VALUES
 from glassformer.errors import UserError, shown
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has some thousands
@@ -44,7 +46,7 @@ def checked(cls: type[T]) -> type[T]:
     value of the wrong type, and for an unknown field with the nearest one. A class may say under `start_from` what is a
     better start than its bare fields.
 
-    >>> from glassformer.config import Stack
+    >>> from glassformer.config.transformer import Stack
     >>> Stack(n_layers="2")
     Traceback (most recent call last):
     glassformer.errors.UserError: Stack.n_layers must be integer, not '2'
@@ -130,21 +132,25 @@ class FlagText(str):
 def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     """Builds a dataclass from nested plain values; errors name the dotted key and `where` it stands (a file).
 
-    >>> from glassformer.config import Stack
+    >>> from glassformer.config.transformer import Stack
     >>> from_dict(Stack, {"n_layers": 2, "n_heads": 4}).n_heads
     4
     >>> from_dict(Stack, {"n_layer": 2})
     Traceback (most recent call last):
     glassformer.errors.UserError: unknown key n_layer: did you mean n_layers?
     """
-    built: T = _Reader(where, known_keys(cls)).dataclass(cls, table, "")
+    reader = _Reader(where, known_keys(cls))
+    built: T = reader.dataclass(cls, table, "")
+    if reader.renamed:
+        place = f"{where} has" if where else "there are"
+        warnings.warn(f"{place} former names of settings: {'; '.join(reader.renamed)}", stacklevel=2)
     return built
 
 
 def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
     """Builds the member of a tagged union of dataclasses that a table means by its `kind`.
 
-    >>> from glassformer.recurrent_config import ModelConfig
+    >>> from glassformer.config.recurrent import ModelConfig
     >>> from_union(ModelConfig, {"kind": "recurrent", "cell": "gru"}).cell
     'gru'
     """
@@ -201,7 +207,7 @@ def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
 def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command line") -> T:
     """A copy of a configuration with some dotted keys replaced by text, as flags give it.
 
-    >>> from glassformer.config import Stack
+    >>> from glassformer.config.transformer import Stack
     >>> apply_flags(Stack(), {"n-layers": "3"}).n_layers
     3
     """
@@ -211,7 +217,7 @@ def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command li
 def apply_changes(value: T, changes: Mapping[str, Any], where: str = "") -> T:
     """Copy a configuration with some dotted keys replaced by plain values, or by whole dataclasses.
 
-    >>> from glassformer.config import RotaryPositions, TransformerConfig, Stack
+    >>> from glassformer.config.transformer import RotaryPositions, TransformerConfig, Stack
     >>> config = TransformerConfig(decoder=Stack())
     >>> changed = apply_changes(config, {"positions": RotaryPositions(), "positions.base": 500.0, "max_len": 64})
     >>> changed.positions.base, changed.max_len
@@ -242,7 +248,7 @@ def whole_keys(value: Any, changes: Mapping[str, Any], others: Sequence[str] = (
     A short name is the end of a dotted key. Where several keys end alike, the one that `value` has is meant. `others`
     are known beside the keys of `value`. Raises `UserError` for a name that is unknown, or may mean several keys.
 
-    >>> from glassformer.run_config import Run
+    >>> from glassformer.config.run import Run
     >>> whole_keys(Run(), {"max_steps": 5, "optimizer": {"learning_rate": 0.1}, "train.batch-size": 8})
     {'train.max_steps': 5, 'train.optimizer.learning_rate': 0.1, 'train.batch_size': 8}
     """
@@ -357,6 +363,8 @@ class _Reader:
     where: str
     known: list[str]
     """Every dotted key, for suggestions; empty where the value is given in Python and stands under no key."""
+    renamed: list[str] = dataclasses.field(default_factory=list)
+    """Former names that were read, and their present ones."""
 
     def error(self, message: str) -> UserError:
         return UserError(f"{message} (in {self.where})" if self.where else message)
@@ -370,10 +378,23 @@ class _Reader:
         for key, value in table.items():
             if key == "kind" and hasattr(cls, "kind"):
                 continue
+            if self.known:
+                key, value = self.present(cls, key, value, prefix)
             if key not in names:
                 raise self.error(f"unknown key {prefix}{shown(key)}{self.suggestion(prefix + key, prefix, names)}")
             values[key] = self.value(hints[key], value, prefix + key)
         return cls(**values)
+
+    def present(self, cls: type, key: str, value: Any, prefix: str) -> tuple[str, Any]:
+        """A key and its value under their present names (`former_names`)."""
+        name = KEYS.get(f"{cls.__name__}.{key}", key)
+        if name != key:
+            self.renamed.append(f"{prefix}{key} is now {name}")
+        values = VALUES.get(f"{cls.__name__}.{name}", {})
+        if isinstance(value, str) and value in values:
+            self.renamed.append(f"{prefix}{name} {value!s} is now {values[value]}")
+            value = values[value]
+        return name, value
 
     def suggestion(self, key: str, prefix: str, names: list[str]) -> str:
         if key in self.known:
@@ -417,6 +438,9 @@ class _Reader:
         kinds = {member.kind: member for member in tables}
         usual = [member.kind for member in tables if getattr(member, "is_default_kind", False)]
         tag = value.get("kind", *usual)
+        if isinstance(tag, str) and tag in KINDS:
+            self.renamed.append(f"{key}.kind {tag} is now {KINDS[tag]}")
+            tag = KINDS[tag]
         if not isinstance(tag, str) or tag not in kinds:
             near = [] if tag is None else difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.4)
             hint = f": did you mean {near[0]}?" if near else f"; known are {', '.join(kinds)}"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glassformer.settings import checked, require, require_at_most, setting
+from glassformer.config.schema import checked, require, require_at_most, setting
 
 MAX_ROWS = 1 << 24  # of a micro-batch: the loss alone would take tens of GiB
 MAX_ACCUMULATION = 1 << 20  # the micro-batches of a step are in memory together
@@ -44,7 +44,7 @@ class MuonConfig:
     kind: ClassVar[str] = "muon"
     learning_rate: float = setting(0.02, "peak step size of the matrices")
     momentum: float = setting(0.95, "Nesterov momentum of the matrices")
-    n_steps: int = setting(5, "Newton-Schulz iterations")
+    ns_steps: int = setting(5, "Newton-Schulz iterations")
     adjust: Literal["original", "match_rms_adamw"] = setting("original", "scale of a matrix's step by its shape")
     weight_decay: float = setting(0.0, "decoupled decay of the matrices")
     adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "for embeddings, head, norms and biases")
@@ -145,7 +145,7 @@ class TrainConfig:
 
     max_steps: int = setting(2000, "optimizer steps")
     batch_size: int = setting(32, "rows of a micro-batch")
-    accumulation: int = setting(1, "micro-batches of an optimizer step")
+    grad_accumulation: int = setting(1, "micro-batches of an optimizer step")
     optimizer: OptimizerConfig = setting(AdamWConfig(), "how gradients become steps")
     schedule: ScheduleConfig = setting(CosineSchedule(), "how the rate changes")
     clip_norm: float = setting(1.0, "longest gradient, as a 2-norm over all parameters; 0 = never clipped")
@@ -170,7 +170,7 @@ class TrainConfig:
         "best", "the weights that the run's folder holds in the end; average = the mean of the checkpoints kept"
     )
     early_stopping: EarlyStopping | None = setting(None, "stop before max_steps")
-    on_bad_numbers: Literal["stop", "skip", "rollback"] = setting(
+    on_nonfinite: Literal["stop", "skip", "rollback"] = setting(
         "stop",
         "what a loss or gradient that is no number does: rollback = back to the last checkpoint, at half the rate",
     )
@@ -179,9 +179,9 @@ class TrainConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot make a run."""
-        for name in ("max_steps", "batch_size", "accumulation", "eval_every", "log_every", "keep_checkpoints"):
+        for name in ("max_steps", "batch_size", "grad_accumulation", "eval_every", "log_every", "keep_checkpoints"):
             require(getattr(self, name) >= 1, f"train.{name}", getattr(self, name), "be at least 1")
-        require_at_most(self, "train", {"batch_size": MAX_ROWS, "accumulation": MAX_ACCUMULATION})
+        require_at_most(self, "train", {"batch_size": MAX_ROWS, "grad_accumulation": MAX_ACCUMULATION})
         for name in ("checkpoint_every", "clip_norm", "seed", "max_time"):
             require(getattr(self, name) >= 0, f"train.{name}", getattr(self, name), "not be negative")
         require(0 <= self.ema_decay < 1, "train.ema_decay", self.ema_decay, "be at least 0 and below 1")
@@ -233,8 +233,8 @@ def _check_optimizer(name: str, config: OptimizerConfig) -> None:
     require(0 < rate < float("inf"), f"{name}.learning_rate", rate, "be a positive number")
     require(0 <= decay < float("inf"), f"{name}.weight_decay", decay, "not be negative")
     if isinstance(config, MuonConfig):
-        require(config.n_steps >= 1, f"{name}.n_steps", config.n_steps, "be at least 1")
-        require_at_most(config, name, {"n_steps": MAX_ITERATIONS})
+        require(config.ns_steps >= 1, f"{name}.ns_steps", config.ns_steps, "be at least 1")
+        require_at_most(config, name, {"ns_steps": MAX_ITERATIONS})
         require(0 <= config.momentum < 1, f"{name}.momentum", config.momentum, "be at least 0 and below 1")
         _check_optimizer(f"{name}.adamw", config.adamw)
     else:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from glassformer.config import RotaryPositions, Stack, TransformerConfig
+from glassformer.config.transformer import RotaryPositions, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 

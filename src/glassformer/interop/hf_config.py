@@ -51,7 +51,7 @@ ACTIVATIONS: dict[str, Any] = {
 ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu", "relu2": "relu2"}
 
 
-class Given:
+class HFConfig:
     """A `config.json`, read key by key; `done` raises one `UserError` that lists all that does not fit.
 
     Unknown keys that `ignore` names are no error; `ignored` has those that were there.
@@ -69,9 +69,9 @@ class Given:
         self._seen: set[str] = set()
         self._problems: list[str] = []
 
-    def part(self, table: Mapping[str, Any], name: str) -> "Given":
+    def part(self, table: Mapping[str, Any], name: str) -> "HFConfig":
         """A table inside this one, which ignores the same keys and adds to the same `ignored`."""
-        inner = Given(table, f"{self.where}: {name}", ignore=self._ignore)
+        inner = HFConfig(table, f"{self.where}: {name}", ignore=self._ignore)
         inner.ignored = self.ignored
         return inner
 

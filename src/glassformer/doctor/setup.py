@@ -1,4 +1,4 @@
-"""From a module to a `Patient`: copied, run once, and what it is noted down."""
+"""From a module to a `Probe`: copied, run once, and what it is noted down."""
 
 import contextlib
 import copy
@@ -20,7 +20,7 @@ from glassformer.doctor.adapter import (
     n_tensors,
     next_token_loss,
 )
-from glassformer.doctor.patient import MIN_LEN, Patient, first_line, waken
+from glassformer.doctor.probe import MIN_LEN, Probe, first_line, reinit_zero_parameters
 from glassformer.errors import UserError
 
 MIN_VOCABULARY = 4
@@ -46,7 +46,7 @@ def on_copies_only(module: nn.Module) -> Iterator[nn.Module]:
         guard.remove()
 
 
-def admit(
+def set_up(
     pristine: nn.Module,
     *,
     vocab_size: int,
@@ -58,7 +58,7 @@ def admit(
     pad_id: int | None,
     source_vocab_size: int | None,
     seed: int,
-) -> Patient:
+) -> Probe:
     """Runs the module on a few small ids, in float64 where it can. `UserError` when it does not run."""
     if max_len < MIN_LEN:
         raise UserError(f"max_len is {max_len}, and the checks need rows of at least {MIN_LEN} tokens")
@@ -72,7 +72,7 @@ def admit(
     if loss is None:
         blank_id = 1 if pad_id == 0 else 0
         default_loss = blanks_loss(forward, blank_id) if kind == "encoder" else next_token_loss(forward)
-    patient = Patient(
+    probe = Probe(
         module=_awake(copy.deepcopy(pristine)),
         pristine=pristine,
         kind=kind,
@@ -90,9 +90,9 @@ def admit(
         tables=(),
         generator=torch.Generator().manual_seed(seed),
     )
-    rows = patient.rows(2)
+    rows = probe.rows(2)
     try:
-        patient.logits(rows)
+        probe.logits(rows)
     except UserError:
         raise
     except Exception as error:
@@ -100,11 +100,11 @@ def admit(
             f"the module could not be run on token ids {tuple(rows.token_ids.shape)} "
             f"({type(error).__name__}: {first_line(error)}): give forward=lambda module, token_ids, …"
         ) from error
-    patient = _in_float64(patient, rows)
-    tables = _tables(patient, rows)
-    n_outputs = patient.logits(rows).shape[-1]
+    probe = _in_float64(probe, rows)
+    tables = _tables(probe, rows)
+    n_outputs = probe.logits(rows).shape[-1]
     n_ids = min([vocab_size, n_outputs, *(table.num_embeddings for table in tables)])
-    return replace(patient, tables=tables, n_outputs=n_outputs, n_ids=n_ids)
+    return replace(probe, tables=tables, n_outputs=n_outputs, n_ids=n_ids)
 
 
 def _awake(module: nn.Module) -> nn.Module:
@@ -112,20 +112,20 @@ def _awake(module: nn.Module) -> nn.Module:
     module.eval().zero_grad()
     for parameter in module.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    waken(module)
+    reinit_zero_parameters(module)
     return module
 
 
-def _in_float64(patient: Patient, rows: Rows) -> Patient:
-    """The patient in float64, or as it was when the module (or the device) does not compute in it."""
+def _in_float64(probe: Probe, rows: Rows) -> Probe:
+    """The module in float64, or as it was when the module (or the device) does not compute in it."""
     try:
-        precise = replace(patient, module=copy.deepcopy(patient.module).double())
-        return precise if precise.logits(rows).dtype == torch.float64 else patient
+        precise = replace(probe, module=copy.deepcopy(probe.module).double())
+        return precise if precise.logits(rows).dtype == torch.float64 else probe
     except (RuntimeError, TypeError, NotImplementedError):
-        return patient
+        return probe
 
 
-def _tables(patient: Patient, rows: Rows) -> tuple[nn.Embedding, ...]:
+def _tables(probe: Probe, rows: Rows) -> tuple[nn.Embedding, ...]:
     """The embeddings that look the token ids up: given them, they return one vector for each id.
 
     Some position tables are given the ids too, for their shape.
@@ -139,9 +139,9 @@ def _tables(patient: Patient, rows: Rows) -> tuple[nn.Embedding, ...]:
             if all(torch.equal(v, v[:1].expand_as(v)) for v in vectors):
                 found.append(cast(nn.Embedding, table))
 
-    hooks = [m.register_forward_hook(look) for m in patient.module.modules() if isinstance(m, nn.Embedding)]
+    hooks = [m.register_forward_hook(look) for m in probe.module.modules() if isinstance(m, nn.Embedding)]
     try:
-        patient.logits(rows)
+        probe.logits(rows)
     finally:
         for hook in hooks:
             hook.remove()

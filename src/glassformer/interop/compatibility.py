@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config import Head, Stack, TransformerConfig, VectorHead
+from glassformer.config.transformer import Head, Stack, TransformerConfig, VectorHead
 
 _CHANGES_NO_FORWARD = """
 init token_dropout embedding_dropout residual_dropout attention_dropout ff_dropout
@@ -28,7 +28,7 @@ def distance(misfits: Sequence[str]) -> int:
     return sum(100 if misfit in stacks else 1 for misfit in misfits)
 
 
-class Fit:
+class Compatibility:
     """Looks at a configuration field by field. A field that nobody looked at must have its default.
 
     So a family that forgets one refuses too much rather than writing another model than it was given.

@@ -26,7 +26,7 @@ class NotApplicable(Exception):
 
 
 @dataclass(frozen=True)
-class Patient:
+class Probe:
     """A copy of the module in eval mode, and what the checks need to know about it.
 
     The copy computes in float64 where the module lets it, so that rounding cannot be taken for a fault: a
@@ -177,8 +177,8 @@ class Patient:
             for buffer, before in zip(self.module.buffers(), buffers, strict=True):
                 buffer.copy_(before)
 
-    def changed(self, change: Callable[[nn.Module], None]) -> "Patient":
-        """The same patient with a further copy whose parameters `change` may write to."""
+    def changed(self, change: Callable[[nn.Module], None]) -> "Probe":
+        """The same module with a further copy whose parameters `change` may write to."""
         module = copy.deepcopy(self.module)
         with torch.no_grad():
             change(module)
@@ -223,7 +223,7 @@ def matrices(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if p.dim() >= 2 and id(p) not in tables}
 
 
-def waken(module: nn.Module) -> None:
+def reinit_zero_parameters(module: nn.Module) -> None:
     """Draws every parameter that is all zero: N(0, 1/fan in) for a matrix, N(0, 0.02²) for a vector."""
     with torch.no_grad():
         for parameter in module.parameters():

@@ -3,11 +3,11 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glassformer.config import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.schema import checked, require, require_at_most, setting
+from glassformer.config.train import ParallelConfig, TrainConfig
+from glassformer.config.transformer import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
 from glassformer.errors import UserError
-from glassformer.recurrent_config import ModelConfig
-from glassformer.settings import checked, require, require_at_most, setting
-from glassformer.train_config import ParallelConfig, TrainConfig
 
 MAX_BEAM = 10_000  # a thousand times the widest that helps
 MAX_SENTINELS = 1 << 16  # six hundred times as many as T5 has
@@ -19,7 +19,7 @@ class TokenizerConfig:
     """How text becomes ids."""
 
     path: str | None = setting(None, "a tokenizer.json to use as it is; none = learn one on the training text")
-    flavour: Literal["byte", "char", "word", "whitespace", "whole_words"] = setting(
+    scheme: Literal["byte", "char", "word", "whitespace", "whole_words"] = setting(
         "byte", "what the text is cut into; whole_words has no pieces, and [UNK] for rare words"
     )
     vocab_size: int = setting(4096, "tokens to learn, special ones included; 0 = the alphabet, no merges")
@@ -34,7 +34,7 @@ class TokenizerConfig:
     def __post_init__(self) -> None:
         """Raises `UserError` for a share that is none."""
         require(0 <= self.dropout <= 1, "tokenizer.dropout", self.dropout, "be from 0 to 1")
-        if self.dropout and self.flavour == "whole_words":
+        if self.dropout and self.scheme == "whole_words":
             raise UserError("tokenizer.dropout leaves out merges, and whole_words has none: leave it out")
 
 
@@ -80,7 +80,7 @@ class TextData:
     valid_fraction: float = setting(0.1, "share held out for validation when valid_path is none")
     reading: Reading = setting(1, READING_DOC)
     text_field: str = setting("text", "the field of a jsonl record that holds the text")
-    arrangement: WindowRows | ExampleRows | PackedRows = setting(WindowRows(), "how documents become rows")
+    packing: WindowRows | ExampleRows | PackedRows = setting(WindowRows(), "how documents become rows")
     context: int = setting(0, "tokens that a row feeds the model; 0 = model.max_len")
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
@@ -128,7 +128,9 @@ class LabelData:
     text_field: str = setting("text", "column or field of the text; of tags: a list of words")
     second_field: str | None = setting(None, "column or field of a second text: sentence pairs")
     label_field: str = setting("label", "column or field of the label; of tags: a list of them")
-    outputs: Literal["classes", "numbers", "tags"] = setting("classes", "what a label is")
+    outputs: Literal["classes", "regression", "tags"] = setting(
+        "classes", "what a label is: a class, a number (regression), or a tag for each word"
+    )
     valid_fraction: float = setting(0.1, "share of the records held out where no validation data is given")
     reading: Reading = setting(1, READING_DOC)
     batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest, padding included")
@@ -206,11 +208,13 @@ class BeamConfig:
     kind: ClassVar[str] = "beam"
     beam: int = setting(4, "hypotheses of a sentence that live at once; 1 = greedy")
     length_penalty: float = setting(1.0, "exponent: 0 = the sum of log probabilities; larger favours longer outputs")
-    normalisation: Literal["gnmt", "average"] = setting(
+    length_penalty_type: Literal["gnmt", "average"] = setting(
         "gnmt", "the sum is divided by ((5 + length) / 6)^penalty (Wu 2016, equation 14), or by length^penalty"
     )
-    finished: Literal["stay", "leave"] = setting(
-        "stay", "a finished one keeps its place in the beam, or leaves it to another that lives (transformers)"
+    early_stopping: Literal["shrink", "never"] = setting(
+        "shrink",
+        "shrink: a finished hypothesis keeps its place in the beam; never: it frees its place, and the search ends "
+        "when no hypothesis can become better (transformers)",
     )
     max_new_tokens: int = setting(256, "tokens of an output at most, its end included")
     max_ratio: float = setting(0.0, "at most this × the source's tokens + 10; 0 = no such limit")
@@ -229,13 +233,13 @@ class MaskedConfig:
     """Predict tokens that were masked, from all around them (Devlin 2019)."""
 
     kind: ClassVar[str] = "masked"
-    share: float = setting(0.15, "share of the tokens that are predicted; of these 80 % are masked, 10 % replaced")
+    mask_prob: float = setting(0.15, "probability that a token is predicted; of these 80 % are masked, 10 % replaced")
     whole_words: bool = setting(False, "words are masked whole")
     label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
 
     def __post_init__(self) -> None:
-        """Raises `UserError` for shares that are none."""
-        require(0 < self.share < 1, "objective.share", self.share, "be above 0 and below 1")
+        """Raises `UserError` for probabilities that mean nothing."""
+        require(0 < self.mask_prob < 1, "objective.mask_prob", self.mask_prob, "be above 0 and below 1")
         _require_smoothing(self.label_smoothing)
 
 
@@ -245,14 +249,14 @@ class InfillingConfig:
     """Restore a text whose spans were each replaced by one mask, and whose sentences were shuffled (Lewis 2020)."""
 
     kind: ClassVar[str] = "infilling"
-    share: float = setting(0.3, "share of the tokens that are removed")
-    mean_length: float = setting(3.0, "of the Poisson distribution of the spans' lengths, in tokens")
+    noise_density: float = setting(0.3, "share of the tokens that are removed")
+    mean_span_length: float = setting(3.0, "of the Poisson distribution of the spans' lengths, in tokens")
     permute_sentences: bool = setting(True, "sentences stand in another order")
     label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
 
     def __post_init__(self) -> None:
         """Raises `UserError` for shares and lengths that mean nothing."""
-        _require_noise(self.share, self.mean_length)
+        _require_noise(self.noise_density, self.mean_span_length)
         _require_smoothing(self.label_smoothing)
 
 
@@ -262,14 +266,14 @@ class SpansConfig:
     """Write the spans that sentinels stand for (Raffel 2020)."""
 
     kind: ClassVar[str] = "spans"
-    share: float = setting(0.15, "share of the tokens that are removed")
-    mean_length: float = setting(3.0, "of the spans, in tokens")
+    noise_density: float = setting(0.15, "share of the tokens that are removed")
+    mean_span_length: float = setting(3.0, "of the spans, in tokens")
     n_sentinels: int = setting(32, "special tokens [SPAN_0], [SPAN_1] … that stand for the spans of a row")
     label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
 
     def __post_init__(self) -> None:
         """Raises `UserError` for shares and lengths that mean nothing."""
-        _require_noise(self.share, self.mean_length)
+        _require_noise(self.noise_density, self.mean_span_length)
         require(self.n_sentinels >= 2, "objective.n_sentinels", self.n_sentinels, "be at least 2")
         require_at_most(self, "objective", {"n_sentinels": MAX_SENTINELS})
         _require_smoothing(self.label_smoothing)
@@ -303,10 +307,10 @@ class TaggingConfig:
 
 @checked
 @dataclass(frozen=True)
-class NothingConfig:
+class NoObjective:
     """Predict nothing: of a model that gives vectors, and was taken over. No run can learn it."""
 
-    kind: ClassVar[str] = "nothing"
+    kind: ClassVar[str] = "none"
     label_smoothing: ClassVar[float] = 0.0
 
 
@@ -318,15 +322,15 @@ ObjectiveConfig = (
     | SpansConfig
     | ClassificationConfig
     | TaggingConfig
-    | NothingConfig
+    | NoObjective
 )
 
 
 def require_objective(run: "Run") -> None:
     """`UserError` for a run in which nothing is learned."""
-    if isinstance(run.objective, NothingConfig):
+    if isinstance(run.objective, NoObjective):
         raise UserError(
-            f"the objective of {run.name!r} is nothing, so it has nothing to learn: to train its model on, start a run "
+            f"the objective of {run.name!r} is none, so it has nothing to learn: to train its model on, start a run "
             "that learns something from it, with --init"
         )
 
@@ -335,9 +339,9 @@ def _require_smoothing(share: float) -> None:
     require(0 <= share < 1, "objective.label_smoothing", share, "be at least 0 and below 1")
 
 
-def _require_noise(share: float, mean_length: float) -> None:
-    require(0 < share < 1, "objective.share", share, "be above 0 and below 1")
-    require(1 <= mean_length < float("inf"), "objective.mean_length", mean_length, "be at least 1")
+def _require_noise(density: float, mean_span_length: float) -> None:
+    require(0 < density < 1, "objective.noise_density", density, "be above 0 and below 1")
+    require(1 <= mean_span_length < float("inf"), "objective.mean_span_length", mean_span_length, "be at least 1")
 
 
 @checked

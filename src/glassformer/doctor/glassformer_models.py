@@ -11,11 +11,12 @@ from torch import Tensor, nn
 
 from glassformer import files
 from glassformer.api import load
-from glassformer.config import TokenHead, TransformerConfig
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.doctor.adapter import Kind, Loss
-from glassformer.doctor.examine import check
 from glassformer.doctor.report import Report
+from glassformer.doctor.runner import check
 from glassformer.errors import UserError
 from glassformer.model import Model
 from glassformer.models.build import Network, build_model
@@ -24,8 +25,7 @@ from glassformer.models.transformer import Transformer
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.objective import Objective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.recurrent_config import ModelConfig
-from glassformer.tokenization.frames import Frame
+from glassformer.tokenization.special_tokens_template import Frame
 
 PROBED_LEN = 16
 

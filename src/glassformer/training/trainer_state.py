@@ -14,7 +14,7 @@ from glassformer.training.step import StepResult
 
 
 @dataclass
-class Progress:
+class TrainerState:
     """All that the loop remembers beside weights and optimizer; JSON."""
 
     step: int = 0
@@ -46,7 +46,7 @@ class Progress:
 class Clock:
     """Time spent on steps alone, and sums since the last line of the log."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: TrainerState) -> None:
         self.progress = progress
         self.n_untimed = len(progress.unlogged)  # steps of the process before this one
         self.gradient_norm = 0.0

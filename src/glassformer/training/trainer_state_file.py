@@ -9,11 +9,11 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.training.progress import Progress
 from glassformer.training.step import LossScale
+from glassformer.training.trainer_state import TrainerState
 
 
-def read_progress(folder: Path) -> Progress:
+def read_progress(folder: Path) -> TrainerState:
     """The progress that a checkpoint keeps; `UserError` naming what is missing, unknown, or not what it must be."""
     numbers, where = checkpoint.load_numbers(folder), folder / checkpoint.STATE
     odd = [f"{name} is missing" for name in _RULES if name not in numbers and name not in _LATER]
@@ -26,7 +26,7 @@ def read_progress(folder: Path) -> Progress:
             raise UserError(f"{where}: {name} is {str(value)!r:.60} and must be {what}")
     if numbers["step"] != (step := Manifest.read(folder).step):
         raise UserError(f"{where}: step is {numbers['step']}, and the checkpoint is that of step {step}")
-    return Progress(**numbers)
+    return TrainerState(**numbers)
 
 
 def _is_count(value: Any) -> bool:

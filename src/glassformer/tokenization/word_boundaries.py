@@ -16,7 +16,7 @@ SENTENCE_ENDS = (".", "!", "?", "。", "！", "？")
 
 
 @dataclass(frozen=True, eq=False)
-class WordEdges:
+class WordBoundaries:
     """What the text of each token begins and ends with, by id (V,)."""
 
     begins_inside: Bools
@@ -30,8 +30,8 @@ class WordEdges:
     def continues(self, token_ids: npt.NDArray[np.int64]) -> Bools:
         """(T,) whether each token goes on with the word of the one before it.
 
-        >>> tokenizer = Tokenizer.train(["to do"], vocab_size=0, flavour="char", special_tokens=())
-        >>> word_edges(tokenizer).continues(np.array(tokenizer.encode("to do"))).tolist()
+        >>> tokenizer = Tokenizer.train(["to do"], vocab_size=0, scheme="char", special_tokens=())
+        >>> word_boundaries(tokenizer).continues(np.array(tokenizer.encode("to do"))).tolist()
         [False, True, False, False, True]
         """
         inside = self.begins_inside[token_ids]
@@ -41,11 +41,11 @@ class WordEdges:
 
 
 @lru_cache(maxsize=8)
-def word_edges(tokenizer: Tokenizer) -> WordEdges:
+def word_boundaries(tokenizer: Tokenizer) -> WordBoundaries:
     """The edges of all tokens of a vocabulary."""
     texts = [piece.decode("utf-8", "surrogateescape") for piece in tokenizer.pieces]
     special = np.isin(np.arange(len(texts)), [tokenizer.vocab[token] for token in tokenizer.special_tokens])
-    return WordEdges(
+    return WordBoundaries(
         begins_inside=_where([_is_inside(text[:1]) for text in texts]) & ~special,
         ends_inside=_where([_is_inside(text[-1:]) for text in texts]) & ~special,
         ends_sentence=_where([text.rstrip().endswith(SENTENCE_ENDS) for text in texts]) & ~special,

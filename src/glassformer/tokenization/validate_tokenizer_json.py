@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from glassformer.errors import UserError
-from glassformer.tokenization.known_expressions import KNOWN_EXPRESSIONS
+from glassformer.tokenization.allowed_regexes import KNOWN_EXPRESSIONS
 
 MAX_TOKENIZER_BYTES = 64 * 1024 * 1024  # twice the largest in use, of 260,000 tokens
 MAX_PARTS = 64
