@@ -77,7 +77,7 @@ class Recording(Silent):
         self.said: list[str] = []
         self.evaluations: dict[int, dict[str, LossReport]] = {}
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.said.append(text)
 
     def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None:

@@ -272,7 +272,7 @@ def test_the_score_of_a_text_is_its_loss(model: Model) -> None:
     text = made_up_text(2)[:60]
     ids = model.tokenizer.encode(text)
     said: list[str] = []
-    score = model.score(text, say=said.append)
+    score = model.score(text, log=said.append)
     assert said == [model.no_start] and "the first token of each text is read and not scored" in said[0]
     assert 33 < len(ids) < 64, "longer than the context, so the end is read in a second window"
     with torch.no_grad():
@@ -282,7 +282,7 @@ def test_the_score_of_a_text_is_its_loss(model: Model) -> None:
     assert score.n_tokens == len(ids) - 1
     assert score.n_bytes == len(text.encode()) - len(model.tokenizer.pieces[ids[0]])
     assert score.nats_per_token * score.n_tokens == pytest.approx(-score.log_prob)
-    assert model.score([text, "abc"], say=said.append) == [score, model.score("abc", say=said.append)]
+    assert model.score([text, "abc"], log=said.append) == [score, model.score("abc", log=said.append)]
     assert model.score("abc", " def") == model.score(["abc"], [" def"])[0], "a context needs no start token"
     assert model.score("abc ", "def").n_bytes == 3 and model.score("abc ", "def").log_prob < 0
     with pytest.warns(UserWarning, match="was not trained to start a text"):

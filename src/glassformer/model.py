@@ -58,7 +58,7 @@ from glassformer.training.precision import arithmetic, autocast_dtype
 from glassformer.training.text_objectives import sentinel_ids
 
 Progress = Callable[[int, int], None]
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Prompt = str | Sequence[int]
 
 
@@ -429,7 +429,7 @@ class Model:
         return self.translator.translate(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 
     @overload
-    def score(self, text: str, target: str | None = None, *, source: str | None = None, say: Say = ...) -> Score: ...  # type: ignore[overload-overlap]
+    def score(self, text: str, target: str | None = None, *, source: str | None = None, log: Log = ...) -> Score: ...  # type: ignore[overload-overlap]
     @overload
     def score(
         self,
@@ -437,13 +437,13 @@ class Model:
         target: Sequence[str] | None = None,
         *,
         source: Sequence[str] | None = None,
-        say: Say = ...,
+        log: Log = ...,
     ) -> list[Score]: ...
-    def score(self, text: Any, target: Any = None, *, source: Any = None, say: Say = _warn) -> Score | list[Score]:
+    def score(self, text: Any, target: Any = None, *, source: Any = None, log: Log = _warn) -> Score | list[Score]:
         """log p of a text, or of each of several; with `source`, given a text that is its source or its beginning.
 
         `score(text, source=source)` and `score(source, text)` are the same. A model that goes on with a text scores a
-        text alone too (`text_scores`); one that makes targets from sources needs the source. `say` is told when
+        text alone too (`text_scores`); one that makes targets from sources needs the source. `log` is told when
         training put no start token before a text, so that first tokens are not scored.
         """
         if source is not None and target is not None:
@@ -454,10 +454,10 @@ class Model:
         targets = None if target is None else _texts([target] if isinstance(target, str) else target)
         if targets is not None and (isinstance(target, str), len(targets)) != (is_one, len(texts)):
             raise UserError("score takes one source for each text: two texts, or two lists of equal length")
-        found = self._scores(texts, targets, say)
+        found = self._scores(texts, targets, log)
         return found[0] if is_one else found
 
-    def _scores(self, text: list[str], target: list[str] | None, say: Say) -> list[Score]:
+    def _scores(self, text: list[str], target: list[str] | None, log: Log) -> list[Score]:
         if self.is_seq2seq:
             if target is None:
                 raise UserError(
@@ -468,7 +468,7 @@ class Model:
             raise self._is_for_other("score")
         start = causal_frame(self.tokenizer, self.network.config).before
         if not start and text and (target is None or not all(text)):
-            say(self.no_start)
+            log(self.no_start)
         return text_scores(
             self.network,
             self.tokenizer,
@@ -514,16 +514,16 @@ class Model:
         *,
         source: str | Path | None = None,
         target: str | Path | None = None,
-        say: Say = _warn,
+        log: Log = _warn,
     ) -> LossReport:
         """The reported loss on the validation side of the run's own data, or on the whole of other data.
 
         Every target once; the trainer's number, by its own code and in the precision of the run, unless the model was
         loaded with a `dtype`. Text is cut into consecutive windows of the context length; pairs are `source` and
-        `target`, two aligned files, or `path`, one file that holds both. `say` is told what is left out (`pairs`), and
+        `target`, two aligned files, or `path`, one file that holds both. `log` is told what is left out (`pairs`), and
         that the run's own data has changed since.
         """
-        measure = self.measurer(say).measure(path, source, target)
+        measure = self.measurer(log).measure(path, source, target)
         autocast = autocast_dtype(self.run.train.precision)
         # No backward, so kernels need not be deterministic; CUDA would refuse to change that after earlier work.
         settings: AbstractContextManager[None] = arithmetic(replace(self.run.train, deterministic=False))
@@ -543,7 +543,7 @@ class Model:
         *,
         source: str | Path | None = None,
         target: str | Path | None = None,
-        say: Say = _warn,
+        log: Log = _warn,
         **settings: Any,
     ) -> dict[str, Any]:
         """Scores on the same data, in percent: of what it writes for sources, of labels, of what it puts behind masks.
@@ -553,7 +553,7 @@ class Model:
         """
         if isinstance(self.run.objective, (CausalConfig, InfillingConfig, SpansConfig)):
             return {}
-        measure = self.measurer(say).measure(path, source, target)
+        measure = self.measurer(log).measure(path, source, target)
         if isinstance(self.run.data, PairData):
             return dict(
                 translation_scores(self.translator, measure.pairs, self.run.data, self._beam(settings), progress)
@@ -566,10 +566,10 @@ class Model:
         return asdict(masked_scores(self.network, measure.objective, measure.batches(), self.device, report))
 
     def pseudo_perplexity(
-        self, path: str | Path | None = None, progress: Progress | None = None, say: Say = _warn
+        self, path: str | Path | None = None, progress: Progress | None = None, log: Log = _warn
     ) -> float:
         """exp of the mean -log p of every token of a text given all others: one forward a token."""
-        measure = self.measurer(say).measure(path)
+        measure = self.measurer(log).measure(path)
         if not isinstance(measure.objective, MaskedObjective):
             raise UserError(f"{self.name} fills no masks, and pseudo-perplexity is for models that do")
         report = (lambda done: progress(done, measure.n_targets)) if progress else None
@@ -580,22 +580,22 @@ class Model:
         path: str | Path | None = None,
         source: str | Path | None = None,
         target: str | Path | None = None,
-        say: Say = _warn,
+        log: Log = _warn,
     ) -> list[Pair]:
         """The validation pairs of the run that fit the model, or the pairs of some files.
 
-        `say` is told how many have an empty side, and how many of the run's own are too long, which are left out as
+        `log` is told how many have an empty side, and how many of the run's own are too long, which are left out as
         in training. Of other files a pair that is too long is a `UserError`: without it the scores would be others.
         """
-        return self.measurer(say).pairs(path, source, target)[0]
+        return self.measurer(log).pairs(path, source, target)[0]
 
-    def measurer(self, say: Say = _warn) -> Evaluator:
+    def measurer(self, log: Log = _warn) -> Evaluator:
         """What finds and reads the data that the model is measured on; `UserError` when it predicts nothing."""
         if isinstance(self.run.objective, NoObjective):
             raise self._is_for_other("evaluate")
         separate = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
         tokenizers = Tokenizers(self.tokenizer, separate)
-        return Evaluator(self.run, self.vote.config, tokenizers, self.classes, self.data_digest, say)
+        return Evaluator(self.run, self.vote.config, tokenizers, self.classes, self.data_digest, log)
 
     @overload
     def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...
@@ -622,11 +622,11 @@ class Model:
         raise self._is_for_other("fill")
 
     @overload
-    def classify(self, texts: str | tuple[str, str], say: Say = _warn) -> dict[str, float]: ...  # type: ignore[overload-overlap]
+    def classify(self, texts: str | tuple[str, str], log: Log = _warn) -> dict[str, float]: ...  # type: ignore[overload-overlap]
     @overload
-    def classify(self, texts: Sequence[str | tuple[str, str]], say: Say = _warn) -> list[dict[str, float]]: ...
+    def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = _warn) -> list[dict[str, float]]: ...
     @_alone_or_listed("texts", "a text, or a pair of texts as a tuple", _is_row)
-    def classify(self, texts: Sequence[str | tuple[str, str]], say: Say = _warn) -> list[dict[str, float]]:
+    def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = _warn) -> list[dict[str, float]]:
         """The probability of each class for each text or pair of texts, or, under `number`, the number it says."""
         if not isinstance(self.run.objective, ClassificationConfig):
             raise self._is_for_other("classify")
@@ -634,14 +634,14 @@ class Model:
         for row in rows:
             if (len(row) > 1) != self.takes_pairs:
                 raise UserError(f"{self.name} reads {'two texts' if self.takes_pairs else 'one text'} at a time")
-        return classify_texts(self.vote, self.tokenizer, rows, self.classes, self.device, say)
+        return classify_texts(self.vote, self.tokenizer, rows, self.classes, self.device, log)
 
     @overload
-    def tag(self, sentences: str | Sequence[str], say: Say = _warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
+    def tag(self, sentences: str | Sequence[str], log: Log = _warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
     @overload
-    def tag(self, sentences: Sequence[Sequence[str]], say: Say = _warn) -> list[list[tuple[str, float]]]: ...
+    def tag(self, sentences: Sequence[Sequence[str]], log: Log = _warn) -> list[list[tuple[str, float]]]: ...
     @_alone_or_listed("sentences", "a sentence, or a list of its words", _is_sentence)
-    def tag(self, sentences: Sequence[str | Sequence[str]], say: Say = _warn) -> list[list[tuple[str, float]]]:
+    def tag(self, sentences: Sequence[str | Sequence[str]], log: Log = _warn) -> list[list[tuple[str, float]]]:
         """The most probable tag of every word, and its probability; words behind the model's length have none.
 
         A sentence is a list of words, or a text whose words white space separates; a list of texts is one sentence.
@@ -649,19 +649,19 @@ class Model:
         if not isinstance(self.run.objective, TaggingConfig):
             raise self._is_for_other("tag")
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
-        return tag_words(self.vote, self.tokenizer, rows, self.classes, self.device, say)
+        return tag_words(self.vote, self.tokenizer, rows, self.classes, self.device, log)
 
     @overload
-    def embed(self, texts: str, say: Say = _warn) -> Vectors: ...
+    def embed(self, texts: str, log: Log = _warn) -> Vectors: ...
     @overload
-    def embed(self, texts: Sequence[str], say: Say = _warn) -> Vectors: ...
+    def embed(self, texts: Sequence[str], log: Log = _warn) -> Vectors: ...
     @_alone_or_listed("texts", "a text")
-    def embed(self, texts: Sequence[str], say: Say = _warn) -> Vectors:
+    def embed(self, texts: Sequence[str], log: Log = _warn) -> Vectors:
         """(N, D) a vector of each text, in the frame in which the model reads a text in training.
 
         A model of vectors gives what its `forward` gives: pooled as its head says. Any other model gives the mean of
         the last hidden states: an encoder over all tokens, special ones included; a causal model over the text's own
-        tokens, without those before it, which see nothing of the text. `say` is told how many texts are cut.
+        tokens, without those before it, which see nothing of the text. `log` is told how many texts are cut.
         """
         if self.is_seq2seq:
             raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
@@ -673,9 +673,9 @@ class Model:
         max_len = cut or config.max_len
         rows = [(text,) for text in texts]
         if not self.is_causal_lm:
-            return embed(self.network, text_rows(self.tokenizer, rows, max_len, say), self.device)
+            return embed(self.network, text_rows(self.tokenizer, rows, max_len, log), self.device)
         frame = causal_frame(self.tokenizer, config)
-        examples = text_rows(self.tokenizer, rows, max_len, say, frame=frame)
+        examples = text_rows(self.tokenizer, rows, max_len, log, frame=frame)
         return embed(self.network, examples, self.device, n_before=len(frame.before))
 
     @property

@@ -60,7 +60,7 @@ def test_every_verb_takes_a_dtype(
         assert done.code == 0, (verb, done.err)
         if verb == "score":
             found = [json.loads(line)["log_prob"] for line in done.out.splitlines()]
-            scores = api.load(models["text"]).score(lines.read_text().splitlines(), say=str)
+            scores = api.load(models["text"]).score(lines.read_text().splitlines(), log=str)
             exact = [score.log_prob for score in scores]
             assert found == pytest.approx(exact, abs=20 * NEAR) and (found == exact) == (dtype == "fp32")
         if verb == "evaluate":
@@ -73,7 +73,7 @@ def test_every_verb_takes_a_dtype(
 
 def test_without_a_dtype_evaluate_gives_the_trainers_number(models: dict[str, Path]) -> None:
     lines = [json.loads(line) for line in (models["text"] / "metrics.jsonl").read_text().splitlines()]
-    best = min(line["valid/loss"] for line in lines if "valid/loss" in line)
+    best = min(line["eval/valid_loss"] for line in lines if "eval/valid_loss" in line)
     assert api.load(models["text"]).evaluate().loss == best != api.load(models["text"], dtype="fp32").evaluate().loss
 
 

@@ -60,10 +60,10 @@ def test_train_evaluate_generate_resume(glassformer: Glassformer, tmp_path: Path
     assert found.code == 0 and list(report) == ["loss", "perplexity", "bits_per_byte", "n_tokens", "smoothed_loss"]
     assert api.load(out).evaluate().to_dict() == report
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
-    assert report["loss"] == min(line["valid/loss"] for line in lines if "valid/loss" in line)
+    assert report["loss"] == min(line["eval/valid_loss"] for line in lines if "eval/valid_loss" in line)
     earlier = glassformer("evaluate", out, "--checkpoint", 10, "--json")
     assert json.loads(earlier.out)["loss"] == next(
-        line["valid/loss"] for line in lines if line["step"] == 10 and "valid/loss" in line
+        line["eval/valid_loss"] for line in lines if line["step"] == 10 and "eval/valid_loss" in line
     )
     table = glassformer("evaluate", out).out
     assert f"loss                 {report['loss']:.4f} nats per token" in table and "bits per byte" in table
@@ -102,7 +102,7 @@ def test_score_of_texts_alone_and_of_texts_after_their_beginnings(
     found = glassformer("score", trained.folder, "--target", tmp_path / "b", "--json")
     records = [json.loads(line) for line in found.out.splitlines()]
     assert [record["target"] for record in records] == [" def é", "abc\tdef"]
-    scores = model.score([" def é", "abc\tdef"], say=str)
+    scores = model.score([" def é", "abc\tdef"], log=str)
     assert [record["log_prob"] for record in records] == [s.log_prob for s in scores]
     ids = model.tokenizer.encode(" def é")
     assert records[0]["n_bytes"] == 7 - len(model.tokenizer.pieces[ids[0]]) and records[0]["n_tokens"] == len(ids) - 1

@@ -129,7 +129,7 @@ def test_vectors_are_of_one_model(members: dict[str, list[Path]]) -> None:
 def test_a_long_text_is_cut_for_all_where_the_shortest_ends(members: dict[str, list[Path]]) -> None:
     models = [api.load(folder) for folder in members["classes"]]
     said: list[str] = []
-    (found,) = api.ensemble(models).classify(["the dog " * 20], say=said.append)
+    (found,) = api.ensemble(models).classify(["the dog " * 20], log=said.append)
     assert sum(found.values()) == pytest.approx(1) and said == ["1 of 1 texts are longer than 16 tokens and are cut"]
 
 

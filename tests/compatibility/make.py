@@ -92,7 +92,7 @@ def numbers(folder: Path) -> dict[str, Any]:
     kind = model.run.objective.kind
     found: dict[str, Any] = {}
     if kind != "none":
-        report = model.evaluate(say=print).to_dict()
+        report = model.evaluate(log=print).to_dict()
         found["loss"], found["n_tokens"] = report["loss"], report["n_tokens"]
     if kind == "causal":
         found["continued"] = model.generate("abc de", temperature=0.0, max_new_tokens=12)

@@ -181,7 +181,7 @@ def test_a_long_text_is_cut_and_that_is_said(own: Tokenizer) -> None:
     told: list[str] = []
     model = model_of(GPT, CausalConfig(), own)
     long = "to be or not " * 50
-    vectors = model.embed([long, "to be"], say=told.append)
+    vectors = model.embed([long, "to be"], log=told.append)
     assert told == ["1 of 2 texts are longer than 64 tokens and are cut"]
     kept = own.decode(own.encode(long)[:64])
     np.testing.assert_allclose(vectors[0], model.embed([kept])[0], rtol=1e-4, atol=1e-5)
@@ -207,7 +207,7 @@ def test_texts_are_cut_where_the_head_says(own: Tokenizer) -> None:
     """At `max_tokens`, special tokens included."""
     told: list[str] = []
     model = model_of(replace(BERT, head=VectorHead(max_tokens=7)), NoObjective(), own)
-    (vector,) = model.embed(["to be or not to be, that is the question"], say=told.append)
+    (vector,) = model.embed(["to be or not to be, that is the question"], log=told.append)
     assert told == ["1 of 1 texts are longer than 7 tokens and are cut"]
     ids = [own.cls_id or 0, *own.encode("to be or not to be, that is the question")[:5], own.sep_id or 0]
     np.testing.assert_allclose(vector, embed(model.network, [Example(np.array(ids))])[0], rtol=1e-4, atol=1e-5)

@@ -203,14 +203,17 @@ def test_a_schedule_of_one_step() -> None:
 
 def write_log(folder: Path, **scores: float) -> Path:
     folder.mkdir()
-    lines: list[dict[str, Any]] = [{"step": step, "train/batch_loss": 5 - step / 10} for step in range(1, 11)]
-    lines += [{"step": 5, "valid/loss": 4.5, **scores}, {"step": 10, "valid/loss": 4.0, "sample": None, **scores}]
+    lines: list[dict[str, Any]] = [{"step": step, "train/loss": 5 - step / 10} for step in range(1, 11)]
+    lines += [
+        {"step": 5, "eval/valid_loss": 4.5, **scores},
+        {"step": 10, "eval/valid_loss": 4.0, "sample": None, **scores},
+    ]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     return folder
 
 
 def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
-    first = write_log(tmp_path / "_first", **{"valid/bleu": 20.0, "valid/chrf": 40.0})
+    first = write_log(tmp_path / "_first", **{"eval/valid_bleu": 20.0, "eval/valid_chrf": 40.0})
     second = write_log(tmp_path / "second $x$")
     alone = drawn(plot_curves([second]))
     assert len(alone.axes) == 1 and alone.axes[0].get_legend() is None

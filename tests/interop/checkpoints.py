@@ -154,7 +154,7 @@ def imported(
     with torch.no_grad():
         after(theirs)
     hf, folder = save(theirs, place / "hf", tokenizer, **shards), place / "ours"
-    import_model(hf, folder, say=lambda text: None)
+    import_model(hf, folder, log=lambda text: None)
     return Both(theirs, glassformer.load(folder, device="cpu"), hf, folder)
 
 

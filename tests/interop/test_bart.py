@@ -77,7 +77,7 @@ def test_a_bare_network(tmp_path: Path) -> None:
     stored = load_file(hf / "model.safetensors")
     repeats = {f"{stack}.embed_tokens.weight": stored["shared.weight"].clone() for stack in ("encoder", "decoder")}
     save_file(stored | repeats, hf / "model.safetensors", {"format": "pt"})
-    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
     export(tmp_path / "ours", tmp_path / "back")
     after = tensors(tmp_path / "back")
     assert after.keys() == stored.keys(), "no bias of the logits is added"
@@ -139,7 +139,7 @@ def test_the_token_that_every_target_begins_with(tmp_path: Path) -> None:
     pair = [*single, {"Sequence": {"id": "B", "type_id": 0}}, frame[1]]
     file["post_processor"] = {"type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": special}
     (hf / "tokenizer.json").write_text(json.dumps(file))
-    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
     ours = api.load(tmp_path / "ours", device="cpu")
     export(tmp_path / "ours", tmp_path / "back")
     again = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "back")

@@ -34,7 +34,7 @@ def saved(model: Any, place: Path, change: Callable[[Tensors], Tensors] = lambda
 
 
 def taken_over(model: Any, folder: Path, place: Path, ignore_tensors: tuple[str, ...] = ()) -> Both:
-    import_model(folder, place / "ours", ignore_tensors, say=lambda text: None)
+    import_model(folder, place / "ours", ignore_tensors, log=lambda text: None)
     return Both(model, load(place / "ours", device="cpu"), folder, place / "ours")
 
 

@@ -110,7 +110,7 @@ def test_models_of_labels(tmp_path: Path, name: str) -> None:
     exported = export(model_directory(config, tmp_path / "ours"), tmp_path / "hf")
     kind = "Token" if isinstance(config.head, PositionHead) else "Sequence"
     assert exported.said[0].startswith(f"EuroBERT (EuroBertFor{kind}Classification)")
-    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     networks = [glassformer.load(tmp_path / folder, device="cpu").network for folder in ("ours", "again")]
     ids = torch.randint(7, 280, (4, 9), generator=torch.Generator().manual_seed(0))
     keep = torch.arange(9) < torch.tensor([9, 1, 5, 8])[:, None]

@@ -59,7 +59,7 @@ def test_a_text_ends_where_the_model_ends_it(tmp_path: Path) -> None:
     path = both.hf / "config.json"
     end = both.ours.tokenizer.encode("to be" + written)[len(start)]
     path.write_text(json.dumps(json.loads(path.read_text()) | {"eos_token_id": end}))
-    import_model(both.hf, tmp_path / "again", say=lambda text: None)
+    import_model(both.hf, tmp_path / "again", log=lambda text: None)
     ours = load(tmp_path / "again", device="cpu")
     assert ours.tokenizer.eos_id == 3 and ours.network.config.eos_id == end
     assert written and ours.generate("to be", temperature=0.0, max_new_tokens=5) == ""

@@ -95,7 +95,7 @@ def test_several_ends(tmp_path: Path) -> None:
     """The tokenizer's own end is kept, and the person is told."""
     hf = save(llama(eos_token_id=[5, 3]), tmp_path / "hf")
     said: list[str] = []
-    import_model(hf, tmp_path / "ours", say=said.append)
+    import_model(hf, tmp_path / "ours", log=said.append)
     assert glassformer.load(tmp_path / "ours", device="cpu").network.config.eos_id == 3
     assert said == ["of the tokens [5, 3] that end a text (eos_token_id) only 3 does so here"]
 
@@ -114,7 +114,7 @@ def test_older_files(tmp_path: Path) -> None:
     held |= {f"model.layers.{i}.self_attn.rotary_emb.inv_freq": torch.ones(2) for i in range(2)}
     held["lm_head.weight"] = held["model.embed_tokens.weight"].clone()
     save_file(held, hf / "model.safetensors", metadata={"format": "pt"})
-    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
     Both(theirs, glassformer.load(tmp_path / "ours", device="cpu"), hf, tmp_path / "ours").assert_same()
 
 
@@ -144,7 +144,7 @@ def test_refused(tmp_path: Path, name: str) -> None:
     hf = save(llama(kind), tmp_path / "hf")
     (hf / "config.json").write_text(json.dumps(config_of(hf) | changes))
     with pytest.raises(UserError) as error:
-        import_model(hf, tmp_path / "ours", say=lambda text: None)
+        import_model(hf, tmp_path / "ours", log=lambda text: None)
     assert words in str(error.value)
     assert not (tmp_path / "ours").exists()
 
@@ -175,7 +175,7 @@ def test_models_of_ours(tmp_path: Path, name: str, fused: bool) -> None:
     config, kind = OURS[name]
     export(model_directory(replace(config, fused_qkv=fused, max_len=64), tmp_path / "ours"), tmp_path / "hf")
     assert config_of(tmp_path / "hf")["architectures"] == [f"{kind}ForCausalLM"]
-    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     both = Both(theirs, glassformer.load(tmp_path / "again", device="cpu"), tmp_path / "hf", tmp_path / "again")
     both.assert_same(mask=True)

@@ -246,14 +246,14 @@ def test_every_float_is_imported_and_loads(
 def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
     folder, told = tmp_path / "hf", list[str]()
     shutil.copytree(hf, folder)
-    import_model(folder, tmp_path / "plain", say=told.append)
+    import_model(folder, tmp_path / "plain", log=told.append)
     assert told == []
     (folder / "chat_template.jinja").write_text("{{ messages }}")
-    import_model(folder, tmp_path / "ours", say=told.append)
+    import_model(folder, tmp_path / "ours", log=told.append)
     assert [line.split(" is not taken over")[0] for line in told] == ["its chat template"]
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"auto_map": {"AutoTokenizer": ["a.B", None]}}))
-    import_model(folder, tmp_path / "again", say=told.append)
+    import_model(folder, tmp_path / "again", log=told.append)
     assert told[2].startswith("tokenizer_config.json asks for code of its own (auto_map), which is never run")
 
 
@@ -264,7 +264,7 @@ def test_an_id_beyond_the_vocabulary_is_left_out_and_said(hf: Path, tmp_path: Pa
     shutil.copytree(hf, folder)
     change_config(bos_token_id=token)(folder)
     told: list[str] = []
-    model = import_model(folder, tmp_path / "ours", say=told.append).run.model
+    model = import_model(folder, tmp_path / "ours", log=told.append).run.model
     assert model.bos_id == 2  # the tokenizer's own
     assert f"bos_token_id {token} is no id of the vocabulary, and is left out" in told
 

@@ -112,7 +112,7 @@ def test_ours_loads_and_writes_the_same(tmp_path: Path, name: str) -> None:
         found = target.batch_decode(theirs.generate(**batch, **search), skip_special_tokens=True)
         settings = {"beam": beam, "max_new_tokens": 10, "length_penalty_type": "average", "early_stopping": "never"}
         assert ours.translate(texts, **settings) == found
-    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     again = glassformer.load(tmp_path / "again", device="cpu")
     assert again.translate(texts, beam=1) == ours.translate(texts, beam=1)
 
@@ -124,7 +124,7 @@ def test_positions_in_old_files(tmp_path: Path) -> None:
     stored, table = load_file(file), sinusoid(torch.arange(24), 16, "halves")
     names = [f"model.{stack}.embed_positions.weight" for stack in ("encoder", "decoder")]
     save_file(stored | {name: table.half() for name in names[:1]} | {names[1]: table.clone()}, file, {"format": "pt"})
-    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
     save_file(stored | {names[0]: sinusoid(torch.arange(24), 16, "interleaved")}, file, {"format": "pt"})
     with pytest.raises(UserError, match=r"encoder\.embed_positions\.weight holds other numbers than its config\.json"):
         import_model(hf, tmp_path / "other")

@@ -97,7 +97,7 @@ def test_every_recipe_goes_out_or_has_a_reason(name: str, tmp_path: Path) -> Non
         return
     said = export(folder, tmp_path / "hf").said
     assert said[0].startswith(FAMILY_OF[name])
-    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     networks = [read_model(tmp_path / place).network for place in ("ours", "again")]
     inputs = example_inputs(networks[0].config)[0]  # type: ignore[arg-type]
     with torch.inference_mode():

@@ -120,7 +120,7 @@ def test_sentences_have_the_vectors_of_transformers(minilm: tuple[Path, Path]) -
     hf, ours = minilm
     model = glassformer.load(ours, device="cpu")
     told: list[str] = []
-    vectors, expected = model.embed(TEXTS, say=told.append), their_vectors(hf, TEXTS)
+    vectors, expected = model.embed(TEXTS, log=told.append), their_vectors(hf, TEXTS)
     assert told == ["1 of 7 texts are longer than 256 tokens and are cut"]
     assert vectors.shape == (len(TEXTS), 384)
     assert np.abs(vectors - expected).max() <= 1e-6
@@ -136,6 +136,6 @@ def test_the_trained_weights_come_back(minilm: tuple[Path, Path], tmp_path: Path
     del before["embeddings.position_ids"]  # a buffer of old versions
     assert before.keys() == after.keys() and all(torch.equal(x, after[name]) for name, x in before.items())
     assert np.abs(their_vectors(hf, TEXTS) - their_vectors(tmp_path / "back", TEXTS)).max() == 0
-    import_model(tmp_path / "back", tmp_path / "again", say=lambda text: None)
+    import_model(tmp_path / "back", tmp_path / "again", log=lambda text: None)
     again = glassformer.load(tmp_path / "again", device="cpu")
     assert again.network.config == glassformer.load(ours, device="cpu").network.config

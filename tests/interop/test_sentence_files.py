@@ -108,7 +108,7 @@ def their_vectors(folder: Path, mode: str, normalize: bool, max_length: int) -> 
 
 def imported(hf: Path, out: Path) -> tuple[Any, list[str]]:
     told: list[str] = []
-    import_model(hf, out, say=told.append)
+    import_model(hf, out, log=told.append)
     return glassformer.load(out, device="cpu"), told
 
 
@@ -132,7 +132,7 @@ def test_modules_in_and_out(tmp_path: Path, name: str, mode: str, normalize: boo
     pooler = "none" if name.startswith("Distil") else "unused"
     assert model.network.config.head == VectorHead(MODES[mode], pooler, normalize, 9)  # type: ignore[arg-type]
     cut: list[str] = []
-    vectors = model.embed(TEXTS, say=cut.append)
+    vectors = model.embed(TEXTS, log=cut.append)
     assert len(cut) == 1 and cut[0].endswith("texts are longer than 9 tokens and are cut")
     np.testing.assert_allclose(vectors, their_vectors(hf, mode, normalize, 9), rtol=1e-4, atol=1e-5)
 
@@ -146,7 +146,7 @@ def test_modules_in_and_out(tmp_path: Path, name: str, mode: str, normalize: boo
     assert before.keys() == after.keys() and all(torch.equal(x, after[name]) for name, x in before.items())
     again, _ = imported(back, tmp_path / "again")
     assert again.network.config.head == model.network.config.head
-    assert np.array_equal(again.embed(TEXTS, say=cut.append), vectors)
+    assert np.array_equal(again.embed(TEXTS, log=cut.append), vectors)
 
 
 @pytest.mark.parametrize("form", ["string", "list", "string_and_old_keys"])
@@ -167,7 +167,7 @@ def test_the_new_form_of_the_settings(tmp_path: Path, form: str) -> None:
     write(hf, "tokenizer_config.json", settings | {"model_max_length": 8})
     model, told = imported(hf, tmp_path / "ours")
     assert model.network.config.head == VectorHead("first", "unused", True, 8) and len(told) == 1
-    found = model.embed(TEXTS, say=told.append)
+    found = model.embed(TEXTS, log=told.append)
     np.testing.assert_allclose(found, their_vectors(hf, "cls", True, 8), rtol=1e-4, atol=1e-5)
 
 
@@ -185,7 +185,7 @@ def test_a_model_with_another_head_is_read_without_it(tmp_path: Path) -> None:
     write(hf, "config.json", json.loads((hf / "config.json").read_text()) | {"architectures": ["RobertaForMaskedLM"]})
     model, _ = imported(hf, tmp_path / "ours")
     expected = their_vectors(hf, "mean", True, 22)
-    np.testing.assert_allclose(model.embed(TEXTS, say=lambda text: None), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.embed(TEXTS, log=lambda text: None), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("head", [VectorHead("mean"), VectorHead("first"), VectorHead("max", normalize=True)])
@@ -310,7 +310,7 @@ def test_what_cannot_be_held_is_refused(good: Path, tmp_path: Path, case: str) -
     change, words = CANNOT[case]
     change(hf)
     with pytest.raises(UserError, match=words):
-        import_model(hf, tmp_path / "ours", say=lambda text: None)
+        import_model(hf, tmp_path / "ours", log=lambda text: None)
     assert not (tmp_path / "ours").exists()
 
 
@@ -370,11 +370,11 @@ def test_directories_of_before_give_the_mean_that_they_gave(tmp_path: Path, head
     assert model.network.config.head == model.run.model.head == now  # type: ignore[union-attr]
     assert model.network.state_dict().keys() == before.network.state_dict().keys()
     told: list[str] = []
-    np.testing.assert_allclose(model.embed([text], say=told.append), mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(model.embed([text], log=told.append), mean, rtol=1e-5, atol=1e-6)
     assert not told
-    vectors = model.embed(TEXTS, say=told.append)
+    vectors = model.embed(TEXTS, log=told.append)
     again = glassformer.load(model.save(tmp_path / "again"), device="cpu")
-    assert np.array_equal(again.embed(TEXTS, say=told.append), vectors)
+    assert np.array_equal(again.embed(TEXTS, log=told.append), vectors)
     export(folder, tmp_path / "hf")
     back, _ = imported(tmp_path / "hf", tmp_path / "back")
     assert back.network.config.head == now

@@ -109,7 +109,7 @@ def test_a_whole_folder_translates_alike(opus: Path, tmp_path: Path) -> None:
     theirs.final_logits_bias[0, 0] += 3  # so that some end
     theirs.generation_config.bad_words_ids = [[n - 1]]
     theirs.save_pretrained(hf)
-    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
     ours = glassformer.load(tmp_path / "ours", device="cpu")
     config = ours.network.config
     assert config.decoder_start_id == n - 1 and config.source_vocab_size == 0 and config.share_embeddings

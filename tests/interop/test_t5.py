@@ -94,7 +94,7 @@ def test_older_files(tmp_path: Path, case: str) -> None:
         repeats["lm_head.weight"] = shared.clone()
     unread = "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight"
     change_tensors(hf, **repeats, **{unread: torch.ones(8, 4)})
-    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
     both = Both(theirs, glassformer.load(tmp_path / "ours", device="cpu"), hf, tmp_path / "ours")
     assert both.network.config.tie_output is both.network.config.scale_logits is (case == "v1.0")
     both.assert_same(mask=True)
@@ -133,7 +133,7 @@ def test_refused(tmp_path: Path, name: str) -> None:
     hf = save(t5(), tmp_path / "hf")
     change_config(hf, **changes)
     with pytest.raises(UserError) as error:
-        import_model(hf, tmp_path / "ours", say=lambda text: None)
+        import_model(hf, tmp_path / "ours", log=lambda text: None)
     assert words in str(error.value)
     assert not (tmp_path / "ours").exists()
 
@@ -166,7 +166,7 @@ OURS: dict[str, dict[str, Any]] = {
 def test_models_of_ours(tmp_path: Path, name: str) -> None:
     """They go out equal to transformers, and come back as a model that goes out so."""
     export(model_directory(replace(T5, **OURS[name]), tmp_path / "ours"), tmp_path / "hf")
-    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()
     both = Both(theirs, glassformer.load(tmp_path / "again", device="cpu"), tmp_path / "hf", tmp_path / "again")
     both.assert_same(mask=True)

@@ -85,7 +85,7 @@ def test_a_trained_start_token_goes_out_and_comes_back(name: str, start: int, tm
     assert named(tmp_path / "hf") == {start}
     ours = api.load(folder)
     assert text_ids(tmp_path / "hf", "ab") == ours.prompt_ids("ab") == [start, *ours.tokenizer.encode("ab")]
-    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     again = api.load(tmp_path / "again")
     assert again.prompt_ids("ab") == ours.prompt_ids("ab") and again.prompt_ids("") == [start]
     assert again.score("ab").log_prob == pytest.approx(ours.score("ab").log_prob, abs=1e-4)
@@ -96,7 +96,7 @@ def test_an_imported_model_is_evaluated_from_the_same_start(start: int, tmp_path
     """Each document begins with the start token, before the export and after the import."""
     folder = model_directory(replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=start), tmp_path / "ours")
     export(folder, tmp_path / "hf")
-    import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None)
+    import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     text = tmp_path / "text.jsonl"
     text.write_text("".join(json.dumps({"text": one}) + "\n" for one in ("ab", "cde", "f")), "utf-8")
     before, after = (api.load(place).evaluate(text) for place in (folder, tmp_path / "again"))
@@ -129,7 +129,7 @@ def test_a_tokenizer_from_elsewhere_gets_the_start_that_was_trained(tmp_path: Pa
 
 def test_no_bos_comes_back_as_none(tmp_path: Path) -> None:
     export(model_directory(FAMILY_CONFIGS["GPT-2"], tmp_path / "ours"), tmp_path / "hf")
-    model = import_model(tmp_path / "hf", tmp_path / "again", say=lambda text: None).run.model
+    model = import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None).run.model
     assert (model.bos_id, model.eos_id) == (None, 3)
 
 

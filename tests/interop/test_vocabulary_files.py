@@ -89,7 +89,7 @@ def lines(n: int = 300) -> list[str]:
 @pytest.mark.parametrize("kind", SPECIAL)
 def test_ids_and_texts_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     hf, told = folder_of(kind, tmp_path / "hf"), list[str]()
-    import_model(hf, tmp_path / "ours", say=told.append)
+    import_model(hf, tmp_path / "ours", log=told.append)
     assert any(line.startswith("its tokenizer is built from vocab") for line in told)
     theirs: Any = transformers.AutoTokenizer.from_pretrained(hf)
     ours = load(tmp_path / "ours", device="cpu").tokenizer
@@ -111,7 +111,7 @@ def test_settings_of_the_folder_hold(tmp_path: Path) -> None:
     settings = {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}
     (hf / "tokenizer_config.json").write_text(json.dumps(settings))
     (hf / "added_tokens.json").write_text(json.dumps({"[NEW]": n}))
-    import_model(hf, tmp_path / "ours", say=lambda text: None)
+    import_model(hf, tmp_path / "ours", log=lambda text: None)
     ours = load(tmp_path / "ours", device="cpu").tokenizer
     assert ours.vocab["[NEW]"] == n
     assert ours.encode("TO") == [ours.unk_id] and ours.encode("to") == [ours.vocab["to"]]

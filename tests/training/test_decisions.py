@@ -82,9 +82,11 @@ def test_the_plateau_watches_a_score_of_written_targets(tmp_path: Path) -> None:
     schedule = replace(HALVED, metric="exact_match", higher_is_better=True)
     settings = {"optimizer": AdamWConfig(learning_rate=PEAK), "eval_every": 4, "log_every": 4}
     api.train(pair_run(tmp_path, schedule=schedule, **settings), tmp_path / "run")
-    losses = [line["valid/loss"] for line in metrics(tmp_path / "run") if "valid/loss" in line]
+    losses = [line["eval/valid_loss"] for line in metrics(tmp_path / "run") if "eval/valid_loss" in line]
     assert losses == sorted(losses, reverse=True)
-    assert [line["valid/exact_match"] for line in metrics(tmp_path / "run") if "valid/loss" in line] == [0] * 5
+    assert [line["eval/valid_exact_match"] for line in metrics(tmp_path / "run") if "eval/valid_loss" in line] == [
+        0
+    ] * 5
     assert rates(tmp_path / "run") == pytest.approx([1, 1, 0.5, 0.25, 0.125])
 
 
@@ -127,8 +129,8 @@ def test_the_logged_training_loss_has_no_label_smoothing(tmp_path: Path) -> None
     for smoothing in (0.0, 0.3):
         run = tiny_run(write_text(tmp_path), max_steps=1)
         api.train(replace(run, objective=CausalConfig(smoothing)), tmp_path / f"{smoothing}")
-        first[smoothing] = next(line for line in metrics(tmp_path / f"{smoothing}") if "train/batch_loss" in line)
-    assert first[0.0]["train/batch_loss"] == first[0.3]["train/batch_loss"]
+        first[smoothing] = next(line for line in metrics(tmp_path / f"{smoothing}") if "train/loss" in line)
+    assert first[0.0]["train/loss"] == first[0.3]["train/loss"]
     assert first[0.0]["gradient_norm"] != first[0.3]["gradient_norm"], "nothing was smoothed"
 
 

@@ -55,9 +55,9 @@ def test_a_run_of_every_kind_leaves_a_model_that_every_tool_takes(
     run = replace(run, train=replace(run.train, select="last"))
     outcome = api.train(run, tmp_path / "whole")
     model = api.load(outcome.folder)
-    assert model.evaluate(say=print) == outcome.reports["valid"], "the trainer's number, by another way"
-    assert api.load(checkpoint.path_of(outcome.folder, 20)).evaluate(say=print) == outcome.reports["valid"]
-    scores = model.scores(say=print)
+    assert model.evaluate(log=print) == outcome.reports["valid"], "the trainer's number, by another way"
+    assert api.load(checkpoint.path_of(outcome.folder, 20)).evaluate(log=print) == outcome.reports["valid"]
+    scores = model.scores(log=print)
     assert set(scores) >= SCORES[kind] and bool(scores) == bool(SCORES[kind])
     report = check_model(model.network)
     assert report.ok, str(report)

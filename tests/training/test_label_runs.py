@@ -57,7 +57,7 @@ def test_words_that_do_not_fit_are_told_and_of_other_data_refused(tmp_path: Path
     run = label_run(tmp_path, "tags", model=replace(label_run(tmp_path).model, max_len=5), max_steps=2)  # type: ignore[arg-type]
     model = api.load(api.train(run, tmp_path / "run").folder)
     told: list[str] = []
-    model.scores(say=told.append)
+    model.scores(log=told.append)
     assert any("lose their end" in line and "words with tags" in line for line in told)
     other = tmp_path / "other"
     other.mkdir()
@@ -71,7 +71,7 @@ def test_a_class_that_the_runs_own_file_has_gained_is_one_sentence(tmp_path: Pat
     path = path_of(run)
     path.write_text(path.read_text() + "".join(f"a bird {i}\tred tree\tbird\t3\n" for i in range(60)))
     with pytest.raises(UserError, match="has the label 'bird', which no training text has"):
-        model.scores(say=lambda _: None)
+        model.scores(log=lambda _: None)
 
 
 @pytest.mark.parametrize("outputs", ["classes", "tags"])

@@ -34,11 +34,15 @@ def test_tensorboard_gets_the_same_numbers_and_a_resume_hides_only_later_ones(tm
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     with MetricsLog(tmp_path, 0, tensorboard=True) as log:
         for step in (5, 10, 15):
-            log.write(step, **{"valid/loss": float(step), "sample": "text"})
+            log.write(step, **{"eval/valid_loss": float(step), "sample": "text"})
     with MetricsLog(tmp_path, 10, tensorboard=True) as log:
-        log.write(15, **{"valid/loss": 99.0})
+        log.write(15, **{"eval/valid_loss": 99.0})
     events = accumulator.EventAccumulator(str(tmp_path / "tensorboard")).Reload()
-    assert [(event.step, event.value) for event in events.Scalars("valid/loss")] == [(5, 5.0), (10, 10.0), (15, 99.0)]
+    assert [(event.step, event.value) for event in events.Scalars("eval/valid_loss")] == [
+        (5, 5.0),
+        (10, 10.0),
+        (15, 99.0),
+    ]
 
 
 def test_tensorboard_that_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,7 +64,7 @@ def test_the_average_of_the_kept_checkpoints_is_published_and_told(tmp_path: Pat
         assert torch.allclose(tensor, sum(part[name].double() for part in parts).float() / 3, atol=1e-7)  # type: ignore[union-attr]
     assert api.load(outcome.folder).evaluate() == outcome.reports["valid"]
     log = metrics(outcome.folder)
-    assert sum("mean/valid/loss" in line for line in log) == 1
+    assert sum("mean/valid_loss" in line for line in log) == 1
     assert api.resume(outcome.folder).reports["valid"] == outcome.reports["valid"]
     assert metrics(outcome.folder) == log, "a finished run is measured again, and says nothing twice"
 

@@ -262,7 +262,7 @@ def test_processes_that_see_other_checkpoints_are_told(tmp_path: Path, monkeypat
 
     def stale() -> None:
         if os.environ["RANK"] == "1":
-            monkeypatch.setattr(checkpoint, "newest", lambda folder, say: checkpoint.path_of(folder, 10))
+            monkeypatch.setattr(checkpoint, "newest", lambda folder, log: checkpoint.path_of(folder, 10))
         with pytest.raises(UserError, match=r"finds .*step-10 and the first one step 20|1 of the 2 processes"):
             api.resume(tmp_path / "run")
 

@@ -43,7 +43,7 @@ def test_the_loop_goes_on_while_a_checkpoint_is_written_and_cannot_change_it(tmp
         seen.append(weights["w"].clone())
         nothing(folder, weights)
 
-    saver = Checkpointer(tmp_path, slow, in_background=True, say=print)
+    saver = Checkpointer(tmp_path, slow, in_background=True, log=print)
     taken = snapshot(1)
     saver.save(taken)
     assert checkpoint.steps(tmp_path) == []
@@ -62,7 +62,7 @@ def test_what_goes_wrong_in_the_background_is_raised_once_by_what_comes_next(the
     def fails(folder: Path, weights: Any) -> None:
         raise UserError("the disk is full")
 
-    saver = Checkpointer(tmp_path, fails, in_background=True, say=print)
+    saver = Checkpointer(tmp_path, fails, in_background=True, log=print)
     saver.save(snapshot(1))
     with pytest.raises(UserError, match="the disk is full"):
         saver.wait() if then == "wait" else saver.save(snapshot(2))
@@ -280,7 +280,7 @@ def test_parts_of_several_processes_that_cannot_be_written_leave_nothing(
     monkeypatch.setattr(checkpointer, failing, full)
     ranks = Ranks()
     ranks.holds_parts = True
-    saver = Checkpointer(tmp_path, nothing, in_background=True, say=print, ranks=ranks)
+    saver = Checkpointer(tmp_path, nothing, in_background=True, log=print, ranks=ranks)
     with pytest.raises(UserError, match="No space left"):
         saver.save(snapshot(3))
     assert not list(tmp_path.rglob("*.tmp*"))

@@ -74,7 +74,7 @@ def test_an_adapted_run_learns_little_resumes_and_merges_to_the_same_model(
     name = "encoder.blocks.0.self_attn.q_proj"
     assert torch.equal(before[f"{name}.weight"], after[f"{name}.weight"])
     assert after[f"{name}.lora_b"].any(), "it has learned"
-    assert api.load(outcome.folder).evaluate(say=print) == outcome.reports["valid"]
+    assert api.load(outcome.folder).evaluate(log=print) == outcome.reports["valid"]
     assert api.resume(outcome.folder).reports["valid"] == outcome.reports["valid"]
     again = tmp_path / "again"
     again.mkdir()

@@ -89,12 +89,12 @@ def test_the_log_holds_both_splits_and_the_mean_loss_of_its_steps(tmp_path: Path
     text = write_text(tmp_path)
     api.train(tiny_run(text, log_every=1), tmp_path / "fine")
     api.train(tiny_run(text, log_every=10), tmp_path / "coarse")
-    fine = [line["train/batch_loss"] for line in metrics(tmp_path / "fine") if "train/batch_loss" in line]
-    coarse = [line["train/batch_loss"] for line in metrics(tmp_path / "coarse") if "train/batch_loss" in line]
+    fine = [line["train/loss"] for line in metrics(tmp_path / "fine") if "train/loss" in line]
+    coarse = [line["train/loss"] for line in metrics(tmp_path / "coarse") if "train/loss" in line]
     assert coarse == pytest.approx([sum(fine[:10]) / 10, sum(fine[10:]) / 10], rel=1e-5)
-    evaluations = [line for line in metrics(tmp_path / "fine") if "valid/loss" in line]
+    evaluations = [line for line in metrics(tmp_path / "fine") if "eval/valid_loss" in line]
     assert [line["step"] for line in evaluations] == [10, 20]
-    assert {"train/loss", "valid/perplexity", "valid/bits_per_byte", "sample"} <= evaluations[0].keys()
+    assert {"eval/train_loss", "eval/valid_perplexity", "eval/valid_bits_per_byte", "sample"} <= evaluations[0].keys()
 
 
 def test_the_loss_falls(tmp_path: Path) -> None:

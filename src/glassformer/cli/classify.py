@@ -46,7 +46,7 @@ def classify(
     for place, one in enumerate(given.texts):
         with given.at(place):
             rows.append(_row(one, second, model))
-    for row, found in zip(rows, model.classify(rows, say=err), strict=True):
+    for row, found in zip(rows, model.classify(rows, log=err), strict=True):
         shown = row if isinstance(row, str) else "\t".join(row)
         if json_:
             said = found if model.is_regression else {"classes": found}

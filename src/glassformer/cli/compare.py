@@ -117,13 +117,13 @@ def _row(
 ) -> ComparedModel:
     seconds, tokens = api.training_cost(directory)
     with reporter.phase(f"{name}: loss") as progress:
-        report = model.evaluate(progress=progress, say=reporter.say, **places)
+        report = model.evaluate(progress=progress, log=reporter.log, **places)
     rate, found = None, dict(report.to_dict())
     if isinstance(model.run.data, PairData):
         rate, scores = _decoded(model, model.run.data, name, places, settings, reporter)
         found |= scores
     elif score not in found:
-        found |= model.scores(say=told_already, **places)
+        found |= model.scores(log=told_already, **places)
     value = found[score]
     return ComparedModel(
         name=name,
@@ -147,7 +147,7 @@ def _decoded(
     reporter: TerminalReporter,
 ) -> tuple[float, dict[str, Any]]:
     """Sentences a second, and the scores of what was written."""
-    pairs = model.pairs(say=told_already, **places)
+    pairs = model.pairs(log=told_already, **places)
     sources = distinct_sources(pairs)
     model.translations(sources[:1], **settings)  # the first call pays for what is set up once
     began = time.perf_counter()

@@ -47,13 +47,13 @@ def embed(
         require_output(output, [directory, input])
     texts = given_texts(None, input).texts
     model = loading.model(directory)
-    vectors = model.embed(texts, say=err)
+    vectors = model.embed(texts, log=err)
     if output is not None:
         data = io.BytesIO()
         np.save(data, vectors)
         files.write_bytes(output, data.getvalue())
         err(f"{output}: {vectors.shape[0]:,} vectors of {vectors.shape[1]:,}; each is {model.vectors_are}")
     if query is not None:
-        for place, cosine in nearest(vectors, model.embed([query], say=err)[0], n):
+        for place, cosine in nearest(vectors, model.embed([query], log=err)[0], n):
             print(f"{cosine:.4f}\t{texts[place]}")
     return 0

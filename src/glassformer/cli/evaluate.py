@@ -53,13 +53,13 @@ def evaluate(
         _require_scores(model.run.data)
     with TerminalReporter() as reporter:
         with reporter.phase("evaluating") as progress:
-            report = model.evaluate(progress=progress, say=reporter.say, **places)
+            report = model.evaluate(progress=progress, log=reporter.log, **places)
         values: dict[str, Any] = dict(report.to_dict())
         if not loss_only:
             given = {"beam": beam, "length_penalty": length_penalty}
             settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
             with reporter.phase("scoring") as progress:
-                values |= model.scores(progress=progress, say=told_already, **places, **settings)
+                values |= model.scores(progress=progress, log=told_already, **places, **settings)
         if pseudo_perplexity:
             with reporter.phase("pseudo-perplexity") as progress:
                 values["pseudo_perplexity"] = model.pseudo_perplexity(data_path, progress, told_already)

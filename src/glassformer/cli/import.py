@@ -27,6 +27,6 @@ def import_checkpoint(
         leave_out: Tensors that have no place here, by name or pattern, such as "cls.seq_relationship.*".
         ignore_keys: Keys of config.json that are unknown here and that you know to change no number.
     """
-    imported = import_model(source, out, ignore_tensors, say=err, ignore_keys=ignore_keys)
+    imported = import_model(source, out, ignore_tensors, log=err, ignore_keys=ignore_keys)
     print(f"{out} holds {imported.family} ({imported.architecture}), {imported.n_parameters:,} parameters")
     return 0

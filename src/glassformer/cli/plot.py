@@ -213,7 +213,7 @@ def confusion(
     model = api.load(directory, step=checkpoint, device=device)
     if not model.classes:
         raise UserError(f"{directory} says no classes or tags, so nothing can be confused")
-    report = model.scores(data_path, say=err)["report"]
+    report = model.scores(data_path, log=err)["report"]
     return _write(plots.plot_confusion(report.matrix, report.names), out)
 
 

@@ -35,11 +35,11 @@ class TerminalReporter:
         self.last_line = 0.0
         self.first: tuple[int, float] | None = None
 
-    def say(self, text: str) -> None:
+    def log(self, text: str) -> None:
         self.console.print(escape(text))
 
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
-        text = f"loss {values['train/batch_loss']:.4f}  {values['tokens_per_s']:,.0f} tokens/s"
+        text = f"loss {values['train/loss']:.4f}  {values['tokens_per_s']:,.0f} tokens/s"
         now = time.perf_counter()
         self.first = self.first or (step, now)
         if self.live:
@@ -51,7 +51,7 @@ class TerminalReporter:
             done = step - self.first[0]
             left = (now - self.first[1]) / done * (max_steps - step) if done else None
             eta = "" if left is None else f"  {_clock(left)} left"
-            self.say(f"step {step}/{max_steps}  {text}{eta}")
+            self.log(f"step {step}/{max_steps}  {text}{eta}")
 
     def evaluation(self, step: int, reports: "dict[str, LossReport]", sample: str | None) -> None:
         parts = [f"{split} loss {report.loss:.4f}" for split, report in reports.items()]
@@ -82,7 +82,7 @@ class TerminalReporter:
                 yield lambda done, total: bar.update(task, completed=done, total=total)
         seconds = time.perf_counter() - began
         if seconds > 1:
-            self.say(f"{title}: {seconds:.1f} s")
+            self.log(f"{title}: {seconds:.1f} s")
 
     def close(self) -> None:
         """Takes the bar off the terminal."""

@@ -75,9 +75,9 @@ def _reached(model: Model, result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
     path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:
-        value = model.evaluate(path, say=err).to_dict()[result.metric]
+        value = model.evaluate(path, log=err).to_dict()[result.metric]
     else:
-        value = model.scores(path, say=err).get(result.metric)
+        value = model.scores(path, log=err).get(result.metric)
     if not isinstance(value, float):
         fail(f"{result.metric} is unknown for this run")
     return value

@@ -32,7 +32,7 @@ def main(argv: list[str]) -> int:
 
     with TerminalReporter() as reporter:
         outcome = api.resume(words.places[0], reporter, words.flags)
-        reporter.say(what_next(outcome))
+        reporter.log(what_next(outcome))
     return 0
 
 

@@ -47,11 +47,11 @@ def score(
         raise UserError("the source side is missing: give --source FILE")
     if source is None:
         sources, targets = None, lines(files.read_text(Path(target)))
-        scores = model.score(targets, say=err)
+        scores = model.score(targets, log=err)
     else:
         pairs = aligned_lines(Path(source), Path(target))
         sources, targets = [one for one, _ in pairs], [other for _, other in pairs]
-        scores = model.score(sources, targets, say=err)
+        scores = model.score(sources, targets, log=err)
     for i, (found, text) in enumerate(zip(scores, targets, strict=True)):
         if json_:
             values = asdict(found) | ({} if sources is None else {"source": sources[i]}) | {"target": text}

@@ -31,7 +31,7 @@ def tag(
     directories, text = directories_and_text(models)
     sentences = [line.split() for line in given_texts(text, input).texts]
     model = loading.ensemble(directories)
-    for words, tags in zip(sentences, model.tag(sentences, say=err), strict=True):
+    for words, tags in zip(sentences, model.tag(sentences, log=err), strict=True):
         if json_:
             values = {"words": words, "tags": [name for name, _ in tags], "probabilities": [p for _, p in tags]}
             print(json.dumps(values, ensure_ascii=False))

@@ -49,7 +49,7 @@ def train(run: Run, out: str | None) -> "Outcome":
 
     with TerminalReporter() as reporter:
         outcome = api.train(run, out, reporter)
-        reporter.say(what_next(outcome))
+        reporter.log(what_next(outcome))
     return outcome
 
 

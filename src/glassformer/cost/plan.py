@@ -237,9 +237,9 @@ def _notes(
 ) -> Iterator[str]:
     if grad_accumulation != train.grad_accumulation:
         yield (
-            f"{n_gpus:,} GPUs share the micro-batches of a step, so train.grad_accumulation {train.grad_accumulation:,} "
-            f"becomes {grad_accumulation:,}: a step reads {grad_accumulation * of_batch:,} tokens, "
-            f"not {train.grad_accumulation * of_batch:,}"
+            f"{n_gpus:,} GPUs share the micro-batches of a step, so train.grad_accumulation "
+            f"{train.grad_accumulation:,} becomes {grad_accumulation:,}: "
+            f"a step reads {grad_accumulation * of_batch:,} tokens, not {train.grad_accumulation * of_batch:,}"
         )
     if not _divides(train) and (n_gpus > 1 or least_gpus is None):
         yield (

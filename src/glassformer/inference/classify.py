@@ -16,7 +16,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 BATCH_TOKENS = 8192
 Inputs = dict[str, Tensor]
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def classify_texts(
@@ -25,10 +25,10 @@ def classify_texts(
     texts: Sequence[Sequence[str]],
     names: Sequence[str],
     device: torch.device | str,
-    say: Say,
+    log: Log,
 ) -> list[dict[str, float]]:
     """The probability of each of the named classes for texts or pairs, or, without names, the number under `number`."""
-    logits = predict(network, text_rows(tokenizer, texts, network.config.max_len, say), device)
+    logits = predict(network, text_rows(tokenizer, texts, network.config.max_len, log), device)
     if not names:
         return [{"number": float(x[0])} for x in logits]
     return [dict(zip(names, x.softmax(dim=0).tolist(), strict=True)) for x in logits]
@@ -38,17 +38,17 @@ def text_rows(
     tokenizer: Tokenizer,
     texts: Sequence[Sequence[str]],
     max_len: int,
-    say: Say,
+    log: Log,
     *,
     frame: Frame | None = None,
 ) -> list[Example]:
-    """Texts or pairs in their frames; `say` is told how many are cut, having more than `max_len` tokens.
+    """Texts or pairs in their frames; `log` is told how many are cut, having more than `max_len` tokens.
 
     `frame` is that of `encode_texts`.
     """
     rows, n_cut = encode_texts(tokenizer, texts, max_len, frame=frame)
     if n_cut:
-        say(f"{n_cut:,} of {len(texts):,} texts are longer than {max_len:,} tokens and are cut")
+        log(f"{n_cut:,} of {len(texts):,} texts are longer than {max_len:,} tokens and are cut")
     return rows
 
 
@@ -58,13 +58,13 @@ def tag_words(
     sentences: Sequence[Sequence[str]],
     names: Sequence[str],
     device: torch.device | str,
-    say: Say,
+    log: Log,
 ) -> list[list[tuple[str, float]]]:
     """The most probable tag of every word, and its probability; words behind the network's length have none."""
     max_len = network.config.max_len
     examples, n_cut = encode_tagged(tokenizer, sentences, max_len)
     if n_cut:
-        say(f"{n_cut:,} sentences are longer than {max_len:,} tokens, and the words behind that have no tag")
+        log(f"{n_cut:,} sentences are longer than {max_len:,} tokens, and the words behind that have no tag")
     found = []
     for logits in predict(network, examples, device):
         best = logits.softmax(dim=1).max(dim=1)

@@ -303,16 +303,16 @@ def plot_curves(folders: Sequence[str | Path]) -> "Figure":
         if not lines:
             raise UserError(f"{folder} has no {NAME} with a line in it: name the folder of a run")
     keys = {key for lines in logs.values() for line in lines for key in line}
-    scores = [name for name in SCORES if f"valid/{name}" in keys]
+    scores = [name for name in SCORES if f"eval/valid_{name}" in keys]
     figure = new_figure(max(6.4, 4.4 * (1 + len(scores))), 3.9)
     panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
     losses, handles = panels[0], []
     for lines, colour in zip(logs.values(), _repeated(COLOURS, len(logs)), strict=True):
-        batch, valid = (_series(lines, key) for key in ("train/batch_loss", "valid/loss"))
+        batch, valid = (_series(lines, key) for key in ("train/loss", "eval/valid_loss"))
         losses.plot(*batch, color=colour, linewidth=0.9, alpha=0.45)
         handles += losses.plot(*valid, color=colour, linewidth=1.8, marker="o", markersize=3.5)
         for axes, name in zip(panels[1:], scores, strict=True):
-            axes.plot(*_series(lines, f"valid/{name}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
+            axes.plot(*_series(lines, f"eval/valid_{name}"), color=colour, linewidth=1.8, marker="o", markersize=3.5)
     names = [folder.resolve().name for folder in logs]
     title(losses, f"{names[0]}: loss" if len(names) == 1 else "Loss")
     quiet_axes(losses, "optimizer step", "loss, nats per target")

@@ -57,9 +57,9 @@ NOT_TAKEN_OVER = "not taken over from the defaults of generation"
 
 
 def read_generation(
-    said: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer, where: str, say: Callable[[str], None]
+    said: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer, where: str, log: Callable[[str], None]
 ) -> GenerationConfig | BeamConfig:
-    """Their defaults in our words; what has none is told to `say`.
+    """Their defaults in our words; what has none is told to `log`.
 
     Where they draw no sample and search no beam, ours are what this package has by default: theirs would be greedy.
     """
@@ -71,7 +71,7 @@ def read_generation(
         left = NEUTRAL.keys() - BEAM.keys() - {"max_length", "early_stopping"}
         stopping = said.get("early_stopping", False)  # theirs where nothing is said
         if said.get("num_beams", 1) != 1 and stopping != "never":
-            say(
+            log(
                 f"{NOT_TAKEN_OVER}: early_stopping = {shown(str(stopping))}: here, a beam search ends when no other "
                 'target can have a better score ("never"), and may find a better one'
             )
@@ -89,12 +89,12 @@ def read_generation(
         del said["bad_words_ids"]
     for key in sorted(left & said.keys()):
         if said[key] not in NEUTRAL[key]:
-            say(f"{NOT_TAKEN_OVER}: {key} = {shown(str(said[key]))}")
+            log(f"{NOT_TAKEN_OVER}: {key} = {shown(str(said[key]))}")
     if config.encoder is not None and config.decoder is not None:
         forced, before = said.get("forced_bos_token_id"), list(tokenizer.frames.target.before)
         if before != ([] if forced is None else [forced]):
             first = f"with {before}" if before else "freely"
-            say(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: here, a target begins {first}")
+            log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: here, a target begins {first}")
         return from_dict(
             BeamConfig,
             {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"} | _numbers(found),

@@ -46,7 +46,7 @@ from glassformer.store.model_directory import MODEL_FILES, SOME_FILES, write_mod
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.text_objectives import sentinel_ids
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 MAX_LISTED = 8
 PROBLEMS = ("single_label_classification", "regression")
 """`problem_type` of a classifier with several labels, and with one: transformers' own choice where nothing is said."""
@@ -66,35 +66,35 @@ def import_model(
     source: str | Path,
     out: str | Path,
     ignore_tensors: Sequence[str] = (),
-    say: Say = print,
+    log: Log = print,
     *,
     ignore_keys: Sequence[str] = (),
 ) -> Imported:
     """Writes a checkpoint of transformers, a folder or `hub:OWNER/NAME`, as a model directory into `out`.
 
     `ignore_tensors` names tensors (patterns such as `cls.seq_relationship.*`) that ours has no place for. `ignore_keys`
-    names unknown keys of its configuration that are to be ignored. `say` is told what beside the model has no
+    names unknown keys of its configuration that are to be ignored. `log` is told what beside the model has no
     counterpart, such as defaults of generation. `UserError`, and nothing written, when anything is not understood.
     """
     out = files.as_path(out, "out")
     files.require_new_folder(out)
     folder = HFFolder.open(local(source))
     family, architecture = find_family(folder)
-    config, labels = read_config(folder, family, architecture, ignore_keys, say)
+    config, labels = read_config(folder, family, architecture, ignore_keys, log)
     tokenizer, source_tokenizer = tokenizer_files.read_tokenizers(
-        folder, say, family.roles, family.builder, family.vocabulary
+        folder, log, family.roles, family.builder, family.vocabulary
     )
-    config = _with_special_ids(config, folder, tokenizer, say)
+    config = _with_special_ids(config, folder, tokenizer, log)
     n_source_rows = config.source_vocab_size or config.vocab_size
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
         if one.vocab_size > n_rows:
             raise UserError(f"{folder.path}: its tokenizer has {one.vocab_size:,} tokens and its model {n_rows:,}")
-    weights = read_weights(folder, family, config, ignore_tensors, say)
+    weights = read_weights(folder, family, config, ignore_tensors, log)
     said = folder.config | folder.table(GENERATION)
-    generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), say)
-    _say_what_stays(folder, say)
+    generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), log)
+    _say_what_stays(folder, log)
     if isinstance(config.head, VectorHead):
-        say(f"a vector is {described(config.head)}")
+        log(f"a vector is {described(config.head)}")
     run = _run(out.resolve().name, family, config, generation, labels, len(sentinel_ids(tokenizer)))
     run = replace(run, architecture=architecture)
     with files.new_folder(out) as new:
@@ -103,14 +103,14 @@ def import_model(
     return Imported(family.name, architecture, run, sum(x.numel() for x in weights.values()))
 
 
-def _say_what_stays(folder: HFFolder, say: Say) -> None:
+def _say_what_stays(folder: HFFolder, log: Log) -> None:
     """What a folder may hold beside a model, and changes what people read of it."""
     if (folder.path / "chat_template.jinja").is_file() or "chat_template" in folder.table(TOKENIZER_CONFIG):
-        say("its chat template is not taken over: a prompt is read as it stands")
+        log("its chat template is not taken over: a prompt is read as it stands")
     if folder.table(TOKENIZER_CONFIG).get("auto_map"):
-        say(f"{TOKENIZER_CONFIG} asks for code of its own (auto_map), which is never run: tokenizer.json alone is read")
+        log(f"{TOKENIZER_CONFIG} asks for code of its own (auto_map), which is never run: tokenizer.json alone is read")
     if sentence_files.has_modules(folder):
-        sentence_files.say_what_stays(folder, say)
+        sentence_files.say_what_stays(folder, log)
 
 
 def find_family(folder: HFFolder) -> tuple[Family, str]:
@@ -139,11 +139,11 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
 
 
 def read_config(
-    folder: HFFolder, family: Family, architecture: str, ignore: Sequence[str] = (), say: Say = print
+    folder: HFFolder, family: Family, architecture: str, ignore: Sequence[str] = (), log: Log = print
 ) -> tuple[TransformerConfig, tuple[str, ...]]:
     """Our configuration and the names of labels; `UserError` that lists all that does not fit.
 
-    Unknown keys that `ignore` names are told to `say`; a name of `ignore` that is no unknown key is an error.
+    Unknown keys that `ignore` names are told to `log`; a name of `ignore` that is no unknown key is an error.
     """
     given = HFConfig(folder.config, str(folder.path / CONFIG), folder.tensors.keys(), ignore)
     config = family.read(given, architecture)
@@ -153,7 +153,7 @@ def read_config(
             f"{folder.path / CONFIG} has no unknown key {shown(wrong[0])} to ignore: leave it out of --ignore-keys"
         )
     for key, value in given.ignored.items():
-        say(f"{key} = {shown(str(value))} of {CONFIG} is ignored, as --ignore-keys asks")
+        log(f"{key} = {shown(str(value))} of {CONFIG} is ignored, as --ignore-keys asks")
     if isinstance(config.head, VectorHead):
         return replace(config, head=sentence_files.read_head(folder, config)), _unused_labels(folder)
     if sentence_files.has_modules(folder):
@@ -195,9 +195,9 @@ def _labels(folder: HFFolder) -> tuple[str, ...]:
 
 
 def read_weights(
-    folder: HFFolder, family: Family, config: TransformerConfig, ignore_tensors: Sequence[str] = (), say: Say = print
+    folder: HFFolder, family: Family, config: TransformerConfig, ignore_tensors: Sequence[str] = (), log: Log = print
 ) -> dict[str, Tensor]:
-    """Every tensor of ours from a folder; float64 becomes float32, which is told to `say`.
+    """Every tensor of ours from a folder; float64 becomes float32, which is told to `log`.
 
     `UserError` that lists what is missing, unknown, of another shape, or not finite.
     """
@@ -227,7 +227,7 @@ def read_weights(
     if n_wide := sum(
         folder.tensors[names[name]].shape.dtype == torch.float64 for key in all_keys for name in key.theirs
     ):
-        say(f"{n_wide:,} tensors of float64 are stored as float32")
+        log(f"{n_wide:,} tensors of float64 are stored as float32")
     return weights
 
 
@@ -301,10 +301,10 @@ def require_fit(
     return all_keys, names
 
 
-def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, say: Say) -> TransformerConfig:
+def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, log: Log) -> TransformerConfig:
     """The ids of special tokens, as `config.json` gives them, or as the tokenizer does.
 
-    Where several tokens end a text, the tokenizer's own is kept, and `say` is told. Of a decoder alone
+    Where several tokens end a text, the tokenizer's own is kept, and `log` is told. Of a decoder alone
     `decoder_start_id` is what the tokenizer puts before a text: transformers puts nothing else there.
     """
     found: dict[str, Any] = {}
@@ -318,12 +318,12 @@ def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: To
         if said is not None and type(said) is not int:
             raise UserError(f"{folder.path / CONFIG}: {key} is {shown(str(said))}, and an id is a whole number")
         if said is not None and not 0 <= said < config.vocab_size:  # -1, or the default of a larger vocabulary
-            say(f"{key} {said} is no id of the vocabulary, and is left out")
+            log(f"{key} {said} is no id of the vocabulary, and is left out")
             said = None
         value = own if said is None else said
         for ends in both:
             if isinstance(ends, list) and any(end != value for end in ends):
-                say(f"of the tokens {ends} that end a text ({key}) only {value} does so here")
+                log(f"of the tokens {ends} that end a text ({key}) only {value} does so here")
                 break
         found[name] = value
     if config.encoder is None:

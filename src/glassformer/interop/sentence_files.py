@@ -153,7 +153,7 @@ def _lowercases(folder: HFFolder) -> bool:
     )
 
 
-def say_what_stays(folder: HFFolder, say: Callable[[str], None]) -> None:
+def say_what_stays(folder: HFFolder, log: Callable[[str], None]) -> None:
     """Prompts, which sentence-transformers can put before a text."""
     given = HFConfig(folder.table(PROMPTS), str(folder.path / PROMPTS))
     prompts, default = given.maybe("prompts", dict) or {}, given.maybe("default_prompt_name", str)
@@ -164,10 +164,10 @@ def say_what_stays(folder: HFFolder, say: Callable[[str], None]) -> None:
     prompts = {name: prompt for name, prompt in prompts.items() if prompt}
     if default in prompts:
         said = shown(repr(prompts[default]))
-        say(f"its default prompt {said} is not taken over: put it before each text yourself")
+        log(f"its default prompt {said} is not taken over: put it before each text yourself")
     elif prompts:
         said = ", ".join(f"{name} {prompt!r}" for name, prompt in prompts.items())
-        say(f"its prompts ({shown(said)}) are not taken over: put them before a text yourself")
+        log(f"its prompts ({shown(said)}) are not taken over: put them before a text yourself")
 
 
 def write_modules(head: VectorHead, config: TransformerConfig, folder: Path) -> list[str]:

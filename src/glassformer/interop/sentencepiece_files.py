@@ -27,8 +27,8 @@ NOWHERE = " "
 """Begins what no text spells: spaces become `▁` before pieces are looked for."""
 
 
-def read_pair(folder: Path, roles: Mapping[str, str], say: Callable[[str], None]) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of target and source; `say` is told of pieces that the table of ids lacks.
+def read_pair(folder: Path, roles: Mapping[str, str], log: Callable[[str], None]) -> tuple[Tokenizer, Tokenizer]:
+    """The tokenizers of target and source; `log` is told of pieces that the table of ids lacks.
 
     `UserError` without the package `sentencepiece`, and for a model that no tokenizer of ours cuts like.
     """
@@ -36,17 +36,17 @@ def read_pair(folder: Path, roles: Mapping[str, str], say: Callable[[str], None]
     vocab = _vocab(folder / VOCAB, roles)
     of_target = _vocab(folder / TARGET_VOCAB, roles) if (folder / TARGET_VOCAB).is_file() else vocab
     sides = ((folder / TARGET, of_target), (folder / SOURCE, vocab))
-    target, source = (_tokenizer(path, table, roles, say) for path, table in sides)
+    target, source = (_tokenizer(path, table, roles, log) for path, table in sides)
     return target, source
 
 
-def _tokenizer(path: Path, vocab: Mapping[str, int], roles: Mapping[str, str], say: Callable[[str], None]) -> Tokenizer:
+def _tokenizer(path: Path, vocab: Mapping[str, int], roles: Mapping[str, str], log: Callable[[str], None]) -> Tokenizer:
     model = _parsed(path)
     if problem := _problem(model):
         raise UserError(f"{path} cannot be taken over: {problem}")
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type == NORMAL}
     if missing := sorted(scores.keys() - vocab.keys()):
-        say(
+        log(
             f"{path.name}: {len(missing)} of {len(scores)} pieces have no id, such as {missing[0]!r}: a text that has "
             "them is cut into others, where transformers makes one unknown token of each"
         )

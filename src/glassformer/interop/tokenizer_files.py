@@ -34,7 +34,7 @@ OF_BERT = {
 
 def read_tokenizers(
     folder: HFFolder,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     usual: Mapping[str, str] | None = None,
     builder: Builder | None = None,
     vocabulary: tuple[str, ...] = (),
@@ -43,17 +43,17 @@ def read_tokenizers(
 
     Their files are those of SentencePiece for each side, or `tokenizer.json`, of the source where the subfolder
     `target` holds another. `usual` has the roles of tokens of which no file says what they are for. Without a
-    `tokenizer.json`, `builder` makes one of the files `vocabulary`, which `say` is told.
+    `tokenizer.json`, `builder` makes one of the files `vocabulary`, which `log` is told.
     """
     if (folder.path / sentencepiece_files.SOURCE).is_file():
-        target, source = sentencepiece_files.read_pair(folder.path, roles(folder), say)
+        target, source = sentencepiece_files.read_pair(folder.path, roles(folder), log)
         return target, None if source.fingerprint == target.fingerprint else source
     built = None
     if builder is not None and not (folder.path / TOKENIZER).is_file():
         found = _unsaid(folder, usual or {}) | roles(folder)
         built = build(Parts(folder.path, folder.table(TOKENIZER_CONFIG), found), builder, vocabulary)
     if built is not None:
-        say(f"its tokenizer is built from {' and '.join(vocabulary)}: it has no {TOKENIZER}")
+        log(f"its tokenizer is built from {' and '.join(vocabulary)}: it has no {TOKENIZER}")
     tokenizer = _read_tokenizer(folder, usual or {}, built)
     if not (folder.path / TARGET / TOKENIZER).is_file():
         return tokenizer, None

@@ -93,25 +93,25 @@ def steps(run_folder: Path) -> list[int]:
     return sorted(found)
 
 
-def newest(run_folder: Path, say: Callable[[str], None]) -> Path:
-    """The newest checkpoint whose manifest agrees; damaged ones are passed over, and `say` is told."""
+def newest(run_folder: Path, log: Callable[[str], None]) -> Path:
+    """The newest checkpoint whose manifest agrees; damaged ones are passed over, and `log` is told."""
     for step in reversed(steps(run_folder)):
         path = path_of(run_folder, step)
         try:
             Manifest.read(path).verify(path)
             return path
         except UserError as error:
-            say(f"{error}; trying the checkpoint before it")
+            log(f"{error}; trying the checkpoint before it")
     raise UserError(f"{run_folder} has no intact checkpoint to go on from")
 
 
-def is_intact(run_folder: Path, step: int, say: Callable[[str], None]) -> bool:
-    """Whether a checkpoint agrees with its manifest; `say` is told of one that does not."""
+def is_intact(run_folder: Path, step: int, log: Callable[[str], None]) -> bool:
+    """Whether a checkpoint agrees with its manifest; `log` is told of one that does not."""
     path = path_of(run_folder, step)
     try:
         Manifest.read(path).verify(path)
     except UserError as error:
-        say(f"{error}; it is left out")
+        log(f"{error}; it is left out")
         return False
     return True
 

@@ -52,10 +52,10 @@ class Checkpointer:
         write_model: WriteModel,
         *,
         in_background: bool,
-        say: Callable[[str], None],
+        log: Callable[[str], None],
         ranks: Ranks | None = None,
     ) -> None:
-        self.folder, self.write_model, self.say = folder, write_model, say
+        self.folder, self.write_model, self.log = folder, write_model, log
         self.in_background, self.ranks = in_background, ranks or Ranks()
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -112,7 +112,7 @@ class Checkpointer:
             checkpoint.prune(self.folder, snapshot.step, 1, set(snapshot.kept))
             checkpoint.clean(self.folder)
         except OSError as error:
-            self.say(f"an old checkpoint in {self.folder} cannot be deleted yet: {files.reason(error)}")
+            self.log(f"an old checkpoint in {self.folder} cannot be deleted yet: {files.reason(error)}")
 
     def _together(self, snapshot: Snapshot) -> Snapshot:
         """The snapshot with files that all processes have written in place of its tensors."""
@@ -140,7 +140,7 @@ class KeepsLast(Checkpointer):
     writes = False
 
     def __init__(self) -> None:
-        super().__init__(Path(), lambda folder, weights: None, in_background=False, say=lambda text: None)
+        super().__init__(Path(), lambda folder, weights: None, in_background=False, log=lambda text: None)
         self.snapshot: Snapshot | None = None
 
     def save(self, snapshot: Snapshot) -> None:

@@ -20,7 +20,7 @@ from glassformer.training.fine_tuning import freeze
 from glassformer.training.material import Tokenizers
 from glassformer.training.text_objectives import needed_special_tokens
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 
 
 def read_start(run: Run) -> StoredModel | None:
@@ -68,7 +68,7 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
     return Tokenizers(start.tokenizer.with_special_tokens(needed_special_tokens(run.objective)), start.source_tokenizer)
 
 
-def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], say: Say) -> Network:
+def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log: Log) -> Network:
     """The network of a run at its first step: what fits comes from where it starts, the rest as it is drawn.
 
     A head over other `labels` than its own is left behind. `UserError` when an adapted run would never learn what is
@@ -78,25 +78,25 @@ def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], say:
     network = build_model(run.model)
     if start is not None:
         merge_lora(start.network)
-        say(_model_sentence(run, start))
+        log(_model_sentence(run, start))
         taken = take_weights(network, _weights_in_use(start), leave=_head_of_others(start, labels))
         if not taken.taken:
             raise UserError(
                 f"nothing of {run.init.path} fits the run's model: give init.model same, or the sizes of that model"
             )
         for line in str(taken).splitlines():
-            say(line)
+            log(line)
         never = [name for name in (*taken.new, *taken.extended) if not _is_own_head(run.model, name)]
         if run.lora is not None and never:
             raise UserError(
                 f"these would stay as they were drawn, since only low-rank updates learn: {', '.join(never[:4])}"
                 f"{' …' if len(never) > 4 else ''}; leave out [lora], or start from a model that has them"
             )
-    prepare_parameters(run, network, say)
+    prepare_parameters(run, network, log)
     return network
 
 
-def prepare_parameters(run: Run, network: Network, say: Say) -> None:
+def prepare_parameters(run: Run, network: Network, log: Log) -> None:
     """Adapts and freezes as the run says; a network read from a checkpoint needs it as a new one does."""
     if run.lora is not None:
         lora = run.lora
@@ -104,13 +104,13 @@ def prepare_parameters(run: Run, network: Network, say: Say) -> None:
         if _has_own_head(run.model):
             for parameter in network.output.parameters():
                 parameter.requires_grad_(True)  # a head that was drawn learns whole
-        say(f"{len(adapted)} layers are adapted with rank {lora.rank}")
+        log(f"{len(adapted)} layers are adapted with rank {lora.rank}")
     if run.init.freeze:
         freeze(network, run.init.freeze)
     n_learning = sum(p.numel() for p in network.parameters() if p.requires_grad)
     n_all = sum(p.numel() for p in network.parameters())
     if n_learning < n_all:
-        say(f"{n_learning:,} of {n_all:,} parameters learn")
+        log(f"{n_learning:,} of {n_all:,} parameters learn")
 
 
 def _model_sentence(run: Run, start: StoredModel) -> str:

@@ -121,15 +121,15 @@ class PreparedLabels:
     ) -> None:
         self.run, self.tokenizer, self.records, self.names = run, tokenizer, split, names
         with reporter.phase("preparing tokens"):
-            self.train = self._train(first_dropout_seed(run), reporter.say)
+            self.train = self._train(first_dropout_seed(run), reporter.log)
             self.valid = labelled_examples(
-                split[1], tokenizer, run.model.max_len, names, "validation texts", reporter.say
+                split[1], tokenizer, run.model.max_len, names, "validation texts", reporter.log
             )
 
-    def _train(self, dropout_seed: int, say: Callable[[str], None]) -> list[Example]:
+    def _train(self, dropout_seed: int, log: Callable[[str], None]) -> list[Example]:
         max_len, share = self.run.model.max_len, self.run.tokenizer.dropout
         return labelled_examples(
-            self.records[0], self.tokenizer, max_len, self.names, "training texts", say, share, dropout_seed
+            self.records[0], self.tokenizer, max_len, self.names, "training texts", log, share, dropout_seed
         )
 
     @property
@@ -201,7 +201,7 @@ def labelled_examples(
     max_len: int,
     names: Sequence[str],
     name: str,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     dropout: float = 0.0,
     dropout_seed: int = 0,
 ) -> list[Example]:
@@ -221,7 +221,7 @@ def labelled_examples(
         rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed)
         lost = ""
     if n_cut:
-        say(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and lose their end{lost}")
+        log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and lose their end{lost}")
     return rows
 
 

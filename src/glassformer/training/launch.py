@@ -123,19 +123,19 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         require_room(run, room)  # once more, now that the vocabulary is known
         with ranks.first_alone():
             prepared = material.prepare(run, tokenizers, reporter, checks_hashes=ranks.is_first)
-        network = new_network(run, start, material.labels, reporter.say).to(device)
+        network = new_network(run, start, material.labels, reporter.log).to(device)
         n_parameters = network.n_parameters()
         ranks.distribute(network, run.train)
         task = prepared.task(network, device)
-        reporter.say(
+        reporter.log(
             f"{run.name}: {n_parameters:,} parameters on {_place(device, ranks)}; {prepared.summary}, "
             f"{_vocabulary(run, tokenizers, is_given=start is not None)}"
         )
         for sentence in few_targets(task):
-            reporter.say(sentence)
+            reporter.log(sentence)
         trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
         if (note := watchdog_note(run.parallel, device, folder)) is not None:
-            reporter.say(note)
+            reporter.log(note)
         with locked(folder) if ranks.is_first else nullcontext():
             if ranks.is_first:
                 _require_new(folder)  # another process may have been faster
@@ -155,7 +155,7 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
     with locked(folder) if is_first() else nullcontext():
         if is_first():
             checkpoint.clean(folder)
-        newest = checkpoint.newest(folder, reporter.say if is_first() else Silent().say)
+        newest = checkpoint.newest(folder, reporter.log if is_first() else Silent().log)
         run = apply_flags(read_run(newest), flags or {})
         device = own_device(choose_device(run.train.device))
         with enough_memory(_memory_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
@@ -167,13 +167,13 @@ def relaunch(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | 
             trainer.publish()
             _tell_of_another_machine(checkpoint.load_numbers(newest).get("made_with", before), before, reporter)
             if (note := watchdog_note(run.parallel, device, folder)) is not None:
-                reporter.say(note)
+                reporter.log(note)
             if not repeats_bits(run.train, device):
-                reporter.say(f"on {device.type} without train.deterministic a run goes on equal to rounding")
+                reporter.log(f"on {device.type} without train.deterministic a run goes on equal to rounding")
             step = trainer.progress.step
             done = trainer.progress.finished or step >= run.train.max_steps
             told = ": nothing is left to do" if done else ""
-            reporter.say(f"resumed at step {step} of {run.train.max_steps}{told}")
+            reporter.log(f"resumed at step {step} of {run.train.max_steps}{told}")
             return Outcome(folder, trainer.train() or _reports_so_far(trainer), run)
 
 
@@ -202,7 +202,7 @@ def replay(folder: Path, reporter: LaunchReporter) -> Replay:
 
 
 def _replay(folder: Path, reporter: LaunchReporter) -> Replay:
-    steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.say)]
+    steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
     if len(steps) < 2:
         raise UserError(
             f"{folder} has {len(steps)} intact checkpoints, and a replay goes from one to the next: train on"
@@ -213,7 +213,7 @@ def _replay(folder: Path, reporter: LaunchReporter) -> Replay:
     trainer = _rebuilt(end, run, folder, reporter, device, Ranks(), time.monotonic())
     made_with = trainer.progress.made_with
     trainer.restore(begin)
-    reporter.say(f"taking steps {steps[-2] + 1} to {steps[-1]} again")
+    reporter.log(f"taking steps {steps[-2] + 1} to {steps[-1]} again")
     found, stored = trainer.replay(steps[-1]), checkpoint.load_state(end)
     was_made_with = stored.numbers.get("made_with", {})
     return Replay(
@@ -235,7 +235,7 @@ def _learned(
         with reporter.phase("reading the data") as _:
             news = material.news()
         for line in news:
-            reporter.say(line)
+            reporter.log(line)
         tokenizers = material.tokenizers(run, reporter) if start is None else tokenizers_of(run, start)
         learned.append(tokenizers)
         source = tokenizers.separate_source
@@ -276,7 +276,7 @@ def _rebuilt(
 ) -> Trainer:
     """The trainer of a run as one of its checkpoints describes it, before its first step."""
     if _cannot_compile(run):  # earlier versions began such runs, and compiled what lies between these modules
-        reporter.say(f"train.compile is ignored from here on: {NOT_COMPILED}")
+        reporter.log(f"train.compile is ignored from here on: {NOT_COMPILED}")
         run = replace(run, train=replace(run.train, compile=False))
     manifest = Manifest.read(of)
     manifest.require(of, [*MODEL_FILES, checkpoint.STATE])
@@ -293,7 +293,7 @@ def _rebuilt(
     with ranks.first_alone():
         prepared = material.prepare(run, tokenizers, reporter, checks_hashes=ranks.is_first)
     network = build_model(run.model)
-    prepare_parameters(run, network, reporter.say)
+    prepare_parameters(run, network, reporter.log)
     network = network.to(device)
     ranks.distribute(network, run.train)
     task = prepared.task(network, device)
@@ -353,7 +353,7 @@ def _require_run(folder: Path) -> None:
 
 def _tell_of_another_machine(before: dict[str, Any], now: dict[str, Any], reporter: LaunchReporter) -> None:
     if other := _changed(before, now):
-        reporter.say(f"the run was made with {'; '.join(other)}: it goes on equal to rounding, not to the bit")
+        reporter.log(f"the run was made with {'; '.join(other)}: it goes on equal to rounding, not to the bit")
 
 
 def _changed(before: dict[str, Any], now: dict[str, Any]) -> list[str]:

@@ -24,7 +24,7 @@ from glassformer.training import label_task, pair_task, text_task
 from glassformer.training.material import Tokenizers
 from glassformer.training.text_objectives import start_id_of
 
-Say = Callable[[str], None]
+Log = Callable[[str], None]
 Place = str | Path | None
 
 
@@ -45,14 +45,14 @@ class Measure:
 
 @dataclass(frozen=True)
 class Evaluator:
-    """A model as far as data is concerned; `say` is told what is left out, and that a run's own data has changed."""
+    """A model as far as data is concerned; `log` is told what is left out, and that a run's own data has changed."""
 
     run: Run
     config: ModelConfig
     tokenizers: Tokenizers
     labels: tuple[str, ...]
     data_digest: str | None
-    say: Say
+    log: Log
 
     def measure(self, path: Place = None, source: Place = None, target: Place = None) -> Measure:
         """The validation side of the run's own data, or the whole of other data."""
@@ -72,7 +72,7 @@ class Evaluator:
         if path is None and source is None and target is None:
             corpus = PairCorpus(data)
             self._say_changed(corpus.digest, corpus.name)
-            pairs, too_long = corpus.split[1], self.say
+            pairs, too_long = corpus.split[1], self.log
         else:
             names = {"path": path, "source": source, "target": target}
             asked: dict[str, Any] = {name: None if value is None else str(value) for name, value in names.items()}
@@ -112,9 +112,9 @@ class Evaluator:
     def _of_labels(self, path: Place) -> Measure:
         data = label_task.labels_of(self.run)
         # Words that are cut off have no tag: of other data the scores would be others.
-        say = _refuse if data.outputs == "tags" and path is not None else self.say
+        log = _refuse if data.outputs == "tags" and path is not None else self.log
         examples = label_task.labelled_examples(
-            self.labelled(path), self.tokenizers.target, self.config.max_len, self.labels, "texts", say
+            self.labelled(path), self.tokenizers.target, self.config.max_len, self.labels, "texts", log
         )
         rows = example_rows(examples, "texts")
         n = sum(int((e.labels != -100).sum()) if e.labels is not None else 1 for e in examples)
@@ -139,11 +139,11 @@ class Evaluator:
 
     def _say_changed(self, digest: str, name: str) -> None:
         if self.data_digest is not None and self.data_digest != digest:
-            self.say(f"{name} is no longer what {self.run.name} was trained on: the held-out part may not be the same")
+            self.log(f"{name} is no longer what {self.run.name} was trained on: the held-out part may not be the same")
 
     def _say_dropped(self, dropped: records.Dropped) -> None:
         for sentence in dropped.sentences():
-            self.say(sentence)
+            self.log(sentence)
 
 
 def _refuse(sentence: str) -> None:

@@ -1,6 +1,7 @@
 """`metrics.jsonl`: one JSON object a line, each with its `step`; and TensorBoard, where it is installed."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -21,7 +22,7 @@ class MetricsLog:
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
 
     def write(self, step: int, **values: Any) -> None:
-        """One line; numbers under names with their split, such as `train/loss`, also go to TensorBoard."""
+        """One line; numbers under names with their split, such as `eval/valid_loss`, also go to TensorBoard."""
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
         if self._board is not None:
@@ -60,8 +61,25 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             break
         if not isinstance(line, dict) or type(line.get("step")) is not int:
             break
-        lines.append(line)
+        lines.append({_present_name(name, line): value for name, value in line.items()})
     return lines
+
+
+def _present_name(name: str, line: Mapping[str, Any]) -> str:
+    """The name of a value in a line that an earlier version may have written.
+
+    >>> _present_name("valid/loss", {"train/loss": 2.0, "valid/loss": 2.1})
+    'eval/valid_loss'
+    >>> _present_name("train/batch_loss", {"train/batch_loss": 2.0}), _present_name("train/loss", {"train/loss": 2.0})
+    ('train/loss', 'train/loss')
+    """
+    if name == "train/batch_loss":
+        return "train/loss"
+    of_mean, name = name.startswith("mean/"), name.removeprefix("mean/")
+    side, _, rest = name.partition("/")
+    if side in ("train", "valid") and f"{'mean/' * of_mean}valid/loss" in line:
+        return f"{'mean' if of_mean else 'eval'}/{side}_{rest}"
+    return "mean/" * of_mean + name
 
 
 def _keep_until(path: Path, step: int) -> None:

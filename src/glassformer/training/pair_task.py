@@ -121,8 +121,8 @@ class PreparedPairs:
     ) -> None:
         """`splits` are those of the first epoch, `splits_of` gives those of a seed of BPE-dropout."""
         self.run, self.tokenizers, self.splits_of = run, tokenizers, splits_of
-        self.train = within(splits.train, run.model, tokenizers, reporter.say)
-        self.valid = within(splits.valid, run.model, tokenizers, reporter.say)
+        self.train = within(splits.train, run.model, tokenizers, reporter.log)
+        self.valid = within(splits.valid, run.model, tokenizers, reporter.log)
         if not self.valid.n_pairs:
             raise UserError("no validation pair fits the model: raise model.max_len, or give others")
         self.valid_pairs = [corpus.split[1][row] for row in self.valid.rows]
@@ -200,13 +200,13 @@ def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: fl
     return Seq2SeqObjective(model.decoder_start_id, source, target, label_smoothing)
 
 
-def within(pairs: PairFile, model: ModelConfig, tokenizers: Tokenizers, say: Callable[[str], None]) -> PairFile:
+def within(pairs: PairFile, model: ModelConfig, tokenizers: Tokenizers, log: Callable[[str], None]) -> PairFile:
     """The pairs that fit the model; how many do not is said."""
     source_max, target_max = model.source_max_len or model.max_len, model.max_len
     added = max(1, tokenizers.source.frames.source.n_added), max(1, tokenizers.target.frames.target.n_added)
     kept, n_left_out = pairs.within(source_max, target_max, added)
     if n_left_out:
-        say(
+        log(
             f"{n_left_out:,} of the {pairs.n_pairs:,} {pairs.name} are longer than the model's {source_max:,} "
             f"source or {target_max:,} target tokens and are left out"
         )

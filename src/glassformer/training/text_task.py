@@ -69,11 +69,11 @@ class TextMaterial:
             run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(run.objective)
         )
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
-            reporter.say("the tokenizer has no end token: nothing marks the end of a document")
+            reporter.log("the tokenizer has no end token: nothing marks the end of a document")
         if self.trains_starts(run) and tokenizer.start_id is None:
-            reporter.say("the tokenizer has no start token: the first token of each document is not predicted")
+            reporter.log("the tokenizer has no start token: the first token of each document is not predicted")
         elif not self.trains_starts(run) and tokenizer.frames.prompt.before:
-            reporter.say(
+            reporter.log(
                 f"the tokenizer puts {tokenizer.tokens(tokenizer.frames.prompt.before)[0]} before every prompt, and a "
                 "single text does not train it: give several documents to train how a text begins"
             )
@@ -123,11 +123,11 @@ class PreparedText:
 
         seed = first_dropout_seed(run)
         sampler = sampler_of(splits.train, seed or run.train.seed)
-        say = self.reporter.say
+        log = self.reporter.log
         if isinstance(sampler, Epochs) and sampler.n_cut:
-            say(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and lose their end")
+            log(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and lose their end")
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
-            say(f"{sampler.n_skipped:,} documents of a single token have nothing to predict and are left out")
+            log(f"{sampler.n_skipped:,} documents of a single token have nothing to predict and are left out")
         apart = not isinstance(data.packing, WindowRows)
         n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
         slice_of_train = _beginning(splits.train, n_evaluated, context, self.tokenizer)

@@ -91,7 +91,7 @@ class Trainer:
             ranks=self.ranks,
         )
         self.saver: Checkpointer = Checkpointer(
-            folder, write_model, in_background=config.background_saving, say=reporter.say, ranks=self.ranks
+            folder, write_model, in_background=config.background_saving, log=reporter.log, ranks=self.ranks
         )
         self.progress = TrainerState(data_digest=data_digest, made_with=made_with(device, self.ranks.n))
 
@@ -124,7 +124,7 @@ class Trainer:
         try:
             self.ranks.raise_together(verify)
         except UserError as error:
-            self.reporter.say(f"{error}; its weights were the best so far, and the search for the best starts anew")
+            self.reporter.log(f"{error}; its weights were the best so far, and the search for the best starts anew")
             self.progress.best = self.progress.best_step = None
         self.ranks.raise_together(put_right)
 
@@ -219,15 +219,15 @@ class Trainer:
 
         def averaged() -> None:
             if self.ranks.is_first:
-                steps = [step for step in newest if checkpoint.is_intact(self.folder, step, self.reporter.say)]
+                steps = [step for step in newest if checkpoint.is_intact(self.folder, step, self.reporter.log)]
                 average_directories([checkpoint.path_of(self.folder, step) for step in steps], folder)
-                self.reporter.say(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
+                self.reporter.log(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
 
         self.ranks.raise_together(averaged)
         load_weights(self.network, folder / WEIGHTS)
         self.average = None  # the checkpoints' weights were those of the moving average, if there was one
         is_new = self.ranks.is_first and not has_weights_of(self.folder, folder)
-        reports, _ = self._measure(log if is_new else None, "mean/")
+        reports, _ = self._measure(log if is_new else None, "mean")
         if is_new:
             publish(folder, self.folder, self.progress.step)
         return reports
@@ -277,14 +277,14 @@ class Trainer:
     def _last_scheduled(self) -> Path:
         for step in reversed(self.progress.scheduled):
             path = checkpoint.path_of(self.folder, step)
-            if path.is_dir() and checkpoint.is_intact(self.folder, step, self.reporter.say):
+            if path.is_dir() and checkpoint.is_intact(self.folder, step, self.reporter.log):
                 return path
         if not self.saver.writes:
             raise UserError(f"the run went back to a checkpoint that {self.folder} does not have any more")
-        return checkpoint.newest(self.folder, self.reporter.say)
+        return checkpoint.newest(self.folder, self.reporter.log)
 
     def _tell(self, log: MetricsLog | None, step: int, event: str) -> None:
-        self.reporter.say(event)
+        self.reporter.log(event)
         if log is not None:
             log.write(step, event=event)
 
@@ -305,7 +305,7 @@ class Trainer:
             + (f"; what was saved before stays in {self.folder}" if checkpoint.steps(self.folder) else "")
         )
 
-    def _measure(self, log: MetricsLog | None, of: str = "") -> tuple[dict[str, LossReport], dict[str, float]]:
+    def _measure(self, log: MetricsLog | None, of: str = "eval") -> tuple[dict[str, LossReport], dict[str, float]]:
         """Losses of both splits by the reported protocol, and scores, with the averaged weights when there are any.
 
         Told, and logged under names that begin with `of` where there is a log.
@@ -331,19 +331,19 @@ class Trainer:
                 with self.ranks.gathered(self.network):
                     scores = self.task.score(self.ranks)
         values = {
-            f"{of}{split}/{name}": value
+            f"{of}/{split}_{name}": value
             for split, report in reports.items()
             for name, value in report.to_dict().items()
             if name != "n_tokens"
         }
-        values |= {f"{of}valid/{name}": value for name, value in scores.items()}
+        values |= {f"{of}/valid_{name}": value for name, value in scores.items()}
         if self.ranks.any(not all(math.isfinite(report.loss) for report in reports.values())):
             raise NonFinite("an evaluated loss is no number", is_of_step=False)
         if log is not None:
             log.write(self.progress.step, **values, sample=sample)
         self.reporter.evaluation(self.progress.step, reports, sample)
         if scores:
-            self.reporter.say("  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+            self.reporter.log("  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
         return reports, scores
 
     def _evaluate(self, log: MetricsLog | None) -> dict[str, LossReport]:
@@ -366,7 +366,7 @@ class Trainer:
             progress.n_without_improvement += 1
         if stopping is not None and progress.n_without_improvement >= stopping.patience:
             progress.finished = True
-            self.reporter.say(
+            self.reporter.log(
                 f"stopped at step {progress.step}: {stopping.metric} has not improved for "
                 f"{stopping.patience} evaluations (best at step {progress.best_step})"
             )

@@ -65,7 +65,7 @@ class Clock:
         n_targets = [n_targets for _, n_targets in self.progress.unlogged]
         timed = n_targets[self.n_untimed :]
         values = {
-            "train/batch_loss": nats / max(1, sum(n_targets)),
+            "train/loss": nats / max(1, sum(n_targets)),
             "gradient_norm": self.gradient_norm,
             "tokens_per_s": sum(timed) / self.seconds,
             "step_ms": 1000 * self.seconds / max(1, len(timed)),
