@@ -171,7 +171,7 @@ def test_a_sound_loss_passes_everything() -> None:
 @pytest.mark.parametrize(
     ("loss", "names"),
     [
-        (mean_of_micro_batch, ("grad_accumulation",)),
+        (mean_of_micro_batch, ("accumulation",)),
         (padding_counted, ("loss-padding",)),
         (divided_by_padding, ("loss-padding",)),
         (unshifted, ("shift",)),
@@ -180,6 +180,6 @@ def test_a_sound_loss_passes_everything() -> None:
     ],
 )
 def test_a_fault_of_the_loss_is_found_and_no_other(loss: Loss, names: tuple[str, ...]) -> None:
-    about_the_loss = ["grad_accumulation", "loss-padding", "shift", "loss-at-start"]
+    about_the_loss = ["accumulation", "loss-padding", "shift", "loss-at-start"]
     report = check(GPT(), vocab_size=V, loss=loss, fresh=GPT, checks=about_the_loss)
     assert report.failed == names, str(report)

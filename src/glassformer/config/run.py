@@ -426,3 +426,13 @@ class Run:
     parallel: ParallelConfig = setting(ParallelConfig(), "several processes, under torchrun")
     generation: GenerationConfig | BeamConfig = setting(GenerationConfig(), "how it writes")
     result: ExpectedResult | None = setting(None, "what it must reach")
+
+    def __repr__(self) -> str:
+        """Three lines: its name and objective, its model and data, its steps. `to_dict` has every setting."""
+        where = getattr(self.data, "path", None) or getattr(self.data, "source", None) or "no data yet"
+        return (
+            f"Run {self.name!r}: objective {self.objective.kind}, model {self.model.kind} of "
+            f"{self.model.max_len:,} tokens at most\n"
+            f"  data: {self.data.kind}, {where}\n"
+            f"  train: {self.train.max_steps:,} steps, {self.train.optimizer.kind}, seed {self.train.seed}"
+        )

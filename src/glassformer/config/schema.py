@@ -242,11 +242,14 @@ def apply_changes(value: T, changes: Mapping[str, Any], where: str = "") -> T:
     return from_dict(type(value), table, where)
 
 
-def whole_keys(value: Any, changes: Mapping[str, Any], others: Sequence[str] = ()) -> dict[str, Any]:
+def whole_keys(
+    value: Any, changes: Mapping[str, Any], others: Sequence[str] = (), sections: Sequence[str] = ()
+) -> dict[str, Any]:
     """Replace short names of keys by the dotted keys that they mean; a table counts as its keys, one by one.
 
-    A short name is the end of a dotted key. Where several keys end alike, the one that `value` has is meant. `others`
-    are known beside the keys of `value`. Raises `UserError` for a name that is unknown, or may mean several keys.
+    A short name is the end of a dotted key. Where several keys end alike, the one that `value` has is meant; of several
+    that it has, the one of the first of `sections` that has it, and there the one with the fewest dots. `others` are
+    known beside the keys of `value`. Raises `UserError` for a name that is unknown, or may mean several keys.
 
     >>> from glassformer.config.run import Run
     >>> whole_keys(Run(), {"max_steps": 5, "optimizer": {"learning_rate": 0.1}, "train.batch-size": 8})
@@ -256,7 +259,7 @@ def whole_keys(value: Any, changes: Mapping[str, Any], others: Sequence[str] = (
     own = _with_tables(_dotted(to_dict(value)))
     whole: dict[str, Any] = {}
     for name, new in changes.items():
-        key = _whole_key(name.replace("-", "_"), known, own)
+        key = _whole_key(name.replace("-", "_"), known, own, sections)
         found = _dotted(new, f"{key}.") if isinstance(new, Mapping) else {key: new}
         if twice := [key for key in found if key in whole]:
             raise UserError(f"{twice[0]} is given twice: give it once")
@@ -264,11 +267,15 @@ def whole_keys(value: Any, changes: Mapping[str, Any], others: Sequence[str] = (
     return whole
 
 
-def _whole_key(name: str, known: Sequence[str], own: Sequence[str]) -> str:
+def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Sequence[str]) -> str:
     if "." in name or name in known:
         return name  # `from_dict` names the nearest key of a dotted one that is unknown
     alike = [key for key in known if key.rsplit(".", 1)[-1] == name]
     found = [key for key in alike if key in own] if len(alike) > 1 else alike
+    for section in sections if len(found) > 1 else ():
+        nearest = sorted((key.count("."), key) for key in found if key.startswith(f"{section}."))
+        if nearest and [dots for dots, _ in nearest].count(nearest[0][0]) == 1:
+            return nearest[0][1]
     if len(found) == 1:
         return found[0]
     if alike:

@@ -49,7 +49,7 @@ CHECKS = (
     Check(
         "visibility",
         "Tokens that should be read have no effect: a mask hides them, by its polarity or by being causal.",
-        visibility.sight,
+        visibility.visibility,
     ),
     Check(
         "large-scores",
@@ -87,7 +87,7 @@ CHECKS = (
         invariance.cache,
     ),
     Check(
-        "grad_accumulation",
+        "accumulation",
         "Means of micro-batches are averaged: tokens of short ones weigh more; sum, then divide once by all targets.",
         learning.grad_accumulation,
     ),

@@ -42,7 +42,7 @@ def causality_by_gradient(probe: Probe) -> Outcome:
     return True, "no gradient reaches a later embedding"
 
 
-def sight(probe: Probe) -> Outcome:
+def visibility(probe: Probe) -> Outcome:
     """Another token changes the logits at its neighbours on both sides; another source token, those everywhere."""
     if probe.kind == "decoder":
         raise NotApplicable("a decoder must not look ahead")

@@ -38,15 +38,21 @@ def run_of(source: str | Path) -> Run:
     return for_text(name) if is_text else load(name)
 
 
-def with_changes(run: Run, changes: Mapping[str, Any], where: str = "") -> Run:
-    """A copy of a run with some of its keys replaced, by whole or short name (`settings.whole_keys`).
+def with_changes(run: Run, changes: Mapping[str, Any] | None = None, where: str = "", **settings: Any) -> Run:
+    """Copy a run with some of its keys replaced, by whole or short name (`schema.whole_keys`).
 
-    `model.preset` replaces the whole model by a preset; other keys of the model then change it.
+    `changes` and `settings` are read alike. A short name that ends several keys means the one of `[train]`, else that of
+    `[data]`, `[tokenizer]` or `[model]`, in this order. `model.preset` replaces the whole model by a preset; other keys
+    of the model then change it. Raises `UserError` for a key that is unknown, ambiguous, or given twice.
 
-    >>> with_changes(load("copy-task"), {"max_steps": 5, "model.preset": "gpt2", "d_model": 96}).model.d_model
+    >>> with_changes(load("copy-task"), {"max_steps": 5, "model.preset": "gpt2"}, d_model=96).model.d_model
     96
+    >>> with_changes(load("copy-task"), seed=3).train.seed
+    3
     """
-    whole = whole_keys(run, changes, [PRESET])
+    if twice := set(changes or {}) & set(settings):
+        raise UserError(f"{min(twice)} is given twice: give it once")
+    whole = whole_keys(run, {**(changes or {}), **settings}, [PRESET], ("train", "data", "tokenizer", "model"))
     name = whole.pop(PRESET, None)
     return apply_changes(run if name is None else replace(run, model=preset(str(name))), whole, where)
 

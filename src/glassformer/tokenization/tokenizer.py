@@ -139,7 +139,7 @@ class Tokenizer:
     @classmethod
     def train(
         cls,
-        texts: Iterable[str],
+        texts: Iterable[str] | str | Path,
         *,
         vocab_size: int,
         scheme: Scheme = "byte",
@@ -148,7 +148,7 @@ class Tokenizer:
         min_frequency: int = 2,
         progress: Progress | None = None,
     ) -> "Tokenizer":
-        """Learns a tokenizer from texts, which are read once, one at a time.
+        """Learn a tokenizer from texts, which are read once, one at a time, or from the text file of a path.
 
         `vocab_size` counts the special tokens and the alphabet; 0 asks for exactly these and no merges (with
         `char`: a tokenizer of characters; with `whole_words`: all that occur `min_frequency` times). When no pair
@@ -159,6 +159,8 @@ class Tokenizer:
         no `progress`. Memory holds the distinct chunks, which for `char` with merges are the distinct lines.
         """
         check_special_tokens(special_tokens)
+        if isinstance(texts, (str, Path)):
+            texts = [files.read_text(files.as_path(texts, "texts"))]
         if scheme == "whole_words" and learner == "glassformer":
             frequencies = learn_words(
                 count_chunks(texts, scheme),
@@ -192,8 +194,9 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Reads a `tokenizer.json`; `UserError` naming the file when it is none, or none that can be used."""
+        """Read a `tokenizer.json`, or that of a model directory; `UserError` when it cannot be used."""
         path = files.as_path(path, "path")
+        path = path / "tokenizer.json" if path.is_dir() else path
         text = files.read_text(path, MAX_TOKENIZER_BYTES)
         try:
             return cls.from_json(text)
