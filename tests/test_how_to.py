@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-PAGES = sorted((Path(__file__).parent.parent / "docs" / "how-to").glob("*.md"))
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+NAMED = re.compile(r"`((?:src|tests|docs)/[\w/.-]+)(?:::(\w+))?`")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MAX_LINES = 60
 """Of a page, its Python included."""
@@ -30,3 +32,11 @@ def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_a_page_is_short(page: Path) -> None:
     assert len(page.read_text("utf-8").splitlines()) <= MAX_LINES
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_what_a_page_names_is_there(page: Path) -> None:
+    for path, name in NAMED.findall(page.read_text("utf-8")):
+        if "NAME" not in path:
+            text = (ROOT / path).read_text("utf-8")
+            assert not name or re.search(rf"^\s*(def|class) {name}\b|^{name}\b", text, re.MULTILINE), f"{path}::{name}"
