@@ -364,6 +364,37 @@ class Bigrams(nn.Module):
         return logits
 
 
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ("glassformer plan gpt2 --gpus 8 --gpu h200", None),
+        ("glassformer plan gpt2 --gpuss 8 --gpu h200", "exit code 2"),
+        ("$ glassformer recipes\nNAME  WHAT", "not printed: NAME WHAT"),
+        ("torchrun --standalone --nproc-per-node 2 -m glassformer train RECIPE --train.accumulation 2", None),
+        ("torchrun --standalone --nproc-per-node 2 -m glassformer train RECIPE --train.acumulation 2", "exit code 2"),
+        ("torchrun --standalone --nproc-per-node 2 train.py", "torchrun does not start glassformer"),
+        ("make everything", "no target everything"),
+        ("pip install -e '.[evil,plot]' -c constraints.txt", "no extra evil"),
+        ("python train.py", "no rule for this program"),
+    ],
+)
+def test_a_command_that_is_wrong_is_found(glassformer: Glassformer, block: str, expected: str | None) -> None:
+    folder = Path.cwd()
+    shell, world = Shell(folder), World(folder, glassformer)
+    document = folder / "document.md"
+    document.write_text(f"```\n{block}\n```\n")
+    wrong = [what for command in commands(document, shell) for what in world.run(command)]
+    assert wrong == [] if expected is None else wrong[0].startswith(expected), wrong
+
+
+@pytest.mark.parametrize("block", ["gcc -o a a.c", "$ glassformr recipes", "a table  of  something"])
+def test_a_block_that_no_rule_knows_is_found(tmp_path: Path, block: str) -> None:
+    document = tmp_path / "document.md"
+    document.write_text(f"```\n{block}\n```\n")
+    with pytest.raises(AssertionError):
+        list(commands(document, Shell(tmp_path)))
+
+
 def test_every_entry_of_the_tables_is_in_a_document() -> None:
     text = "\n".join(path.read_text("utf-8") for path in DOCUMENTS)
     for table in (PLACEHOLDERS, SMALLER, NOT_RUN, OUTPUT_BLOCKS, NO_COMMANDS, PYTHON):
