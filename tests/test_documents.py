@@ -1,4 +1,4 @@
-"""The documents and the tests agree."""
+"""The documents, the list of quick tests and the tests agree."""
 
 import ast
 import re
@@ -65,3 +65,9 @@ def test_checks_of_the_doctor_that_pitfalls_name_exist() -> None:
         for name in re.findall(r"[\w-]+", names)
     }
     assert named and named <= {check.name for check in CHECKS}
+
+
+def test_the_list_of_quick_tests_has_files_and_tests_that_exist() -> None:
+    for line in (TESTS / "quick.txt").read_text("utf-8").splitlines():
+        entry = line.removeprefix("--deselect=").removeprefix("tests/").split("[")[0]
+        assert entry in EXISTING or (TESTS / entry).exists(), line
