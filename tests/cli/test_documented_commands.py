@@ -37,7 +37,7 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
-    *sorted(path for path in (ROOT / "docs").rglob("*.md") if path.name != "log.md"),
+    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "log.md"),
 ]
 
 PLACEHOLDERS = {
