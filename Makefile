@@ -3,10 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test faults check bench clean
+.PHONY: demo quick test faults check bench clean
 
 demo: .venv/core  ## learn a tokenizer and a model on Python's documentation, and let it write
 	@$(BIN)/glassformer demo
+
+quick: .venv/dev  ## what to run while working, under a minute on two cores: lint, and the tests of tests/quick.txt
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto @tests/quick.txt
 
 test: .venv/dev  ## every test, doctests included; one thread a process, because threads that compete wait for each other
 	@OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -q --numprocesses auto

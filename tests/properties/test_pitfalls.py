@@ -1,4 +1,4 @@
-"""The classical mistakes of attention and of models, by their numbers in the list of pitfalls."""
+"""The classical mistakes of attention and of models, by their numbers in `docs/pitfalls.md`."""
 
 import copy
 import re

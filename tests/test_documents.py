@@ -1,0 +1,73 @@
+"""The documents, the list of quick tests and the tests agree."""
+
+import ast
+import re
+from pathlib import Path
+
+from glassformer.doctor import CHECKS
+
+TESTS = Path(__file__).parent
+PITFALLS = (TESTS.parent / "docs" / "pitfalls.md").read_text("utf-8")
+SECTIONS = {
+    int(number): text for number, text in re.findall(r"^(\d+)\. (.*(?:\n    - .*)*)", PITFALLS, re.MULTILINE)
+}  # a numbered mistake and the tests listed below it
+
+
+def functions(path: Path) -> list[str]:
+    """The names of the test functions of a file."""
+    body = ast.parse(path.read_text("utf-8")).body
+    return [node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
+
+
+EXISTING = {f"{path.relative_to(TESTS)}::{name}" for path in TESTS.rglob("test_*.py") for name in functions(path)}
+
+
+def listed(number: int) -> list[str]:
+    return re.findall(r"^    - `(.+)`$", SECTIONS[number], re.MULTILINE)
+
+
+def test_pitfalls_are_numbered_in_order() -> None:
+    assert list(SECTIONS) == list(range(1, len(SECTIONS) + 1))
+    assert len(re.findall(r"^ *(?:\d+\.|-) ", PITFALLS, re.MULTILINE)) == len(SECTIONS) + sum(
+        len(listed(number)) for number in SECTIONS
+    )
+
+
+def test_every_pitfall_lists_tests_that_exist() -> None:
+    for number in SECTIONS:
+        assert listed(number), f"pitfall {number} has no test"
+        assert set(listed(number)) <= EXISTING, f"pitfall {number} lists tests that do not exist"
+
+
+def test_every_test_that_names_a_pitfall_is_listed_under_its_number() -> None:
+    for test in EXISTING:
+        if match := re.search(r"::test_pitfall_(\d+)_", test):
+            assert test in listed(int(match[1])), f"{test} is missing under {int(match[1])} in docs/pitfalls.md"
+
+
+def test_every_number_that_a_sentence_cites_is_a_pitfall() -> None:
+    cited = [
+        (path, int(number))
+        for path in TESTS.rglob("*.py")
+        for numbers in re.findall(r"\b[Pp]itfalls? (\d+(?:(?:, | and )\d+)*)", path.read_text("utf-8"))
+        for number in re.findall(r"\d+", numbers)
+    ]
+    assert cited
+    for path, number in cited:
+        assert number in SECTIONS, f"{path} cites pitfall {number}, which docs/pitfalls.md does not have"
+
+
+def test_checks_of_the_doctor_that_pitfalls_name_exist() -> None:
+    named = {
+        name
+        for text in SECTIONS.values()
+        for names in re.findall(r"\((`[\w-]+`(?:, `[\w-]+`)*)\)$", text, re.MULTILINE)
+        for name in re.findall(r"[\w-]+", names)
+    }
+    assert named and named <= {check.name for check in CHECKS}
+
+
+def test_the_list_of_quick_tests_has_files_and_tests_that_exist() -> None:
+    for line in (TESTS / "quick.txt").read_text("utf-8").splitlines():
+        entry = line.removeprefix("--deselect=").removeprefix("tests/").split("[")[0]
+        assert entry in EXISTING or (TESTS / entry).exists(), line
