@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glassformer import doctor, models, nn, recipes
     from glassformer.api import ensemble, load, merge, resume, train
-    from glassformer.config import presets
+    from glassformer.config.transformer import presets
     from glassformer.config.run import Run
     from glassformer.config.transformer import Stack, TransformerConfig
     from glassformer.errors import UserError

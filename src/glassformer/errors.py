@@ -49,6 +49,21 @@ def enough_memory(advice: str) -> Iterator[None]:
         raise UserError(f"not enough memory{asked}: {advice}") from error
 
 
+@contextmanager
+def needs(what: str, extra: str) -> Iterator[None]:
+    """Convert a failed import in the block to a `UserError`: `what` needs a package, which an `extra` installs.
+
+    >>> with needs("the harness", "lm-eval"):
+    ...     raise ModuleNotFoundError(name="lm_eval")
+    Traceback (most recent call last):
+    glassformer.errors.UserError: the harness needs the package lm_eval: pip install 'glassformer[lm-eval]'
+    """
+    try:
+        yield
+    except ImportError as error:
+        raise UserError(f"{what} needs the package {error.name}: pip install 'glassformer[{extra}]'") from error
+
+
 _OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|can't start new thread", re.I)
 """Of RuntimeErrors of torch (CPU, CUDA, MPS) and Python, those that tell of too little memory."""
 _ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGT]i?B)", re.I)

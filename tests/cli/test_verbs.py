@@ -4,7 +4,10 @@ import json
 import re
 from pathlib import Path
 
+import pytest
+
 from glassformer import api, recipes
+from glassformer.cli import main
 from glassformer.cli.arguments import MOST_USED, all_flags
 from glassformer.cli.main import VERBS
 from glassformer.config.presets import PRESETS
@@ -239,3 +242,13 @@ def test_doctor(glassformer: Glassformer, trained: Outcome) -> None:
     found = glassformer("doctor", trained.folder, "--json")
     assert found.code == 0, found.out
     assert json.loads(found.out)
+
+
+@pytest.mark.parametrize(("verb", "keeps"), [("train", True), ("resume", True), ("generate", False), ("--help", False)])
+def test_the_allocator_is_told_by_verbs_that_train(verb: str, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(main, "keep_freed_memory", lambda: calls.append("kept"))
+    monkeypatch.setattr(main, "run", lambda argv: calls.append(argv[0]) or 0)
+    with pytest.raises(SystemExit):
+        main.main([verb])
+    assert calls == (["kept", verb] if keeps else [verb])

@@ -5,8 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from glassformer.data.corpus import Corpus
 from glassformer.data.report import RepeatCounter, report
 
@@ -65,19 +63,10 @@ def test_documents_left_out_of_training_are_named(write: Write) -> None:
     assert found.n_files == 2
 
 
-def test_repeats_are_exact_while_they_are_few() -> None:
-    counter = RepeatCounter(limit=100)
-    for i in range(1000):
-        counter.add(str(i % 100))
-    assert (counter.n_items, counter.n_repeats, counter.is_exact) == (1000, 900, True)
-
-
-@pytest.mark.parametrize("n_distinct", [5_000, 50_000])
-def test_repeats_are_estimated_in_bounded_memory_when_they_are_many(n_distinct: int) -> None:
-    counter = RepeatCounter(limit=2000)
+def test_repeats_are_exact_however_many_they_are() -> None:
+    counter, n_distinct = RepeatCounter(), 50_000
     for i in range(n_distinct):
         counter.add(str(i))
         counter.add(str(i % (n_distinct // 2)))
-    assert not counter.is_exact and len(counter._occurrences) <= 2000
-    assert counter.n_items == 2 * n_distinct
-    assert counter.n_repeats == pytest.approx(n_distinct, rel=0.15)
+    assert (counter.n_items, counter.n_repeats) == (2 * n_distinct, n_distinct)
+    assert RepeatCounter().n_repeats == 0

@@ -71,15 +71,15 @@ def test_what_else_decodes_takes_an_ensemble() -> None:
     assert score.log_prob == pytest.approx(found[0][0].log_prob, abs=1e-9)
 
 
-def test_a_state_selects_and_crops_all_members() -> None:
+def test_a_state_selects_in_all_members() -> None:
     models = [random_model(SEQ2SEQ[name]) for name in ("paper", "bart")]
     ensemble = Ensemble(models)
     ids = random_ids(19, 3, 5)
     with torch.inference_mode():
         whole = mean_of(models)(ids, SOURCE_IDS)
-        _, state = ensemble.step(ids[:, :4], ensemble.start(3, 9, SOURCE_IDS))
-        assert state.lengths.tolist() == [4, 4, 4]
-        state = state.crop(torch.tensor([3, 3, 3])).select(torch.tensor([2, 0]))
+        _, state = ensemble.step(ids[:, :3], ensemble.start(3, 9, SOURCE_IDS))
+        assert state.lengths.tolist() == [3, 3, 3]
+        state = state.select(torch.tensor([2, 0]))
         logits, state = ensemble.step(ids[[2, 0], 3:], state)
     torch.testing.assert_close(logits, whole[[2, 0], 3:])
     assert state.lengths.tolist() == [5, 5]

@@ -141,8 +141,6 @@ def test_select_expands_reorders_and_drops_and_keeps_the_old_state(name: str) ->
 def test_what_a_state_cannot_do_is_said() -> None:
     model = random_model("luong")
     source_ids = random_ids(19, 2, 3)
-    with pytest.raises(ValueError, match="cannot forget"):
-        model.start(2, 9, source_ids).crop(torch.tensor([0, 0]))
     with pytest.raises(ValueError, match="source_ids"):
         model.start(2, 9)
     with pytest.raises(ValueError, match=r"3 rows.* 2"):

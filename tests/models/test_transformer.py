@@ -35,8 +35,8 @@ def test_source_and_target_have_tables_of_their_own() -> None:
 def test_tables_of_positions_belong_to_their_stack() -> None:
     """Encoder buckets look both ways, the decoder's back only, and cross-attention has none."""
     model = build_model(CONFIGS["t5"])
-    assert model.encoder.attn_bias.bidirectional and not model.decoder.attn_bias.bidirectional
-    assert model.encoder.attn_bias.table is not model.decoder.attn_bias.table
+    assert model.encoder.score_bias.bidirectional and not model.decoder.score_bias.bidirectional
+    assert model.encoder.score_bias.table is not model.decoder.score_bias.table
     real, tap = random_model("t5"), Recorder()
     inputs = random_inputs(real)
     real(inputs.token_ids, **inputs.others, tap=tap)

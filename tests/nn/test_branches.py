@@ -93,14 +93,12 @@ def test_compacting_keeps_every_rows_past_in_its_order() -> None:
         assert torch.equal(compact.positions[group][compact.seen[row]], positions[row])
 
 
-def test_a_branched_state_takes_one_token_a_row_and_forgets_none() -> None:
+def test_a_branched_state_takes_one_token_a_row() -> None:
     model = random_model("paper")
     with torch.inference_mode():
         state = model.start(2, 9, random_ids(19, 2, 4)).branched()
         with pytest.raises(ValueError, match="one token a row"):
             model.step(random_ids(19, 2, 2), state)
-        with pytest.raises(ValueError, match="cannot be cropped"):
-            state.crop(torch.tensor([0, 0]))
 
 
 def test_the_memory_of_branches_follows_what_is_filled_and_not_the_limit() -> None:

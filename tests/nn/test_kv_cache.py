@@ -50,12 +50,6 @@ def test_select_takes_rows_of_everything_and_copies() -> None:
     assert before.layers[0].keys.abs().sum() == 0 and after.layers[0].keys[1].abs().sum() == 0
 
 
-def test_crop_knows_whether_rows_are_equally_long() -> None:
-    even, uneven = state().crop(torch.tensor([1, 1, 1])), state().crop(torch.tensor([2, 3, 0]))
-    assert even.uniform and even.longest == 1
-    assert not uneven.uniform and uneven.longest == 3
-
-
 def test_buffers_double_as_they_fill_and_hold_what_was_there() -> None:
     """Two slots at first; the slot for padding is not taken over, and unfilled slots are 0."""
     cache = LayerCache(torch.full((N_ROWS, G, 2, K), torch.nan), torch.full((N_ROWS, G, 2, W), torch.nan))

@@ -145,26 +145,11 @@ def test_select_among_rows_of_unequal_length(name: str) -> None:
     story.each_its_own(state.select(rows), 4)
 
 
-@GENERATED
-def test_crop_forgets_and_goes_on_with_other_tokens(name: str) -> None:
-    story = Story(name)
-    state = story.step(story.start(), 0, 3)
-    with torch.no_grad():
-        wrong = (story.token_ids[:, 3:9] + 1) % story.model.config.vocab_size
-        _, state = story.model.step(wrong, state)
-    state = story.step(state.crop(torch.tensor([3, 3, 3])), 3, 8)
-    state = state.crop(torch.tensor([5, 2, 8]))
-    assert state.lengths.tolist() == [5, 2, 8]
-    story.each_its_own(state, 5)
-
-
-def test_a_state_refuses_to_grow_beyond_its_size_or_to_crop_upwards() -> None:
+def test_a_state_refuses_to_grow_beyond_its_size() -> None:
     story = Story("llama")
     state = story.step(story.start(max_len=5), 0, 5)
     with pytest.raises(ValueError, match="6 tokens do not fit a state made for 5"):
         story.step(state, 5, 6)
-    with pytest.raises(ValueError, match="fewer tokens"):
-        state.crop(torch.tensor([5, 6, 5]))
 
 
 def test_cache_bytes_counts_the_buffers() -> None:

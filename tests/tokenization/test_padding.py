@@ -7,20 +7,20 @@ from glassformer.tokenization import Tokenizer, pad, truncate
 
 
 def test_padding_on_both_sides() -> None:
-    ids, mask = pad([[1, 2, 3], [4], []], pad_id=9, side="left")
+    ids, mask = pad([[1, 2, 3], [4], []], 9, side="left")
     assert ids.tolist() == [[1, 2, 3], [9, 9, 4], [9, 9, 9]]
     assert mask.tolist() == [[True] * 3, [False, False, True], [False] * 3]
-    ids, mask = pad([[1, 2, 3], [4]], pad_id=9, max_len=4)
+    ids, mask = pad([[1, 2, 3], [4]], 9, max_len=4)
     assert ids.tolist() == [[1, 2, 3, 9], [4, 9, 9, 9]]
     assert (str(ids.dtype), str(mask.dtype)) == ("int64", "bool")
-    assert pad([], pad_id=0)[0].shape == (0, 0)
+    assert pad([], 0)[0].shape == (0, 0)
 
 
 def test_truncation_is_never_silent() -> None:
     with pytest.raises(UserError, match="row 1 has 3 tokens, more than max_len = 2"):
-        pad([[1], [1, 2, 3]], pad_id=0, max_len=2)
-    assert pad([[1], [1, 2, 3]], pad_id=0, max_len=2, truncate_side="left")[0].tolist() == [[1, 0], [2, 3]]
-    assert pad([[1, 2, 3]], pad_id=0, max_len=2, truncate_side="right")[0].tolist() == [[1, 2]]
+        pad([[1], [1, 2, 3]], 0, max_len=2)
+    assert pad([[1], [1, 2, 3]], 0, max_len=2, truncate_side="left")[0].tolist() == [[1, 0], [2, 3]]
+    assert pad([[1, 2, 3]], 0, max_len=2, truncate_side="right")[0].tolist() == [[1, 2]]
     assert truncate([1, 2, 3], 0, "left") == []
 
 

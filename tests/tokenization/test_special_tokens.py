@@ -6,7 +6,15 @@ from pathlib import Path
 import pytest
 
 from glassformer.errors import UserError
-from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Scheme, Template, Tokenizer
+from glassformer.tokenization import SCHEMES, SPECIAL_TOKENS, Frame, Scheme, Tokenizer
+
+TEMPLATES = {
+    "text": "[CLS] A [SEP]",
+    "pair": "[CLS] A [SEP] B [SEP]",
+    "source": "A [EOS]",
+    "target": "A [EOS]",
+    "prompt": "A",
+}
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -53,23 +61,26 @@ def test_only_special_tokens_can_be_allowed(characters: Tokenizer) -> None:
 
 
 def test_templates_and_token_types(characters: Tokenizer) -> None:
-    template = Template.parse("[CLS] A [SEP] B [SEP]")
-    ids, types = characters.encode_template(template, "to", "be")
+    frame = Frame.parse("[CLS] A [SEP] B [SEP]", characters.vocab)
+    ids, types = frame.around_pair(*characters.encode_batch(["to", "be"]))
     t, o, b, e = (characters.vocab[c] for c in "tobe")
     assert ids == [4, t, o, 5, b, e, 5]
     assert types == [0, 0, 0, 0, 1, 1, 1]
-    assert characters.encode("to", template=Template.parse("[BOS] A [EOS]")) == [2, t, o, 3]
+    assert Frame.parse("[BOS] A [EOS]", characters.vocab).around(characters.encode("to")) == [2, t, o, 3]
     assert characters.encode("to") == [t, o]
 
 
+def test_our_own_frames_are_those_of_their_templates(characters: Tokenizer) -> None:
+    parsed = {use: Frame.parse(template, characters.vocab) for use, template in TEMPLATES.items()}
+    assert parsed == vars(characters.frames)
+
+
 def test_templates_say_what_is_wrong(characters: Tokenizer) -> None:
-    for wrong in ["", "[CLS]", "B A", "A A", "[CLS] B"]:
+    for wrong in ["", "[CLS]", "B A", "A A", "[CLS] B", "A B C"]:
         with pytest.raises(UserError, match="must name its texts A, B"):
-            Template.parse(wrong)
+            Frame.parse(wrong, characters.vocab)
     with pytest.raises(UserError, match="needs <s>, which the tokenizer does not have"):
-        characters.encode("to", template=Template.parse("<s> A"))
-    with pytest.raises(ValueError, match="needs 2 texts, not 1"):
-        characters.encode("to", template=Template.parse("A B"))
+        Frame.parse("<s> A", characters.vocab)
 
 
 def test_a_special_token_that_stands_alone_ends_a_text() -> None:

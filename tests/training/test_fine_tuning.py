@@ -11,7 +11,7 @@ from configs import CONFIGS, GPT, RECURRENT, random_inputs, random_model
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.errors import UserError
 from glassformer.models.transforms import add_lora
-from glassformer.training.fine_tuning import depth_of, freeze, layer_scales
+from glassformer.training.fine_tuning import freeze, layer_scales
 from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 
 OPTIMIZERS: list[OptimizerConfig] = [
@@ -160,7 +160,6 @@ def test_muon_refuses_a_model_whose_matrices_are_all_frozen() -> None:
 )
 def test_depths_by_hand(name: str, depths: dict[str, int]) -> None:
     model = random_model(name)
-    assert {parameter: depth_of(parameter, model) for parameter in depths} == depths
     scales = layer_scales(model, 0.5)
     assert list(scales) == [parameter for parameter, _ in model.named_parameters()]
     assert {parameter: scales[parameter] for parameter in depths} == {p: 0.5**depth for p, depth in depths.items()}

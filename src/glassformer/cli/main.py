@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 
+from glassformer.cli.allocator import keep_freed_memory
 from glassformer.errors import Interrupted, UserError, enough_memory
 from glassformer.files import reason
 
@@ -41,6 +42,8 @@ VERBS = {
     "recipes": "runs that are ready to start",
 }
 
+TRAINING_VERBS = ("demo", "train", "resume", "reproduce")
+
 USAGE = """usage: glassformer VERB …
 
 {verbs}
@@ -54,7 +57,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
-    sys.exit(run(list(sys.argv[1:] if argv is None else argv)))
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments and arguments[0] in TRAINING_VERBS:
+        keep_freed_memory()
+    sys.exit(run(arguments))
 
 
 class ClosedOutput(io.TextIOBase):

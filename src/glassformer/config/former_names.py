@@ -18,6 +18,8 @@ KEYS = {
 """Class and former key → present key."""
 VALUES = {
     "BeamConfig.early_stopping": {"stay": "shrink", "leave": "never"},
+    "EarlyStopping.metric": {"micro_f1": "accuracy"},
+    "PlateauSchedule.metric": {"micro_f1": "accuracy"},
     "LabelData.outputs": {"numbers": "regression"},
 }
 """Class and present key → former value → present value."""

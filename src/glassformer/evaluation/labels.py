@@ -78,15 +78,6 @@ def macro_f1(matrix: Counts) -> float:
     return sum(found) / len(found) if found else 0.0
 
 
-def micro_f1(matrix: Counts) -> float:
-    """F1 of all classes' counts added up. With one label a text it is the accuracy.
-
-    >>> micro_f1(np.array([[1, 1], [0, 2]]))
-    75.0
-    """
-    return _rate(2 * np.trace(matrix), matrix.sum(axis=0).sum() + matrix.sum(axis=1).sum())
-
-
 def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
     """Expected calibration error (Guo 2017, equation 3) of probabilities (N, n_classes).
 
@@ -110,7 +101,6 @@ class ClassificationReport:
     n: int
     accuracy: float
     macro_f1: float
-    micro_f1: float
     calibration_error: float
     most_frequent_share: float
     """Of the most frequent true class: the accuracy of a model that always says the same."""
@@ -172,7 +162,6 @@ def classification_report(
         n=len(table),
         accuracy=accuracy(matrix),
         macro_f1=macro_f1(matrix),
-        micro_f1=micro_f1(matrix),
         calibration_error=calibration_error(table, labels),
         most_frequent_share=_rate(matrix.sum(axis=1).max(), matrix.sum()),
         names=list(names),

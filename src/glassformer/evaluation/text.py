@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from glassformer.errors import UserError
+from glassformer.errors import needs
 
 ENTITIES = {  # what Moses writes for characters that it reserves; `&amp;` last, so that nothing is undone twice
     "&quot;": '"',
@@ -199,21 +199,13 @@ def _signed(metric: Any, hypotheses: Sequence[str], references: Sequence[Sequenc
 
 
 def _sacrebleu() -> Any:
-    try:
+    with needs("a score of BLEU or chrF", "eval"):
         from sacrebleu import metrics
-    except ImportError as error:
-        raise _missing("BLEU and chrF need sacrebleu") from error
     return metrics
 
 
 @functools.cache
 def _moses(lang: str) -> tuple[Any, Any]:
-    try:
+    with needs("bleu_tok_lc", "eval"):
         from sacremoses import MosesPunctNormalizer, MosesTokenizer  # type: ignore[import-untyped]
-    except ImportError as error:
-        raise _missing("bleu_tok_lc needs sacremoses") from error
     return MosesPunctNormalizer(lang), MosesTokenizer(lang)
-
-
-def _missing(what: str) -> UserError:
-    return UserError(f"{what}: pip install 'glassformer[eval]'")

@@ -17,10 +17,6 @@ class DecoderState(Protocol):
         """The state whose row i is row `rows[i]` of this one: expands, reorders, drops."""
         ...
 
-    def crop(self, lengths: Tensor) -> Self:
-        """Forgets all but the first `lengths` (B,) tokens; a recurrent state refuses."""
-        ...
-
 
 @runtime_checkable
 class Branching(Protocol):

@@ -32,9 +32,6 @@ class EnsembleState:
     def branched(self) -> "EnsembleState":
         return EnsembleState([m.branched() if isinstance(m, Branching) else m for m in self.members])
 
-    def crop(self, lengths: Tensor) -> "EnsembleState":
-        return EnsembleState([member.crop(lengths) for member in self.members])
-
 
 class Ensemble:
     """p(next) = the arithmetic mean of the members' probabilities, as Sutskever (2014) and many after decode.

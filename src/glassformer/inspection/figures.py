@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer import files
-from glassformer.errors import UserError
+from glassformer.errors import UserError, needs
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,11 +34,9 @@ _SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 def new_figure(width: float, height: float) -> "Figure":
     """An empty figure of so many inches, drawn without a window; `UserError` where matplotlib is missing."""
-    try:
+    with needs("a picture", "plot"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ImportError as error:
-        raise UserError("pictures need matplotlib: pip install 'glassformer[plot]'") from error
     figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure

@@ -152,7 +152,7 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
     config = network.config
     max_len = config.source_max_len or config.max_len if stack == "encoder" else config.max_len
     places = torch.arange(min(max_len, MAX_POSITIONS), device=next(network.parameters()).device)
-    added, rotary, bias = part.embeddings.positions, part.rotary, part.attn_bias
+    added, rotary, bias = part.embeddings.positions, part.rotary, part.score_bias
     with torch.no_grad():
         if isinstance(added, LearnedPositions | SinusoidalPositions):
             words = "Learned" if isinstance(added, LearnedPositions) else "Sinusoidal"

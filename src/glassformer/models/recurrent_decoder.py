@@ -62,10 +62,6 @@ class RecurrentState:
             attentional = torch.where(rows[:, None], attentional, old.attentional)
         return replace(self, layers=where(rows, self.layers, old.layers), attentional=attentional)
 
-    def crop(self, lengths: Tensor) -> "RecurrentState":
-        """A recurrent state cannot: `ValueError`."""
-        raise ValueError("a recurrent state cannot forget what it has read: keep the state from before instead")
-
     @property
     def cache_bytes(self) -> int:
         """Memory of the state, source included."""

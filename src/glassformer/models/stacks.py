@@ -17,7 +17,7 @@ from glassformer.nn.tree_cache import Branches
 
 
 class _Stack(nn.Module):
-    """What both stacks have; `rotary` and `attn_bias` belong to the stack and serve every self-attention."""
+    """What both stacks have; `rotary` and `score_bias` belong to the stack and serve every self-attention."""
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class _Stack(nn.Module):
         windows: Sequence[int],
         final_norm: nn.Module | None,
         rotary: nn.Module | None,
-        attn_bias: nn.Module | None,
+        score_bias: nn.Module | None,
     ) -> None:
         super().__init__()
         self.embeddings = embeddings
@@ -34,7 +34,7 @@ class _Stack(nn.Module):
         self.windows = tuple(windows)  # of each block; 0 = all
         self.final_norm = final_norm
         self.rotary = rotary
-        self.attn_bias = attn_bias
+        self.score_bias = score_bias
         self.activation_checkpointing = False
         """Recompute each block in the backward pass; the trainer sets it."""
 
@@ -55,7 +55,7 @@ class _Stack(nn.Module):
         inputs = replace(
             inputs,
             rotary=None if self.rotary is None else self.rotary(positions),
-            bias=None if self.attn_bias is None else self.attn_bias(positions, key_positions),
+            bias=None if self.score_bias is None else self.score_bias(positions, key_positions),
         )
         by_window = {w: _windowed(inputs, w, x, n_keys) for w in set(self.windows)}
         x = x if tap is None else tap("embeddings", x)

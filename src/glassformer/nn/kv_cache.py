@@ -141,15 +141,6 @@ class TransformerState:
         for layer in self.layers:
             layer.grow(n_slots)
 
-    def crop(self, lengths: Tensor) -> "TransformerState":
-        """Forgets all but the first `lengths` (B,) tokens of each row; slots beyond them are written over."""
-        if self.branches is not None:
-            raise ValueError("a state that has branched cannot be cropped")
-        if bool((lengths > self.lengths).any()):
-            raise ValueError("a state can only be cropped to fewer tokens than it holds")
-        longest = int(lengths.max())
-        return replace(self, lengths=lengths, longest=longest, uniform=bool((lengths == longest).all()))
-
     @property
     def cache_bytes(self) -> int:
         """Memory of the buffers, source included."""

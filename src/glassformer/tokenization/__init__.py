@@ -3,7 +3,6 @@
 from glassformer.tokenization.padding import pad, truncate
 from glassformer.tokenization.pretokenize import SCHEMES, Scheme
 from glassformer.tokenization.special_tokens_template import Frame, Frames
-from glassformer.tokenization.templates import Template
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Learner, Tokenizer
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "Frames",
     "Learner",
     "Scheme",
-    "Template",
     "Tokenizer",
     "pad",
     "truncate",

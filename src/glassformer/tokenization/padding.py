@@ -1,55 +1,54 @@
 """Rectangles out of rows of unequal length: padding, and truncation where it is asked for."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
 from glassformer.errors import UserError
 
 Side = Literal["left", "right"]
+Ids = TypeVar("Ids", list[int], npt.NDArray[np.int64])
 
 
-def truncate(ids: Sequence[int], max_len: int, side: Side = "right") -> list[int]:
+def truncate(ids: Ids, max_len: int, side: Side = "right") -> Ids:
     """Cuts ids off at one side, until `max_len` are left.
 
     >>> truncate([1, 2, 3], 2), truncate([1, 2, 3], 2, side="left")
     ([1, 2], [2, 3])
     """
-    if len(ids) <= max_len:
-        return list(ids)
-    return list(ids[:max_len]) if side == "right" else list(ids[len(ids) - max_len :])
+    return ids[:max_len] if side == "right" else ids[max(0, len(ids) - max_len) :]
 
 
 def pad(
-    sequences: Sequence[Sequence[int]],
-    *,
+    sequences: Sequence[npt.ArrayLike],
     pad_id: int,
+    *,
     max_len: int | None = None,
     side: Side = "right",
     truncate_side: Side | None = None,
-) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Token ids (B, T) filled up with `pad_id` at `side`, and the attention mask (B, T): True = a real token.
 
     T is `max_len`, or without it the length of the longest row. A row that is longer than `max_len` is cut at
     `truncate_side`; without one it is a `UserError`, since text must never vanish silently.
 
-    >>> ids, mask = pad([[5, 6, 7], [8]], pad_id=0)
+    >>> ids, mask = pad([[5, 6, 7], [8]], 0)
     >>> ids.tolist(), mask.tolist()
     ([[5, 6, 7], [8, 0, 0]], [[True, True, True], [True, False, False]])
     """
-    width = max(map(len, sequences), default=0) if max_len is None else max_len
-    ids = np.full((len(sequences), width), pad_id, np.int64)
-    mask = np.zeros((len(sequences), width), np.bool_)
-    for i, row in enumerate(sequences):
-        if len(row) > width:
-            if truncate_side is None:
-                raise UserError(
-                    f"row {i} has {len(row)} tokens, more than max_len = {width}; say at which side to cut it"
-                )
-            row = truncate(row, width, truncate_side)
-        place = slice(0, len(row)) if side == "right" else slice(width - len(row), width)
-        ids[i, place] = row
-        mask[i, place] = True
+    rows = [np.asarray(row, dtype=np.int64) for row in sequences]
+    if max_len is not None and truncate_side is not None:
+        rows = [truncate(row, max_len, truncate_side) for row in rows]
+    lengths = np.array([len(row) for row in rows], dtype=np.int64)[:, None]  # (B, 1)
+    width = int(lengths.max(initial=0)) if max_len is None else max_len
+    if (too_long := lengths > width).any():
+        i = int(too_long.argmax())
+        raise UserError(f"row {i} has {len(rows[i])} tokens, more than max_len = {width}; say at which side to cut it")
+    columns = np.arange(width)
+    mask = columns < lengths if side == "right" else columns >= width - lengths  # (B, T)
+    ids = np.full(mask.shape, pad_id, dtype=np.int64)
+    if rows:
+        ids[mask] = np.concatenate(rows)  # row-major, as the True entries are
     return ids, mask

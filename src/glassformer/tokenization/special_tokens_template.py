@@ -1,6 +1,6 @@
 """What a model reads around a text: `[CLS] A [SEP]` of an encoder, `A </s>` of a source, `<s> A` of a prompt."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import tokenizers
@@ -20,6 +20,27 @@ class Frame:
     """The token type of each of `between`: 0 where it belongs to the first text."""
     second_type: int = 1
     """The token type of a second text and of what stands behind it; a first text has 0."""
+
+    @classmethod
+    def parse(cls, template: str, vocab: Mapping[str, int]) -> "Frame":
+        """The frame that a template describes (Devlin et al. 2019, section 3): special tokens and texts, separated by
+        spaces; `A` is the first text, `B` the second.
+
+        `UserError` for a template without its texts in order, and for a token that is not in `vocab`.
+
+        >>> Frame.parse("[CLS] A [SEP] B [SEP]", {"[CLS]": 4, "[SEP]": 5}).around_pair([7, 8], [9])
+        ([4, 7, 8, 5, 9, 5], [0, 0, 0, 0, 1, 1])
+        """
+        parts = template.split()
+        texts = [part for part in parts if len(part) == 1 and "A" <= part <= "Z"]
+        if texts not in (["A"], ["A", "B"]):
+            raise UserError(f"the template {template!r} must name its texts A, B in order, each once: '[CLS] A [SEP]'")
+        if missing := [part for part in parts if part not in texts and part not in vocab]:
+            raise UserError(f"the template {template!r} needs {missing[0]}, which the tokenizer does not have")
+        first, last = parts.index("A"), parts.index(texts[-1])
+        tokens = (parts[:first], parts[last + 1 :], parts[first + 1 : last])
+        before, behind, between = (tuple(vocab[token] for token in part) for part in tokens)
+        return cls(before, behind, between, (0,) * len(between))
 
     @property
     def n_added(self) -> int:

@@ -55,7 +55,6 @@ from glassformer.tokenization.rust_tokenizer import (
     train_in_rust,
 )
 from glassformer.tokenization.special_tokens_template import Frames
-from glassformer.tokenization.templates import Template
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_file, check_roles
 from glassformer.tokenization.whole_words import learn_words
 
@@ -285,7 +284,7 @@ class Tokenizer:
             return Encoded(ids, np.ones(len(ids), dtype=np.bool_))
         rows = self.encode_batch(text)
         if len({len(row) for row in rows}) < 2:
-            return Encoded(*pad(rows, pad_id=0))  # of equal length: nothing is padded
+            return Encoded(*pad(rows, 0))  # of equal length: nothing is padded
         return Encoded(*self.pad(rows))
 
     def token_to_id(self, token: str) -> int | None:
@@ -302,12 +301,11 @@ class Tokenizer:
         self,
         text: str,
         *,
-        template: Template | None = None,
         allow_special: Collection[str] = (),
         dropout: float = 0.0,
         seed: int | None = None,
     ) -> list[int]:
-        """The ids of a text, with special tokens around them only if a `template` for one text asks for them.
+        """The ids of a text, and nothing around them: `frames`, or a `Frame` of your own, puts special tokens there.
 
         `allow_special` names the special tokens that the text may contain as such. `dropout` leaves merges
         out at random (BPE-dropout), each with that probability, reproducibly from `seed`. Raises `UserError`
@@ -316,7 +314,7 @@ class Tokenizer:
         if not isinstance(text, str):
             raise UserError(f"text must be a str, not {type(text).__name__}; encode_batch takes several")
         (ids,) = self.encode_batch([text], allow_special=allow_special, dropout=dropout, seed=seed)
-        return ids if template is None else template.fill([ids], self.vocab)[0]
+        return ids
 
     def encode_batch(
         self,
@@ -347,12 +345,6 @@ class Tokenizer:
     def _check_allowed(self, allow_special: Collection[str]) -> None:
         if missing := set(allow_special).difference(self.special_tokens):
             raise UserError(f"{min(missing)} is not a special token of this tokenizer, so no text can have it")
-
-    def encode_template(
-        self, template: Template, *texts: str, allow_special: Collection[str] = ()
-    ) -> tuple[list[int], list[int]]:
-        """The ids of a template filled with texts, and the token type of each."""
-        return template.fill(self.encode_batch(texts, allow_special=allow_special), self.vocab)
 
     @property
     def words_stand_alone(self) -> bool:
@@ -410,7 +402,7 @@ class Tokenizer:
         """Ids (B, T) filled up with `[PAD]`, and their attention mask: see `padding.pad`."""
         if self.pad_id is None:
             raise UserError("this tokenizer has no special token [PAD] to fill rows up with")
-        return pad(sequences, pad_id=self.pad_id, max_len=max_len, side=side, truncate_side=truncate_side)
+        return pad(sequences, self.pad_id, max_len=max_len, side=side, truncate_side=truncate_side)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
         """The text of ids: see the top of this module. Bytes that are no UTF-8 become U+FFFD."""

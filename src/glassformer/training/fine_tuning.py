@@ -38,7 +38,9 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
 def layer_scales(network: nn.Module, decay: float) -> dict[str, float]:
     """The factor of the learning rate of each parameter: `decay` for each layer below the head.
 
-    Howard 2018, section 3.2; Clark 2020, appendix B. The factors are `decay` to the power of `depth_of`.
+    Howard 2018, section 3.2; Clark 2020, appendix B. The factors are `decay` to the power of a parameter's depth.
+    In each stack the last layer has depth 1, the one before it 2, and what feeds the first (the tables, the biases by
+    distance) one more than that. All else has 0: the head, final norms, what joins encoder and decoder.
 
     >>> stack = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(2)])})
     >>> layer_scales(nn.ModuleDict({"encoder": stack, "output": nn.Linear(1, 1, bias=False)}), 0.5)
@@ -47,15 +49,6 @@ def layer_scales(network: nn.Module, decay: float) -> dict[str, float]:
     names = [name for name, _ in network.named_parameters()]
     n_layers = _layers_of_stacks(names)
     return {name: decay ** _depth(name, n_layers) for name in names}
-
-
-def depth_of(name: str, network: nn.Module) -> int:
-    """How many layers a parameter stands below the head.
-
-    In each stack the last layer has 1, the one before it 2, and what feeds the first (the tables, the biases by
-    distance) one more than that. All else has 0: the head, final norms, what joins encoder and decoder.
-    """
-    return _depth(name, _layers_of_stacks([name for name, _ in network.named_parameters()]))
 
 
 def _layers_of_stacks(names: Sequence[str]) -> dict[str, int]:

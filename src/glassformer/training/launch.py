@@ -38,7 +38,6 @@ from glassformer.store.model_directory import (
 )
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import metrics_log, non_finite
-from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.checkpointer import differing
 from glassformer.training.fine_tuning import layer_scales
 from glassformer.training.init_from import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
@@ -477,8 +476,6 @@ def _trainer(
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, material.labels)
 
-    if device.type == "cpu":
-        keep_freed_memory()
     scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     return Trainer(
         run.train, network, task, folder, write_model, reporter, device, material.digest, scales, ranks, began

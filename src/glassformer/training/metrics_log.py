@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any
 
 from glassformer import files
-from glassformer.errors import UserError
+from glassformer.errors import needs
 
 NAME = "metrics.jsonl"
 
@@ -88,8 +88,6 @@ def _keep_until(path: Path, step: int) -> None:
 
 
 def _tensorboard(folder: Path, step: int) -> Any:
-    try:
+    with needs("train.tensorboard", "log"):
         from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise UserError("train.tensorboard needs the extra: pip install 'glassformer[log]'") from error
     return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -29,7 +29,7 @@ from glassformer.interop.equivalent import (
 from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
 from glassformer.interop.keymap import Rule, rule
-from glassformer.interop.vocabulary_files import WORDS, framed_byte_level, word_piece
+from glassformer.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 
 HEADS: dict[str, Head] = {
     "ForMaskedLM": TokenHead(transform=True, bias="learned"),
@@ -239,26 +239,24 @@ BERT = Family(
     vocabulary=(WORDS,),
     roles=ROLES,
 )
-ROBERTA = Family(
+ROBERTA = replace(
+    BERT,
     name="RoBERTa",
     model_type="roberta",
     architectures=tuple(f"Roberta{kind}" for kind in HEADS),
     read=read_roberta,
     fit=fit_roberta,
     architecture=lambda config: architecture_of(config, "Roberta"),
-    write=write,
     table=table_roberta,
     prefix="roberta.",
     bare=frozenset({"RobertaModel"}),
-    drawn=("pooler.dense.*",),
-    recast=recast,
     repeats={
         "lm_head.decoder.weight": "roberta.embeddings.word_embeddings.weight",
         "lm_head.decoder.bias": "lm_head.bias",
     },
     unread=lambda config: {} if config.tie_output else {"lm_head.bias": "lm_head.decoder.bias"},
     derived=("roberta.embeddings.position_ids",),
-    old_names=OLD_NAMES,
     builder=framed_byte_level,
+    vocabulary=(VOCAB, MERGES),
     roles=ROBERTA_ROLES,
 )

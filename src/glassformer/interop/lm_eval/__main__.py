@@ -5,20 +5,16 @@ lm_eval finds models in its own tree only, by name; it reads no entry points. So
 
 import sys
 
-from glassformer.errors import UserError
+from glassformer.errors import UserError, needs
 
 
 def main() -> int:
     """All arguments are lm_eval's: `--model glassformer --model_args path=DIR --tasks …`."""
     try:
-        try:
+        with needs("the evaluation harness", "lm-eval"):
             from lm_eval.__main__ import cli_evaluate
 
             import glassformer.interop.lm_eval.harness  # noqa: F401 - it registers the model
-        except ImportError as error:
-            raise UserError(
-                f"the evaluation harness is missing ({error}): pip install 'glassformer[lm-eval]'"
-            ) from error
         cli_evaluate()
     except UserError as error:
         print(f"glassformer: {error}", file=sys.stderr)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from glassformer.config.transformer import TransformerConfig
 from glassformer.data.batching import pad
-from glassformer.errors import UserError
+from glassformer.errors import UserError, needs
 from glassformer.inference.score import forced_scores
 from glassformer.interop import tokenizer_files
 from glassformer.interop.runtimes.ct2_spec import misfits, specify
@@ -58,12 +58,8 @@ def tokens_of(tokenizer: Tokenizer, n_rows: int) -> list[str]:
 
 
 def _import_ct2() -> ModuleType:
-    try:
+    with needs("the export to CTranslate2", "export"):
         import ctranslate2
-    except ImportError:
-        raise UserError(
-            "the export to CTranslate2 needs the package ctranslate2: pip install 'glassformer[export]'"
-        ) from None
     return ctranslate2
 
 

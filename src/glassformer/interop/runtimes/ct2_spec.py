@@ -156,9 +156,9 @@ def _fill_stack(spec: Any, config: TransformerConfig, stack: Encoder | Decoder, 
         _fill_attention(layer.self_attention, block.self_attn, block.self_attn_norm, config.d_model)
         if isinstance(stack.rotary, Rotary):
             _scale_rotary(layer.self_attention, stack.rotary)
-        if isinstance(stack.attn_bias, RelativeBias):
-            layer.self_attention.relative_attention_bias = _array(stack.attn_bias.table.weight)
-            layer.self_attention.relative_attention_max_distance = np.int32(stack.attn_bias.max_distance)
+        if isinstance(stack.score_bias, RelativeBias):
+            layer.self_attention.relative_attention_bias = _array(stack.score_bias.table.weight)
+            layer.self_attention.relative_attention_max_distance = np.int32(stack.score_bias.max_distance)
         if block.cross_attn is not None and block.cross_attn_norm is not None:
             _fill_attention(layer.attention, block.cross_attn, block.cross_attn_norm, config.d_model, cross=True)
         _fill_norm(layer.ffn.layer_norm, block.ff_norm, config.d_model)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from glassformer import files
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
-from glassformer.errors import UserError
+from glassformer.errors import UserError, needs
 from glassformer.inference.decode import causal_frame
 from glassformer.interop.families.llama_cpp import ARCHITECTURES, Architecture
 from glassformer.interop.family import Family
@@ -225,10 +225,8 @@ class Tensors:
 
 
 def _import_gguf() -> ModuleType:
-    try:
+    with needs("the export to GGUF", "export"):
         import gguf
-    except ImportError:
-        raise UserError("the export to GGUF needs the package gguf: pip install 'glassformer[export]'") from None
     return gguf
 
 

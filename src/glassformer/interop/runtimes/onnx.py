@@ -22,7 +22,7 @@ from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig
-from glassformer.errors import UserError
+from glassformer.errors import UserError, needs
 from glassformer.interop.runtimes.recurrent_scan import ScannedRecurrent
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
@@ -184,13 +184,10 @@ def _first_line(error: BaseException) -> str:
 
 def _onnxruntime() -> Any:
     """The package, when all three that are needed are there."""
-    try:
-        with _quiet():
-            import onnx  # noqa: F401
-            import onnxruntime
-            import onnxscript  # noqa: F401
-    except ImportError as error:
-        raise UserError(f"ONNX needs the package {error.name}: pip install 'glassformer[export]'") from error
+    with needs("ONNX", "export"), _quiet():
+        import onnx  # noqa: F401
+        import onnxruntime
+        import onnxscript  # noqa: F401
     return onnxruntime
 
 
