@@ -16,6 +16,7 @@ ROOT = Path(glassformer.__file__).parent
 LAYERS = [  # from the bottom up; a package imports its own layer's members only where they are named together
     {"errors"},
     {"files", "config"},
+    {"seeds"},
     {"tokenization"},
     {"nn"},
     {"recipes", "data", "models"},

@@ -13,6 +13,7 @@ from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
+from glassformer.seeds import Stream, rng
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -47,7 +48,7 @@ def generate(
     With a `source`, source_ids (B, S) and their mask, prompts are beginnings of targets: the decoder's start id and
     what is forced after it.
 
-    Sample i draws from the generator `drawing(config.seed, i)`, whatever its prompt: a row of a batch gets what it
+    Sample i draws from stream `SAMPLES` of `seeds.py`, whatever its prompt: a row of a batch gets what it
     would get alone, and equal prompts get equal texts; more samples are the way to get different ones. Raises
     `UserError` for an empty prompt, for one longer than the context unless `slide`, and for several samples at
     temperature 0, which would be equal.
@@ -64,7 +65,7 @@ def generate(
 
     histories = [list(prompt) for prompt in prompts for _ in samples]
     begins = [max(0, len(history) - max_len) for history in histories]  # where each row's context begins
-    draws = [drawing(config.seed, sample) for _ in prompts for sample in samples]
+    draws = [rng(config.seed, Stream.SAMPLES, sample) for _ in prompts for sample in samples]
     rows = list(range(len(histories)))  # of the state → of all
     logits, state = read([prompt[-max_len:] for prompt in prompts], config.max_new_tokens)
     if len(samples) > 1:  # a prompt is read once for all of its samples
@@ -98,15 +99,6 @@ def generate(
             with torch.inference_mode():
                 logits, state = model.step(torch.tensor(chosen, device=device)[:, None], state)
             logits = logits[:, -1]
-
-
-def drawing(seed: int, sample: int) -> np.random.Generator:
-    """The generator of one sample: each sample of a seed has its own stream, and sample 0 has the seed's.
-
-    >>> drawing(7, 0).random() == np.random.default_rng(7).random() != drawing(7, 1).random()
-    True
-    """
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(sample,) if sample else ()))
 
 
 def check_samples(samples: Sequence[int], config: GenerationConfig) -> None:
