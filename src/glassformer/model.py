@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 import torch
 
 from glassformer import files
-from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
     BeamConfig,
     CausalConfig,
@@ -252,8 +252,7 @@ class Model:
     @property
     def is_seq2seq(self) -> bool:
         """Whether it makes a target from a source; else it goes on with a text."""
-        config = self.network.config
-        return isinstance(config, RecurrentConfig) or (config.encoder is not None and config.decoder is not None)
+        return self.network.config.is_encoder_decoder
 
     @property
     def name(self) -> str:

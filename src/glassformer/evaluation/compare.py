@@ -41,10 +41,9 @@ def describe_model(config: ModelConfig) -> str:
     'GRU 2+2 × 512, additive attention before'
     """
     if isinstance(config, TransformerConfig):
-        stacks = {"encoder": config.encoder, "decoder": config.decoder}
-        layers = {name: stack.n_layers for name, stack in stacks.items() if stack is not None}
-        alone = "" if len(layers) == 2 else f" {next(iter(layers))}"
-        return f"Transformer{alone} {'+'.join(map(str, layers.values()))} × {config.d_model}"
+        alone = "" if config.is_encoder_decoder else f" {next(iter(config.stacks))}"
+        layers = "+".join(str(stack.n_layers) for stack in config.stacks.values())
+        return f"Transformer{alone} {layers} × {config.d_model}"
     attention = config.attention
     if isinstance(attention, NoAttention):
         seen = "no attention, context every step" if attention.context_every_step else "no attention"

@@ -99,14 +99,14 @@ def common_limits(models: Sequence[Network]) -> ModelConfig:
     return replace(
         configs[0],
         max_len=min(config.max_len for config in configs),
-        source_max_len=min(config.source_max_len or config.max_len for config in configs),
+        source_max_len=min(config.encoder_max_len for config in configs),
     )
 
 
 def _require_one_vocabulary(models: Sequence[Network]) -> None:
     for name, sizes in (
         ("target", [model.config.vocab_size for model in models]),
-        ("source", [model.config.source_vocab_size or model.config.vocab_size for model in models]),
+        ("source", [model.config.encoder_vocab_size for model in models]),
     ):
         if len(set(sizes)) > 1:
             raise UserError(

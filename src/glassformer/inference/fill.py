@@ -149,7 +149,7 @@ def _written(
     model = network.config
     assert model.decoder_start_id is not None and tokenizer.eos_id is not None
     ids = tokenizer.frames.source.around(source)
-    longest = model.source_max_len or model.max_len
+    longest = model.encoder_max_len
     if len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens and the model reads at most {longest}: shorten it")
     suppress_ids = np.setdiff1d(never_written(tokenizer, model.vocab_size), [tokenizer.eos_id, *allowed]).tolist()

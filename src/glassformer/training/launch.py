@@ -408,7 +408,7 @@ def complete(
         if isinstance(head, SequenceHead) and head.std == 0 and mean_and_std is not None:
             head = replace(head, mean=mean_and_std[0], std=mean_and_std[1])
         model = replace(model, head=head)
-    if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
+    if not model.is_encoder_decoder:
         return replace(model, decoder_start_id=tokenizer.start_id) if trains_starts else model
     source = None if model.share_embeddings else tokenizers.separate_source
     size = 0 if source is None else _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)

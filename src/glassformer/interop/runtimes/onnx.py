@@ -47,7 +47,7 @@ def write(stored: StoredModel, folder: Path) -> list[str]:
     """
     onnxruntime = _onnxruntime()
     config, network = stored.config, stored.network
-    if min(config.max_len, _source_max_len(config)) < 2:
+    if min(config.max_len, config.encoder_max_len) < 2:
         raise UserError("this model reads one token at most, and a graph for any length needs max_len of 2 or more")
     graph = _Forward(network).eval()
     inputs = made_up_inputs(config, *TRACED)
@@ -117,18 +117,14 @@ def made_up_inputs(config: ModelConfig, n_rows: int, n_tokens: int, n_source: in
         n_padding = row.clamp(max=length - 1)
         return torch.where(row % 2 == 1, place < length - n_padding, place >= n_padding)
 
-    n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, _source_max_len(config))
+    n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, config.encoder_max_len)
     inputs = {"token_ids": ids(config.vocab_size, n_tokens), "attention_mask": mask(n_tokens)}
-    if not isinstance(config, TransformerConfig) or (config.encoder and config.decoder):
-        inputs["source_ids"] = ids(config.source_vocab_size or config.vocab_size, n_source)
+    if config.is_encoder_decoder:
+        inputs["source_ids"] = ids(config.encoder_vocab_size, n_source)
         inputs["source_attention_mask"] = mask(n_source)
-    elif config.n_token_types:
+    elif isinstance(config, TransformerConfig) and config.n_token_types:
         inputs["token_types"] = ids(config.n_token_types, n_tokens)
     return inputs
-
-
-def _source_max_len(config: ModelConfig) -> int:
-    return config.source_max_len or config.max_len
 
 
 @torch.no_grad()
