@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from glassformer.config.run import BeamConfig
-from glassformer.errors import UserError
+from glassformer.errors import UserError, quoted
 from glassformer.inference.batched_beam import decode_sorted
 from glassformer.inference.beam import Hypothesis
 from glassformer.inference.decodable import Decodable
@@ -61,7 +61,7 @@ class Translator:
         ids = self.source_tokenizer.frames.source.around(self.source_tokenizer.encode(text.strip()))
         if len(ids) > self.source_max_len:
             raise UserError(
-                f"the source {_shortened(text)} has {len(ids)} tokens and the model reads at most "
+                f"the source {quoted(text)} has {len(ids)} tokens and the model reads at most "
                 f"{self.source_max_len}: split it, or train with a larger model.source_max_len"
             )
         if not ids:
@@ -109,7 +109,7 @@ class Translator:
         for target, ids in zip(targets, targets_ids, strict=True):
             if len(ids) > self.max_len:
                 raise UserError(
-                    f"the target {_shortened(target)} has {len(ids)} tokens and the model writes at most {self.max_len}"
+                    f"the target {quoted(target)} has {len(ids)} tokens and the model writes at most {self.max_len}"
                 )
         scores = forced_scores(
             self.model,
@@ -122,7 +122,3 @@ class Translator:
             Score(float(score.log_prob), len(ids), len(target.encode("utf-8")))
             for score, ids, target in zip(scores, targets_ids, targets, strict=True)
         ]
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "…")

@@ -21,7 +21,7 @@ from glassformer.cost.room import Room, require_room, room_of_machine
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
 from glassformer.data.sources import reads
-from glassformer.errors import UserError, enough_memory
+from glassformer.errors import UserError, enough_memory, first_line
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
 from glassformer.store import checkpoint, lock
@@ -428,7 +428,7 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise UserError(f"the device {name!r} cannot be used here: {first_line(error)}") from error
     return device
 
 

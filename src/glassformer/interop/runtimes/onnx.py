@@ -22,7 +22,7 @@ from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig
-from glassformer.errors import UserError
+from glassformer.errors import UserError, first_line
 from glassformer.interop.runtimes.recurrent_scan import ScannedRecurrent
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
@@ -143,7 +143,7 @@ def _exported(graph: nn.Module, inputs: Inputs) -> torch.onnx.ONNXProgram:
             verbose=False,
         )
     except torch.onnx.errors.OnnxExporterError as error:
-        reason = _first_line(error.__cause__ or error)
+        reason = first_line(error.__cause__ or error)
         raise UserError(f"torch {torch.__version__} cannot write this model as an ONNX graph: {reason}") from error
     assert program is not None  # None is what the older exporter gives
     ClearMetadataAndDocStringPass()(program.model)  # the trace that made each node, with the paths of our sources
@@ -170,12 +170,8 @@ def _difference(
             differences.append((ours - theirs).abs().max())
             sizes.append(ours.abs().max())
     except Exception as error:  # its exceptions have no base of their own
-        raise UserError(f"onnxruntime {onnxruntime.__version__} cannot run the graph: {_first_line(error)}") from error
+        raise UserError(f"onnxruntime {onnxruntime.__version__} cannot run the graph: {first_line(error)}") from error
     return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _onnxruntime() -> Any:
