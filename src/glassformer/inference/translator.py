@@ -82,9 +82,23 @@ class Translator:
 
         Where `takes` is given, only the sources of batches that it takes by their number have targets.
         """
+        encoded = [self.source_ids(source) for source in sources]
+        return self.translate_ids(encoded, config, n_best=n_best, prefix=prefix, progress=progress, takes=takes)
+
+    def translate_ids(
+        self,
+        sources: Sequence[Sequence[int]],
+        config: BeamConfig,
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        progress: Callable[[int, int], None] | None = None,
+        takes: Callable[[int], bool] | None = None,
+    ) -> list[list[Translation]]:
+        """`translate` of sources that are encoded already (`source_ids`)."""
         found = decode_sorted(
             self.model,
-            [self.source_ids(source) for source in sources],
+            sources,
             config,
             start_id=self.start_id,
             end_id=self.end_id,
