@@ -41,7 +41,7 @@ from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.classify import classify_texts, tag_words, text_rows
 from glassformer.inference.decode import EncodedPrompt, causal_frame, check_prompts, stream_texts
 from glassformer.inference.embed import Vectors, described, embed
-from glassformer.inference.ensemble import Vote
+from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
 from glassformer.inference.score import Score, text_scores
 from glassformer.inference.translator import Translation, Translator
@@ -246,9 +246,9 @@ class Model:
         return [self.network, *self.others]
 
     @property
-    def vote(self) -> Network | Vote:
-        """What says labels of whole rows, and is measured: the network, or the members as one."""
-        return Vote(self.members, of_numbers=self.is_regression) if self.others else self.network
+    def vote(self) -> Network | Ensemble:
+        """The network, or the members as one."""
+        return Ensemble(self.members, of_numbers=self.is_regression) if self.others else self.network
 
     @property
     def is_seq2seq(self) -> bool:
@@ -509,7 +509,7 @@ class Model:
     def translator(self) -> Translator:
         """What translates with this model; `UserError` when it has no source."""
         self.require_source()
-        return Translator(self.members, self.tokenizer, self.source_tokenizer, self.device)
+        return Translator(self.vote, self.tokenizer, self.source_tokenizer, self.device)
 
     def require_source(self) -> None:
         """`UserError` for a model that makes no target from a source."""

@@ -14,8 +14,9 @@ from glassformer.config.run import MaskedConfig, Run
 from glassformer.cost.hardware import GIB, GPUS, USABLE, find_gpu
 from glassformer.cost.plan import MFU, Layout, Plan, plan_run
 from glassformer.errors import UserError, nearest_name
-from glassformer.evaluation.compare import count, describe_model, duration
+from glassformer.evaluation.compare import describe_model
 from glassformer.files import exists
+from glassformer.formatting import count, duration
 from glassformer.store.model_directory import RUN, read_run
 
 T = TypeVar("T", int, float)

@@ -69,6 +69,22 @@ def evaluation_places(rows: "Rows", batch_tokens: int) -> Iterator[list[int]]:
         yield order[begin:end].tolist()
 
 
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices of rows, longest first, in batches of at most `max_tokens` positions; at least one row in each.
+
+    >>> list(batches_by_length([2, 5, 3, 4], 10))
+    [[1, 3], [2, 0]]
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
 @dataclass(frozen=True, eq=False)
 class Rows:
     """What batches are cut from."""

@@ -9,9 +9,8 @@ from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError, quoted
 from glassformer.inference.batched_beam import decode_sorted
 from glassformer.inference.beam import Hypothesis
-from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import never_written
-from glassformer.inference.ensemble import Ensemble, common_limits
+from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.score import Score, forced_scores
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -26,32 +25,23 @@ class Translation:
 
 
 class Translator:
-    """Encoder-decoders of one pair of tokenizers, and the way from a text to a text."""
+    """An encoder-decoder or several that vote, their pair of tokenizers, and the way from a text to a text."""
 
     def __init__(
         self,
-        networks: Sequence[Network],
+        model: Network | Ensemble,
         tokenizer: Tokenizer,
         source_tokenizer: Tokenizer,
         device: torch.device | str = "cpu",
     ) -> None:
-        config = common_limits(networks)
+        config = model.config
         if config.decoder_start_id is None or config.eos_id is None:
             raise UserError("the model's configuration names no decoder_start_id or no eos_id")
-        self.networks, self.tokenizer, self.source_tokenizer, self.device = (
-            networks,
-            tokenizer,
-            source_tokenizer,
-            device,
-        )
+        self.model, self.device = model, device
+        self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
         self.start_id, self.end_id = config.decoder_start_id, config.eos_id
         self.vocab_size = config.vocab_size
-        self.max_len, self.source_max_len = config.max_len, config.source_max_len
-
-    @property
-    def model(self) -> Decodable:
-        """The one network, or the ensemble."""
-        return self.networks[0] if len(self.networks) == 1 else Ensemble(self.networks)
+        self.max_len, self.source_max_len = config.max_len, config.encoder_max_len
 
     def source_ids(self, text: str) -> list[int]:
         """What the encoder reads: the text's ids in their frame. `UserError` when they are too many.

@@ -12,7 +12,8 @@ from torch import Tensor
 from glassformer.config.run import Run
 from glassformer.config.train import MuonConfig
 from glassformer.errors import UserError
-from glassformer.evaluation.compare import ComparedModel, count
+from glassformer.evaluation.compare import ComparedModel
+from glassformer.formatting import count
 from glassformer.inspection.figures import (
     COLOURS,
     GREY,

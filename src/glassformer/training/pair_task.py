@@ -161,7 +161,7 @@ class PreparedPairs:
         )
 
     def _translator(self, network: Network, device: torch.device) -> Translator:
-        return Translator([network], self.tokenizers.target, self.tokenizers.source, device)
+        return Translator(network, self.tokenizers.target, self.tokenizers.source, device)
 
     def _sample(self, network: Network, device: torch.device) -> str:
         """The first validation source, and what the model makes of it."""
