@@ -226,12 +226,12 @@ def random_inputs(model: Transformer | RecurrentModel, n_rows: int = 2, n_tokens
     config = model.config
     others = {}
     if isinstance(config, RecurrentConfig):
-        source_ids = random_ids(config.source_vocab_size or config.vocab_size, n_rows, n_source, seed=2)
+        source_ids = random_ids(config.encoder_vocab_size, n_rows, n_source, seed=2)
         return Inputs(random_ids(config.vocab_size, n_rows, n_tokens), {"source_ids": source_ids})
-    if config.encoder and config.decoder:
-        vocab_size = config.source_vocab_size or config.vocab_size
+    if config.is_encoder_decoder:
+        vocab_size = config.encoder_vocab_size
         others["source_ids"] = random_ids(vocab_size, n_rows, n_source, seed=2)
-    if config.n_token_types and not (config.encoder and config.decoder):
+    if config.n_token_types and not config.is_encoder_decoder:
         others["token_types"] = random_ids(config.n_token_types, n_rows, n_tokens, seed=3)
     return Inputs(random_ids(config.vocab_size, n_rows, n_tokens), others)
 

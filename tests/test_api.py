@@ -248,9 +248,9 @@ def test_pitfall_33_a_prompt_longer_than_the_context(model: Model) -> None:
     with pytest.raises(UserError, match="tokens and the model's context is 32: shorten it"):
         model.generate(long)
     with pytest.raises(UserError, match="prompt 2 has"):
-        model.check_prompts(["a", long])
+        model.encode_prompts(["a", long])
     assert model.generate(long, slide=True, max_new_tokens=50)
-    model.check_prompts([long], slide=True)
+    model.encode_prompts([long], slide=True)
 
 
 def test_an_empty_prompt_starts_from_the_trained_start_token_or_is_refused(model: Model) -> None:

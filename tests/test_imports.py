@@ -14,8 +14,9 @@ import glassformer
 ROOT = Path(glassformer.__file__).parent
 
 LAYERS = [  # from the bottom up; a package imports its own layer's members only where they are named together
-    {"errors"},
+    {"errors", "formatting"},
     {"files", "config"},
+    {"seeds"},
     {"tokenization"},
     {"nn"},
     {"recipes", "data", "models"},
@@ -109,7 +110,9 @@ def test_layers_are_torch_alone_at_the_bottom() -> None:
             assert {m.split(".")[0] for m, _ in inner(MODULES[name])} <= {"nn"}
 
 
-@pytest.mark.parametrize("bottom", [name for name in NAMED if name.split(".")[0] in ("errors", "files", "config")])
+@pytest.mark.parametrize(
+    "bottom", [name for name in NAMED if name.split(".")[0] in ("errors", "formatting", "files", "config")]
+)
 def test_the_bottom_needs_the_standard_library_only(bottom: str) -> None:
     others = {imported.split(".")[0] for imported, _ in imports(MODULES[bottom])} - sys.stdlib_module_names
     assert others <= {"glassformer"}

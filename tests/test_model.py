@@ -345,3 +345,10 @@ def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
 def test_paths_are_texts_and_what_is_none_is_named(call: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
         call(tmp_path)
+
+
+def test_a_translator_is_built_once_for_a_device(models: dict[str, Model]) -> None:
+    model = models["pairs"]
+    translator = model.translator
+    assert model.translator is translator and translator.model is model.network
+    assert model.to("cpu").translator is not translator and model.translator.device == model.device

@@ -1,9 +1,10 @@
 """The exceptions that reach a user: a mistake of theirs, and their own wish to stop."""
 
+import difflib
 import os
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 
@@ -25,6 +26,44 @@ def shown(name: str, most: int = 80) -> str:
     w 'a\\nb'
     """
     return name if name.isprintable() and len(name) <= most else f"{name!r:.{most}}"
+
+
+def quoted(text: str) -> str:
+    """A text of a user as a message repeats it, in quotes: its beginning alone where it is long.
+
+    >>> print(quoted("a short one"))
+    'a short one'
+    """
+    return repr(text if len(text) <= 40 else text[:37] + "…")
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another library's message, or what kind of error it is where it says nothing.
+
+    >>> first_line(ValueError("no such file\\nat place 3")), first_line(ValueError())
+    ('no such file', 'ValueError')
+    """
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def nearest_name(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
+    """The known name that is most like an unknown one; None when none has a likeness of `cutoff` (0 to 1).
+
+    >>> nearest_name("trian", ["train", "tag"])
+    'train'
+    """
+    return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)), None)
+
+
+def did_you_mean(name: object, known: Iterable[str], there_are: str = "there are", cutoff: float = 0.6) -> str:
+    """The end of a message about an unknown name: the nearest known one, or all of them.
+
+    >>> print(did_you_mean("trian", ["train", "tag"]), did_you_mean("x", ["train", "tag"], "verbs are"), sep="; ")
+    did you mean train?; verbs are train, tag
+    """
+    known = list(known)
+    near = nearest_name(name, known, cutoff)
+    return f"{there_are} {', '.join(known)}" if near is None else f"did you mean {near}?"
 
 
 @contextmanager

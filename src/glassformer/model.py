@@ -14,7 +14,7 @@ from typing import Any, Literal, overload
 import torch
 
 from glassformer import files
-from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import (
     BeamConfig,
     CausalConfig,
@@ -39,9 +39,9 @@ from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mo
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference.classify import classify_texts, tag_words, text_rows
-from glassformer.inference.decode import causal_frame, check_prompts, stream_texts
+from glassformer.inference.decode import EncodedPrompt, causal_frame, check_prompts, stream_texts
 from glassformer.inference.embed import Vectors, described, embed
-from glassformer.inference.ensemble import Vote
+from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fill_spans
 from glassformer.inference.score import Score, text_scores
 from glassformer.inference.translator import Translation, Translator
@@ -218,6 +218,7 @@ class Model:
         for network in self.members:
             network.to(where)
         object.__setattr__(self, "device", where)  # in place, as `torch.nn.Module.to` is
+        self.__dict__.pop("translator", None)  # it remembers the device
         return self
 
     def save(self, folder: str | Path) -> Path:
@@ -245,15 +246,14 @@ class Model:
         return [self.network, *self.others]
 
     @property
-    def vote(self) -> Network | Vote:
-        """What says labels of whole rows, and is measured: the network, or the members as one."""
-        return Vote(self.members, of_numbers=self.is_regression) if self.others else self.network
+    def vote(self) -> Network | Ensemble:
+        """The network, or the members as one."""
+        return Ensemble(self.members, of_numbers=self.is_regression) if self.others else self.network
 
     @property
     def is_seq2seq(self) -> bool:
         """Whether it makes a target from a source; else it goes on with a text."""
-        config = self.network.config
-        return isinstance(config, RecurrentConfig) or (config.encoder is not None and config.decoder is not None)
+        return self.network.config.is_encoder_decoder
 
     @property
     def name(self) -> str:
@@ -344,33 +344,40 @@ class Model:
         Each prompt has `n` rows (see `generate`): row `j · n + i` is sample `sample + i` of prompt j. Of one prompt by
         itself and one sample, pieces of text; else a list of pieces, one per row.
         """
+        encoded = self.encode_prompts(prompts, slide=slide)
+        yield from self.stream_encoded(encoded, n=n, sample=sample, slide=slide, **settings)
+
+    def stream_encoded(
+        self, prompts: Sequence[EncodedPrompt], *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any
+    ) -> Iterator[list[str]]:
+        """`stream` of prompts that are encoded already (`encode_prompts`)."""
         if isinstance(settings.get("stop"), str):
             settings["stop"] = (settings["stop"],)
         if settings.get("seed", 0) is None:
             settings["seed"] = secrets.randbits(32)
-        if not self.is_causal_lm or not isinstance(self.generation, GenerationConfig):
+        if not isinstance(self.generation, GenerationConfig):
             raise self._is_for_other("generate")
-        config = replace(self.generation, **settings)
-        ids = [self.prompt_ids(prompt) for prompt in prompts]
-        spaced = [i for i, given in enumerate(zip(prompts, ids, strict=True)) if self._lacks_its_space(*given)]
         yield from stream_texts(
             self.network,
             self.tokenizer,
-            ids,
-            config,
+            prompts,
+            replace(self.generation, **settings),
             slide=slide,
             device=self.device,
             samples=range(sample, sample + n),
-            spaced=spaced,
         )
+
+    def encode_prompts(self, prompts: Sequence[Prompt], *, slide: bool = False) -> list[EncodedPrompt]:
+        """Prompts as the model reads them; `UserError` when one of them cannot be gone on from."""
+        if not self.is_causal_lm:
+            raise self._is_for_other("generate")
+        ids = [self.prompt_ids(prompt) for prompt in prompts]
+        check_prompts(ids, self.network.config.max_len, slide)
+        return [EncodedPrompt(*given) for given in zip(ids, map(self._lacks_its_space, prompts, ids), strict=True)]
 
     def _lacks_its_space(self, prompt: Prompt, ids: Sequence[int]) -> bool:
         """Whether a text ends with white space and its ids do not: some tokenizers drop it."""
         return isinstance(prompt, str) and prompt[-1:].isspace() and not self.tokenizer.decode(ids)[-1:].isspace()
-
-    def check_prompts(self, prompts: Sequence[str], *, slide: bool = False) -> None:
-        """`UserError` when one of them cannot be gone on from, before any of them is."""
-        check_prompts([self.prompt_ids(prompt) for prompt in prompts], self.network.config.max_len, slide)
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """The ids of a prompt: of a text behind what training put before one, or the ids as they are given.
@@ -425,8 +432,22 @@ class Model:
         **settings: Any,
     ) -> list[list[Translation]]:
         """The `n_best` targets of a source, or of each of several, with their ids and scores, best first."""
-        config = self._beam(settings)
-        return self.translator.translate(sources, config, n_best=n_best, prefix=prefix, progress=progress)
+        encoded = [self.encode_source(source) for source in sources]
+        return self.translations_of_ids(encoded, n_best=n_best, prefix=prefix, progress=progress, **settings)
+
+    def translations_of_ids(
+        self,
+        sources: Sequence[Sequence[int]],
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        progress: Progress | None = None,
+        **settings: Any,
+    ) -> list[list[Translation]]:
+        """`translations` of sources that are encoded already (`encode_source`)."""
+        return self.translator.translate_ids(
+            sources, self._beam(settings), n_best=n_best, prefix=prefix, progress=progress
+        )
 
     @overload
     def score(self, text: str, target: str | None = None, *, source: str | None = None, log: Log = ...) -> Score: ...  # type: ignore[overload-overlap]
@@ -484,11 +505,11 @@ class Model:
         """The sentence for a model whose training put no start token before a text."""
         return f"{self.name} was not trained to start a text: the first token of each text is read and not scored"
 
-    @property
+    @functools.cached_property
     def translator(self) -> Translator:
         """What translates with this model; `UserError` when it has no source."""
         self.require_source()
-        return Translator(self.members, self.tokenizer, self.source_tokenizer, self.device)
+        return Translator(self.vote, self.tokenizer, self.source_tokenizer, self.device)
 
     def require_source(self) -> None:
         """`UserError` for a model that makes no target from a source."""

@@ -2,13 +2,15 @@
 
 import io
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from glassformer.cli.main import run
+from glassformer.tokenization.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,21 @@ def glassformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
         return Result(code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The texts that tokenizers encode, in order."""
+    texts: list[str] = []
+    encode_batch = Tokenizer.encode_batch
+
+    def recorded(self: Tokenizer, given: Iterable[str], **settings: Any) -> list[list[int]]:
+        given = list(given)
+        texts.extend(given)
+        return encode_batch(self, given, **settings)
+
+    monkeypatch.setattr(Tokenizer, "encode_batch", recorded)
+    return texts
 
 
 @pytest.fixture

@@ -83,6 +83,11 @@ def test_translate_keeps_the_order_and_gives_a_line_for_a_line(
     assert voted.out == printed.out  # a model agrees with itself
 
 
+def test_a_source_is_encoded_once(glassformer: Glassformer, pairs: Outcome, encoded: list[str]) -> None:
+    assert glassformer("translate", pairs.folder, stdin="abc\nab\n").code == 0
+    assert [text for text in encoded if text] == ["abc", "ab"]  # the prefix is empty
+
+
 def test_translate_n_best_prefix_and_interactive(glassformer: Glassformer, pairs: Outcome) -> None:
     best = glassformer("translate", pairs.folder, "--beam", 3, "--n-best", 3, stdin="dog\ncat\n").out.splitlines()
     assert [line.split("\t")[0] for line in best] == ["1", "1", "1", "2", "2", "2"]

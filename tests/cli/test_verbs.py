@@ -169,6 +169,15 @@ def test_pitfall_33_a_cropped_or_full_context_is_said(glassformer: Glassformer, 
     assert on.err == "the context of 32 tokens slid: its older half was dropped\n" and len(on.out) > len(full.out)
 
 
+def test_a_prompt_is_tokenised_once(glassformer: Glassformer, trained: Outcome, encoded: list[str]) -> None:
+    assert glassformer("generate", trained.folder, "--prompt", "abc ", "--max-new-tokens", 2).code == 0
+    assert encoded == ["abc "]
+    prompts = "".join(json.dumps({"prompt": prompt}) + "\n" for prompt in ("ab", "cd"))
+    encoded.clear()
+    assert glassformer("generate", trained.folder, "--input", "-", "--max-new-tokens", 2, stdin=prompts).code == 0
+    assert encoded == ["ab", "cd"]
+
+
 def test_options_of_generation_reach_it(glassformer: Glassformer, trained: Outcome) -> None:
     options = ["--temperature", 0.7, "--top-k", 9, "--top-p", 0.8, "--min-p", 0.01, "--repetition-penalty", 1.3]
     found = glassformer("generate", trained.folder, "--prompt", "abc", *options, "--seed", 2, "--stop", "q", "zz")

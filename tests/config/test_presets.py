@@ -77,7 +77,7 @@ def test_every_preset_is_a_model_whose_heads_fill_it(name: str) -> None:
     assert all(p.is_meta for p in model.parameters())
     for stack in (config.encoder, config.decoder):
         if stack is not None and not name.startswith("t5"):
-            assert stack.n_heads * (stack.d_head or config.d_model // stack.n_heads) == config.d_model
+            assert stack.n_heads * config.attention_widths(stack).d_head == config.d_model
     if isinstance(config.positions, LearnedPositions):
         table = model.get_submodule(f"{'decoder' if config.decoder else 'encoder'}.embeddings.positions.table")
         assert table.weight.shape[0] == config.max_len + config.positions.offset

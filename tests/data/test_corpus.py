@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from glassformer.data import sources
-from glassformer.data.corpus import Corpus, held_out
+from glassformer.data.corpus import Corpus, held_out_first
 from glassformer.errors import UserError
 
 Write = Callable[[str, str | bytes], Path]
@@ -86,13 +86,13 @@ def test_the_held_out_share_is_one_of_characters() -> None:
     rng = np.random.default_rng(0)
     hashes = rng.integers(1 << 63, size=5000).astype(np.uint64)
     lengths = rng.integers(1, 1000, size=5000)
-    share = lengths[np.isin(hashes, held_out(hashes, lengths, 0.2))].sum() / lengths.sum()
+    share = lengths[np.isin(hashes, held_out_first(hashes, lengths, 0.2))].sum() / lengths.sum()
     assert 0.198 < share <= 0.2
 
 
 def test_one_large_document_among_small_ones_trains() -> None:
     hashes, lengths = np.array([1, 2, 3], np.uint64), np.array([1_000_000, 30, 20])
-    assert held_out(hashes, lengths, 0.1).tolist() == [3]
+    assert held_out_first(hashes, lengths, 0.1).tolist() == [3]
 
 
 def test_pitfall_22_documents_of_the_validation_text_are_left_out_of_training(write: Write) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from glassformer.config.run import LabelData
-from glassformer.data.label_files import Dropped, Labelled, Tagged, read_labelled, read_tagged
+from glassformer.data.label_files import DroppedLabels, Labelled, Tagged, read_labelled, read_tagged
 from glassformer.errors import UserError
 
 Write = Callable[[str, str | bytes], Path]
@@ -19,11 +19,11 @@ SENTENCES = [Tagged(("EU", "rejects"), ("ORG", "O")), Tagged(("Peter",), ("PER",
 
 
 def labelled(path: Path | str, **fields: Any) -> list[Labelled]:
-    return list(read_labelled(LabelData(**fields), str(path), Dropped()))
+    return list(read_labelled(LabelData(**fields), str(path), DroppedLabels()))
 
 
 def tagged(path: Path | str, **fields: Any) -> list[Tagged]:
-    return list(read_tagged(LabelData(outputs="tags", **fields), str(path), Dropped()))
+    return list(read_tagged(LabelData(outputs="tags", **fields), str(path), DroppedLabels()))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_texts_with_a_label(write: Write, name: str, content: str, fields: dict[
 
 def test_a_pair_of_texts_and_a_label_that_is_true_or_false(write: Write) -> None:
     path = write("t.jsonl", '{"text": "a", "b": "c", "label": true}\n{"text": "a", "b": "", "label": false}\n')
-    dropped = Dropped()
+    dropped = DroppedLabels()
     found = list(read_labelled(LabelData(second_field="b"), str(path), dropped))
     assert found == [Labelled("a", "c", "true")]
     assert dropped.sentences() == [f"1 record has no text or no label and is left out (the first: {path}:2)"]
@@ -63,7 +63,7 @@ def test_a_record_knows_its_line_and_is_equal_without(write: Write) -> None:
 
 
 def test_what_is_empty_is_dropped_and_a_missing_header_is_told(write: Write) -> None:
-    path, dropped = write("t.tsv", "a\t0\n \t1\nc\t \nd\t1\n"), Dropped()
+    path, dropped = write("t.tsv", "a\t0\n \t1\nc\t \nd\t1\n"), DroppedLabels()
     assert [record.text for record in read_labelled(LabelData(), str(path), dropped)] == ["a", "d"]
     assert dropped.sentences() == [
         f"2 records have no text or no label and are left out (the first: {path}:2)",
@@ -130,7 +130,7 @@ def test_words_with_a_space_inside_and_the_line_of_a_sentence(write: Write) -> N
 
 
 def test_a_sentence_without_words_is_dropped(write: Write) -> None:
-    path, dropped = write("t.jsonl", '{"text": [], "label": []}\n{"text": ["a"], "label": [1]}\n'), Dropped()
+    path, dropped = write("t.jsonl", '{"text": [], "label": []}\n{"text": ["a"], "label": [1]}\n'), DroppedLabels()
     assert list(read_tagged(LabelData(outputs="tags"), str(path), dropped)) == [Tagged(("a",), ("1",))]
     assert (dropped.n_empty, dropped.first_empty) == (1, f"{path}:1")
 

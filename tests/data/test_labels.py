@@ -14,10 +14,10 @@ from glassformer.data.labels import (
     LabelCorpus,
     class_names,
     class_report,
-    held_out,
     labels_in,
     read_labels,
     require_known,
+    split_labelled,
 )
 from glassformer.errors import UserError
 
@@ -36,25 +36,25 @@ def corpus(path: str, **fields: Any) -> LabelCorpus:
 
 def test_pitfall_22_equal_texts_stand_on_one_side_whatever_the_order_and_the_label() -> None:
     records = [Labelled(f"text {i % 40}", None, str(i % 3)) for i in range(200)]
-    train, valid = held_out(records, 0.2)
+    train, valid = split_labelled(records, 0.2)
     assert {r.text for r in train}.isdisjoint(r.text for r in valid)  # type: ignore[union-attr]
     assert 20 <= len(valid) <= 40 and len(train) + len(valid) == 200
-    assert [set(side) for side in held_out(records[::-1], 0.2)] == [set(train), set(valid)]
+    assert [set(side) for side in split_labelled(records[::-1], 0.2)] == [set(train), set(valid)]
 
 
 def test_pairs_that_share_their_first_text_stand_on_one_side() -> None:
     records = [Labelled(f"premise {i % 10}", f"hypothesis {i}", "x") for i in range(30)]
-    train, valid = held_out(records, 0.3)
+    train, valid = split_labelled(records, 0.3)
     assert valid and {r.text for r in train}.isdisjoint(r.text for r in valid)  # type: ignore[union-attr]
 
 
 def test_a_label_that_occurs_once_is_trained_on() -> None:
     for place in range(50):  # whichever record has it
         records = [Tagged((f"word {i}", "b"), ("rare" if i == place else "often", "O")) for i in range(50)]
-        train, valid = held_out(records, 0.5)
+        train, valid = split_labelled(records, 0.5)
         assert any("rare" in labels_in(record) for record in train) and len(valid) == 25
     texts = [Labelled(str(i), None, str(i)) for i in range(10)]
-    assert len(held_out(texts, 0.5)[1]) == 0 and len(held_out(texts, 0.5, keeps_labels=False)[1]) == 5
+    assert len(split_labelled(texts, 0.5)[1]) == 0 and len(split_labelled(texts, 0.5, keeps_labels=False)[1]) == 5
 
 
 def test_pitfall_22_training_texts_that_validate_too_are_left_out_and_told(write: Write) -> None:

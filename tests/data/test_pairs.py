@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from glassformer.config.run import PairData
-from glassformer.data.pair_files import Dropped, Pair
-from glassformer.data.pairs import PairCorpus, held_out, pair_report, read_pairs
+from glassformer.data.pair_files import DroppedPairs, Pair
+from glassformer.data.pairs import PairCorpus, pair_report, read_pairs, split_pairs
 from glassformer.errors import UserError
 
 PAIRS = [Pair("a dog", "ein hund"), Pair("two cats", "zwei katzen"), Pair("a dog", "der hund")]
@@ -65,7 +65,7 @@ def test_an_empty_side_is_dropped_and_told_with_its_line(tmp_path: Path) -> None
     corpus = PairCorpus(PairData(**files, valid_fraction=0.3))
     assert sum(map(len, corpus.split)) == 4
     assert corpus.news() == [f"2 pairs have an empty side and are left out (the first: line 2 of {files['source']})"]
-    dropped = Dropped()
+    dropped = DroppedPairs()
     read_pairs(PairData(**files), dropped)
     assert dropped.n_empty == 2
 
@@ -80,10 +80,10 @@ def test_pitfall_22_training_pairs_that_validate_too_are_left_out_and_told(tmp_p
 
 def test_pitfall_22_all_targets_of_a_source_stand_on_one_side_whatever_the_order() -> None:
     pairs = [Pair(f"source {i % 40}", f"target {i}") for i in range(200)]
-    train, valid = held_out(pairs, 0.2)
+    train, valid = split_pairs(pairs, 0.2)
     assert {p.source for p in train}.isdisjoint(p.source for p in valid)
     assert 20 <= len(valid) <= 40 and len(train) + len(valid) == 200
-    again = held_out(pairs[::-1], 0.2)
+    again = split_pairs(pairs[::-1], 0.2)
     assert [set(side) for side in again] == [set(train), set(valid)]
 
 

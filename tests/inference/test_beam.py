@@ -102,7 +102,7 @@ def test_prefixes_limits_and_banned_ids(name: str) -> None:
         (BeamConfig(4, 1.0, max_new_tokens=max(map(len, prefixes))), 24),  # a prefix fills an output
         (BeamConfig(4, 1.0, "average", early_stopping="never", max_new_tokens=8), 24),
     ):
-        options = {"prefixes": prefixes, "never": suppress_ids, "max_len": max_len, "n_best": 2}
+        options = {"prefixes": prefixes, "suppress_ids": suppress_ids, "max_len": max_len, "n_best": 2}
         found = searched(model, SOURCES, config, end, **options)
         same(found, by_reference(model, SOURCES, config, end, **options))
         for source, prefix, row in zip(SOURCES, prefixes, found, strict=True):

@@ -97,7 +97,7 @@ def test_no_rows_give_no_vectors() -> None:
 def model_of(config: TransformerConfig, objective: ObjectiveConfig, tokenizer: Tokenizer, **changes: Any) -> Model:
     torch.manual_seed(0)
     config = replace(config, vocab_size=tokenizer.vocab_size, max_len=64)
-    generation = BeamConfig() if config.encoder and config.decoder else GenerationConfig()
+    generation = BeamConfig() if config.is_encoder_decoder else GenerationConfig()
     run = Run(model=config, objective=objective, generation=generation, **changes)
     return Model(network_of(config), tokenizer, tokenizer, generation, run, torch.device("cpu"))
 

@@ -13,7 +13,7 @@ from glassformer.errors import UserError
 from glassformer.inference.beam import beam_search
 from glassformer.inference.beam_reference import beam_search_reference
 from glassformer.inference.decode import generate
-from glassformer.inference.ensemble import Ensemble, Vote
+from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.score import forced_scores
 
 SIDE: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_len": 24}
@@ -89,7 +89,9 @@ def test_a_vote_is_the_mean_of_whole_forwards() -> None:
     models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(JOINT)]
     ids = random_ids(19, 3, 5)
     with torch.inference_mode():
-        torch.testing.assert_close(Vote(models)(token_ids=ids, source_ids=SOURCE_IDS), mean_of(models)(ids, SOURCE_IDS))
+        torch.testing.assert_close(
+            Ensemble(models)(token_ids=ids, source_ids=SOURCE_IDS), mean_of(models)(ids, SOURCE_IDS)
+        )
 
 
 def test_other_vocabularies_are_refused() -> None:
@@ -97,4 +99,4 @@ def test_other_vocabularies_are_refused() -> None:
     with pytest.raises(UserError, match=r"target vocabularies of 19 and 7 tokens.*same tokenizers"):
         Ensemble([paper, random_model(replace(SEQ2SEQ["paper"], vocab_size=7))])
     with pytest.raises(UserError, match="source vocabularies of 19 and 13 tokens"):
-        Vote([paper, random_model(SEQ2SEQ["two_vocabularies"])])
+        Ensemble([paper, random_model(SEQ2SEQ["two_vocabularies"])])

@@ -7,8 +7,9 @@ import torch
 
 from configs import SEQ2SEQ, random_model
 from glassformer.config.run import BeamConfig
+from glassformer.data.budget import batches_by_length
 from glassformer.inference import batched_beam
-from glassformer.inference.batched_beam import batches_by_length, decode_sorted
+from glassformer.inference.batched_beam import decode_sorted
 from glassformer.inference.beam_reference import beam_search_reference
 
 SIDE: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_len": 24}

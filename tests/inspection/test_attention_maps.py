@@ -34,7 +34,7 @@ def test_every_look_of_an_encoder_decoder_is_gathered(name: str) -> None:
     config = CONFIGS[name]
     model = build_model(config)
     found = collect_attention(model, token_ids=ids(2, 5), source_ids=ids(2, 7))
-    assert config.encoder and config.decoder
+    assert config.is_encoder_decoder
     assert len(found) == config.encoder.n_layers + 2 * config.decoder.n_layers
     for kind, n_queries, n_keys in (("encoder", 7, 7), ("decoder", 5, 5), ("cross", 5, 7)):
         stack = config.encoder if kind == "encoder" else config.decoder

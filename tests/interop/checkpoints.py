@@ -98,8 +98,8 @@ class Both:
             ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
         keep = real(n_tokens) if mask else torch.ones(n_rows, n_tokens, dtype=torch.bool)
         mine: dict[str, Any] = {"token_ids": ids, "attention_mask": keep if mask else None}
-        if config.encoder is not None and config.decoder is not None:
-            source = drawn(n_source, config.source_vocab_size or config.vocab_size)
+        if config.is_encoder_decoder:
+            source = drawn(n_source, config.encoder_vocab_size)
             source_mask = real(n_source) if mask else None
             mine |= {"source_ids": source, "source_attention_mask": source_mask}
             other: dict[str, Any] = {"input_ids": source, "decoder_input_ids": ids}

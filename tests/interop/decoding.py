@@ -19,7 +19,7 @@ Ids = list[list[int]]
 def drawn_prompts(both: Both, n: int = 100, longest: int = 10, seed: int = 0) -> Ids:
     draw = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, longest + 1, (n,), generator=draw).tolist()
-    vocab_size = both.network.config.source_vocab_size or both.network.config.vocab_size
+    vocab_size = both.network.config.encoder_vocab_size
     return [torch.randint(4, vocab_size, (length,), generator=draw).tolist() for length in lengths]
 
 

@@ -115,7 +115,7 @@ CASES = {
 
 
 def made(config: TransformerConfig, folder: Path) -> Path:
-    if config.encoder is None or config.decoder is None:
+    if not config.is_encoder_decoder:
         return model_directory(config, folder)
     changes = {"data": PairData(), "objective": Seq2SeqConfig(), "generation": BeamConfig()}
     return model_directory(config, folder, **changes)

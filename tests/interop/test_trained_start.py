@@ -38,7 +38,7 @@ def test_only_what_a_model_was_trained_to_start_from_goes_out_as_bos(name: str, 
     config = FAMILY_CONFIGS[name]
     folder = model_directory(config, tmp_path / "ours")
     export(folder, tmp_path / "hf")
-    is_seq2seq = config.encoder is not None and config.decoder is not None
+    is_seq2seq = config.is_encoder_decoder
     assert trained_start(read_model(folder)) == (BOS if is_seq2seq else None)
     assert named(tmp_path / "hf") == ({BOS} if is_seq2seq else {None})
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")

@@ -25,7 +25,7 @@ class Story:
         self.token_ids = random_ids(config.vocab_size, n_rows, n_tokens)
         self.source: dict[str, Tensor] = {}
         if name in CROSS:
-            ids = random_ids(config.source_vocab_size or config.vocab_size, n_rows, 6, seed=2)
+            ids = random_ids(config.encoder_vocab_size, n_rows, 6, seed=2)
             mask = torch.arange(6) < torch.tensor([6, 3, 5, 6])[:n_rows, None]
             self.source = {"source_ids": ids, "source_attention_mask": mask}
         with torch.no_grad():

@@ -1,7 +1,6 @@
 """Command-line words: plain options of a verb, and dotted `--section.key value` flags of a run."""
 
 import ast
-import difflib
 import functools
 import inspect
 import io
@@ -18,7 +17,7 @@ import tyro
 from glassformer import recipes
 from glassformer.config.run import Run
 from glassformer.config.schema import Entry, FlagText, describe, require_int64
-from glassformer.errors import UserError
+from glassformer.errors import UserError, nearest_name
 
 T = TypeVar("T")
 
@@ -55,10 +54,9 @@ def read_words(argv: Sequence[str], options: Sequence[str], switches: Sequence[s
         elif "." in key:
             flags[key] = value
         else:
-            near = difflib.get_close_matches(key, [*options, *switches, *_flag_names()], n=1, cutoff=0.4)
             leaf = [name for name in _flag_names() if name.rsplit(".", 1)[-1] == key]
-            found = leaf[:1] or near
-            hint = f": did you mean --{found[0]}?" if found else "; --help lists them all"
+            found = leaf[0] if leaf else nearest_name(key, [*options, *switches, *_flag_names()], cutoff=0.4)
+            hint = "; --help lists them all" if found is None else f": did you mean --{found}?"
             raise UserError(f"unknown option --{key}{hint}")
     return Words(places, plain, flags)
 

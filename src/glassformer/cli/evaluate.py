@@ -73,7 +73,7 @@ def evaluate(
     for name, value in values.items():
         if value is not None:
             shown = f"n {model.unit}s" if name == "n_tokens" else name.replace("_", " ")
-            print(f"{shown:<21}{_shown(value)}{units.get(name, '')}")
+            print(f"{shown:<21}{_number(value)}{units.get(name, '')}")
     if report is not None:
         print(f"\n{report}")
     return 0
@@ -90,5 +90,5 @@ def _require_scores(data: PairData) -> None:
         raise UserError(f"{error}; or measure the loss alone: --loss-only") from error
 
 
-def _shown(value: float | int | str) -> str:
+def _number(value: float | int | str) -> str:
     return f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else value

@@ -14,6 +14,7 @@ from glassformer.cli.members import BY_DEFAULT, Loaded
 from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
+from glassformer.inference.decode import EncodedPrompt
 from glassformer.model import Model
 
 BATCH = 32
@@ -95,9 +96,9 @@ def generate(
 
 def _write(model: Model, prompt: str, samples: range, slide: bool, settings: dict[str, Any]) -> None:
     """Stream one sample to the terminal, or print several under their numbers; notes go to standard error."""
-    _note_context(model, prompt, slide)
+    [encoded] = _encoded(model, [prompt], slide)
     n_new, texts = 0, [prompt] * len(samples)
-    steps = model.stream([prompt], n=len(samples), sample=samples.start, slide=slide, **settings)
+    steps = model.stream_encoded([encoded], n=len(samples), sample=samples.start, slide=slide, **settings)
     for n_new, pieces in enumerate(steps):
         texts = [text + piece for text, piece in zip(texts, pieces, strict=True)]
         if len(samples) == 1:
@@ -107,16 +108,19 @@ def _write(model: Model, prompt: str, samples: range, slide: bool, settings: dic
     else:
         print(*(f"--- sample {number}\n{text}" for number, text in zip(samples, texts, strict=True)), sep="\n")
     max_len = model.network.config.max_len
-    if len(model.prompt_ids(prompt)) + n_new > max_len:
+    if len(encoded.ids) + n_new > max_len:
         what = "slid: its older half was dropped" if slide else "is full; --context slide goes on beyond it"
         err(f"the context of {max_len} tokens {what}")
 
 
-def _note_context(model: Model, prompt: str, slide: bool) -> None:
-    model.check_prompts([prompt], slide=slide)
-    n_tokens, max_len = len(model.prompt_ids(prompt)), model.network.config.max_len
-    if slide and n_tokens > max_len:
-        err(f"the prompt has {n_tokens} tokens; its first {n_tokens - max_len} are outside of the context and dropped")
+def _encoded(model: Model, prompts: list[str], slide: bool) -> list[EncodedPrompt]:
+    """The prompts as the model reads them; a note tells of each one whose beginning is dropped."""
+    encoded, max_len = model.encode_prompts(prompts, slide=slide), model.network.config.max_len
+    for n_tokens in (len(prompt.ids) for prompt in encoded):
+        if n_tokens > max_len:
+            n = n_tokens - max_len
+            err(f"the prompt has {n_tokens} tokens; its first {n} are outside of the context and dropped")
+    return encoded
 
 
 def _converse(model: Model, samples: range, slide: bool, settings: dict[str, Any]) -> None:
@@ -158,16 +162,13 @@ def _from_file(
     model: Model, prompts: list[str], output: Path | None, samples: range, slide: bool, settings: dict[str, Any]
 ) -> None:
     """One JSON object per prompt, in order; with several samples one per sample, with its number."""
-    model.check_prompts(prompts, slide=slide)
-    for prompt in prompts:
-        _note_context(model, prompt, slide)
-    lines = []
+    encoded, lines = _encoded(model, prompts, slide), []
     size = max(1, BATCH // max(1, len(samples)))
     for first in range(0, len(prompts), size):
-        batch = prompts[first : first + size]
-        steps = model.stream(batch, n=len(samples), sample=samples.start, slide=slide, **settings)
+        batch = slice(first, first + size)
+        steps = model.stream_encoded(encoded[batch], n=len(samples), sample=samples.start, slide=slide, **settings)
         texts = map("".join, zip(*steps, strict=True))
-        for prompt in batch:
+        for prompt in prompts[batch]:
             for number in samples:
                 numbered = {"sample": number} if len(samples) > 1 else {}
                 line = json.dumps({"prompt": prompt, **numbered, "text": next(texts)}, ensure_ascii=False)

@@ -1,6 +1,5 @@
 """Which verb, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
 
-import difflib
 import errno
 import io
 import os
@@ -11,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from glassformer.cli.allocator import keep_freed_memory
-from glassformer.errors import Interrupted, UserError, enough_memory
+from glassformer.errors import Interrupted, UserError, did_you_mean, enough_memory
 from glassformer.files import reason
 
 VERBS = {
@@ -129,9 +128,7 @@ def _dispatch(argv: list[str]) -> int:
         print(f"glassformer {__version__}")
         return 0
     if argv[0] not in VERBS:
-        near = difflib.get_close_matches(argv[0], VERBS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(VERBS)}"
-        raise UserError(f"unknown verb {argv[0]!r}: {hint}")
+        raise UserError(f"unknown verb {argv[0]!r}: {did_you_mean(argv[0], VERBS, 'verbs are')}")
     return int(import_module(f"glassformer.cli.{argv[0]}").main(argv[1:]))
 
 

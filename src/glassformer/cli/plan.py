@@ -1,6 +1,5 @@
 """glassformer plan CONFIG"""
 
-import difflib
 import json
 import sys
 from collections.abc import Callable
@@ -14,9 +13,10 @@ from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.cost.hardware import GIB, GPUS, USABLE, find_gpu
 from glassformer.cost.plan import MFU, Layout, Plan, plan_run
-from glassformer.errors import UserError
-from glassformer.evaluation.compare import count, describe_model, duration
+from glassformer.errors import UserError, nearest_name
+from glassformer.evaluation.compare import describe_model
 from glassformer.files import exists
+from glassformer.formatting import count, duration
 from glassformer.store.model_directory import RUN, read_run
 
 T = TypeVar("T", int, float)
@@ -82,8 +82,9 @@ def run_of(place: str) -> Run:
         return recipes.load(place)
     path = Path(place)
     if not exists(path):
-        near = difflib.get_close_matches(place, [*PRESETS, *recipes.names()], n=1, cutoff=0.4)
-        hint = f": did you mean {near[0]}?" if near else "; see `glassformer presets` and `glassformer recipes`"
+        near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
+        see = "; see `glassformer presets` and `glassformer recipes`"
+        hint = see if near is None else f": did you mean {near}?"
         raise UserError(f"no preset, recipe, file or model directory is called {place!r}{hint}")
     if not (path / RUN).exists():
         raise UserError(f"{place} is no model directory: it has no {RUN}; give a preset, a recipe or a TOML file")

@@ -73,10 +73,8 @@ def _lines(input: str | None) -> list[str]:
 def _translated(model: Model, sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:
     """The lines to print; an empty source has an empty target."""
     numbers = [number for number, source in enumerate(sources) if source.strip()]
-    _check(model, sources, numbers)
-    found = dict(
-        zip(numbers, model.translations([sources[n] for n in numbers], progress=progress, **settings), strict=True)
-    )
+    encoded = [_encoded(model, sources[number], number) for number in numbers]
+    found = dict(zip(numbers, model.translations_of_ids(encoded, progress=progress, **settings), strict=True))
     if settings["n_best"] == 1:
         return [one_line(found[n][0].text) if n in found else "" for n in range(len(sources))]
     return [f"{n + 1}\t{t.hypothesis.score:.4f}\t{cell(t.text)}" for n in numbers for t in found[n]]
@@ -96,13 +94,12 @@ def cell(text: str) -> str:
     return one_line(text).replace("\t", " ")
 
 
-def _check(model: Model, sources: list[str], numbers: list[int]) -> None:
-    """`UserError` that names the line of a source that cannot be read, before any is translated."""
-    for number in numbers:
-        try:
-            model.encode_source(sources[number])
-        except UserError as error:
-            raise UserError(f"line {number + 1}: {error}") from error
+def _encoded(model: Model, source: str, number: int) -> list[int]:
+    """The ids of a source; `UserError` that names its line when it cannot be read."""
+    try:
+        return model.encode_source(source)
+    except UserError as error:
+        raise UserError(f"line {number + 1}: {error}") from error
 
 
 def _interactive(model: Model, settings: dict[str, Any]) -> int:

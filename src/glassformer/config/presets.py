@@ -5,7 +5,6 @@ it gives "GPT-3 XL" (1.3 B) 24 heads of width 128 at d_model 2048, and "GPT-3 13
 width 128 do not fill. Here the heads fill d_model: 16 × 128 = 2048, and 40 × 128 = 5120.
 """
 
-import difflib
 from dataclasses import replace
 
 from glassformer.config.transformer import (
@@ -21,7 +20,7 @@ from glassformer.config.transformer import (
     TransformerConfig,
     XavierInit,
 )
-from glassformer.errors import UserError
+from glassformer.errors import UserError, did_you_mean
 
 
 def _gpt(n_layers: int, n_heads: int, d_model: int, vocab_size: int = 50257, max_len: int = 1024) -> TransformerConfig:
@@ -243,7 +242,5 @@ def preset(name: str) -> TransformerConfig:
     768
     """
     if name not in PRESETS:
-        near = difflib.get_close_matches(str(name), PRESETS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(PRESETS)}"
-        raise UserError(f"unknown preset {name!r}: {hint}")
+        raise UserError(f"unknown preset {name!r}: {did_you_mean(name, PRESETS, 'known are', cutoff=0.4)}")
     return PRESETS[name]

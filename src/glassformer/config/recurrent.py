@@ -121,6 +121,21 @@ class RecurrentConfig:
             )
 
     @property
+    def is_encoder_decoder(self) -> bool:
+        """Always."""
+        return True
+
+    @property
+    def encoder_vocab_size(self) -> int:
+        """Size of the vocabulary that the encoder reads."""
+        return self.source_vocab_size or self.vocab_size
+
+    @property
+    def encoder_max_len(self) -> int:
+        """Longest sequence that the encoder reads, in tokens."""
+        return self.source_max_len or self.max_len
+
+    @property
     def d_memory(self) -> int:
         """Width of what the encoder says of a position: both directions side by side."""
         return self.d_encoder * (2 if self.bidirectional else 1)

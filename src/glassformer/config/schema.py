@@ -8,7 +8,6 @@ own tag as `kind: ClassVar[str]`. A field that may be None is left out of TOML, 
 """
 
 import dataclasses
-import difflib
 import functools
 import math
 import numbers
@@ -22,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, cast
 
 from glassformer.config.former_names import KEYS, KINDS, VALUES
-from glassformer.errors import UserError, shown
+from glassformer.errors import UserError, nearest_name, shown
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has some thousands
 MAX_DOTS = 1000  # the reader takes time with the square of the parts of a dotted key
@@ -86,10 +85,8 @@ def _of_type(kind: Any, value: Any, name: str) -> Any:
 
 def _nearest_field(cls: type, name: str) -> str:
     """What to write instead of an unknown field: the nearest one, or the one of a nested dataclass."""
-    near = difflib.get_close_matches(
-        name, [field.name for field in dataclasses.fields(cast(Any, cls))], n=1, cutoff=0.7
-    )
-    found = [f"{near[0]}=…"] if near else []
+    near = nearest_name(name, [field.name for field in dataclasses.fields(cast(Any, cls))], cutoff=0.7)
+    found = [] if near is None else [f"{near}=…"]
     for field in dataclasses.fields(cast(Any, cls)):
         for member in members(_hints(cls)[field.name]):
             if dataclasses.is_dataclass(member) and name in {inner.name for inner in dataclasses.fields(member)}:
@@ -281,8 +278,8 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
     if alike:
         raise UserError(f"{name} may be {' or '.join(found or alike)}: give the whole key")
     leaves = [key.rsplit(".", 1)[-1] for key in known]
-    near = difflib.get_close_matches(name, leaves, n=1, cutoff=0.6)
-    hint = f": did you mean {known[leaves.index(near[0])]}?" if near else ""
+    near = nearest_name(name, leaves)
+    hint = "" if near is None else f": did you mean {known[leaves.index(near)]}?"
     raise UserError(f"unknown key {shown(name)}{hint}")
 
 
@@ -408,13 +405,14 @@ class _Reader:
             return f": it belongs to another {prefix}kind"
         leaf = key.rsplit(".", 1)[-1]
         elsewhere = [known for known in self.known if known.rsplit(".", 1)[-1] == leaf]
-        near = (
-            [prefix + name for name in difflib.get_close_matches(leaf, names, n=1, cutoff=0.8)]
-            or elsewhere[:1]
-            or [prefix + name for name in difflib.get_close_matches(leaf, names, n=1, cutoff=0.6)]
-            or difflib.get_close_matches(key, self.known, n=1, cutoff=0.5)
-        )
-        return f": did you mean {near[0]}?" if near else ""
+        here = {cutoff: nearest_name(leaf, names, cutoff) for cutoff in (0.8, 0.6)}
+        if here[0.8] is None and elsewhere:
+            near: str | None = elsewhere[0]
+        elif here[0.6] is not None:
+            near = prefix + here[0.6]
+        else:
+            near = nearest_name(key, self.known, cutoff=0.5)
+        return "" if near is None else f": did you mean {near}?"
 
     def value(self, kind: Any, value: Any, key: str) -> Any:
         options = members(kind)
@@ -449,8 +447,8 @@ class _Reader:
             self.renamed.append(f"{key}.kind {tag} is now {KINDS[tag]}")
             tag = KINDS[tag]
         if not isinstance(tag, str) or tag not in kinds:
-            near = [] if tag is None else difflib.get_close_matches(str(tag), kinds, n=1, cutoff=0.4)
-            hint = f": did you mean {near[0]}?" if near else f"; known are {', '.join(kinds)}"
+            near = None if tag is None else nearest_name(tag, kinds, cutoff=0.4)
+            hint = f"; known are {', '.join(kinds)}" if near is None else f": did you mean {near}?"
             name = f"{key}.kind".lstrip(".")
             raise self.error(f"{name} {'is missing' if tag is None else f'{str(tag)!r:.{_SHOWN}} is unknown'}{hint}")
         return kinds[tag]

@@ -52,6 +52,33 @@ class Stack:
     )
 
 
+@dataclass(frozen=True)
+class AttentionWidths:
+    """Of one multi-head attention, with the zeros of a `Stack` filled in; letters as in `docs/glossary.md`."""
+
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    d_value: int
+
+    @property
+    def query(self) -> int:
+        """H·K, of all heads side by side; the next three likewise."""
+        return self.n_heads * self.d_head
+
+    @property
+    def key(self) -> int:
+        return self.n_kv_heads * self.d_head
+
+    @property
+    def value(self) -> int:
+        return self.n_kv_heads * self.d_value
+
+    @property
+    def context(self) -> int:
+        return self.n_heads * self.d_value
+
+
 @checked
 @dataclass(frozen=True)
 class SinusoidalPositions:
@@ -305,9 +332,8 @@ class TransformerConfig:
                 f"[model.decoder] table, or start from a preset: {self.start_from}"
             )
         self._check_positions()
-        for name, stack in (("encoder", self.encoder), ("decoder", self.decoder)):
-            if stack is not None:
-                self._check_stack(name, stack)
+        for name, stack in self.stacks.items():
+            self._check_stack(name, stack)
         for name in ("d_model", "max_len"):
             if getattr(self, name) < 1:
                 raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 1")
@@ -317,15 +343,13 @@ class TransformerConfig:
         for name in ("token_dropout", "embedding_dropout", "residual_dropout", "attention_dropout", "ff_dropout"):
             if not 0 <= getattr(self, name) < 1:
                 raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 0 and below 1")
-        both = self.encoder is not None and self.decoder is not None
-        if (self.source_vocab_size or self.share_embeddings) and not both:
+        if (self.source_vocab_size or self.share_embeddings) and not self.is_encoder_decoder:
             raise UserError("model.source_vocab_size and share_embeddings need an encoder and a decoder")
         if self.source_vocab_size and self.share_embeddings:
             raise UserError("model.share_embeddings needs one joint vocabulary: leave source_vocab_size at 0")
-        width = self.d_embedding or self.d_model
-        if isinstance(self.positions, SinusoidalPositions) and width % 2:
+        if isinstance(self.positions, SinusoidalPositions) and self.table_width % 2:
             name = "d_embedding" if self.d_embedding else "d_model"
-            raise UserError(f"sinusoidal positions come in pairs, and model.{name} is {width}: make it even")
+            raise UserError(f"sinusoidal positions come in pairs, and model.{name} is {self.table_width}: make it even")
         if not self.norm_eps > 0:
             raise UserError(f"model.norm_eps is {self.norm_eps} and must be positive")
         if isinstance(self.head, (PositionHead, SequenceHead)) and self.head.n_labels > MAX_VOCAB:
@@ -370,20 +394,56 @@ class TransformerConfig:
             )
         if stack.n_kv_heads and stack.n_heads % stack.n_kv_heads:
             raise UserError(f"model.{name}.n_heads {stack.n_heads} is not divisible by n_kv_heads {stack.n_kv_heads}")
-        context = stack.n_heads * (stack.d_value or stack.d_head or self.d_model // stack.n_heads)
-        if not self.attn_out_proj and context != self.d_model:
+        widths = self.attention_widths(stack)
+        if not self.attn_out_proj and widths.context != self.d_model:
             raise UserError(
-                f"without attn_out_proj the heads' values must fill d_model {self.d_model}, and they have {context}"
+                f"without attn_out_proj the heads' values must fill d_model {self.d_model}, and they have "
+                f"{widths.context}"
             )
         if isinstance(self.positions, RotaryPositions):
-            d_head = stack.d_head or self.d_model // stack.n_heads
-            width = self.positions.width(d_head)
+            width = self.positions.width(widths.d_head)
             if width < 2 or width % 2:
                 raise UserError(
-                    f"model.positions.fraction {self.positions.fraction:g} turns {width} of the {d_head} dimensions of "
-                    f"a head of model.{name}, and rotary positions turn pairs: give a fraction (at most 1) and a "
-                    "d_head whose product is an even number from 2 on"
+                    f"model.positions.fraction {self.positions.fraction:g} turns {width} of the {widths.d_head} "
+                    f"dimensions of a head of model.{name}, and rotary positions turn pairs: give a fraction (at most "
+                    "1) and a d_head whose product is an even number from 2 on"
                 )
+
+    @property
+    def stacks(self) -> dict[str, Stack]:
+        """The stacks that are present, by name, the encoder first."""
+        both = {"encoder": self.encoder, "decoder": self.decoder}
+        return {name: stack for name, stack in both.items() if stack is not None}
+
+    @property
+    def is_encoder_decoder(self) -> bool:
+        """Whether there are two stacks, of which the second reads the first."""
+        return len(self.stacks) == 2
+
+    @property
+    def encoder_vocab_size(self) -> int:
+        """Size of the vocabulary that the encoder reads."""
+        return self.source_vocab_size or self.vocab_size
+
+    @property
+    def encoder_max_len(self) -> int:
+        """Longest sequence that the encoder reads, in tokens."""
+        return self.source_max_len or self.max_len
+
+    @property
+    def table_width(self) -> int:
+        """Width of the token tables."""
+        return self.d_embedding or self.d_model
+
+    def attention_widths(self, stack: Stack) -> AttentionWidths:
+        """The widths of every attention of a stack.
+
+        >>> config = TransformerConfig(decoder=Stack(1, 8, n_kv_heads=2), d_model=64)
+        >>> config.attention_widths(config.decoder)
+        AttentionWidths(n_heads=8, n_kv_heads=2, d_head=8, d_value=8)
+        """
+        d_head = stack.d_head or self.d_model // stack.n_heads
+        return AttentionWidths(stack.n_heads, stack.n_kv_heads or stack.n_heads, d_head, stack.d_value or d_head)
 
     @property
     def head_stack(self) -> Stack:

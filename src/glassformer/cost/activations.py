@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import (
     AlibiPositions,
+    AttentionWidths,
     LearnedPositions,
     RelativePositions,
     RotaryPositions,
@@ -18,7 +19,7 @@ from glassformer.config.transformer import (
     TransformerConfig,
 )
 from glassformer.cost.flops import Shape
-from glassformer.cost.widths import AttentionWidths, Side, attention_widths, cell_widths, recurrent_widths, sides
+from glassformer.cost.widths import Side, cell_widths, recurrent_widths, sides
 
 _FP32, _INT64 = 4, 8
 
@@ -124,7 +125,7 @@ class _Stack:
 
     @property
     def widths(self) -> AttentionWidths:
-        return attention_widths(self.config, self.side.stack)
+        return self.config.attention_widths(self.side.stack)
 
     def bytes_kept(self) -> tuple[int, list[int]]:
         """What belongs to the stack, and of each block."""
@@ -135,7 +136,7 @@ class _Stack:
     def _shared(self, windows: list[int]) -> int:
         """Embeddings, positions, final norm; and the encoder's output, which every cross-attention reads."""
         config, kernels = self.config, self.kernels
-        e = config.d_embedding or config.d_model
+        e = config.table_width
         a_token = _INT64 * (2 if config.n_token_types else 1) + _FP32 * (config.token_dropout > 0)
         a_token += config.embedding_norm * _norm(config, e, kernels)
         a_token += kernels.mask(_FP32) * e * (config.embedding_dropout > 0)
@@ -246,7 +247,7 @@ def _norm(config: TransformerConfig, width: int, kernels: Kernels) -> int:
 
 def _head(config: TransformerConfig, shape: Shape, kernels: Kernels) -> int:
     """What the head keeps of the tokens that it reads; labels too."""
-    d, e, head = config.d_model, config.d_embedding or config.d_model, config.head
+    d, e, head = config.d_model, config.table_width, config.head
     labels = _INT64 * shape.n_rows * (1 if config.reads_whole_sequence else shape.n_tokens)
     if config.reads_whole_sequence:
         return labels + shape.n_rows * kernels.read(d)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.parameters import attention_matrices, ff_matrices, head_matrices, single_head_matrices
-from glassformer.cost.widths import GATES, attention_widths, cell_widths, recurrent_widths, sides
+from glassformer.cost.widths import GATES, cell_widths, recurrent_widths, sides
 
 
 @dataclass(frozen=True)
@@ -71,9 +71,9 @@ def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) 
 
 def _transformer(config: TransformerConfig, shape: Shape) -> Flops:
     layers = attention = 0
-    e, d = config.d_embedding or config.d_model, config.d_model
+    e, d = config.table_width, config.d_model
     for side in sides(config):
-        stack, w = side.stack, attention_widths(config, side.stack)
+        stack, w = side.stack, config.attention_widths(side.stack)
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
         of_query, of_memory, of_context = attention_matrices(config, stack)
         self_attn = n_own * (of_query + of_memory + of_context)

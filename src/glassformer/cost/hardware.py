@@ -1,9 +1,8 @@
 """GPUs by name: memory and dense peak rates, from the vendor's data sheets."""
 
-import difflib
 from dataclasses import dataclass
 
-from glassformer.errors import UserError
+from glassformer.errors import UserError, did_you_mean
 
 GIB = 2**30
 USABLE = 0.9
@@ -56,7 +55,5 @@ def find_gpu(name: str) -> Gpu:
     141
     """
     if name not in GPUS:
-        near = difflib.get_close_matches(name.lower(), GPUS, n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(GPUS)}"
-        raise UserError(f"unknown GPU {name!r}: {hint}")
+        raise UserError(f"unknown GPU {name!r}: {did_you_mean(name.lower(), GPUS, 'known are', cutoff=0.4)}")
     return GPUS[name]

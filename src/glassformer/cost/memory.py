@@ -9,7 +9,7 @@ from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.activations import Activations
 from glassformer.cost.hardware import GIB
 from glassformer.cost.parameters import head_matrices, parameter_counts
-from glassformer.cost.widths import attention_widths, recurrent_widths
+from glassformer.cost.widths import recurrent_widths
 from glassformer.errors import UserError
 
 _FP32 = 4
@@ -111,7 +111,7 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
         return n_rows * n * number
     if config.decoder is None:
         return 0
-    widths = attention_widths(config, config.decoder)
+    widths = config.attention_widths(config.decoder)
     n_slots = max_len + 1 + (n_source if config.encoder is not None else 0)
     return config.decoder.n_layers * n_rows * n_slots * (widths.key + widths.value) * number
 

@@ -12,7 +12,7 @@ from glassformer.config.transformer import (
     TransformerConfig,
     VectorHead,
 )
-from glassformer.cost.widths import GATES, Side, attention_widths, cell_widths, recurrent_widths, sides
+from glassformer.cost.widths import GATES, Side, cell_widths, recurrent_widths, sides
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ def parameter_counts(config: ModelConfig) -> ParameterCounts:
 
 def attention_matrices(config: TransformerConfig, stack: Stack) -> tuple[int, int, int]:
     """Weights of W_Q, of W_K and W_V together, and of W_O (0 without one)."""
-    w, d = attention_widths(config, stack), config.d_model
+    w, d = config.attention_widths(stack), config.d_model
     return d * w.query, d * (w.key + w.value), d * w.context * config.attn_out_proj
 
 
@@ -64,7 +64,7 @@ def ff_matrices(config: TransformerConfig, stack: Stack) -> int:
 
 def head_matrices(config: TransformerConfig) -> int:
     """Weights that a hidden state meets on its way through the head, a tied table included."""
-    d, e, head = config.d_model, config.d_embedding or config.d_model, config.head
+    d, e, head = config.d_model, config.table_width, config.head
     if isinstance(head, PositionHead):
         return d * head.n_labels
     if isinstance(head, SequenceHead):
@@ -75,7 +75,7 @@ def head_matrices(config: TransformerConfig) -> int:
 
 
 def _transformer(config: TransformerConfig) -> ParameterCounts:
-    e = config.d_embedding or config.d_model
+    e = config.table_width
     embeddings = layers = matrices = largest = 0
     for side in sides(config):
         in_block, beside = _block(config, side)
@@ -91,7 +91,7 @@ def _transformer(config: TransformerConfig) -> ParameterCounts:
 
 def _beside_the_table(config: TransformerConfig, n_positions: int) -> int:
     """Of one stack's embeddings, all but the table of tokens."""
-    d, e = config.d_model, config.d_embedding or config.d_model
+    d, e = config.d_model, config.table_width
     n = config.n_token_types * e + config.embedding_norm * _norm(config, e)
     if isinstance(config.positions, LearnedPositions):
         n += (n_positions + config.positions.offset) * e
@@ -100,7 +100,7 @@ def _beside_the_table(config: TransformerConfig, n_positions: int) -> int:
 
 def _block(config: TransformerConfig, side: Side) -> tuple[int, int]:
     """Weights of the matrices of a block, and all else in it: biases and norms."""
-    d, stack, w = config.d_model, side.stack, attention_widths(config, side.stack)
+    d, stack, w = config.d_model, side.stack, config.attention_widths(side.stack)
     n_attentions = 2 if side.has_memory else 1
     n_sublayers = n_attentions + (stack.d_ff > 0)
     matrices = n_attentions * sum(attention_matrices(config, stack)) + ff_matrices(config, stack)
@@ -119,7 +119,7 @@ def _norm(config: TransformerConfig, width: int) -> int:
 
 
 def _head(config: TransformerConfig) -> int:
-    d, e, head = config.d_model, config.d_embedding or config.d_model, config.head
+    d, e, head = config.d_model, config.table_width, config.head
     n = head_matrices(config)
     if isinstance(head, PositionHead):
         return n + head.n_labels
@@ -137,7 +137,7 @@ def _recurrent(config: RecurrentConfig) -> ParameterCounts:
     w, attention, gates = recurrent_widths(config), config.attention, GATES[config.cell]
     embeddings = config.vocab_size * e
     if not config.share_embeddings:
-        embeddings += (config.source_vocab_size or config.vocab_size) * e
+        embeddings += config.encoder_vocab_size * e
     cells = cell_widths(e, config.d_encoder, config.n_layers, w.n_directions)
     cells += cell_widths(e + w.d_fed, d, config.n_layers)
     n_bridges = config.n_layers * (2 if config.cell == "lstm" else 1) * w.has_bridge

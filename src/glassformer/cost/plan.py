@@ -326,9 +326,8 @@ def _shape(run: Run, config: ModelConfig, context: int | None) -> Shape:
     n_tokens = context or longest or config.max_len
     if n_tokens > config.max_len or n_tokens < 1:
         raise UserError(f"the context is {n_tokens} and must be from 1 to model.max_len, {config.max_len}")
-    two_sides = isinstance(config, RecurrentConfig) or (config.encoder is not None and config.decoder is not None)
-    n_source = (context or longest or config.source_max_len or config.max_len) if two_sides else 0
-    if n_source > (config.source_max_len or config.max_len):
+    n_source = (context or longest or config.encoder_max_len) if config.is_encoder_decoder else 0
+    if n_source > config.encoder_max_len:
         raise UserError(f"the context is {n_source} and model.source_max_len only {config.source_max_len}")
     n_rows = run.train.batch_size
     if not isinstance(run.data, TextData):

@@ -10,44 +10,6 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 
 @dataclass(frozen=True)
-class AttentionWidths:
-    """Of one multi-head attention; letters as in `docs/glossary.md`."""
-
-    n_heads: int
-    n_kv_heads: int
-    d_head: int
-    d_value: int
-
-    @property
-    def query(self) -> int:
-        """H·K, of all heads side by side; the next three likewise."""
-        return self.n_heads * self.d_head
-
-    @property
-    def key(self) -> int:
-        return self.n_kv_heads * self.d_head
-
-    @property
-    def value(self) -> int:
-        return self.n_kv_heads * self.d_value
-
-    @property
-    def context(self) -> int:
-        return self.n_heads * self.d_value
-
-
-def attention_widths(config: TransformerConfig, stack: Stack) -> AttentionWidths:
-    """The widths of every attention of a stack.
-
-    >>> config = TransformerConfig(decoder=Stack(1, 8, n_kv_heads=2), d_model=64)
-    >>> attention_widths(config, config.decoder)
-    AttentionWidths(n_heads=8, n_kv_heads=2, d_head=8, d_value=8)
-    """
-    d_head = stack.d_head or config.d_model // stack.n_heads
-    return AttentionWidths(stack.n_heads, stack.n_kv_heads or stack.n_heads, d_head, stack.d_value or d_head)
-
-
-@dataclass(frozen=True)
 class Side:
     """An encoder or a decoder as a part of its model."""
 
@@ -67,8 +29,7 @@ def sides(config: TransformerConfig) -> list[Side]:
     """
     found = []
     if config.encoder is not None:
-        n_positions = config.source_max_len or config.max_len
-        found.append(Side(config.encoder, False, False, config.source_vocab_size or config.vocab_size, n_positions))
+        found.append(Side(config.encoder, False, False, config.encoder_vocab_size, config.encoder_max_len))
     if config.decoder is not None:
         found.append(Side(config.decoder, True, bool(found), config.vocab_size, config.max_len))
     return found

@@ -19,12 +19,10 @@ from torch import Tensor
 
 from glassformer.data.tokens import TokenFile
 from glassformer.errors import UserError
+from glassformer.seeds import Stream, rng
 from glassformer.tokenization import padding
 
 Ids = npt.NDArray[np.int64]
-
-# Spawn keys that keep the streams of one seed apart.
-_WINDOWS, _EPOCHS = 1, 2
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -135,8 +133,8 @@ class Windows:
         return _ceil(self.tokens.n_tokens - 1, self.batch_size * self.context)
 
     def batch(self, step: int) -> list[Example]:
-        rng = generator(self.seed, _WINDOWS, step)
-        starts = rng.integers(self.tokens.n_tokens - self.context, size=self.batch_size)
+        draw = rng(self.seed, Stream.WINDOWS, step)
+        starts = draw.integers(self.tokens.n_tokens - self.context, size=self.batch_size)
         return [Example(_take(self.tokens, start, self.context + 1)) for start in starts]
 
 
@@ -270,7 +268,7 @@ class _EpochOrder:
 
     def _order(self, epoch: int) -> Ids:
         if self._latest is None or self._latest[0] != epoch:  # computed once an epoch, a function of the epoch alone
-            self._latest = epoch, generator(self.seed, _EPOCHS, epoch).permutation(self.n)
+            self._latest = epoch, rng(self.seed, Stream.EPOCHS, epoch).permutation(self.n)
         return self._latest[1]
 
 
@@ -300,10 +298,6 @@ def _require_examples(n: int, tokens: TokenFile) -> int:
     if n < 1:
         raise UserError(f"{tokens.name} has nothing to predict: it needs at least 2 tokens in a row; give more text")
     return n
-
-
-def generator(seed: int, purpose: int, counter: int) -> np.random.Generator:
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(purpose, counter)))
 
 
 def _ceil(a: int, b: int) -> int:

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from glassformer.data.batching import Example, generator
+from glassformer.data.batching import Example
 from glassformer.data.pair_tokens import PairFile
 from glassformer.errors import UserError
+from glassformer.seeds import Stream, rng
 
-_PAIRS = 5
-"""Spawn key that keeps this random stream apart from the others of a seed."""
 WIDTH_OF_A_BUCKET = 1.1
 """Keys of a bucket differ by at most this factor."""
 
@@ -49,9 +48,9 @@ class TokenBudget:
     def _order(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         """Places of the rows, bucket after bucket, and the order of the batches."""
         if self._latest is None or self._latest[0] != epoch:
-            rng = generator(self.seed, _PAIRS, epoch)
-            order = np.lexsort((rng.random(len(self.buckets)), self.buckets))
-            self._latest = epoch, order, rng.permutation(self.n_steps_per_epoch)
+            draw = rng(self.seed, Stream.BUDGET, epoch)
+            order = np.lexsort((draw.random(len(self.buckets)), self.buckets))
+            self._latest = epoch, order, draw.permutation(self.n_steps_per_epoch)
         return self._latest[1:]
 
 
@@ -68,6 +67,22 @@ def evaluation_places(rows: "Rows", batch_tokens: int) -> Iterator[list[int]]:
     cuts = _cuts(rows.lengths[order], max(batch_tokens, int(rows.lengths.max(initial=1))))
     for begin, end in itertools.pairwise(cuts):
         yield order[begin:end].tolist()
+
+
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices of rows, longest first, in batches of at most `max_tokens` positions; at least one row in each.
+
+    >>> list(batches_by_length([2, 5, 3, 4], 10))
+    [[1, 3], [2, 0]]
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
 
 
 @dataclass(frozen=True, eq=False)

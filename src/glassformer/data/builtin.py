@@ -7,7 +7,6 @@
 The first two follow the Python that runs, so their size changes a little from version to version.
 """
 
-import difflib
 import math
 import random
 import sysconfig
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from glassformer import files
-from glassformer.errors import UserError
+from glassformer.errors import UserError, did_you_mean
 
 PREFIX = "builtin:"
 
@@ -37,9 +36,7 @@ _STDLIB_LEFT_OUT = {
 def require_known(path: str) -> None:
     """`UserError` for an address that is not `builtin:` and a name from this module."""
     if path not in _TEXTS:
-        near = difflib.get_close_matches(path, _TEXTS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(_TEXTS)}"
-        raise UserError(f"no built-in text is called {path}: {hint}")
+        raise UserError(f"no built-in text is called {path}: {did_you_mean(path, _TEXTS)}")
 
 
 def documents(path: str) -> Iterator[str]:

@@ -13,7 +13,6 @@ one part, and a statement that stands in several files is kept in the first of t
 """
 
 import ast
-import difflib
 import functools
 import hashlib
 import io
@@ -27,7 +26,7 @@ from typing import TypeVar
 
 from glassformer import files
 from glassformer.data.builtin import PREFIX, stdlib_files
-from glassformer.errors import UserError
+from glassformer.errors import UserError, nearest_name
 
 PARTS = ("train", "valid", "test")
 PACKAGES = (
@@ -114,8 +113,8 @@ def _unknown(name: str, here: str) -> str:
     other = {"docstrings": "classes", "python-tokens": "tags"}
     if name in other:
         return f"{PREFIX}{name} has {other[name]}: data.outputs must be {other[name]}"
-    near = difflib.get_close_matches(name, other, n=1)
-    hint = f"did you mean {PREFIX}{near[0]}?" if near else f"with this data.outputs there is {here}"
+    near = nearest_name(name, other)
+    hint = f"with this data.outputs there is {here}" if near is None else f"did you mean {PREFIX}{near}?"
     return f"no built-in labelled texts are called {PREFIX}{name}: {hint}"
 
 

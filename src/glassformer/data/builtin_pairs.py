@@ -12,12 +12,11 @@ are in one part.
 """
 
 import datetime
-import difflib
 import hashlib
 import random
 from collections.abc import Iterator
 
-from glassformer.errors import UserError, needs
+from glassformer.errors import UserError, nearest_name, needs
 
 PREFIX = "builtin:"
 PARTS = ("train", "valid", "test")
@@ -48,8 +47,9 @@ def pairs(address: str) -> Iterator[tuple[str, str]]:
     """
     name, _, wanted = address.removeprefix(PREFIX).partition("#")
     if name not in _PAIRS:
-        near = difflib.get_close_matches(name, _PAIRS, n=1)
-        hint = f"did you mean {PREFIX}{near[0]}?" if near else f"there are {', '.join(PREFIX + n for n in _PAIRS)}"
+        near = nearest_name(name, _PAIRS)
+        known = ", ".join(PREFIX + known for known in _PAIRS)
+        hint = f"there are {known}" if near is None else f"did you mean {PREFIX}{near}?"
         raise UserError(f"no built-in pairs are called {PREFIX}{name}: {hint}")
     if wanted and wanted not in PARTS:
         raise UserError(f"{address} names no part: parts are {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")

@@ -144,7 +144,7 @@ class Corpus:
             return Plan(np.full(1, CUT, dtype=np.int8), cut, valid_share=1 - cut / n_characters)
         cut = 0
         if self.reading == 1:
-            side[np.isin(scan.hashes, held_out(scan.hashes, scan.n_characters, self.valid_fraction))] = VALIDATES
+            side[np.isin(scan.hashes, held_out_first(scan.hashes, scan.n_characters, self.valid_fraction))] = VALIDATES
         else:
             contents, part = held_out_filled(scan.hashes, scan.n_characters, self.valid_fraction)
             side[np.isin(scan.hashes, contents)] = VALIDATES
@@ -224,16 +224,16 @@ class Corpus:
         )
 
 
-def held_out(
+def held_out_first(
     hashes: npt.NDArray[np.uint64], n_characters: npt.NDArray[np.int64], valid_fraction: float
 ) -> npt.NDArray[np.uint64]:
     """The contents that validate: the first ones by hash, up to `valid_fraction` of all characters.
 
     The shortest one when the first alone holds more than that.
 
-    >>> held_out(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 10, 10]), 0.2).tolist()
+    >>> held_out_first(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 10, 10]), 0.2).tolist()
     [3]
-    >>> held_out(np.array([1, 2], np.uint64), np.array([90, 10]), 0.1).tolist()
+    >>> held_out_first(np.array([1, 2], np.uint64), np.array([90, 10]), 0.1).tolist()
     [2]
     """
     contents, content_of = np.unique(hashes, return_inverse=True)

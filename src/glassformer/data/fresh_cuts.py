@@ -4,21 +4,8 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
-
 from glassformer.data.batching import Example, Sampler
-
-_CUTS = 6
-"""Spawn key that keeps this random stream apart from the others of a seed."""
-
-
-def cuts_seed(seed: int, epoch: int) -> int:
-    """Return the seed of an epoch's cuts, and of the order of its rows: a function of the two numbers alone.
-
-    >>> cuts_seed(0, 0) == cuts_seed(0, 0), len({cuts_seed(s, e) for s in range(9) for e in range(9)})
-    (True, 81)
-    """
-    return int(np.random.SeedSequence(seed, spawn_key=(_CUTS, epoch)).generate_state(1, np.uint64)[0])
+from glassformer.seeds import Stream, seed_of
 
 
 class FreshCuts:
@@ -32,7 +19,7 @@ class FreshCuts:
     def __init__(self, first: Sampler, sampler_of: Callable[[int], tuple[Sampler, Path | None]], seed: int) -> None:
         """`first` is the sampler of the first epoch.
 
-        `sampler_of` takes the `cuts_seed` of another epoch; it returns a sampler, and the folder of its tokens on disk,
+        `sampler_of` takes the seed of another epoch; it returns a sampler, and the folder of its tokens on disk,
         which is deleted when the next epoch begins.
         """
         self._first, self._sampler_of, self.seed = first, sampler_of, seed
@@ -48,7 +35,7 @@ class FreshCuts:
         if epoch != self._epoch:
             before = self._folder
             self._sampler, self._folder = (
-                self._sampler_of(cuts_seed(self.seed, epoch)) if epoch else (self._first, None)
+                self._sampler_of(seed_of(self.seed, Stream.CUTS, epoch)) if epoch else (self._first, None)
             )
             self._epoch = epoch
             if before is not None:

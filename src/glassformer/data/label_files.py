@@ -35,14 +35,14 @@ class Tagged:
     where: str = field(default="", compare=False, repr=False)  # its first word stood there
 
 
-class Dropped(records.Dropped):
+class DroppedLabels(records.Dropped):
     """Labelled records that reading left out."""
 
     EMPTY: ClassVar = ("record has no text or no label", "records have no text or no label")
     REPEATED: ClassVar = ("text also stands in the validation data", "texts also stand in the validation data")
 
 
-def read_labelled(data: LabelData, path: str, dropped: Dropped, split: str = "train") -> Iterator[Labelled]:
+def read_labelled(data: LabelData, path: str, dropped: DroppedLabels, split: str = "train") -> Iterator[Labelled]:
     """The texts of `path` and their classes or numbers; of a Hugging Face dataset that names none, those of a split.
 
     Raises `UserError` for columns that are not there, and, where labels are numbers, for one that is none.
@@ -68,7 +68,7 @@ def read_labelled(data: LabelData, path: str, dropped: Dropped, split: str = "tr
         raise UserError(f"{path} is none of .tsv, .csv and .jsonl{hint}")
 
 
-def read_tagged(data: LabelData, path: str, dropped: Dropped, split: str = "train") -> Iterator[Tagged]:
+def read_tagged(data: LabelData, path: str, dropped: DroppedLabels, split: str = "train") -> Iterator[Tagged]:
     """The sentences of `path`, word by word, with their tags.
 
     Of a jsonl file or a Hugging Face dataset both fields hold lists. Raises `UserError` for lists of unequal length.

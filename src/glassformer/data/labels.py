@@ -9,7 +9,6 @@ named validation; else as many texts as come nearest to `valid_fraction` of all 
 (`records.held_out_keys`). Equal texts stand on one side, and of each label one text at least is trained on.
 """
 
-import difflib
 import hashlib
 import math
 from collections import Counter
@@ -20,10 +19,10 @@ from typing import Any
 
 from glassformer.config.run import NEWEST_READING, LabelData, Reading
 from glassformer.data.builtin import PREFIX
-from glassformer.data.label_files import Dropped, Labelled, Tagged, read_labelled, read_tagged
-from glassformer.data.records import HUB, held_out_keys, hub_splits
+from glassformer.data.label_files import DroppedLabels, Labelled, Tagged, read_labelled, read_tagged
+from glassformer.data.records import HUB, hub_splits, split_records
 from glassformer.data.split import share_news
-from glassformer.errors import UserError
+from glassformer.errors import UserError, nearest_name
 
 LabelRecord = Labelled | Tagged
 VALIDATION = "validation"
@@ -41,7 +40,7 @@ class LabelCorpus:
         if data.outputs == "tags" and data.second_field is not None:
             raise UserError("tags stand at the words of one text: leave out data.second_field")
         self.data = data
-        self.dropped = Dropped()
+        self.dropped = DroppedLabels()
         self._share_news: list[str] = []
         self.path = self.name = data.path
 
@@ -125,7 +124,7 @@ class LabelCorpus:
             return self._read(f"{path}#train"), self._read(f"{path}#valid")
         if path.startswith(HUB) and "#" not in path and VALIDATION in hub_splits(path):
             return self._read(path), self._read(path, VALIDATION)
-        train, valid = held_out(
+        train, valid = split_labelled(
             self._read(path), data.valid_fraction, data.reading, keeps_labels=data.outputs != "regression"
         )
         self._share_news = share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
@@ -136,19 +135,19 @@ class LabelCorpus:
 
 
 def read_labels(
-    data: LabelData, path: str, dropped: Dropped | None = None, split: str = VALIDATION
+    data: LabelData, path: str, dropped: DroppedLabels | None = None, split: str = VALIDATION
 ) -> list[LabelRecord]:
     """All records of a path, unsplit; of a dataset that names no split, those of `split`.
 
     Raises `UserError` for a file that cannot be read, columns that are not there, and a file without a record.
     """
-    found = list(_records(data, path, Dropped() if dropped is None else dropped, split))
+    found = list(_records(data, path, DroppedLabels() if dropped is None else dropped, split))
     if not found:
         raise UserError(f"{path} holds no text with a label")
     return found
 
 
-def held_out(
+def split_labelled(
     records: Sequence[LabelRecord],
     valid_fraction: float,
     reading: Reading = NEWEST_READING,
@@ -159,7 +158,7 @@ def held_out(
 
     With `keeps_labels`, one text of each label at least is trained on, so that training lacks none.
 
-    >>> train, valid = held_out([Labelled(text, None, "x") for text in "abacd"], 0.2)
+    >>> train, valid = split_labelled([Labelled(text, None, "x") for text in "abacd"], 0.2)
     >>> [record.text for record in train], [record.text for record in valid]
     (['a', 'b', 'a', 'c'], ['d'])
     """
@@ -168,11 +167,7 @@ def held_out(
     for record, key in zip(records, keys, strict=True):
         for label in labels_in(record) if keeps_labels else ():
             kept[label] = min(key, kept.get(label, key))
-    chosen = held_out_keys(keys, valid_fraction, reading, training=set(kept.values()))
-    sides: tuple[list[LabelRecord], list[LabelRecord]] = ([], [])
-    for record, key in zip(records, keys, strict=True):
-        sides[key in chosen].append(record)
-    return sides
+    return split_records(records, keys, valid_fraction, reading, training=set(kept.values()))
 
 
 def labels_in(record: LabelRecord) -> tuple[str, ...]:
@@ -195,8 +190,8 @@ def require_known(records: Iterable[LabelRecord], names: Sequence[str]) -> None:
     for record in records:
         for label in labels_in(record):
             if label not in known:
-                near = difflib.get_close_matches(label, names, n=1)
-                hint = f"did you mean {near[0]!r}? There are" if near else "there are"
+                near = nearest_name(label, names)
+                hint = "there are" if near is None else f"did you mean {near!r}? There are"
                 more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
                 raise UserError(
                     f"{record.where or 'a record'} has the label {label!r}, which no training text has: {hint} "
@@ -281,7 +276,7 @@ def class_report(corpus: LabelCorpus) -> LabelReport:
     )
 
 
-def _records(data: LabelData, path: str, dropped: Dropped, split: str) -> Iterable[LabelRecord]:
+def _records(data: LabelData, path: str, dropped: DroppedLabels, split: str) -> Iterable[LabelRecord]:
     return (read_tagged if data.outputs == "tags" else read_labelled)(data, path, dropped, split)
 
 

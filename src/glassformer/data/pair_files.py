@@ -20,14 +20,14 @@ class Pair:
     target: str
 
 
-class Dropped(records.Dropped):
+class DroppedPairs(records.Dropped):
     """Pairs that reading left out."""
 
     EMPTY: ClassVar = ("pair has an empty side", "pairs have an empty side")
     REPEATED: ClassVar = ("pair also stands in the validation pairs", "pairs also stand in the validation pairs")
 
 
-def read(data: PairData, dropped: Dropped, split: str = "train") -> Iterator[Pair]:
+def read(data: PairData, dropped: DroppedPairs, split: str = "train") -> Iterator[Pair]:
     """The pairs of `path`, or of `source` and `target`; of a Hugging Face dataset that names none, those of a split."""
     if data.path is None:
         assert data.source is not None and data.target is not None  # checked before
@@ -56,12 +56,12 @@ def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
     return list(zip(sources, targets, strict=True))
 
 
-def _aligned(source: Path, target: Path, dropped: Dropped) -> Iterator[Pair]:
+def _aligned(source: Path, target: Path, dropped: DroppedPairs) -> Iterator[Pair]:
     for number, (one, other) in enumerate(aligned_lines(source, target), 1):
         yield from _kept(one, other, f"line {number} of {source}", dropped)
 
 
-def _kept(source: str, target: str, where: str, dropped: Dropped) -> Iterator[Pair]:
+def _kept(source: str, target: str, where: str, dropped: DroppedPairs) -> Iterator[Pair]:
     if source.strip() and target.strip():
         yield Pair(source.strip(), target.strip())
     else:

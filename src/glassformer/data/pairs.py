@@ -19,8 +19,8 @@ from typing import Any
 
 from glassformer.config.run import NEWEST_READING, PairData, Reading
 from glassformer.data import builtin_pairs
-from glassformer.data.pair_files import Dropped, Pair, read
-from glassformer.data.records import HUB, held_out_keys, hub_splits
+from glassformer.data.pair_files import DroppedPairs, Pair, read
+from glassformer.data.records import HUB, hub_splits, split_records
 from glassformer.data.split import share_news
 from glassformer.errors import UserError
 
@@ -33,7 +33,7 @@ class PairCorpus:
 
     def __init__(self, data: PairData) -> None:
         self.data = data
-        self.dropped = Dropped()
+        self.dropped = DroppedPairs()
         self._share_news: list[str] = []
         self.name = data.path or f"{_named(data.source, 'source')} and {_named(data.target, 'target')}"
         _check_sides(data)
@@ -63,7 +63,7 @@ class PairCorpus:
         elif path is not None and path.startswith(HUB) and VALIDATION in hub_splits(path) and "#" not in path:
             train, valid = (list(read(data, self.dropped, split)) for split in ("train", VALIDATION))
         else:
-            train, valid = held_out(list(read(data, self.dropped)), data.valid_fraction, data.reading)
+            train, valid = split_pairs(list(read(data, self.dropped)), data.valid_fraction, data.reading)
             self._share_news = share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
         held = set(valid)
         kept = [pair for pair in train if pair not in held]
@@ -79,30 +79,28 @@ class PairCorpus:
         return [*self.dropped.sentences(), *self._share_news]
 
 
-def read_pairs(data: PairData, dropped: Dropped | None = None) -> list[Pair]:
+def read_pairs(data: PairData, dropped: DroppedPairs | None = None) -> list[Pair]:
     """All pairs of `path`, or of `source` and `target`, as they are, unsplit; of a dataset its validation split.
 
     Raises `UserError` for a file that cannot be read, sides of unequal length, and columns that are not there.
     """
     _check_sides(data)
-    pairs = list(read(data, Dropped() if dropped is None else dropped, VALIDATION))
+    pairs = list(read(data, DroppedPairs() if dropped is None else dropped, VALIDATION))
     if not pairs:
         raise UserError(f"{data.path or data.source} holds no pair with both sides")
     return pairs
 
 
-def held_out(
+def split_pairs(
     pairs: Sequence[Pair], valid_fraction: float, reading: Reading = NEWEST_READING
 ) -> tuple[list[Pair], list[Pair]]:
     """Training and validation pairs, in their order; equal sources stand on one side.
 
-    >>> train, valid = held_out([Pair("a", "1"), Pair("b", "2"), Pair("a", "3"), Pair("c", "4")], 0.25)
+    >>> train, valid = split_pairs([Pair("a", "1"), Pair("b", "2"), Pair("a", "3"), Pair("c", "4")], 0.25)
     >>> [pair.target for pair in train], [pair.target for pair in valid]
     (['1', '2', '3'], ['4'])
     """
-    chosen = held_out_keys([pair.source for pair in pairs], valid_fraction, reading)
-    train = [pair for pair in pairs if pair.source not in chosen]
-    return train, [pair for pair in pairs if pair.source in chosen]
+    return split_records(pairs, [pair.source for pair in pairs], valid_fraction, reading)
 
 
 @dataclass(frozen=True)

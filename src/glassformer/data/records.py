@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from glassformer import files
 from glassformer.config.run import NEWEST_READING, Reading
 from glassformer.data.split import filled, nearest
 from glassformer.errors import UserError, needs
+
+T = TypeVar("T")
 
 HUB = "hf:"
 SUFFIXES = (".tsv", ".csv", ".jsonl")
@@ -151,6 +153,25 @@ def held_out_keys(
     return first
 
 
+def split_records(
+    records: Sequence[T],
+    keys: Sequence[str],
+    valid_fraction: float,
+    reading: Reading = NEWEST_READING,
+    training: Collection[str] = (),
+) -> tuple[list[T], list[T]]:
+    """Training and validation records by the key of each (`held_out_keys`), in their order.
+
+    >>> split_records("badc", ["a", "b", "a", "c"], 0.25)
+    (['b', 'a', 'd'], ['c'])
+    """
+    chosen = held_out_keys(keys, valid_fraction, reading, training)
+    sides: tuple[list[T], list[T]] = ([], [])
+    for record, key in zip(records, keys, strict=True):
+        sides[key in chosen].append(record)
+    return sides
+
+
 def hub_splits(address: str) -> list[str]:
     """The names of a dataset's splits."""
     library = _datasets()
@@ -200,7 +221,7 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
         yield Record(f"{path}:1", dict(zip(names, header, strict=True)), wanted.settings)
     else:
         raise UserError(
-            f"{path} has the columns {_shortened(header)}, and not {' and '.join(names)} ({wanted.settings})"
+            f"{path} has the columns {_column_names(header)}, and not {' and '.join(names)} ({wanted.settings})"
         )
     for number, row in rows:
         if row and any(cell.strip() for cell in row):
@@ -216,7 +237,7 @@ def _is_header(cells: Sequence[str], names: Sequence[str]) -> bool:
     return any(cell.strip().casefold() in known for cell in cells)
 
 
-def _shortened(names: Sequence[str]) -> str:
+def _column_names(names: Sequence[str]) -> str:
     """A list of columns that a message can hold."""
     shown = [name if len(name) <= 40 else f"{name[:39]}…" for name in names[:12]]
     return ", ".join([*shown, *(["…"] if len(names) > 12 else [])]) or "none"

@@ -10,7 +10,6 @@ ends (CRLF) become "\n", a lone CR stays. A document of white space alone is dro
 """
 
 import codecs
-import difflib
 import hashlib
 import itertools
 import json
@@ -23,7 +22,7 @@ from pathlib import Path
 
 from glassformer import files
 from glassformer.data import builtin
-from glassformer.errors import UserError
+from glassformer.errors import UserError, nearest_name
 
 FOLDER_SUFFIXES = (".txt", ".jsonl")
 PIECE_CHARACTERS = 1 << 16  # the size from which a piece ends at the next safe place
@@ -298,8 +297,8 @@ def _jsonl_records(path: Path, text_field: str, counts: Counts) -> Iterator[str]
 
 
 def _nearest_field(text_field: str, record: dict[str, object]) -> str:
-    if near := difflib.get_close_matches(text_field, record, n=1):
-        return f": did you mean {near[0]!r}? (data.text_field)"
+    if near := nearest_name(text_field, record):
+        return f": did you mean {near!r}? (data.text_field)"
     return f"; it has {', '.join(map(repr, list(record)[:8])) or 'none'} (data.text_field)"
 
 

@@ -29,6 +29,7 @@ from glassformer import files
 from glassformer.data.corpus import Corpus, Side
 from glassformer.data.sources import Piece, cut, joined
 from glassformer.errors import UserError
+from glassformer.seeds import Stream, seed_of
 from glassformer.tokenization.tokenizer import Tokenizer
 
 T = TypeVar("T")
@@ -204,7 +205,7 @@ def encode_pieces(
         texts = [piece.text for piece in batch]
         ids: list[int] = []
         starts: list[int] = []
-        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=dropout_seed + number)
+        encoded = tokenizer.encode_batch(texts, dropout=dropout, seed=seed_of(dropout_seed, Stream.BPE_DROPOUT, number))
         for piece, piece_ids in zip(batch, encoded, strict=True):
             if begins:
                 n_before = n_tokens + len(ids)

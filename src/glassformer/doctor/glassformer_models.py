@@ -68,7 +68,7 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
         source_vocab_size=config.source_vocab_size or None,
         kind=kind,
         fresh=lambda: build_model(config),
-        max_len=min(config.max_len - (kind == "encoder-decoder"), config.source_max_len or config.max_len, PROBED_LEN),
+        max_len=min(config.max_len - (kind == "encoder-decoder"), config.encoder_max_len, PROBED_LEN),
         pad_id=config.pad_id,
         loss=losses[kind],
         seed=seed,

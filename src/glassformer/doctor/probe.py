@@ -209,10 +209,6 @@ def gap(value: Tensor, reference: Tensor) -> float:
     return float((value - reference).abs().max().item() / scale)
 
 
-def first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
-
-
 def device_of(module: nn.Module) -> torch.device:
     return next((p.device for p in module.parameters()), torch.device("cpu"))
 

@@ -1,6 +1,5 @@
 """The examination: every check in order, each with the one sentence on what its failure means."""
 
-import difflib
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -10,10 +9,10 @@ from torch import nn
 
 from glassformer.doctor import invariance, learning, visibility
 from glassformer.doctor.adapter import Forward, Kind, Loss
-from glassformer.doctor.probe import NotApplicable, Probe, device_of, first_line, generators_kept, seed_everything
+from glassformer.doctor.probe import NotApplicable, Probe, device_of, generators_kept, seed_everything
 from glassformer.doctor.report import Report, Result
 from glassformer.doctor.setup import on_copies_only, set_up
-from glassformer.errors import UserError
+from glassformer.errors import UserError, first_line, nearest_name
 
 
 @dataclass(frozen=True)
@@ -163,8 +162,8 @@ def _named(name: str) -> Check:
     names = [one.name for one in CHECKS]
     if name in names:
         return CHECKS[names.index(name)]
-    nearest = difflib.get_close_matches(name, names, n=1)
-    hint = f"did you mean {nearest[0]!r}?" if nearest else f"there are {', '.join(names)}"
+    near = nearest_name(name, names)
+    hint = f"there are {', '.join(names)}" if near is None else f"did you mean {near!r}?"
     raise UserError(f"unknown check {name!r}: {hint}")
 
 

@@ -20,8 +20,8 @@ from glassformer.doctor.adapter import (
     n_tensors,
     next_token_loss,
 )
-from glassformer.doctor.probe import MIN_LEN, Probe, first_line, reinit_zero_parameters
-from glassformer.errors import UserError
+from glassformer.doctor.probe import MIN_LEN, Probe, reinit_zero_parameters
+from glassformer.errors import UserError, first_line
 
 MIN_VOCABULARY = 4
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 
 from glassformer.config.recurrent import ModelConfig, NoAttention
 from glassformer.config.transformer import TransformerConfig
+from glassformer.formatting import count, duration
 
 
 @dataclass(frozen=True)
@@ -41,10 +42,9 @@ def describe_model(config: ModelConfig) -> str:
     'GRU 2+2 × 512, additive attention before'
     """
     if isinstance(config, TransformerConfig):
-        stacks = {"encoder": config.encoder, "decoder": config.decoder}
-        layers = {name: stack.n_layers for name, stack in stacks.items() if stack is not None}
-        alone = "" if len(layers) == 2 else f" {next(iter(layers))}"
-        return f"Transformer{alone} {'+'.join(map(str, layers.values()))} × {config.d_model}"
+        alone = "" if config.is_encoder_decoder else f" {next(iter(config.stacks))}"
+        layers = "+".join(str(stack.n_layers) for stack in config.stacks.values())
+        return f"Transformer{alone} {layers} × {config.d_model}"
     attention = config.attention
     if isinstance(attention, NoAttention):
         seen = "no attention, context every step" if attention.context_every_step else "no attention"
@@ -85,33 +85,6 @@ def comparison_table(rows: Sequence[ComparedModel]) -> str:
         numbers = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
         lines.append("  ".join(words + numbers))
     return "\n".join(lines)
-
-
-def duration(seconds: float) -> str:
-    """A time that a person can compare at a glance.
-
-    >>> duration(8.41), duration(75), duration(5400)
-    ('8.4 s', '1 min 15 s', '1 h 30 min')
-    """
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    if seconds < 3599.5:
-        minutes, rest = divmod(round(seconds), 60)
-        return f"{minutes} min {rest:02} s"
-    hours, rest = divmod(round(seconds / 60), 60)
-    return f"{hours} h {rest:02} min"
-
-
-def count(n: int) -> str:
-    """A large number by its first digits.
-
-    >>> count(950), count(63_082_496), count(1_234)
-    ('950', '63.1 M', '1.2 k')
-    """
-    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
-        if n >= 0.99995 * size:
-            return f"{n / size:.1f} {unit}"
-    return str(n)
 
 
 def _score(row: ComparedModel) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -15,6 +14,7 @@ from glassformer.data.tokens import TokenFile
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.objectives.classification import RegressionObjective
 from glassformer.objectives.objective import Model, Objective
+from glassformer.seeds import Stream, rng
 
 MAX_TOKENS = 16_384
 MAX_LOGITS = 1 << 26
@@ -93,9 +93,9 @@ def evaluate_loss(
         return float(sums.nats), float(sums.total), sums.n_targets
 
     found: list[float] = []  # three numbers per batch, zeros for those of other processes
-    n_done, rng = 0, np.random.default_rng(0)
+    n_done, draw = 0, rng(0, Stream.EVALUATION)
     for number, examples in enumerate(batches):
-        batch = objective.collate(examples, rng)  # by all processes, because it may draw from `rng`
+        batch = objective.collate(examples, draw)  # by all processes, because it may draw from it
         found += sums_of(batch) if division.takes(number) else (0.0, 0.0, 0)
         n_done += batch.n_targets
         if progress is not None:

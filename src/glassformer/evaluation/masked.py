@@ -13,6 +13,7 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_mode
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective, one_mask_each
+from glassformer.seeds import Stream, rng
 
 ROWS_AT_ONCE = 64
 
@@ -39,11 +40,11 @@ def masked_scores(
 
     Chosen tokens that were replaced or left in sight count in the loss, and not here: a copy is no guess.
     """
-    rng = np.random.default_rng(0)
+    draw = rng(0, Stream.EVALUATION)
     right, labels = 0, []
     with evaluation_mode(network):
         for examples in batches:
-            batch = objective.collate(examples, rng).to(device)
+            batch = objective.collate(examples, draw).to(device)
             assert batch.loss_positions is not None
             is_hidden = batch.token_ids.flatten()[batch.loss_positions] == objective.mask_id
             true = batch.labels.flatten()[batch.loss_positions][is_hidden]

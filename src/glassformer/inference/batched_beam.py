@@ -1,11 +1,12 @@
 """Many sources at a time: sorted by length, decoded in batches, and put back in their order."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from glassformer.config.run import BeamConfig
 from glassformer.data.batching import pad
+from glassformer.data.budget import batches_by_length
 from glassformer.inference.beam import Hypothesis, beam_search
 from glassformer.inference.decodable import Decodable
 
@@ -60,19 +61,3 @@ def decode_sorted(
         if progress is not None:
             progress(n_done, len(sources))
     return found
-
-
-def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Indices of rows, longest first, in batches of at most `max_tokens` positions; at least one row in each.
-
-    >>> list(batches_by_length([2, 5, 3, 4], 10))
-    [[1, 3], [2, 0]]
-    """
-    batch: list[int] = []
-    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
-        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
-            yield batch
-            batch = []
-        batch.append(i)
-    if batch:
-        yield batch

@@ -28,6 +28,7 @@ from glassformer.config.run import BeamConfig
 from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Branching, Decodable
+from glassformer.inference.log_probs import log_softmax
 
 CHUNK = 64
 """Tokens of the vocabulary whose maximum is taken first."""
@@ -134,11 +135,6 @@ def beam_search(
         last = tensor([ids[-1] for search in going for ids, _ in search.live])
         logits, state = model.step(last[:, None], state)
         log_probs = log_softmax(logits[:, -1])
-
-
-def log_softmax(logits: Tensor) -> Tensor:
-    """Over the last axis, in single precision at least."""
-    return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 class _Search:

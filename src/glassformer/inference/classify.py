@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from glassformer.data.batching import Example, pad
 from glassformer.data.budget import evaluation_places, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
-from glassformer.inference.ensemble import Vote
+from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -20,7 +20,7 @@ Log = Callable[[str], None]
 
 
 def classify_texts(
-    network: Network | Vote,
+    network: Network | Ensemble,
     tokenizer: Tokenizer,
     texts: Sequence[Sequence[str]],
     names: Sequence[str],
@@ -53,7 +53,7 @@ def text_rows(
 
 
 def tag_words(
-    network: Network | Vote,
+    network: Network | Ensemble,
     tokenizer: Tokenizer,
     sentences: Sequence[Sequence[str]],
     names: Sequence[str],

@@ -1,6 +1,7 @@
 """Generation: `start` once, `step` for every token, with the cache; greedy or drawn, many prompts at once."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
 from glassformer.models.build import Network
+from glassformer.seeds import Stream, rng
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -42,12 +44,13 @@ def generate(
     Each prompt has a row for each of `samples` (their numbers): all rows of the first prompt come first. A row ends
     with one of `end_ids` (which is yielded), when `is_finished(row, id)` says so, after `config.max_new_tokens`, or
     when the model's context `max_len` is full. With `slide` it goes on then: the older half of the row's context is
-    dropped and the rest read again. Ids in `suppress_ids` are never chosen.
+    dropped and the rest read again. `is_finished` is asked after the step that gave the id was yielded. Ids in
+    `suppress_ids` are never chosen.
 
     With a `source`, source_ids (B, S) and their mask, prompts are beginnings of targets: the decoder's start id and
     what is forced after it.
 
-    Sample i draws from the generator `drawing(config.seed, i)`, whatever its prompt: a row of a batch gets what it
+    Sample i draws from stream `SAMPLES` of `seeds.py`, whatever its prompt: a row of a batch gets what it
     would get alone, and equal prompts get equal texts; more samples are the way to get different ones. Raises
     `UserError` for an empty prompt, for one longer than the context unless `slide`, and for several samples at
     temperature 0, which would be equal.
@@ -64,7 +67,7 @@ def generate(
 
     histories = [list(prompt) for prompt in prompts for _ in samples]
     begins = [max(0, len(history) - max_len) for history in histories]  # where each row's context begins
-    draws = [drawing(config.seed, sample) for _ in prompts for sample in samples]
+    draws = [rng(config.seed, Stream.SAMPLES, sample) for _ in prompts for sample in samples]
     rows = list(range(len(histories)))  # of the state → of all
     logits, state = read([prompt[-max_len:] for prompt in prompts], config.max_new_tokens)
     if len(samples) > 1:  # a prompt is read once for all of its samples
@@ -74,16 +77,16 @@ def generate(
     for n_left in reversed(range(config.max_new_tokens)):
         chosen = _next_ids(logits, config, [histories[r] for r in rows], [draws[r] for r in rows], banned)
         new: list[int | None] = [None] * len(histories)
-        alive = []
-        for place, row in enumerate(rows):
-            token = chosen[place]
+        for row, token in zip(rows, chosen, strict=True):
             new[row] = token
             histories[row].append(token)
+        yield new
+        alive = []
+        for place, (row, token) in enumerate(zip(rows, chosen, strict=True)):
             ended = token in end_ids or (is_finished is not None and is_finished(row, token))
             full = len(histories[row]) > max_len and not slide
             if not (ended or full):
                 alive.append(place)
-        yield new
         if not alive or not n_left:
             return
         if len(alive) < len(rows):
@@ -98,15 +101,6 @@ def generate(
             with torch.inference_mode():
                 logits, state = model.step(torch.tensor(chosen, device=device)[:, None], state)
             logits = logits[:, -1]
-
-
-def drawing(seed: int, sample: int) -> np.random.Generator:
-    """The generator of one sample: each sample of a seed has its own stream, and sample 0 has the seed's.
-
-    >>> drawing(7, 0).random() == np.random.default_rng(7).random() != drawing(7, 1).random()
-    True
-    """
-    return np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(sample,) if sample else ()))
 
 
 def check_samples(samples: Sequence[int], config: GenerationConfig) -> None:
@@ -215,58 +209,73 @@ def _next_ids(
     return choose(shaped.cpu(), uniform).tolist()  # in double precision, which not every device has
 
 
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as the model reads it."""
+
+    ids: list[int]
+    is_spaced: bool = False
+    """Whether its text ends with a space that the ids lack: some tokenizers drop it."""
+
+
 def stream_texts(
     network: Network,
     tokenizer: Tokenizer,
-    prompts: Sequence[Sequence[int]],
+    prompts: Sequence[EncodedPrompt],
     config: GenerationConfig,
     *,
     slide: bool,
     device: torch.device | str,
     samples: Sequence[int] = (0,),
-    spaced: Collection[int] = (),
 ) -> Iterator[list[str]]:
-    """Goes on with prompts of ids: yields the new text of every row, step by step, and last what was held back.
+    """Goes on with prompts: yields the new text of every row, step by step, and last what was held back.
 
     The rows are those of `generate`: one for each of `samples` of each prompt. The text of a prompt and the pieces that
-    follow read as the text of all ids: where a space stands between the two, the first piece begins with it. Not so
-    after the prompts `spaced` (their numbers), which were given with a space at their end that their ids lack. A
-    character that is not whole, and what may become a stop text, wait for the tokens that decide.
+    follow read as the text of all ids: where a space stands between the two, the first piece begins with it, but not
+    where the prompt `is_spaced`. A character that is not whole, and what may become a stop text, wait for the tokens
+    that decide.
     """
-    check_ids(prompts, min(tokenizer.vocab_size, network.config.vocab_size))
-    streams = [tokenizer.stream(after=prompt) for prompt in prompts for _ in samples]
-    watches = [StopWatch(config.stop) for _ in streams]
-    pieces = [""] * len(streams)
-    is_spaced = [number in spaced for number in range(len(prompts)) for _ in samples]  # until its first text comes
+    ids = [prompt.ids for prompt in prompts]
+    check_ids(ids, min(tokenizer.vocab_size, network.config.vocab_size))
+    rows = [_RowText(tokenizer, prompt, config.stop) for prompt in prompts for _ in samples]
     ends = (network.config.eos_id, tokenizer.eos_id)  # the model's own, where it has one
     end_ids = [end for end in ends if end is not None][:1]
 
-    def is_finished(row: int, token: int) -> bool:
-        text = "" if token in end_ids else streams[row].push(token)
-        if text and is_spaced[row]:
-            text, is_spaced[row] = text.removeprefix(" "), False
-        pieces[row] = watches[row].push(text)
-        return watches[row].stopped
-
     steps = generate(
         network,
-        prompts,
+        ids,
         config,
         max_len=network.config.max_len,
         end_ids=end_ids,
         suppress_ids=[i for i in never_written(tokenizer, network.config.vocab_size) if i not in end_ids],
         slide=slide,
         device=device,
-        is_finished=is_finished,
+        is_finished=lambda row, _: rows[row].watch.stopped,
         samples=samples,
     )
-    for _ in steps:
-        yield list(pieces)
-        pieces[:] = [""] * len(streams)
-    yield [
-        "" if watch.stopped else watch.push(stream.flush()) + watch.flush()
-        for watch, stream in zip(watches, streams, strict=True)
-    ]
+    for tokens in steps:
+        yield [
+            "" if token is None or token in end_ids else row.push(token)
+            for row, token in zip(rows, tokens, strict=True)
+        ]
+    yield [row.flush() for row in rows]
+
+
+class _RowText:
+    """The text behind a prompt, as its tokens come."""
+
+    def __init__(self, tokenizer: Tokenizer, prompt: EncodedPrompt, stops: Sequence[str]) -> None:
+        self.stream, self.watch = tokenizer.stream(after=prompt.ids), StopWatch(stops)
+        self.is_spaced = prompt.is_spaced  # until its first text comes
+
+    def push(self, token: int) -> str:
+        text = self.stream.push(token)
+        if text and self.is_spaced:
+            text, self.is_spaced = text.removeprefix(" "), False
+        return self.watch.push(text)
+
+    def flush(self) -> str:
+        return "" if self.watch.stopped else self.watch.push(self.stream.flush()) + self.watch.flush()
 
 
 class StopWatch:

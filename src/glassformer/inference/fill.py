@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from glassformer.config.run import BeamConfig
-from glassformer.errors import UserError
+from glassformer.errors import UserError, quoted
 from glassformer.inference.batched_beam import decode_sorted
 from glassformer.inference.decode import never_written
 from glassformer.models.build import Network
@@ -47,7 +47,7 @@ def with_masks(tokenizer: Tokenizer, text: str) -> str:
     mask = MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
     text = text.replace(MASK, mask)
     if mask not in text:
-        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {_shortened(text)}")
+        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {quoted(text)}")
     return text.replace(f" {mask}", mask) if tokenizer.scheme == "byte" else text
 
 
@@ -149,7 +149,7 @@ def _written(
     model = network.config
     assert model.decoder_start_id is not None and tokenizer.eos_id is not None
     ids = tokenizer.frames.source.around(source)
-    longest = model.source_max_len or model.max_len
+    longest = model.encoder_max_len
     if len(ids) > longest:
         raise UserError(f"the text has {len(ids)} tokens and the model reads at most {longest}: shorten it")
     suppress_ids = np.setdiff1d(never_written(tokenizer, model.vocab_size), [tokenizer.eos_id, *allowed]).tolist()
@@ -165,7 +165,3 @@ def _written(
         device=device,
     )
     return best.ids
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "…")

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from glassformer.data.batching import pad
+from glassformer.data.budget import batches_by_length
 from glassformer.errors import UserError
-from glassformer.inference.batched_beam import batches_by_length
-from glassformer.inference.beam import log_softmax
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import read_prompts
+from glassformer.inference.log_probs import log_softmax
 from glassformer.tokenization.tokenizer import Tokenizer
 
 MAX_TOKENS = 2048

@@ -6,12 +6,11 @@ from dataclasses import dataclass
 import torch
 
 from glassformer.config.run import BeamConfig
-from glassformer.errors import UserError
+from glassformer.errors import UserError, quoted
 from glassformer.inference.batched_beam import decode_sorted
 from glassformer.inference.beam import Hypothesis
-from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import never_written
-from glassformer.inference.ensemble import Ensemble, common_limits
+from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.score import Score, forced_scores
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -26,32 +25,23 @@ class Translation:
 
 
 class Translator:
-    """Encoder-decoders of one pair of tokenizers, and the way from a text to a text."""
+    """An encoder-decoder or several that vote, their pair of tokenizers, and the way from a text to a text."""
 
     def __init__(
         self,
-        networks: Sequence[Network],
+        model: Network | Ensemble,
         tokenizer: Tokenizer,
         source_tokenizer: Tokenizer,
         device: torch.device | str = "cpu",
     ) -> None:
-        config = common_limits(networks)
+        config = model.config
         if config.decoder_start_id is None or config.eos_id is None:
             raise UserError("the model's configuration names no decoder_start_id or no eos_id")
-        self.networks, self.tokenizer, self.source_tokenizer, self.device = (
-            networks,
-            tokenizer,
-            source_tokenizer,
-            device,
-        )
+        self.model, self.device = model, device
+        self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
         self.start_id, self.end_id = config.decoder_start_id, config.eos_id
         self.vocab_size = config.vocab_size
-        self.max_len, self.source_max_len = config.max_len, config.source_max_len
-
-    @property
-    def model(self) -> Decodable:
-        """The one network, or the ensemble."""
-        return self.networks[0] if len(self.networks) == 1 else Ensemble(self.networks)
+        self.max_len, self.source_max_len = config.max_len, config.encoder_max_len
 
     def source_ids(self, text: str) -> list[int]:
         """What the encoder reads: the text's ids in their frame. `UserError` when they are too many.
@@ -61,7 +51,7 @@ class Translator:
         ids = self.source_tokenizer.frames.source.around(self.source_tokenizer.encode(text.strip()))
         if len(ids) > self.source_max_len:
             raise UserError(
-                f"the source {_shortened(text)} has {len(ids)} tokens and the model reads at most "
+                f"the source {quoted(text)} has {len(ids)} tokens and the model reads at most "
                 f"{self.source_max_len}: split it, or train with a larger model.source_max_len"
             )
         if not ids:
@@ -82,9 +72,23 @@ class Translator:
 
         Where `takes` is given, only the sources of batches that it takes by their number have targets.
         """
+        encoded = [self.source_ids(source) for source in sources]
+        return self.translate_ids(encoded, config, n_best=n_best, prefix=prefix, progress=progress, takes=takes)
+
+    def translate_ids(
+        self,
+        sources: Sequence[Sequence[int]],
+        config: BeamConfig,
+        *,
+        n_best: int = 1,
+        prefix: str = "",
+        progress: Callable[[int, int], None] | None = None,
+        takes: Callable[[int], bool] | None = None,
+    ) -> list[list[Translation]]:
+        """`translate` of sources that are encoded already (`source_ids`)."""
         found = decode_sorted(
             self.model,
-            [self.source_ids(source) for source in sources],
+            sources,
             config,
             start_id=self.start_id,
             end_id=self.end_id,
@@ -109,7 +113,7 @@ class Translator:
         for target, ids in zip(targets, targets_ids, strict=True):
             if len(ids) > self.max_len:
                 raise UserError(
-                    f"the target {_shortened(target)} has {len(ids)} tokens and the model writes at most {self.max_len}"
+                    f"the target {quoted(target)} has {len(ids)} tokens and the model writes at most {self.max_len}"
                 )
         scores = forced_scores(
             self.model,
@@ -122,7 +126,3 @@ class Translator:
             Score(float(score.log_prob), len(ids), len(target.encode("utf-8")))
             for score, ids, target in zip(scores, targets_ids, targets, strict=True)
         ]
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else text[:37] + "…")

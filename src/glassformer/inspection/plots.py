@@ -12,7 +12,8 @@ from torch import Tensor
 from glassformer.config.run import Run
 from glassformer.config.train import MuonConfig
 from glassformer.errors import UserError
-from glassformer.evaluation.compare import ComparedModel, count
+from glassformer.evaluation.compare import ComparedModel
+from glassformer.formatting import count
 from glassformer.inspection.figures import (
     COLOURS,
     GREY,
@@ -150,7 +151,7 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
     if part is None:
         raise UserError(f"this model has no {stack}")
     config = network.config
-    max_len = config.source_max_len or config.max_len if stack == "encoder" else config.max_len
+    max_len = config.encoder_max_len if stack == "encoder" else config.max_len
     places = torch.arange(min(max_len, MAX_POSITIONS), device=next(network.parameters()).device)
     added, rotary, bias = part.embeddings.positions, part.rotary, part.score_bias
     with torch.no_grad():

@@ -91,14 +91,10 @@ def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str
 
 def _stack(config: TransformerConfig, name: str) -> Stack:
     """The stack that a tensor is part of."""
-    stack = config.encoder if name.startswith("encoder.") else config.decoder
-    assert stack is not None  # a table names the stacks of a configuration that fits
-    return stack
+    return config.stacks[name.split(".")[0]]
 
 
 def _rows(config: TransformerConfig, name: str) -> list[int]:
     """Rows of queries, keys and values in a matrix that holds all three."""
-    stack = _stack(config, name)
-    d_head = stack.d_head or config.d_model // stack.n_heads
-    n_kv_heads = stack.n_kv_heads or stack.n_heads
-    return [stack.n_heads * d_head, n_kv_heads * d_head, n_kv_heads * (stack.d_value or d_head)]
+    widths = config.attention_widths(_stack(config, name))
+    return [widths.query, widths.key, widths.value]

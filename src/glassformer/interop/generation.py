@@ -65,7 +65,7 @@ def read_generation(
     """
     said = {key: value for key, value in said.items() if value is not None}
     found: dict[str, Any] = {}
-    if config.encoder is not None and config.decoder is not None:
+    if config.is_encoder_decoder:
         found = {ours: said[theirs] for theirs, ours in BEAM.items() if theirs in said}
         found = {"max_new_tokens": _new_tokens(said, config.max_len)} | found
         left = NEUTRAL.keys() - BEAM.keys() - {"max_length", "early_stopping"}
@@ -90,7 +90,7 @@ def read_generation(
     for key in sorted(left & said.keys()):
         if said[key] not in NEUTRAL[key]:
             log(f"{NOT_TAKEN_OVER}: {key} = {shown(str(said[key]))}")
-    if config.encoder is not None and config.decoder is not None:
+    if config.is_encoder_decoder:
         forced, before = said.get("forced_bos_token_id"), list(tokenizer.frames.target.before)
         if before != ([] if forced is None else [forced]):
             first = f"with {before}" if before else "freely"
@@ -129,7 +129,7 @@ def write_generation(
     Their beam search is ours with `early_stopping = "never"`, where theirs has `early_stopping` "never", and divides by
     length^penalty; a beam of ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
     """
-    names = _IDS if config.encoder is not None and config.decoder is not None else _IDS[:-1]
+    names = _IDS if config.is_encoder_decoder else _IDS[:-1]
     ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in names}
     found: dict[str, Any] = {key: value for key, value in ids.items() if value is not None}
     if isinstance(generation, BeamConfig):

@@ -110,7 +110,7 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
 def their_config(family: Family, config: TransformerConfig, labels: tuple[str, ...]) -> dict[str, Any]:
     """`config.json`: what the family says, and what all share; ids that ours has not are null, or theirs would be some
     of its own."""
-    is_seq2seq = config.encoder is not None and config.decoder is not None
+    is_seq2seq = config.is_encoder_decoder
     common: dict[str, Any] = {
         "architectures": [family.architecture(config)],
         "model_type": family.model_type,
@@ -230,15 +230,15 @@ def example_inputs(
     ids = torch.randint(config.vocab_size, (n_rows, n_tokens), generator=draw)
     if config.pad_id is not None:  # theirs may take it for padding wherever it stands
         ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
-    if config.encoder is None or config.decoder is None:
+    if not config.is_encoder_decoder:
         mask = torch.ones_like(ids, dtype=torch.bool)
         mine, other = {"token_ids": ids, "attention_mask": mask}, {"input_ids": ids, "attention_mask": mask.long()}
         if config.n_token_types:
             types = torch.randint(config.n_token_types, ids.shape, generator=draw)
             mine["token_types"] = other["token_type_ids"] = types
         return mine, other
-    n_source = min(n_tokens, config.source_max_len or config.max_len)
-    source = torch.randint(config.source_vocab_size or config.vocab_size, (n_rows, n_source), generator=draw)
+    n_source = min(n_tokens, config.encoder_max_len)
+    source = torch.randint(config.encoder_vocab_size, (n_rows, n_source), generator=draw)
     mask = torch.ones_like(source, dtype=torch.bool)
     return (
         {"token_ids": ids, "source_ids": source, "source_attention_mask": mask},

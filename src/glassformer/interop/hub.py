@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from glassformer.errors import UserError
+from glassformer.errors import UserError, first_line
 
 HUB = "hub:"
 WANTED = ["*.json", "model*.safetensors", "*.spm", "vocab.txt", "merges.txt"]
@@ -23,5 +23,4 @@ def local(source: str | Path) -> Path:
     try:
         return Path(snapshot_download(name, allow_patterns=WANTED))
     except (OSError, ValueError) as error:  # its own errors, and those of the network, are kinds of these
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"{source} cannot be fetched, and is not in the cache: {first:.200}") from error
+        raise UserError(f"{source} cannot be fetched, and is not in the cache: {first_line(error):.200}") from error

@@ -85,7 +85,7 @@ def import_model(
         folder, log, family.roles, family.builder, family.vocabulary
     )
     config = _with_special_ids(config, folder, tokenizer, log)
-    n_source_rows = config.source_vocab_size or config.vocab_size
+    n_source_rows = config.encoder_vocab_size
     for one, n_rows in ((tokenizer, config.vocab_size), (source_tokenizer or tokenizer, n_source_rows)):
         if one.vocab_size > n_rows:
             raise UserError(f"{folder.path}: its tokenizer has {one.vocab_size:,} tokens and its model {n_rows:,}")
@@ -341,7 +341,7 @@ def _run(
 ) -> Run:
     """What the model is for, as a run: so `generate`, `fill`, `translate`, `classify` and `train --init` know it."""
     run = Run(name=name, description=f"{family.name}, taken over", model=config, generation=generation)
-    if config.encoder is not None and config.decoder is not None:
+    if config.is_encoder_decoder:
         if n_sentinels > 1:  # it writes the spans that they stand for, and translates all the same
             return replace(run, objective=SpansConfig(n_sentinels=n_sentinels))
         return replace(run, data=PairData(), objective=Seq2SeqConfig())

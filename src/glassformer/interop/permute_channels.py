@@ -48,7 +48,7 @@ def permute_residual(weights: Mapping[str, Tensor], config: TransformerConfig, o
     """
     if not torch.equal(order.sort().values, torch.arange(config.d_model)):
         raise ValueError(f"the order must name each of {config.d_model} channels once")
-    if config.d_embedding not in (0, config.d_model) or not config.attn_out_proj:
+    if config.table_width != config.d_model or not config.attn_out_proj:
         raise ValueError("tables narrower than the stream and heads that write into it as they are cannot be permuted")
     return {name: _permuted(name, x, order.to(x.device)) for name, x in weights.items()}
 

@@ -140,7 +140,7 @@ def write_tokenizers(stored: StoredModel, folder: Path) -> None:
     head = getattr(config, "head", None)
     cut = head.max_tokens if isinstance(head, VectorHead) else 0
     named = [role for role in ROLES if role != "bos" or trained_start(stored) is not None]
-    write_tokenizer(first, folder, config, cut or config.source_max_len or config.max_len, named)
+    write_tokenizer(first, folder, config, cut or config.encoder_max_len, named)
     if stored.source_tokenizer is not None:
         (folder / TARGET).mkdir()
         write_tokenizer(stored.tokenizer, folder / TARGET, config, config.max_len, named)
@@ -214,7 +214,7 @@ def _frames(tokenizer: Tokenizer, config: ModelConfig) -> tuple[Frame, Frame]:
     frames = tokenizer.frames
     if _is_causal(config):
         return causal_frame(tokenizer, config), causal_frame(tokenizer, config)
-    if not isinstance(config, TransformerConfig) or (config.encoder is not None and config.decoder is not None):
+    if config.is_encoder_decoder:
         return frames.source, frames.source  # a target has the same
     return frames.text, frames.pair
 

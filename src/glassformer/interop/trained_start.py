@@ -1,7 +1,6 @@
 """The token that a model was trained to start a text from: the only one that an export may call `bos_token`."""
 
 from glassformer.config.run import CausalConfig
-from glassformer.config.transformer import TransformerConfig
 from glassformer.store.model_directory import StoredModel
 
 
@@ -16,9 +15,7 @@ def trained_start(stored: StoredModel) -> int | None:
     own files name.
     """
     config = stored.config
-    is_seq2seq = not isinstance(config, TransformerConfig) or (
-        config.encoder is not None and config.decoder is not None
-    )
+    is_seq2seq = config.is_encoder_decoder
     is_causal_lm = isinstance(stored.run.objective, CausalConfig) and not is_seq2seq
     if is_causal_lm and config.decoder_start_id is not None:
         return config.decoder_start_id

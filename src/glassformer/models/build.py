@@ -93,14 +93,13 @@ class _NothingDrawn(TorchFunctionMode):
 def _transformer(config: c.TransformerConfig) -> Transformer:
     source_table = target_table = None
     if config.encoder is not None:
-        source_table = _token_table(config, config.source_vocab_size or config.vocab_size)
+        source_table = _token_table(config, config.encoder_vocab_size)
     if config.decoder is not None:
         shared = config.share_embeddings and source_table is not None
         target_table = source_table if shared else _token_table(config, config.vocab_size)
     encoder = decoder = None
     if config.encoder is not None and source_table is not None:
-        n_positions = config.source_max_len or config.max_len
-        encoder = Encoder(*_stack(config, config.encoder, source_table, n_positions, causal=False))
+        encoder = Encoder(*_stack(config, config.encoder, source_table, config.encoder_max_len, causal=False))
     if config.decoder is not None and target_table is not None:
         cross = config.encoder is not None
         decoder = Decoder(*_stack(config, config.decoder, target_table, config.max_len, causal=True, cross=cross))
@@ -121,7 +120,7 @@ def _norm(config: c.TransformerConfig) -> NormFactory:
 
 
 def _token_table(config: c.TransformerConfig, vocab_size: int) -> nn.Embedding:
-    return nn.Embedding(vocab_size, config.d_embedding or config.d_model)
+    return nn.Embedding(vocab_size, config.table_width)
 
 
 def _stack(
@@ -134,37 +133,37 @@ def _stack(
 ) -> tuple[Embeddings, list[Block], list[int], nn.Module | None, nn.Module | None, nn.Module | None]:
     """The parts of an encoder or decoder, in the order of their constructor."""
     norm = _norm(config)
-    d_embedding = config.d_embedding or config.d_model
+    width = config.table_width
     embeddings = Embeddings(
         table,
-        positions=_added_positions(config.positions, n_positions, d_embedding),
-        token_types=nn.Embedding(config.n_token_types, d_embedding) if config.n_token_types else None,
-        norm=norm(d_embedding) if config.embedding_norm else None,
+        positions=_added_positions(config.positions, n_positions, width),
+        token_types=nn.Embedding(config.n_token_types, width) if config.n_token_types else None,
+        norm=norm(width) if config.embedding_norm else None,
         d_model=config.d_model,
         scale=config.scale_embeddings,
         dropout=config.embedding_dropout,
         token_dropout=config.token_dropout,
     )
     pattern = stack.window_pattern or (0,)
-    d_head = stack.d_head or config.d_model // stack.n_heads
     return (
         embeddings,
         [_block(config, stack, cross) for _ in range(stack.n_layers)],
         [pattern[i % len(pattern)] for i in range(stack.n_layers)],
         norm(config.d_model) if config.final_norm else None,
-        _rotary(config.positions, d_head),
+        _rotary(config.positions, config.attention_widths(stack).d_head),
         _score_bias(config.positions, stack.n_heads, causal),
     )
 
 
 def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
+    widths = config.attention_widths(stack)
     attention = functools.partial(
         MultiHeadAttention,
         config.d_model,
         stack.n_heads,
-        n_kv_heads=stack.n_kv_heads or None,
-        d_head=stack.d_head or None,
-        d_value=stack.d_value or None,
+        n_kv_heads=widths.n_kv_heads,
+        d_head=widths.d_head,
+        d_value=widths.d_value,
         qkv_bias=config.qkv_bias,
         out_proj=config.attn_out_proj,
         out_bias=config.attn_out_bias,
@@ -251,16 +250,14 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     if isinstance(head, c.SequenceHead):
         pooler = POOLERS[head.pooler]
         return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, head.std or 1.0)
-    d_embedding = config.d_embedding or config.d_model
+    width = config.table_width
     transform = None
     if head.transform:
-        transform = TokenTransform(
-            config.d_model, d_embedding, ACTIVATIONS[config.activation], _norm(config)(d_embedding)
-        )
+        transform = TokenTransform(config.d_model, width, ACTIVATIONS[config.activation], _norm(config)(width))
     return TokenLogits(
         config.d_model,
         config.vocab_size,
-        d_embedding=d_embedding,
+        d_embedding=width,
         tied_to=table if config.tie_output else None,
         transform=transform,
         bias=head.bias,
@@ -269,7 +266,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
 
 
 def _recurrent(config: RecurrentConfig) -> RecurrentModel:
-    source_table = nn.Embedding(config.source_vocab_size or config.vocab_size, config.d_embedding)
+    source_table = nn.Embedding(config.encoder_vocab_size, config.d_embedding)
     target_table = source_table if config.share_embeddings else nn.Embedding(config.vocab_size, config.d_embedding)
     encoder = RecurrentEncoder(
         source_table,

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from glassformer.errors import UserError
+from glassformer.errors import UserError, first_line
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -20,8 +20,7 @@ def weights_dtype(name: str, device: torch.device) -> torch.dtype:
         x = torch.ones(2, 2, dtype=DTYPES[name], device=device)
         (x @ x).relu().float()
     except (RuntimeError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"dtype {name} does not work on the device {device}: {reason}; give fp32") from error
+        raise UserError(f"dtype {name} does not work on the device {device}: {first_line(error)}; give fp32") from error
     return DTYPES[name]
 
 

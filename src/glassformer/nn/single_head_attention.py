@@ -61,9 +61,9 @@ class SingleHeadAttention(nn.Module):
         and the context, (B, 1, T, W): one head.
         """
         query = query if self.q_proj is None else self.q_proj(query)
-        scores = _shown(tap, "scores", self.scores(query, keys))
-        weights = _shown(tap, "weights", masked_softmax(scores, None if mask is None else mask[:, None]))
-        return _shown(tap, "context", weights @ values)
+        scores = _tapped(tap, "scores", self.scores(query, keys))
+        weights = _tapped(tap, "weights", masked_softmax(scores, None if mask is None else mask[:, None]))
+        return _tapped(tap, "context", weights @ values)
 
     def scores(self, query: Tensor, keys: Tensor) -> Tensor:
         """(B, T, S), of a query and keys that are projected."""
@@ -72,6 +72,6 @@ class SingleHeadAttention(nn.Module):
         return additive_scores(query, keys, self.vector)
 
 
-def _shown(tap: Tap | None, name: str, x: Tensor) -> Tensor:
+def _tapped(tap: Tap | None, name: str, x: Tensor) -> Tensor:
     """`x` (B, T, ·), or what the tap makes of it as one head, (B, 1, T, ·)."""
     return x if tap is None else tap(name, x[:, None])[:, 0]

@@ -1,6 +1,5 @@
 """Recipes: one TOML file a run that works, with the result it must reach. `REFERENCE.toml` comments every key."""
 
-import difflib
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.resources import files as package_files
@@ -11,7 +10,7 @@ from glassformer import files
 from glassformer.config.presets import preset
 from glassformer.config.run import Run
 from glassformer.config.schema import apply_changes, from_dict, parse_toml, to_dict, whole_keys
-from glassformer.errors import UserError
+from glassformer.errors import UserError, did_you_mean
 
 PRESET = "model.preset"
 """The key of `[model]` that names the preset to start from: no field of a configuration, and gone when it is read."""
@@ -41,9 +40,9 @@ def run_of(source: str | Path) -> Run:
 def with_changes(run: Run, changes: Mapping[str, Any] | None = None, where: str = "", **settings: Any) -> Run:
     """Copy a run with some of its keys replaced, by whole or short name (`schema.whole_keys`).
 
-    `changes` and `settings` are read alike. A short name that ends several keys means the one of `[train]`, else that of
-    `[data]`, `[tokenizer]` or `[model]`, in this order. `model.preset` replaces the whole model by a preset; other keys
-    of the model then change it. Raises `UserError` for a key that is unknown, ambiguous, or given twice.
+    `changes` and `settings` are read alike. A short name that ends several keys means the one of `[train]`, else that
+    of `[data]`, `[tokenizer]` or `[model]`, in this order. `model.preset` replaces the whole model by a preset; other
+    keys of the model then change it. Raises `UserError` for a key that is unknown, ambiguous, or given twice.
 
     >>> with_changes(load("copy-task"), {"max_steps": 5, "model.preset": "gpt2"}, d_model=96).model.d_model
     96
@@ -72,8 +71,7 @@ def load(name: str | Path) -> Run:
 def text(name: str) -> str:
     """The TOML of a recipe inside the package, or REFERENCE."""
     if name not in [*names(), "REFERENCE"]:
-        near = difflib.get_close_matches(name, names(), n=1, cutoff=0.4)
-        hint = f"did you mean {near[0]}?" if near else f"recipes are {', '.join(names())}"
+        hint = did_you_mean(name, names(), "recipes are", cutoff=0.4)
         raise UserError(f"no recipe or file is called {name!r}: {hint}")
     return (package_files("glassformer.recipes") / f"{name}.toml").read_text("utf-8")
 

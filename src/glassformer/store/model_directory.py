@@ -172,7 +172,7 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     said = with_old_head(files.read_json(folder / CONFIG))
     config: ModelConfig = from_union(ModelConfig, said, str(folder / CONFIG))
     tokenizer, source_tokenizer = read_tokenizers(folder, manifest)
-    n_source_rows = config.source_vocab_size or config.vocab_size  # two tokenizers may share one table
+    n_source_rows = config.encoder_vocab_size  # two tokenizers may share one table
     for side, n_tokens, n_rows in (
         ("tokenizer", tokenizer.vocab_size, config.vocab_size),
         ("source tokenizer", source_tokenizer.vocab_size if source_tokenizer else 0, n_source_rows),

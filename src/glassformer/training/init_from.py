@@ -14,6 +14,7 @@ from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, merge_lora, take_weights, token_rows
+from glassformer.seeds import Stream, seed_of
 from glassformer.store.model_directory import StoredModel, read_model, weights_of
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.fine_tuning import freeze
@@ -74,7 +75,7 @@ def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log:
     A head over other `labels` than its own is left behind. `UserError` when an adapted run would never learn what is
     new in it.
     """
-    torch.manual_seed(run.train.seed)
+    torch.manual_seed(seed_of(run.train.seed, Stream.WEIGHTS))
     network = build_model(run.model)
     if start is not None:
         merge_lora(start.network)

@@ -82,7 +82,7 @@ class LabelMaterial:
                 f"{run.objective.kind}"
             )
         model = run.model
-        if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
+        if not isinstance(model, TransformerConfig) or model.is_encoder_decoder:
             raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
         if self.data.outputs == "regression" and run.objective.label_smoothing:
             raise UserError("numbers have no label smoothing: set objective.label_smoothing 0")

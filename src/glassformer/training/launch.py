@@ -21,7 +21,7 @@ from glassformer.cost.room import Room, require_room, room_of_machine
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
 from glassformer.data.sources import reads
-from glassformer.errors import UserError, enough_memory
+from glassformer.errors import UserError, enough_memory, first_line
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
 from glassformer.store import checkpoint, lock
@@ -407,7 +407,7 @@ def complete(
         if isinstance(head, SequenceHead) and head.std == 0 and mean_and_std is not None:
             head = replace(head, mean=mean_and_std[0], std=mean_and_std[1])
         model = replace(model, head=head)
-    if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
+    if not model.is_encoder_decoder:
         return replace(model, decoder_start_id=tokenizer.start_id) if trains_starts else model
     source = None if model.share_embeddings else tokenizers.separate_source
     size = 0 if source is None else _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
@@ -427,7 +427,7 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+        raise UserError(f"the device {name!r} cannot be used here: {first_line(error)}") from error
     return device
 
 

@@ -9,8 +9,8 @@ from typing import Protocol
 import torch
 
 from glassformer.config.run import DataConfig, Run, TokenizerConfig
-from glassformer.data.fresh_cuts import cuts_seed
 from glassformer.models.build import Network
+from glassformer.seeds import Stream, seed_of
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training.reporting import LaunchReporter
 from glassformer.training.task import Task
@@ -122,7 +122,7 @@ def learn_tokenizer(
 def first_dropout_seed(run: Run) -> int:
     """Return the seed of BPE-dropout in the first epoch; 0 where it is drawn once or not used."""
     shares = [config.dropout for config in (run.tokenizer, run.source_tokenizer) if config is not None]
-    return cuts_seed(run.train.seed, 0) if run.data.reading >= 2 and any(shares) else 0
+    return seed_of(run.train.seed, Stream.CUTS) if run.data.reading >= 2 and any(shares) else 0
 
 
 def cache_folder(data: DataConfig) -> Path:

@@ -76,7 +76,7 @@ class Evaluator:
         else:
             names = {"path": path, "source": source, "target": target}
             asked: dict[str, Any] = {name: None if value is None else str(value) for name, value in names.items()}
-            dropped = pair_files.Dropped()
+            dropped = pair_files.DroppedPairs()
             data = replace(data, **asked, valid_path=None, valid_source=None, valid_target=None)
             pairs, too_long = read_pairs(data, dropped), _refuse
             self._say_dropped(dropped)
@@ -91,7 +91,7 @@ class Evaluator:
             corpus = LabelCorpus(data)
             self._say_changed(corpus.digest, corpus.name)
             return self._known(corpus.split[1])
-        dropped = label_files.Dropped()
+        dropped = label_files.DroppedLabels()
         found = read_labels(data, str(path), dropped)
         self._say_dropped(dropped)
         return self._known(found)

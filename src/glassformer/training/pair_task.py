@@ -56,7 +56,7 @@ class PairMaterial:
         if not isinstance(run.objective, Seq2SeqConfig):
             raise UserError(f"pairs are learned with objective.kind seq2seq, and it is {run.objective.kind}")
         if isinstance(model, TransformerConfig):
-            if model.encoder is None or model.decoder is None:
+            if not model.is_encoder_decoder:
                 raise UserError("a target is made from a source by [model.encoder] and [model.decoder]; one is missing")
             if not isinstance(model.head, TokenHead):
                 raise UserError(f"a target is made of tokens, and the model's head is of kind {model.head.kind}")
@@ -161,7 +161,7 @@ class PreparedPairs:
         )
 
     def _translator(self, network: Network, device: torch.device) -> Translator:
-        return Translator([network], self.tokenizers.target, self.tokenizers.source, device)
+        return Translator(network, self.tokenizers.target, self.tokenizers.source, device)
 
     def _sample(self, network: Network, device: torch.device) -> str:
         """The first validation source, and what the model makes of it."""
@@ -202,7 +202,7 @@ def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: fl
 
 def within(pairs: PairFile, model: ModelConfig, tokenizers: Tokenizers, log: Callable[[str], None]) -> PairFile:
     """The pairs that fit the model; how many do not is said."""
-    source_max, target_max = model.source_max_len or model.max_len, model.max_len
+    source_max, target_max = model.encoder_max_len, model.max_len
     added = max(1, tokenizers.source.frames.source.n_added), max(1, tokenizers.target.frames.target.n_added)
     kept, n_left_out = pairs.within(source_max, target_max, added)
     if n_left_out:

@@ -23,7 +23,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.config.train import MuonConfig, ParallelConfig, TrainConfig
-from glassformer.errors import UserError
+from glassformer.errors import UserError, first_line
 from glassformer.evaluation.division import Division
 from glassformer.training.precision import autocast_dtype
 
@@ -343,10 +343,9 @@ def _join(config: ParallelConfig, device: torch.device) -> None:
 
 def _lost(error: RuntimeError) -> str | None:
     """What a collective says of a process that is gone; None when the error is another."""
-    first = str(error).strip().splitlines()[0] if str(error).strip() else ""
     signs = (
         *("timed out", "timeout", "timing out", "connection closed", "connection reset", "connection refused"),
         *("broken pipe", "communicator was aborted", "remote process exited", "ncclremoteerror"),
     )
     of_group = isinstance(error, dist.DistError) or "gloo" in str(error).lower() or "nccl" in str(error).lower()
-    return first[:200] if of_group and any(sign in str(error).lower() for sign in signs) else None
+    return first_line(error)[:200] if of_group and any(sign in str(error).lower() for sign in signs) else None

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
 from glassformer.errors import UserError
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.pairs import LOSSES
 from glassformer.objectives.objective import Objective
+from glassformer.seeds import Stream, rng
 
 FEW_TARGETS = 1000
 """With fewer targets a validation loss is too uncertain to choose a checkpoint by."""
@@ -68,9 +67,9 @@ def watched_scores(
 
 def few_targets(task: Task) -> list[str]:
     """Return a sentence where the validation side has fewer than `FEW_TARGETS` targets."""
-    n, rng = 0, np.random.default_rng(0)
+    n, draw = 0, rng(0, Stream.EVALUATION)
     for examples in task.evaluations["valid"]():
-        n += task.objective.collate(examples, rng).n_targets
+        n += task.objective.collate(examples, draw).n_targets
         if n >= FEW_TARGETS:
             return []
     return [

@@ -10,7 +10,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -19,6 +18,7 @@ from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.data.batching import Batch
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.seeds import Stream, rng, seed_of
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.manifest import Manifest
@@ -38,9 +38,6 @@ from glassformer.training.step import LossScale, StepResult, TrainStep
 from glassformer.training.task import Task, require_losses
 from glassformer.training.trainer_state import Clock, TrainerState, made_with
 from glassformer.training.trainer_state_file import read_progress
-
-_DROPOUT, _COLLATE = 3, 4
-"""Spawn keys that keep these random streams apart from the sampler's."""
 
 
 class Trainer:
@@ -238,14 +235,14 @@ class Trainer:
         set_learning_rates(self.optimizer, factor * (self.plateau.factor if self.plateau else 1.0))
         numbers = [step * config.grad_accumulation + i for i in self.ranks.share(config.grad_accumulation)]
         self._micro_batches = [self._micro_batch(number) for number in numbers]
-        result = self.step(self._micro_batches, [_seed(config.seed, _DROPOUT, number) for number in numbers])
+        result = self.step(self._micro_batches, [seed_of(config.seed, Stream.DROPOUT, number) for number in numbers])
         if self.average is not None and result.is_taken:
             self.average.update()
         return result
 
     def _micro_batch(self, number: int) -> Batch:
-        rng = np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=(_COLLATE, number)))
-        return self.task.objective.collate(self.task.sampler.batch(number), rng)
+        draw = rng(self.config.seed, Stream.COLLATE, number)
+        return self.task.objective.collate(self.task.sampler.batch(number), draw)
 
     def _rolls_back(self, bad: NonFinite, log: MetricsLog | None) -> bool:
         """After numbers that are none: whether the run is back at a checkpoint; else the step is to be skipped.
@@ -408,7 +405,3 @@ class Trainer:
         name = "train.max_time" if cause is None else cause.name
         saved = f"saved at step {self.progress.step} of {self.config.max_steps}"
         return Interrupted(f"{name}: {saved}; go on with: glassformer resume {shlex.quote(str(self.folder))}", cause)
-
-
-def _seed(seed: int, purpose: int, step: int) -> int:
-    return int(np.random.SeedSequence(seed, spawn_key=(purpose, step)).generate_state(1, np.uint64)[0])

@@ -110,9 +110,9 @@ def write(config: TransformerConfig) -> dict[str, Any]:
 
 def write_common(config: TransformerConfig) -> dict[str, Any]:
     """The keys of BART and Marian alike."""
-    assert config.encoder is not None and config.decoder is not None  # of a configuration that fits
+    assert config.is_encoder_decoder  # of a configuration that fits
     found: dict[str, Any] = {}
-    for name, stack in (("encoder", config.encoder), ("decoder", config.decoder)):
+    for name, stack in config.stacks.items():
         found[f"{name}_layers"] = stack.n_layers
         found[f"{name}_attention_heads"] = stack.n_heads
         found[f"{name}_ffn_dim"] = stack.d_ff

@@ -202,7 +202,7 @@ def fit_qwen3(config: TransformerConfig) -> list[str]:
 
 def write_common(config: TransformerConfig) -> dict[str, Any]:
     """What all have in common."""
-    stack = config.head_stack
+    stack, widths = config.head_stack, config.attention_widths(config.head_stack)
     assert isinstance(config.positions, RotaryPositions)  # it fits
     return {
         "vocab_size": config.vocab_size,
@@ -210,8 +210,8 @@ def write_common(config: TransformerConfig) -> dict[str, Any]:
         "intermediate_size": stack.d_ff,
         "num_hidden_layers": stack.n_layers,
         "num_attention_heads": stack.n_heads,
-        "num_key_value_heads": stack.n_kv_heads or stack.n_heads,
-        "head_dim": stack.d_head or config.d_model // stack.n_heads,
+        "num_key_value_heads": widths.n_kv_heads,
+        "head_dim": widths.d_head,
         "max_position_embeddings": config.max_len,
         "hidden_act": ACTIVATION_NAMES[config.activation],
         "rms_norm_eps": config.norm_eps,

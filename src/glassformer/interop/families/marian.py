@@ -47,7 +47,7 @@ def fit(config: TransformerConfig) -> list[str]:
     fit.need("positions", SinusoidalPositions("halves"), SinusoidalPositions("interleaved"))
     untied = config.share_embeddings and not config.tie_output
     fit.check("share_embeddings", not untied, "model.share_embeddings is true, and tie_output must be true with it")
-    sizes = [config.vocab_size, config.source_vocab_size or config.vocab_size]
+    sizes = [config.vocab_size, config.encoder_vocab_size]
     fits = config.pad_id is None or config.pad_id < min(sizes)
     fit.check("source_vocab_size", fits, "model.pad_id is no id of the source's vocabulary, and both have one padding")
     fit.holds("source_max_len")
@@ -56,7 +56,7 @@ def fit(config: TransformerConfig) -> list[str]:
 
 def write(config: TransformerConfig) -> dict[str, Any]:
     return bart.write_common(config) | {
-        "vocab_size": config.source_vocab_size or config.vocab_size,
+        "vocab_size": config.encoder_vocab_size,
         "decoder_vocab_size": config.vocab_size,
         "share_encoder_decoder_embeddings": config.share_embeddings,
         "max_position_embeddings": max(config.max_len, config.source_max_len),

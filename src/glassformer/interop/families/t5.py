@@ -72,9 +72,11 @@ def fit(config: TransformerConfig) -> list[str]:
     fit = Compatibility(config)
     fit.stack("encoder", True, "d_head")
     fit.stack("decoder", True, "d_head")
-    if config.encoder is not None and config.decoder is not None:
-        shapes = [(stack.n_heads, _d_head(config, stack), stack.d_ff) for stack in (config.encoder, config.decoder)]
-        if shapes[0] != shapes[1]:
+    if config.is_encoder_decoder:
+        shapes = {
+            (stack.n_heads, config.attention_widths(stack).d_head, stack.d_ff) for stack in config.stacks.values()
+        }
+        if len(shapes) > 1:
             fit.misfits.append("encoder and decoder must have the same n_heads, d_head and d_ff")
     positions = config.positions
     is_relative = isinstance(positions, RelativePositions)
@@ -98,7 +100,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     return {
         "vocab_size": config.vocab_size,
         "d_model": config.d_model,
-        "d_kv": _d_head(config, stack),
+        "d_kv": config.attention_widths(stack).d_head,
         "d_ff": stack.d_ff,
         "num_layers": encoder.n_layers,
         "num_decoder_layers": stack.n_layers,
@@ -135,10 +137,6 @@ def table(config: TransformerConfig) -> list[Rule]:
         bias = f"{half}.block.0.layer.0.SelfAttention.relative_attention_bias"
         lines.append(rule(f"{half}.score_bias.table", bias))
     return lines
-
-
-def _d_head(config: TransformerConfig, stack: Stack) -> int:
-    return stack.d_head or config.d_model // stack.n_heads
 
 
 T5 = Family(

@@ -1,6 +1,5 @@
 """`GlassformerLM`: what lm-evaluation-harness asks of a model, answered by one of ours as it is by its own `hf`."""
 
-import difflib
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,7 +16,7 @@ from tqdm import tqdm
 
 from glassformer import api
 from glassformer.config.run import GenerationConfig
-from glassformer.errors import UserError
+from glassformer.errors import UserError, did_you_mean
 from glassformer.inference.decode import causal_frame
 from glassformer.inference.score import (
     MAX_TOKENS,
@@ -71,9 +70,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
     ) -> None:
         super().__init__()
         for name in unknown:
-            near = difflib.get_close_matches(name, ARGUMENTS, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(ARGUMENTS)}"
-            raise UserError(f"unknown model argument {name!r}: {hint}")
+            raise UserError(f"unknown model argument {name!r}: {did_you_mean(name, ARGUMENTS)}")
         if path == "":
             raise UserError("no model is named: give --model_args path=DIR")
         self.is_auto = str(batch_size).startswith("auto")

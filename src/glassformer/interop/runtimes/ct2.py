@@ -73,13 +73,13 @@ def _name_tokens(spec: Any, stored: StoredModel, config: TransformerConfig) -> N
     for name, token_id in (("unk", tokenizer.unk_id), ("bos", trained_start(stored)), ("eos", end)):
         if hasattr(spec.config, f"{name}_token"):
             setattr(spec.config, f"{name}_token", targets[end if token_id is None else token_id])
-    if config.encoder is None or config.decoder is None:
+    if not config.is_encoder_decoder:
         spec.register_vocabulary(targets)
         return
     if config.decoder_start_id is None:
         raise UserError("the model's configuration names no decoder_start_id: nothing says where a target starts")
     spec.config.decoder_start_token = targets[config.decoder_start_id]
-    spec.register_source_vocabulary(tokens_of(source, config.source_vocab_size or config.vocab_size))
+    spec.register_source_vocabulary(tokens_of(source, config.encoder_vocab_size))
     spec.register_target_vocabulary(targets)
 
 
@@ -141,10 +141,10 @@ def _compare_decoder(model: Any, config: TransformerConfig, network: Transformer
 
 def _compare_translator(model: Any, config: TransformerConfig, network: Transformer, stored: StoredModel) -> list[str]:
     source_tokenizer = stored.source_tokenizer or stored.tokenizer
-    source_names = tokens_of(source_tokenizer, config.source_vocab_size or config.vocab_size)
+    source_names = tokens_of(source_tokenizer, config.encoder_vocab_size)
     special = set(source_tokenizer.special_tokens)  # a source of these alone is an empty one to it
     ordinary = [i for i, name in enumerate(source_names) if name not in special]
-    sources = _random_rows(ordinary, min(N_TOKENS, config.source_max_len or config.max_len))
+    sources = _random_rows(ordinary, min(N_TOKENS, config.encoder_max_len))
     targets = _random_rows(range(config.vocab_size), min(N_TOKENS, config.max_len - 1), seed=1)
     names = tokens_of(stored.tokenizer, config.vocab_size)
     ids = {name: i for i, name in enumerate(names)}

@@ -90,7 +90,7 @@ def _encoder(ct2: ModuleType, config: TransformerConfig, encoder: Encoder) -> An
     spec.embeddings[0].weight = _array(encoder.embeddings.tokens.weight)
     if types is not None:
         spec.embeddings[1].weight = _array(types.weight)
-    _fill_stack(spec, config, encoder, config.source_max_len or config.max_len)
+    _fill_stack(spec, config, encoder, config.encoder_max_len)
     return spec
 
 
@@ -119,7 +119,7 @@ def _of_both(ct2: ModuleType, config: TransformerConfig, stack: Stack) -> dict[s
     positions = config.positions
     turned: dict[str, Any] = {}
     if isinstance(positions, RotaryPositions):
-        d_head = stack.d_head or config.d_model // stack.n_heads
+        d_head = config.attention_widths(stack).d_head
         turned = {"rotary_dim": positions.width(d_head), "rotary_base": positions.base}
         turned["rotary_interleave"] = False
         if positions.scaling is not None:  # the one kind that is given a factor for each frequency

@@ -100,7 +100,7 @@ def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
 def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict[str, Any]:
     """What says the model's shape, by GGUF's names."""
     stack, positions = config.head_stack, config.positions
-    d_head = stack.d_head or config.d_model // stack.n_heads
+    widths = config.attention_widths(stack)
     eps = "layer_norm_epsilon" if config.norm == "layernorm" else "layer_norm_rms_epsilon"
     found: dict[str, Any] = {
         "vocab_size": config.vocab_size,
@@ -109,13 +109,13 @@ def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict
         "block_count": stack.n_layers,
         "feed_forward_length": stack.d_ff,
         "attention.head_count": stack.n_heads,
-        "attention.head_count_kv": stack.n_kv_heads or stack.n_heads,
-        "attention.key_length": d_head,
-        "attention.value_length": d_head,
+        "attention.head_count_kv": widths.n_kv_heads,
+        "attention.key_length": widths.d_head,
+        "attention.value_length": widths.d_head,
         f"attention.{eps}": config.norm_eps,
     }
     if isinstance(positions, RotaryPositions):
-        found |= {"rope.dimension_count": d_head, "rope.freq_base": positions.base}
+        found |= {"rope.dimension_count": widths.d_head, "rope.freq_base": positions.base}
         scaling = positions.scaling
         if isinstance(scaling, LinearScaling | YarnScaling):
             found |= {"rope.scaling.type": scaling.kind, "rope.scaling.factor": scaling.factor}
@@ -207,7 +207,7 @@ class Tensors:
                 yield name, neighbours(x, n_heads).contiguous() if n_heads else x
         stack, positions = self.config.head_stack, self.config.positions
         if isinstance(positions, RotaryPositions) and isinstance(positions.scaling, Llama3Scaling):
-            d_head = stack.d_head or self.config.d_model // stack.n_heads
+            d_head = self.config.attention_widths(stack).d_head
             yield FACTORS, frequency_factors(positions.base, positions.scaling, d_head)
 
     def to_ours(self, read: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
@@ -219,8 +219,8 @@ class Tensors:
 
     def _n_turned(self, name: str) -> int:
         """How many heads lie in a tensor of the file whose rows go side by side; 0 for all other tensors."""
-        stack = self.config.head_stack
-        n_heads = {"attn_q": stack.n_heads, "attn_k": stack.n_kv_heads or stack.n_heads}
+        widths = self.config.attention_widths(self.config.head_stack)
+        n_heads = {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads}
         return n_heads.get(name.split(".")[-2], 0) if self.architecture.turns_neighbours else 0
 
 

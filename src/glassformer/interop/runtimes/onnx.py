@@ -22,7 +22,7 @@ from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import to_dict
 from glassformer.config.transformer import TransformerConfig
-from glassformer.errors import UserError, needs
+from glassformer.errors import UserError, first_line, needs
 from glassformer.interop.runtimes.recurrent_scan import ScannedRecurrent
 from glassformer.models.recurrent import RecurrentModel
 from glassformer.models.transformer import Transformer
@@ -47,7 +47,7 @@ def write(stored: StoredModel, folder: Path) -> list[str]:
     """
     onnxruntime = _onnxruntime()
     config, network = stored.config, stored.network
-    if min(config.max_len, _source_max_len(config)) < 2:
+    if min(config.max_len, config.encoder_max_len) < 2:
         raise UserError("this model reads one token at most, and a graph for any length needs max_len of 2 or more")
     graph = _Forward(network).eval()
     inputs = made_up_inputs(config, *TRACED)
@@ -117,18 +117,14 @@ def made_up_inputs(config: ModelConfig, n_rows: int, n_tokens: int, n_source: in
         n_padding = row.clamp(max=length - 1)
         return torch.where(row % 2 == 1, place < length - n_padding, place >= n_padding)
 
-    n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, _source_max_len(config))
+    n_tokens, n_source = min(n_tokens, config.max_len), min(n_source, config.encoder_max_len)
     inputs = {"token_ids": ids(config.vocab_size, n_tokens), "attention_mask": mask(n_tokens)}
-    if not isinstance(config, TransformerConfig) or (config.encoder and config.decoder):
-        inputs["source_ids"] = ids(config.source_vocab_size or config.vocab_size, n_source)
+    if config.is_encoder_decoder:
+        inputs["source_ids"] = ids(config.encoder_vocab_size, n_source)
         inputs["source_attention_mask"] = mask(n_source)
-    elif config.n_token_types:
+    elif isinstance(config, TransformerConfig) and config.n_token_types:
         inputs["token_types"] = ids(config.n_token_types, n_tokens)
     return inputs
-
-
-def _source_max_len(config: ModelConfig) -> int:
-    return config.source_max_len or config.max_len
 
 
 @torch.no_grad()
@@ -147,7 +143,7 @@ def _exported(graph: nn.Module, inputs: Inputs) -> torch.onnx.ONNXProgram:
             verbose=False,
         )
     except torch.onnx.errors.OnnxExporterError as error:
-        reason = _first_line(error.__cause__ or error)
+        reason = first_line(error.__cause__ or error)
         raise UserError(f"torch {torch.__version__} cannot write this model as an ONNX graph: {reason}") from error
     assert program is not None  # None is what the older exporter gives
     ClearMetadataAndDocStringPass()(program.model)  # the trace that made each node, with the paths of our sources
@@ -174,12 +170,8 @@ def _difference(
             differences.append((ours - theirs).abs().max())
             sizes.append(ours.abs().max())
     except Exception as error:  # its exceptions have no base of their own
-        raise UserError(f"onnxruntime {onnxruntime.__version__} cannot run the graph: {_first_line(error)}") from error
+        raise UserError(f"onnxruntime {onnxruntime.__version__} cannot run the graph: {first_line(error)}") from error
     return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _onnxruntime() -> Any:

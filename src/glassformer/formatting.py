@@ -1,0 +1,28 @@
+"""Numbers as people read them."""
+
+
+def duration(seconds: float) -> str:
+    """A time that a person can compare at a glance.
+
+    >>> duration(8.41), duration(75), duration(5400)
+    ('8.4 s', '1 min 15 s', '1 h 30 min')
+    """
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    if seconds < 3599.5:
+        minutes, rest = divmod(round(seconds), 60)
+        return f"{minutes} min {rest:02} s"
+    hours, rest = divmod(round(seconds / 60), 60)
+    return f"{hours} h {rest:02} min"
+
+
+def count(n: int) -> str:
+    """A large number by its first digits.
+
+    >>> count(950), count(63_082_496), count(1_234)
+    ('950', '63.1 M', '1.2 k')
+    """
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if n >= 0.99995 * size:
+            return f"{n / size:.1f} {unit}"
+    return str(n)
