@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from glassformer import doctor, models, nn, recipes
     from glassformer.api import ensemble, load, merge, resume, train
+    from glassformer.config import presets
     from glassformer.config.run import Run
-    from glassformer.config.transformer import Stack, TransformerConfig, presets
+    from glassformer.config.transformer import Stack, TransformerConfig
     from glassformer.errors import UserError
     from glassformer.interop.export import export
     from glassformer.interop.importing import import_model
