@@ -137,8 +137,8 @@ SENTENCE = "the cat sat on the mat and the dog ran, to be or not to be. "
 
 
 def with_tokenizer(model: Model, name: str) -> Model:
-    """An untrained model with the tokenizer of a flavour, or of somebody else's model."""
-    if name in EVERY_FLAVOUR:
+    """An untrained model with the tokenizer of a scheme, or of somebody else's model."""
+    if name in EVERY_SCHEME:
         tokenizer = Tokenizer.train([SENTENCE * 20], vocab_size=300 if name == "byte" else 60, scheme=name)
     else:
         rust, roles = getattr(families, name)([SENTENCE] * 20, **FAMILIES[name])
@@ -151,11 +151,11 @@ def with_tokenizer(model: Model, name: str) -> Model:
     return replace(model, network=network, tokenizer=tokenizer, source_tokenizer=tokenizer)
 
 
-EVERY_FLAVOUR = get_args(Scheme)
+EVERY_SCHEME = get_args(Scheme)
 FAMILIES = {"bert": {"lowercase": True}, "gpt2": {}, "roberta": {}, "llama_2": {"legacy": True}, "t5": {}, "qwen": {}}
 
 
-@pytest.mark.parametrize("name", [*EVERY_FLAVOUR, *FAMILIES])
+@pytest.mark.parametrize("name", [*EVERY_SCHEME, *FAMILIES])
 def test_a_prompt_and_its_continuation_read_as_the_text_of_all_ids(model: Model, name: str) -> None:
     """What is printed: the prompt as it was typed, and the pieces of the stream."""
     fresh = with_tokenizer(model, name)

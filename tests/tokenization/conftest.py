@@ -52,8 +52,8 @@ def documents() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def tokenizers_by_flavour(documents: list[str], mixed_lines: list[str]) -> dict[Scheme, Tokenizer]:
-    """One tokenizer of each flavour, trained on English and a little of everything else, so that merges meet it."""
+def tokenizers_by_scheme(documents: list[str], mixed_lines: list[str]) -> dict[Scheme, Tokenizer]:
+    """One tokenizer of each scheme, trained on English and a little of everything else, so that merges meet it."""
     texts = [*documents, *mixed_lines[:1000]]
     return {scheme: Tokenizer.train(texts, vocab_size=2000, scheme=scheme) for scheme in SCHEMES}
 

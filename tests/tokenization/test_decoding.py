@@ -1,4 +1,4 @@
-"""Ids back to text: what each flavour gives back, all at once and as a stream."""
+"""Ids back to text: what each scheme gives back, all at once and as a stream."""
 
 import codecs
 import random
@@ -24,8 +24,8 @@ def test_pitfall_27_bytes_lose_nothing(only_bytes: Tokenizer, text: str) -> None
     assert only_bytes.decode(only_bytes.encode(text)) == text
 
 
-def test_pitfall_27_bytes_lose_nothing_on_mixed_lines(tokenizers_by_flavour: Trained, mixed_lines: list[str]) -> None:
-    tokenizer = tokenizers_by_flavour["byte"]
+def test_pitfall_27_bytes_lose_nothing_on_mixed_lines(tokenizers_by_scheme: Trained, mixed_lines: list[str]) -> None:
+    tokenizer = tokenizers_by_scheme["byte"]
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
     every_seventh = "".join(chr(i) for i in range(0, 0x110000, 7) if not 0xD800 <= i < 0xE000)
     assert tokenizer.decode(tokenizer.encode(every_seventh)) == every_seventh
@@ -36,14 +36,14 @@ def test_characters_that_are_known_come_back(mixed_lines: list[str]) -> None:
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
 
 
-def test_pitfall_29_words_come_back_with_one_space_between_them(tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour["word"]
+def test_pitfall_29_words_come_back_with_one_space_between_them(tokenizers_by_scheme: Trained) -> None:
+    tokenizer = tokenizers_by_scheme["word"]
     for text in ["", "one", "  two \t words\n", "isn't it?  Yes.", " "]:
         assert tokenizer.decode(tokenizer.encode(text)) == " ".join(text.split())
 
 
-def test_pitfall_29_whitespace_gives_every_token_apart(tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour["whitespace"]
+def test_pitfall_29_whitespace_gives_every_token_apart(tokenizers_by_scheme: Trained) -> None:
+    tokenizer = tokenizers_by_scheme["whitespace"]
     ids = tokenizer.encode("The statements,  unlowerable.")
     assert len(ids) > 4  # some word is more than one token
     assert tokenizer.decode(ids) == " ".join(tokenizer.tokens(ids))
@@ -51,8 +51,8 @@ def test_pitfall_29_whitespace_gives_every_token_apart(tokenizers_by_flavour: Tr
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_special_tokens_are_left_out_of_a_text_unless_asked_for(scheme: Scheme, tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour[scheme]
+def test_special_tokens_are_left_out_of_a_text_unless_asked_for(scheme: Scheme, tokenizers_by_scheme: Trained) -> None:
+    tokenizer = tokenizers_by_scheme[scheme]
     ids = [2, *tokenizer.encode("the"), 3, 0, 0]
     assert tokenizer.decode(ids) == "the"
     assert tokenizer.decode(ids, skip_special=False).replace(" ", "") == "[BOS]the[EOS][PAD][PAD]"
@@ -73,8 +73,8 @@ def test_an_id_out_of_range_is_an_error(wrong: int, characters: Tokenizer) -> No
             use([7, wrong])
 
 
-def test_pitfall_30_the_ids_are_exactly_the_rows_of_an_embedding(tokenizers_by_flavour: Trained) -> None:
-    for tokenizer in tokenizers_by_flavour.values():
+def test_pitfall_30_the_ids_are_exactly_the_rows_of_an_embedding(tokenizers_by_scheme: Trained) -> None:
+    for tokenizer in tokenizers_by_scheme.values():
         assert sorted(tokenizer.vocab.values()) == list(range(tokenizer.vocab_size))
         assert [tokenizer.id_to_token(i) for i in range(tokenizer.vocab_size)] == list(tokenizer.vocab)
         assert tokenizer.vocab_size == len(tokenizer.special_tokens) + len(tokenizer.merges) + len(
@@ -84,9 +84,9 @@ def test_pitfall_30_the_ids_are_exactly_the_rows_of_an_embedding(tokenizers_by_f
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_pitfall_36_a_stream_never_cuts_a_character(
-    scheme: Scheme, tokenizers_by_flavour: Trained, mixed_lines: list[str]
+    scheme: Scheme, tokenizers_by_scheme: Trained, mixed_lines: list[str]
 ) -> None:
-    tokenizer = tokenizers_by_flavour[scheme]
+    tokenizer = tokenizers_by_scheme[scheme]
     for line in mixed_lines[:2000]:
         ids = tokenizer.encode(line)
         stream = tokenizer.stream()
@@ -106,8 +106,8 @@ def test_pitfall_36_the_bytes_of_one_character_wait_for_the_last() -> None:
     assert stream.flush() == "\ufffd"
 
 
-def test_a_stream_of_any_ids_is_decoded_as_bytes_are(tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour["byte"]
+def test_a_stream_of_any_ids_is_decoded_as_bytes_are(tokenizers_by_scheme: Trained) -> None:
+    tokenizer = tokenizers_by_scheme["byte"]
     rust = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     rng = random.Random(0)
     for _ in range(300):
@@ -125,11 +125,11 @@ def test_readable_bytes() -> None:
 
 @pytest.mark.parametrize("scheme", get_args(Scheme))
 def test_a_stream_after_a_prompt_goes_on_as_the_text_of_all_ids(
-    scheme: Scheme, tokenizers_by_flavour: Trained, mixed_lines: list[str]
+    scheme: Scheme, tokenizers_by_scheme: Trained, mixed_lines: list[str]
 ) -> None:
     """Random ids, and texts cut between two tokens: what the prompt shows and what follows are the whole."""
     whole_words = Tokenizer.train(mixed_lines[:1000], vocab_size=300, scheme="whole_words")
-    tokenizer, rng = (tokenizers_by_flavour | {"whole_words": whole_words})[scheme], random.Random(0)
+    tokenizer, rng = (tokenizers_by_scheme | {"whole_words": whole_words})[scheme], random.Random(0)
     n_spaces = 0
     for line in mixed_lines[:1500]:
         ids = tokenizer.encode(line)

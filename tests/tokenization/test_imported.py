@@ -258,7 +258,7 @@ def test_a_role_makes_a_token_special_that_the_file_does_not_call_so(
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "gpt2"])
-def test_what_only_our_own_flavours_can_is_refused_in_a_sentence(name: str, found: dict[str, Any]) -> None:
+def test_what_only_our_own_schemes_can_is_refused_in_a_sentence(name: str, found: dict[str, Any]) -> None:
     rust, roles = found[name]
     ours = Tokenizer.imported(rust.to_str(), roles)
     assert ours.scheme is None
@@ -268,11 +268,11 @@ def test_what_only_our_own_flavours_can_is_refused_in_a_sentence(name: str, foun
         lambda: ours.encode("to be", dropout=0.1, seed=0),
         lambda: ours.encode_longest_match("to be"),
     ):
-        with pytest.raises(UserError, match="there for tokenizers of our own flavours only"):
+        with pytest.raises(UserError, match="there for tokenizers of our own schemes only"):
             use()
 
 
-def test_one_of_our_flavours_keeps_what_it_can(found: dict[str, Any], mixed_lines: list[str]) -> None:
+def test_one_of_our_schemes_keeps_what_it_can(found: dict[str, Any], mixed_lines: list[str]) -> None:
     rust, roles = found["gpt2"]
     ours = Tokenizer.imported(rust.to_str(), roles)
     assert ours.scheme == "byte" and (ours.bos_id, ours.eos_id, ours.pad_id) == (0, 0, None)

@@ -16,7 +16,7 @@ from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, pipeline
 
 
 @pytest.fixture(scope="module")
-def hf_tokenizers(tokenizers_by_flavour: dict[Scheme, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Any:
+def hf_tokenizers(tokenizers_by_scheme: dict[Scheme, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Any:
     """`transformers.PreTrainedTokenizerFast` on the file of each of our tokenizers, unchanged."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("HF_HUB_OFFLINE", "1")
@@ -24,7 +24,7 @@ def hf_tokenizers(tokenizers_by_flavour: dict[Scheme, Tokenizer], tmp_path_facto
         from transformers import PreTrainedTokenizerFast
     folder: Path = tmp_path_factory.mktemp("tokenizers")
     loaded = {}
-    for scheme, tokenizer in tokenizers_by_flavour.items():
+    for scheme, tokenizer in tokenizers_by_scheme.items():
         tokenizer.save(folder / f"{scheme}.json")
         loaded[scheme] = PreTrainedTokenizerFast(tokenizer_file=str(folder / f"{scheme}.json"))
     return loaded
@@ -100,9 +100,9 @@ def test_the_byte_alphabet_is_that_of_tokenizers() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_ids_equal_the_readable_encoder_on_mixed_lines(
-    scheme: Scheme, tokenizers_by_flavour: dict[Scheme, Tokenizer], mixed_lines: list[str]
+    scheme: Scheme, tokenizers_by_scheme: dict[Scheme, Tokenizer], mixed_lines: list[str]
 ) -> None:
-    tokenizer = tokenizers_by_flavour[scheme]
+    tokenizer = tokenizers_by_scheme[scheme]
     for line, ids in zip(mixed_lines, tokenizer.encode_batch(mixed_lines), strict=True):
         assert ids == tokenizer.reference.encode(line), repr(line)
 
@@ -110,11 +110,11 @@ def test_ids_equal_the_readable_encoder_on_mixed_lines(
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_transformers_loads_the_file_unchanged_and_gives_the_same_ids_and_text(
     scheme: Scheme,
-    tokenizers_by_flavour: dict[Scheme, Tokenizer],
+    tokenizers_by_scheme: dict[Scheme, Tokenizer],
     mixed_lines: list[str],
     hf_tokenizers: Any,
 ) -> None:
-    ours, theirs = tokenizers_by_flavour[scheme], hf_tokenizers[scheme]
+    ours, theirs = tokenizers_by_scheme[scheme], hf_tokenizers[scheme]
     assert len(theirs) == ours.vocab_size
     # The one difference: transformers reads special tokens in a text as such, so the same is asked for here.
     ids = ours.encode_batch(mixed_lines, allow_special=ours.special_tokens)
@@ -126,14 +126,14 @@ def test_transformers_loads_the_file_unchanged_and_gives_the_same_ids_and_text(
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_file_survives_a_pass_through_tokenizers(
-    scheme: Scheme, tokenizers_by_flavour: dict[Scheme, Tokenizer]
+    scheme: Scheme, tokenizers_by_scheme: dict[Scheme, Tokenizer]
 ) -> None:
-    ours = tokenizers_by_flavour[scheme]
+    ours = tokenizers_by_scheme[scheme]
     again = Tokenizer.from_json(tokenizers.Tokenizer.from_str(ours.to_json()).to_str())
     assert (again.vocab, again.merges, again.scheme) == (ours.vocab, ours.merges, scheme)
 
 
-def test_one_line_is_a_chunk_of_the_char_flavour(mixed_lines: list[str]) -> None:
+def test_one_line_is_a_chunk_of_the_char_scheme(mixed_lines: list[str]) -> None:
     for text in ["\n".join(mixed_lines[:50]), "a\n\n\nb\n", "\n", "a", ""]:
         parts = text.split("\n")
         expected = [part + "\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

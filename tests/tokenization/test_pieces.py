@@ -16,12 +16,12 @@ IMPORTED = ["bert", "bert-cased", "gpt2", "roberta", "llama-3", "llama-2", "llam
 
 @pytest.fixture(scope="module")
 def every_tokenizer(
-    documents: Sequence[str], mixed_lines: Sequence[str], tokenizers_by_flavour: dict[Scheme, Tokenizer]
+    documents: Sequence[str], mixed_lines: Sequence[str], tokenizers_by_scheme: dict[Scheme, Tokenizer]
 ) -> dict[str, Tokenizer]:
     found = families([*documents[:40], *mixed_lines[:300]])
     assert set(found) == set(IMPORTED)
     imported = {name: Tokenizer.imported(rust.to_str(), roles) for name, (rust, roles) in found.items()}
-    return {**imported, **tokenizers_by_flavour}
+    return {**imported, **tokenizers_by_scheme}
 
 
 @pytest.mark.parametrize("name", [*IMPORTED, *SCHEMES])

@@ -59,12 +59,12 @@ def test_bad_training_is_named(learner: Any, texts: list[str], scheme: Scheme, v
         Tokenizer.train(texts, vocab_size=vocab_size, scheme=scheme, learner=learner)
 
 
-def test_bad_special_tokens_and_flavours_are_named() -> None:
+def test_bad_special_tokens_and_schemes_are_named() -> None:
     with pytest.raises(UserError, match=r"'a' is too short"):
         Tokenizer.train([TEXT], vocab_size=300, special_tokens=["a"])
     with pytest.raises(UserError, match="named twice"):
         Tokenizer.train([TEXT], vocab_size=300, special_tokens=["[PAD]", "[PAD]"])
-    with pytest.raises(UserError, match="unknown tokenizer flavour 'bytes'; choose one of byte, char"):
+    with pytest.raises(UserError, match="unknown tokenizer scheme 'bytes'; choose one of byte, char"):
         Tokenizer.train([TEXT], vocab_size=300, scheme="bytes")  # type: ignore[arg-type]
 
 
@@ -84,9 +84,9 @@ def test_pitfall_22_a_tokenizer_knows_only_the_text_it_was_given() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_save_and_load_give_the_same_tokenizer(
-    scheme: Scheme, tokenizers_by_flavour: Trained, mixed_lines: list[str], tmp_path: Path
+    scheme: Scheme, tokenizers_by_scheme: Trained, mixed_lines: list[str], tmp_path: Path
 ) -> None:
-    tokenizer = tokenizers_by_flavour[scheme]
+    tokenizer = tokenizers_by_scheme[scheme]
     path = tmp_path / "tokenizer.json"
     tokenizer.save(path)
     loaded = Tokenizer.load(path)
@@ -130,7 +130,7 @@ def test_a_file_of_another_kind_is_refused_with_the_reason(tmp_path: Path) -> No
             assert str(path) in str(caught.value)
 
 
-def test_a_file_that_is_of_no_flavour_is_used_as_it_says() -> None:
+def test_a_file_that_is_of_no_scheme_is_used_as_it_says() -> None:
     words = models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")
     elsewhere = tokenizers.Tokenizer(words)
     elsewhere.add_special_tokens(["[UNK]"])
@@ -197,8 +197,8 @@ def test_the_mark_of_a_word_end_cannot_be_forged() -> None:
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_a_lone_surrogate_is_an_error_that_names_it(scheme: Scheme, tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour[scheme]
+def test_a_lone_surrogate_is_an_error_that_names_it(scheme: Scheme, tokenizers_by_scheme: Trained) -> None:
+    tokenizer = tokenizers_by_scheme[scheme]
     with pytest.raises(UserError, match=r"lone surrogate, U\+DCFF at character 2"):
         tokenizer.encode("ab\udcff")
     with pytest.raises(UserError, match=r"lone surrogate"):
@@ -207,8 +207,8 @@ def test_a_lone_surrogate_is_an_error_that_names_it(scheme: Scheme, tokenizers_b
         tokenizer.explain("\ud800")
 
 
-def test_dropout_is_reproducible_and_keeps_the_text(tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour["byte"]
+def test_dropout_is_reproducible_and_keeps_the_text(tokenizers_by_scheme: Trained) -> None:
+    tokenizer = tokenizers_by_scheme["byte"]
     plain = tokenizer.encode(TEXT)
     drawn = [tokenizer.encode(TEXT, dropout=0.3, seed=seed) for seed in range(5)]
     assert drawn == [tokenizer.encode(TEXT, dropout=0.3, seed=seed) for seed in range(5)]
@@ -223,8 +223,8 @@ def test_dropout_is_reproducible_and_keeps_the_text(tokenizers_by_flavour: Train
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_longest_match_covers_the_text(scheme: Scheme, tokenizers_by_flavour: Trained) -> None:
-    tokenizer = tokenizers_by_flavour[scheme]
+def test_the_longest_match_covers_the_text(scheme: Scheme, tokenizers_by_scheme: Trained) -> None:
+    tokenizer = tokenizers_by_scheme[scheme]
     replayed, matched = tokenizer.encode(TEXT), tokenizer.encode_longest_match(TEXT)
 
     def text(ids: list[int]) -> str:
@@ -255,9 +255,9 @@ def test_explain_shows_the_merges_of_a_word() -> None:
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_explain_ends_at_the_ids_of_encode(
-    scheme: Scheme, tokenizers_by_flavour: Trained, mixed_lines: list[str]
+    scheme: Scheme, tokenizers_by_scheme: Trained, mixed_lines: list[str]
 ) -> None:
-    tokenizer = tokenizers_by_flavour[scheme]
+    tokenizer = tokenizers_by_scheme[scheme]
     for line in mixed_lines[:300]:
         explanation = tokenizer.explain(line)
         assert [i for chunk in explanation.chunks for i in chunk.token_ids] == tokenizer.encode(line)

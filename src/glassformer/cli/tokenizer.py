@@ -45,7 +45,7 @@ def train(
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
         vocab_size: Tokens, special ones included; 0 = the alphabet, no merges.
         out: The file to write.
-        flavour: byte loses nothing on any text; the others have a rule for unknown characters.
+        scheme: byte loses nothing on any text; the others have a rule for unknown characters.
         learner: Our own, or the Rust library's; they learn the same merges.
         text_field: The field of a jsonl record that holds the text.
     """

@@ -139,7 +139,7 @@ def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
             parts = []
 
 
-# A line end that ends a token in every flavour: alone between two words ("a\n|b"), or followed by exactly one
+# A line end that ends a token in every scheme: alone between two words ("a\n|b"), or followed by exactly one
 # more white-space character ("a\n|\nb"), because byte-level BPE gives the last of several to the next word.
 _LINE_CUT = re.compile(r"\n(?:(?<=\S\n)(?=\S)|(?=[ \t\r\n]\S))")
 # Where no such line end is near: before the last white space of a run ("a| b"), safe where words are split.
@@ -147,7 +147,7 @@ _SPACE_CUT = re.compile(r"(?=[ \t\r\n]\S)")
 
 
 def cut(blocks: Iterable[str]) -> Iterator[Piece]:
-    """Cut one document, given in blocks, into pieces that tokenizers of our flavours encode to the ids of the whole.
+    """Cut one document, given in blocks, into pieces that tokenizers of our schemes encode to the ids of the whole.
 
     A piece ends at the first safe line end after `PIECE_CHARACTERS`. A text that has none within
     `MAX_PIECE_CHARACTERS` is cut between two words, and one without white space anywhere: there, and only

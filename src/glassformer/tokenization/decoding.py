@@ -8,7 +8,7 @@ from glassformer.errors import UserError
 from glassformer.tokenization.pretokenize import CHARACTER_TO_BYTE, END_OF_WORD, Scheme
 
 APART = ("whitespace", "whole_words")
-"""Flavours whose tokens stand apart from their neighbours by a space."""
+"""Schemes whose tokens stand apart from their neighbours by a space."""
 
 
 def token_bytes(token: str, scheme: Scheme, *, special: bool = False) -> bytes:

@@ -1,6 +1,6 @@
-r"""The flavours: how a text becomes the chunks inside which byte-pair encoding works, or which are tokens themselves.
+r"""The schemes: how a text becomes the chunks inside which byte-pair encoding works, or which are tokens themselves.
 
-| flavour      | a chunk is                                            | its symbols                            |
+| scheme      | a chunk is                                            | its symbols                            |
 |--------------|-------------------------------------------------------|----------------------------------------|
 | `byte`       | a word with the space before it (GPT-2's expression)  | the 256 bytes, each as one character   |
 | `char`       | a line with its line end                              | characters, spaces included            |
@@ -38,7 +38,7 @@ WORD_END = r"(?<=\S)(?=\s|\z)"
 
 
 def byte_characters() -> list[str]:
-    """The character that stands for each byte in the `byte` flavour, as in GPT-2 (Radford et al. 2019).
+    """The character that stands for each byte in the `byte` scheme, as in GPT-2 (Radford et al. 2019).
 
     A printable Latin-1 byte is itself; the 68 others take the code points from U+0100 upwards, in order.
 
@@ -56,21 +56,21 @@ CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CH
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The parts of a `tokenizer.json` around the BPE model; `None` where a flavour needs none."""
+    """The parts of a `tokenizer.json` around the BPE model; `None` where a scheme needs none."""
 
     normalizer: normalizers.Normalizer | None
     pre_tokenizer: pre_tokenizers.PreTokenizer
     decoder: decoders.Decoder | None
 
     def chunks(self, text: str) -> list[str]:
-        """The chunks of a text, in order, each a string of the flavour's symbols."""
+        """The chunks of a text, in order, each a string of the scheme's symbols."""
         if self.normalizer is not None:
             text = self.normalizer.normalize_str(text)
         return [chunk for chunk, _ in self.pre_tokenizer.pre_tokenize_str(text)]
 
 
 def pipeline(scheme: Scheme) -> Pipeline:
-    """The pipeline of a flavour.
+    """The pipeline of a scheme.
 
     >>> pipeline("byte").chunks("Don't go, é")
     ['Don', "'t", 'Ġgo', ',', 'ĠÃ©']
@@ -98,7 +98,7 @@ def pipeline(scheme: Scheme) -> Pipeline:
         return Pipeline(mark_word_ends, pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder(suffix=END_OF_WORD))
     if scheme == "whole_words":
         return Pipeline(None, pre_tokenizers.WhitespaceSplit(), None)
-    raise UserError(f"unknown tokenizer flavour {scheme!r}; choose one of {', '.join(get_args(Scheme))}")
+    raise UserError(f"unknown tokenizer scheme {scheme!r}; choose one of {', '.join(get_args(Scheme))}")
 
 
 def check_text(text: str) -> None:

@@ -76,7 +76,7 @@ class ReferenceEncoder:
                 raise UserError(
                     f"the character {character!r} (U+{ord(character):04X}) is not in the vocabulary, and there "
                     "is no [UNK] to stand for it; train with the special token [UNK], with this character, or "
-                    "with the flavour byte"
+                    "with the scheme byte"
                 )
             elif not symbols or symbols[-1] != self._unknown:
                 symbols.append(self._unknown)

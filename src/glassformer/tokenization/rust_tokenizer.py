@@ -17,7 +17,7 @@ from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, SCHEMES, Sch
 def assemble(
     scheme: Scheme, special_tokens: Sequence[str], vocab: dict[str, int], merges: list[tuple[str, str]]
 ) -> tokenizers.Tokenizer:
-    """A tokenizer of a flavour. Where `[UNK]` is a token, each run of unknown characters, or each unknown word,
+    """A tokenizer of a scheme. Where `[UNK]` is a token, each run of unknown characters, or each unknown word,
     becomes one."""
     unknown = "[UNK]" if "[UNK]" in special_tokens and scheme != "byte" else None
     if scheme == "whole_words":
@@ -74,20 +74,20 @@ def train_in_rust(
 
 
 def recognise(description: Mapping[str, Any]) -> Scheme | None:
-    """The flavour of a parsed `tokenizer.json`, whose merges and special tokens we know how to apply, or None."""
+    """The scheme of a parsed `tokenizer.json`, whose merges and special tokens we know how to apply, or None."""
     model, added = description["model"], description["added_tokens"]
     if any(not token["special"] or any(token[flag] for flag in _OTHER_MATCHES) for token in added):
         return None
     if model["type"] == "WordLevel":
-        flavours: tuple[Scheme, ...] = ("whole_words",)
+        schemes: tuple[Scheme, ...] = ("whole_words",)
         is_ours = model["unk_token"] in (token["content"] for token in added)
     else:
-        flavours = SCHEMES
+        schemes = SCHEMES
         is_ours = model["type"] == "BPE" and not any(model.get(option) for option in _OTHER_MERGING)
         is_ours = is_ours and (model["unk_token"] is None or model["fuse_unk"])
     if not is_ours:
         return None
-    matching = (f for f in flavours if all(description[part] == value for part, value in _splitting(f).items()))
+    matching = (f for f in schemes if all(description[part] == value for part, value in _splitting(f).items()))
     return next(matching, None)
 
 

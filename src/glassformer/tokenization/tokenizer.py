@@ -7,7 +7,7 @@ readably, and tests hold the two equal.
 by name (`allow_special`). `transformers` makes no such difference: with the same file it reads `[MASK]` in a
 text as the token, and so gives the ids that `allow_special=tokenizer.special_tokens` gives here.
 
-**Characters that were not learned.** `byte` has all bytes, so there are none. The other flavours give one
+**Characters that were not learned.** `byte` has all bytes, so there are none. The other schemes give one
 `[UNK]` for each run of unknown characters in a chunk, and `whole_words` one for each unknown word; without the
 token `[UNK]` a `UserError` names the character. (There, `transformers` drops the character without a word.)
 
@@ -18,7 +18,7 @@ special tokens are left out on request.
 
 **Tokenizers of other people's models** (`Tokenizer.imported`). Their file says how they cut and decode, and the Rust
 library does it (`imported.py`); what their special tokens are for is kept in the file, under `roles`. One that is
-of a flavour is used as such. Their decoded texts are those of `transformers`.
+of a scheme is used as such. Their decoded texts are those of `transformers`.
 """
 
 import hashlib
@@ -39,7 +39,6 @@ from glassformer.errors import UserError
 from glassformer.tokenization.bpe import Progress, learn_bpe
 from glassformer.tokenization.decoding import TextStream
 from glassformer.tokenization.explain import Explanation
-from glassformer.tokenization.flavoured import FlavouredCodec, require_flavour
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream
 from glassformer.tokenization.padding import Side, pad
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme, count_chunks
@@ -54,6 +53,7 @@ from glassformer.tokenization.rust_tokenizer import (
     recognise,
     train_in_rust,
 )
+from glassformer.tokenization.scheme_codec import SchemeCodec, require_scheme
 from glassformer.tokenization.special_tokens_template import Frames
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_file, check_roles
 from glassformer.tokenization.whole_words import learn_words
@@ -122,11 +122,11 @@ class Tokenizer:
             self.eos_id = self.vocab[self.special_tokens[0]]  # the only one ends a text: GPT-2's <|endoftext|>
         unknown: str | None = description["model"].get("unk_token")
         check(self.vocab, self.merges, self.special_tokens, unknown, self.scheme, self.frequencies)
-        self._codec: FlavouredCodec | ImportedCodec
+        self._codec: SchemeCodec | ImportedCodec
         if self.scheme is None:
             self._codec = ImportedCodec(rust, description, self.vocab)
         else:
-            self._codec = FlavouredCodec(
+            self._codec = SchemeCodec(
                 rust, self.scheme, self.vocab, self.merges, self.special_tokens, unknown, self.frequencies
             )
         if self.scheme is not None and roles is None:
@@ -335,12 +335,12 @@ class Tokenizer:
             return self._codec.encode(texts, allow_special)
         if not 0.0 < dropout <= 1.0 or seed is None:
             raise ValueError(f"BPE-dropout needs a probability and a seed, not {dropout} and {seed}")
-        return require_flavour(self._codec, "BPE-dropout").encode_with_dropout(texts, allow_special, dropout, seed)
+        return require_scheme(self._codec, "BPE-dropout").encode_with_dropout(texts, allow_special, dropout, seed)
 
     def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
         """The other way to encode: the longest token first wherever it stands, then what is left on both sides."""
         self._check_allowed(allow_special)
-        return require_flavour(self._codec, "the longest match").encode_longest_match(text, allow_special)
+        return require_scheme(self._codec, "the longest match").encode_longest_match(text, allow_special)
 
     def _check_allowed(self, allow_special: Collection[str]) -> None:
         if missing := set(allow_special).difference(self.special_tokens):
@@ -362,11 +362,11 @@ class Tokenizer:
     @property
     def reference(self) -> ReferenceEncoder:
         """The readable encoder: the same ids, slowly. `UserError` where there is none."""
-        return require_flavour(self._codec, "the readable encoder").reference
+        return require_scheme(self._codec, "the readable encoder").reference
 
     def explain(self, text: str) -> Explanation:
         """The merges that make the tokens of a text, step by step; `print` it."""
-        codec = require_flavour(self._codec, "an explanation by merges")
+        codec = require_scheme(self._codec, "an explanation by merges")
         codec.check_piece(text)
         return Explanation(tuple(codec.reference.explain(text)), codec.show)
 

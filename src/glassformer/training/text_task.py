@@ -138,7 +138,7 @@ class PreparedText:
         evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
         for batches in evaluations.values():
             next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
-        # Flavours other than these do not keep white space: the bytes of a part of the text are unknown.
+        # Schemes other than these do not keep white space: the bytes of a part of the text are unknown.
         lossless = self.tokenizer.scheme in ("byte", "char")
         return Task(
             learned.objective,

@@ -1,4 +1,4 @@
-"""Encoding and decoding with one of our flavours: the Rust library's BPE, and our own readable twin of it."""
+"""Encoding and decoding with one of our schemes: the Rust library's BPE, and our own readable twin of it."""
 
 import random
 import re
@@ -13,8 +13,8 @@ from glassformer.tokenization.pretokenize import END_OF_WORD, Scheme, check_text
 from glassformer.tokenization.reference import ReferenceEncoder
 
 
-class FlavouredCodec:
-    """Texts to ids and back for a tokenizer of one of the flavours; see the top of `tokenizer.py`."""
+class SchemeCodec:
+    """Texts to ids and back for a tokenizer of one of the schemes; see the top of `tokenizer.py`."""
 
     def __init__(
         self,
@@ -27,14 +27,14 @@ class FlavouredCodec:
         frequencies: Sequence[int] | None,
     ) -> None:
         rust.encode_special_tokens = True  # special tokens in a text are text; the file does not say so
-        self._rust, self._flavour, self._vocab, self._merges = rust, scheme, vocab, merges
+        self._rust, self._scheme, self._vocab, self._merges = rust, scheme, vocab, merges
         self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
         self._known_characters: set[str] = set()
 
     @property
     def words_stand_alone(self) -> bool:
         """Whether a word has the same tokens by itself as behind a space."""
-        return self._flavour in ("word", "whitespace", "whole_words")
+        return self._scheme in ("word", "whitespace", "whole_words")
 
     def encode(self, texts: Iterable[str], allow_special: Collection[str] = ()) -> list[list[int]]:
         """The ids of each text, on all cores."""
@@ -88,14 +88,14 @@ class FlavouredCodec:
     def check_piece(self, piece: str) -> None:
         """Refuses what the Rust encoder cannot take, or would drop without a word."""
         check_text(piece)
-        if self._flavour != "byte" and self._unknown is None:
+        if self._scheme != "byte" and self._unknown is None:
             for character in sorted(set(piece) - self._known_characters):
                 self.reference.encode(character)
                 self._known_characters.add(character)
 
     def _encode_in_rust(self, pieces: list[str]) -> list[list[int]]:
         rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
-        if self._flavour != "whole_words":
+        if self._scheme != "whole_words":
             return rows
         # A model of whole words finds its special tokens in ordinary text too, where they are words it does not know.
         assert self._unknown is not None
@@ -110,7 +110,7 @@ class FlavouredCodec:
         ordinary = dict(zip(self._vocab, frequencies, strict=True))
         for token in self._special_tokens:
             del ordinary[token]
-        return ReferenceEncoder(self._flavour, self._vocab, self._merges, ordinary, self._unknown)
+        return ReferenceEncoder(self._scheme, self._vocab, self._merges, ordinary, self._unknown)
 
     def decode(self, ids: Iterable[int], skip_special: bool) -> str:
         """The text of ids."""
@@ -119,29 +119,29 @@ class FlavouredCodec:
 
     def stream(self, skip_special: bool) -> TextStream:
         """A decoder for ids that come one at a time."""
-        return TextStream(self.pieces, self._flavour, self._skipped if skip_special else frozenset())
+        return TextStream(self.pieces, self._scheme, self._skipped if skip_special else frozenset())
 
     def show(self, token: str) -> str:
         """A token so that a person can read it."""
         if token in self._special_tokens:
             return token
-        if self._flavour == "word":
+        if self._scheme == "word":
             return token.replace(END_OF_WORD, "</w>")
-        return readable(token_bytes(token, "byte")) if self._flavour == "byte" else token
+        return readable(token_bytes(token, "byte")) if self._scheme == "byte" else token
 
     @cached_property
     def pieces(self) -> list[bytes]:
         """By id, the bytes of text that a token stands for."""
         special = set(self._special_tokens)
-        return [token_bytes(token, self._flavour, special=token in special) for token in self._vocab]
+        return [token_bytes(token, self._scheme, special=token in special) for token in self._vocab]
 
     @cached_property
     def _skipped(self) -> frozenset[int]:
         return frozenset(self._vocab[token] for token in self._special_tokens if token != self._unknown)
 
 
-def require_flavour(codec: object, what: str) -> FlavouredCodec:
-    """The codec, if it is of a flavour; else `UserError`, since `what` is not known of other people's tokenizers."""
-    if not isinstance(codec, FlavouredCodec):
-        raise UserError(f"{what} is there for tokenizers of our own flavours only, and this one comes from elsewhere")
+def require_scheme(codec: object, what: str) -> SchemeCodec:
+    """The codec, if it is of a scheme; else `UserError`, since `what` is not known of other people's tokenizers."""
+    if not isinstance(codec, SchemeCodec):
+        raise UserError(f"{what} is there for tokenizers of our own schemes only, and this one comes from elsewhere")
     return codec
