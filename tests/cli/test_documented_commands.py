@@ -223,12 +223,17 @@ def shape(line: str) -> str:
     return " ".join(line.split())
 
 
-def differences(shown: tuple[str, ...], printed: str) -> list[str]:
-    """Lines that the document shows and nobody prints, and, where the document leaves nothing out, the reverse."""
-    own = [shape(line) for line in shown if line.strip()]
-    theirs = [shape(line) for line in printed.splitlines() if line.strip()]
-    wrong = [f"not printed: {line}" for line in own if line not in theirs and line != "…"]
-    return wrong + [f"not shown: {line}" for line in theirs if line not in own and "…" not in own]
+def differences(shown: tuple[str, ...], result: Result) -> list[str]:
+    """Lines that the document shows and nobody prints, and lines of standard output that it leaves out without an "…".
+
+    Standard error may say more than is shown: how long a stage took, where it took more than a moment.
+    """
+    own, out, err = (
+        [shape(line) for line in lines if line.strip()]
+        for lines in (shown, result.out.splitlines(), result.err.splitlines())
+    )
+    wrong = [f"not printed: {line}" for line in own if line not in (*out, *err, "…")]
+    return wrong + [f"not shown: {line}" for line in out if line not in own and "…" not in own]
 
 
 class World:
@@ -261,7 +266,7 @@ class World:
         codes |= {1} if words[0] == "reproduce" else set()  # a few steps do not reach the result
         if result.code not in codes:
             return [f"exit code {result.code}: {result.err}"]
-        return differences(command.shown, result.out + result.err) if command.shown else []
+        return differences(command.shown, result) if command.shown else []
 
     def result(self, words: list[str]) -> Result:
         key = tuple(words)
