@@ -162,7 +162,8 @@ def _autocast_obeyed(cells: nn.RNNBase, x: Tensor) -> Iterator[Tensor]:
 
 
 def _obeys_autocast(device_type: str) -> bool:
-    return device_type == "cpu"
+    """Whether cells compute in the precision of autocast: on a CPU that has bf16 products (LSTMs need them)."""
+    return device_type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _joined(states: States | None) -> Tensor | tuple[Tensor, ...] | None:
