@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from glassformer.errors import UserError
 
-Side = Literal["left", "right"]
+PaddingSide = Literal["left", "right"]
 
 
-def truncate(ids: Sequence[int], max_len: int, side: Side = "right") -> list[int]:
+def truncate(ids: Sequence[int], max_len: int, side: PaddingSide = "right") -> list[int]:
     """Cuts ids off at one side, until `max_len` are left.
 
     >>> truncate([1, 2, 3], 2), truncate([1, 2, 3], 2, side="left")
@@ -27,8 +27,8 @@ def pad(
     *,
     pad_id: int,
     max_len: int | None = None,
-    side: Side = "right",
-    truncate_side: Side | None = None,
+    side: PaddingSide = "right",
+    truncate_side: PaddingSide | None = None,
 ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Token ids (B, T) filled up with `pad_id` at `side`, and the attention mask (B, T): True = a real token.
 
