@@ -29,7 +29,7 @@ INSIDE_HEADS = ("transform.dense.weight", "pooler.weight")
 OTHERS = (
     *(f"{module}.bias" for module in (*ATTENTION, "gate_proj", "up_proj", "output", "output.proj")),
     *_parameters("q_norm", "k_norm"),
-    "score_bias.table.weight",
+    "attn_bias.table.weight",
 )
 """Of heads, inner widths, tokens and labels: the stream's channels are none of theirs."""
 

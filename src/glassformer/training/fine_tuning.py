@@ -10,7 +10,7 @@ from glassformer.errors import UserError
 from glassformer.models.transforms import similar
 
 _LAYER = re.compile(r"(?:(?P<stack>.*)\.)?(?:blocks\.(?P<block>\d+)\.|cells\.\w+?_l(?P<cells>\d+))")
-_INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|score_bias)\.")
+_INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|attn_bias)\.")
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:

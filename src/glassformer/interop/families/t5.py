@@ -135,7 +135,7 @@ def table_t5(config: TransformerConfig) -> list[Rule]:
         lines.append(rule(f"{ours}ff.down_proj", f"{dense}wo"))
         lines.append(rule(f"{half}.final_norm", f"{half}.final_layer_norm"))
         bias = f"{half}.block.0.layer.0.SelfAttention.relative_attention_bias"
-        lines.append(rule(f"{half}.score_bias.table", bias))
+        lines.append(rule(f"{half}.attn_bias.table", bias))
     return lines
 
 
