@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from glassformer.config.run import NEWEST_READING, LabelData, PairData
 from glassformer.data import sources
-from glassformer.data.corpus import CUT, MIN_PART, MISSING, VALIDATES, Corpus, Side, _part, held_out_filled
+from glassformer.data.corpus import CUT, MIN_PART, MISSING, VALIDATES, Corpus, SplitSide, _part, held_out_filled
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.records import held_out_keys
@@ -179,7 +179,7 @@ def test_no_character_is_lost_and_none_is_on_both_sides(
 @pytest.mark.parametrize("cut", range(1, 12))
 def test_one_piece_of_a_cut_document_begins_and_one_ends_where_it_is_cut(cut: int) -> None:
     pieces = [Piece("abcd", False), Piece("efgh", False), Piece("ijkl", True)]
-    sides: dict[Side, list[Piece]] = {"train": [], "valid": []}
+    sides: dict[SplitSide, list[Piece]] = {"train": [], "valid": []}
     for side, found in sides.items():
         found += [part for i, piece in enumerate(pieces) if (part := _part(piece, cut - 4 * i, side)) is not None]
     train, valid = sides["train"], sides["valid"]

@@ -9,7 +9,15 @@ import torch
 
 from configs import CONFIGS, GENERATORS, SEQ2SEQ, random_ids, random_model
 from glassformer.errors import UserError
-from glassformer.inference.score import Score, continuation_scores, fit, forced_scores, split_pair, text_scores, windows
+from glassformer.inference.score import (
+    Score,
+    continuation_scores,
+    fit_context,
+    forced_scores,
+    split_pair,
+    text_scores,
+    windows,
+)
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SOURCES = [[3, 1, 4, 9], [5], [9, 2, 6, 5, 3, 5, 8], [8, 9], [5]]
@@ -143,7 +151,7 @@ def test_windows_read_the_whole_start_and_every_id_is_a_target_once(start: list[
 
 def test_what_cannot_be_scored_is_one_sentence() -> None:
     with pytest.raises(UserError, match="has 5 tokens and the model's context is 4"):
-        fit([1], [1, 2, 3, 4, 5], 4)
+        fit_context([1], [1, 2, 3, 4, 5], 4)
     tokenizer = Tokenizer.train(["abc abc abc"], vocab_size=300, special_tokens=())
     with pytest.raises(UserError, match="'c' has no token of its own after 'ab'"):
         split_pair(tokenizer, "ab", "c")

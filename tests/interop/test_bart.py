@@ -15,7 +15,7 @@ from glassformer import api  # noqa: E402
 from glassformer.config.run import InitConfig, TokenizerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.bart import fit  # noqa: E402
+from glassformer.interop.families.bart import fit_bart  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from interop.checkpoints import VOCAB, config_of, imported, randomise, save, tensors  # noqa: E402
 from interop.decoding import assert_same_beams, assert_same_greedy  # noqa: E402
@@ -111,8 +111,8 @@ def test_ours_loads(tmp_path: Path, fused: bool, tied: bool) -> None:
 )
 def test_what_does_not_fit(changes: dict[str, Any], words: str) -> None:
     config = replace(DENOISER, vocab_size=9, decoder_start_id=2)
-    assert fit(config) == []
-    assert words in fit(replace(config, **changes))
+    assert fit_bart(config) == []
+    assert words in fit_bart(replace(config, **changes))
 
 
 def test_malformed(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_same_beams(tmp_path: Path, config: TransformerConfig, penalty: float) -
     """With places refilled, and patience for all hypotheses, its search is ours."""
     stored, out = sharp(config, tmp_path / "ours"), tmp_path / "out"
     out.mkdir()
-    ct2.write(stored, out)
+    ct2.write_ct2(stored, out)
     network, names = stored.network, ct2.tokens_of(stored.tokenizer, VOCAB)
     translator, end = ctranslate2.Translator(str(out), intra_threads=1), stored.tokenizer.eos_id
     assert isinstance(network, Transformer) and end is not None
@@ -188,7 +188,7 @@ def test_texts_and_two_vocabularies(tmp_path: Path) -> None:
     stored = replace(stored, source_tokenizer=source)
     out = tmp_path / "out"
     out.mkdir()
-    assert "20 greedy targets" in ct2.write(stored, out)[-1]
+    assert "20 greedy targets" in ct2.write_ct2(stored, out)[-1]
     reads, writes = (tokenizers.Tokenizer.from_file(str(out / name / "tokenizer.json")) for name in ("", "target"))
     tokens = reads.encode("to be, or not").tokens
     assert tokens[-1] == "[EOS]"
@@ -254,7 +254,7 @@ def test_the_end_is_that_of_the_configuration(tmp_path: Path, config: Transforme
     """Which may be another than the tokenizer's."""
     stored = read_model(made(config, tmp_path / "ours"))
     (tmp_path / "out").mkdir()
-    ct2.write(replace(stored, config=replace(stored.config, eos_id=stored.tokenizer.sep_id)), tmp_path / "out")
+    ct2.write_ct2(replace(stored, config=replace(stored.config, eos_id=stored.tokenizer.sep_id)), tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token"] == "[SEP]"
 
 

@@ -98,7 +98,7 @@ def test_shards(tmp_path: Path) -> None:
 
     stored = read_model(model_directory(GPT2, tmp_path / "ours"))
     (tmp_path / "hf").mkdir()
-    hf.write(stored, tmp_path / "hf", max_shard_bytes=4000)
+    hf.write_hf(stored, tmp_path / "hf", max_shard_bytes=4000)
     index = json.loads((tmp_path / "hf" / "model.safetensors.index.json").read_text())
     files = sorted((tmp_path / "hf").glob("model-*.safetensors"))
     assert {path.name for path in files} == set(index["weight_map"].values()) and len(files) > 2
@@ -153,7 +153,7 @@ def test_rounding_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     before = {name: x.clone() for name, x in weights_of(stored.network).items()}
     (tmp_path / "hf").mkdir()
     monkeypatch.setattr(hf, "TOLERANCE", 1e-10)
-    lines = [line for line in hf.write(stored, tmp_path / "hf") if "differ by" in line]
+    lines = [line for line in hf.write_hf(stored, tmp_path / "hf") if "differ by" in line]
     assert len(lines) == 2 and all(float(line.split("differ by ")[1].split()[0]) < 1e-12 for line in lines)
     assert all(torch.equal(x, before[name]) for name, x in weights_of(stored.network).items())
 

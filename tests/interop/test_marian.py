@@ -17,7 +17,7 @@ from glassformer import api  # noqa: E402
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.families.marian import fit  # noqa: E402
+from glassformer.interop.families.marian import fit_marian  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.nn.positions import sinusoid  # noqa: E402
 from interop.checkpoints import VOCAB, imported, save, tensors  # noqa: E402
@@ -171,5 +171,5 @@ def test_malformed(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
 )
 def test_what_does_not_fit(changes: dict[str, Any], words: str) -> None:
     config = replace(PAPER, vocab_size=9, decoder_start_id=2)
-    assert fit(config) == []
-    assert words in fit(replace(config, **changes))
+    assert fit_marian(config) == []
+    assert words in fit_marian(replace(config, **changes))

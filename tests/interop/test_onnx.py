@@ -74,7 +74,7 @@ def stored(config: ModelConfig, **others: Any) -> StoredModel:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_the_graph_gives_our_logits(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = stored(CONFIGS[name])
-    lines = onnx.write(model, tmp_path)
+    lines = onnx.write_onnx(model, tmp_path)
     assert capfd.readouterr() == ("", ""), "exporters and runtimes talk; none of it is for a user"
     files = ["model.onnx", "tokenizer.json"] + (["source_tokenizer.json"] if model.source_tokenizer else [])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
@@ -103,7 +103,7 @@ def test_what_is_in_the_folder(tmp_path: Path) -> None:
     config = replace(
         SMALLEST, max_len=2, eos_id=3, head=c.SequenceHead(2, "last")
     )  # which has no other length to trace
-    onnx.write(stored(config, labels=("no", "yes")), tmp_path)
+    onnx.write_onnx(stored(config, labels=("no", "yes")), tmp_path)
     assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("to be").ids == TOKENIZER.encode(
         "to be"
     )
@@ -121,13 +121,13 @@ def test_a_graph_that_says_something_else_is_refused(tmp_path: Path, monkeypatch
     real, other = onnx._Forward, random_model(SMALLEST, seed=1, dtype=torch.float32)
     monkeypatch.setattr(onnx, "_Forward", lambda network: real(other))
     with pytest.raises(UserError, match=r"other logits than this model: they differ by .*nothing was kept"):
-        onnx.write(stored(SMALLEST), tmp_path)
+        onnx.write_onnx(stored(SMALLEST), tmp_path)
 
 
 def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="max_len of 2 or more"):
-        onnx.write(stored(replace(SMALLEST, max_len=1)), tmp_path)
+        onnx.write_onnx(stored(replace(SMALLEST, max_len=1)), tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)
     with pytest.raises(UserError, match=r"package onnxruntime: pip install 'glassformer\[export\]'"):
-        onnx.write(stored(SMALLEST), tmp_path)
+        onnx.write_onnx(stored(SMALLEST), tmp_path)
     assert not list(tmp_path.iterdir())

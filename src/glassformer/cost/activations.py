@@ -19,7 +19,7 @@ from glassformer.config.transformer import (
     TransformerConfig,
 )
 from glassformer.cost.flops import Shape
-from glassformer.cost.widths import Side, cell_widths, recurrent_widths, sides
+from glassformer.cost.widths import StackShape, cell_widths, recurrent_widths, stack_shapes
 
 _FP32, _INT64 = 4, 8
 
@@ -98,9 +98,9 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
 
 def _transformer(config: TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> int:
     n, largest = 0, 0
-    for side in sides(config):
+    for side in stack_shapes(config):
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
-        of_stack, of_block = _Stack(config, side, shape.n_rows, n_own, shape.n_source, kernels).bytes_kept()
+        of_stack, of_block = _StackActivations(config, side, shape.n_rows, n_own, shape.n_source, kernels).bytes_kept()
         stream = shape.n_rows * n_own * config.d_model * _FP32
         n += of_stack + sum(stream if checkpointing else block for block in of_block)
         largest = max(largest, *of_block, 0)
@@ -108,11 +108,11 @@ def _transformer(config: TransformerConfig, shape: Shape, kernels: Kernels, chec
 
 
 @dataclass(frozen=True)
-class _Stack:
+class _StackActivations:
     """The formulas of one encoder or decoder."""
 
     config: TransformerConfig
-    side: Side
+    side: StackShape
     n_rows: int
     n_own: int
     """Tokens of a row."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.parameters import attention_matrices, ff_matrices, head_matrices, single_head_matrices
-from glassformer.cost.widths import GATES, cell_widths, recurrent_widths, sides
+from glassformer.cost.widths import GATES, cell_widths, recurrent_widths, stack_shapes
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) 
 def _transformer(config: TransformerConfig, shape: Shape) -> Flops:
     layers = attention = 0
     e, d = config.table_width, config.d_model
-    for side in sides(config):
+    for side in stack_shapes(config):
         stack, w = side.stack, config.attention_widths(side.stack)
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
         of_query, of_memory, of_context = attention_matrices(config, stack)

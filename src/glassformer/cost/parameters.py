@@ -12,7 +12,7 @@ from glassformer.config.transformer import (
     TransformerConfig,
     VectorHead,
 )
-from glassformer.cost.widths import GATES, Side, cell_widths, recurrent_widths, sides
+from glassformer.cost.widths import GATES, StackShape, cell_widths, recurrent_widths, stack_shapes
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def head_matrices(config: TransformerConfig) -> int:
 def _transformer(config: TransformerConfig) -> ParameterCounts:
     e = config.table_width
     embeddings = layers = matrices = largest = 0
-    for side in sides(config):
+    for side in stack_shapes(config):
         in_block, beside = _block(config, side)
         embeddings += 0 if side.has_memory and config.share_embeddings else side.vocab_size * e
         embeddings += _beside_the_table(config, side.n_positions)
@@ -98,7 +98,7 @@ def _beside_the_table(config: TransformerConfig, n_positions: int) -> int:
     return n + (e * d if e != d else 0)
 
 
-def _block(config: TransformerConfig, side: Side) -> tuple[int, int]:
+def _block(config: TransformerConfig, side: StackShape) -> tuple[int, int]:
     """Weights of the matrices of a block, and all else in it: biases and norms."""
     d, stack, w = config.d_model, side.stack, config.attention_widths(side.stack)
     n_attentions = 2 if side.has_memory else 1

@@ -10,7 +10,7 @@ GATES = {"rnn": 1, "gru": 3, "lstm": 4}
 
 
 @dataclass(frozen=True)
-class Side:
+class StackShape:
     """An encoder or a decoder as a part of its model."""
 
     stack: Stack
@@ -21,17 +21,17 @@ class Side:
     n_positions: int
 
 
-def sides(config: TransformerConfig) -> list[Side]:
+def stack_shapes(config: TransformerConfig) -> list[StackShape]:
     """The stacks of a configuration, the encoder first.
 
-    >>> [side.has_memory for side in sides(TransformerConfig(encoder=Stack(), decoder=Stack()))]
+    >>> [side.has_memory for side in stack_shapes(TransformerConfig(encoder=Stack(), decoder=Stack()))]
     [False, True]
     """
     found = []
     if config.encoder is not None:
-        found.append(Side(config.encoder, False, False, config.encoder_vocab_size, config.encoder_max_len))
+        found.append(StackShape(config.encoder, False, False, config.encoder_vocab_size, config.encoder_max_len))
     if config.decoder is not None:
-        found.append(Side(config.decoder, True, bool(found), config.vocab_size, config.max_len))
+        found.append(StackShape(config.decoder, True, bool(found), config.vocab_size, config.max_len))
     return found
 
 

@@ -100,7 +100,9 @@ class Sampler(Protocol):
     def batch(self, step: int) -> list[Example]: ...
 
 
-def pad(sequences: Sequence[npt.ArrayLike], pad_value: int, *, side: padding.Side = "right") -> tuple[Tensor, Tensor]:
+def pad(
+    sequences: Sequence[npt.ArrayLike], pad_value: int, *, side: padding.PaddingSide = "right"
+) -> tuple[Tensor, Tensor]:
     """`tokenization.pad` as tensors: (B, T) int64 with `pad_value` in the gaps, and a (B, T) bool mask of what is real.
 
     >>> pad([[5, 6, 7], [8]], 0, side="left")[0].tolist()

@@ -35,7 +35,7 @@ from glassformer.data.sources import PIECE_CHARACTERS, Counts, Piece, find_sourc
 from glassformer.data.split import filled, nearest, share_news
 from glassformer.errors import UserError
 
-Side = Literal["train", "valid"]
+SplitSide = Literal["train", "valid"]
 
 TRAINS, VALIDATES, LEFT_OUT, CUT = 0, 1, -1, 2
 """Values of `Plan.side`."""
@@ -165,7 +165,7 @@ class Corpus:
         left_out = [f"{n} training documents also stand in the validation text and are left out"] if n else []
         return left_out + ([] if share is None else share_news(share, self.valid_fraction))
 
-    def pieces(self, side: Side) -> Iterator[Piece]:
+    def pieces(self, side: SplitSide) -> Iterator[Piece]:
         """The documents of one side, in pieces that may be encoded apart (`sources.cut`)."""
         if side == "valid" and self.valid_paths:
             yield from read_pieces(self.valid_paths, text_field=self.text_field)
@@ -291,7 +291,7 @@ def nearest_break(text: str, place: int) -> int:
     return place
 
 
-def _part(piece: Piece, place: int, side: Side) -> Piece | None:
+def _part(piece: Piece, place: int, side: SplitSide) -> Piece | None:
     """The part of a piece on one side of the cut, which is `place` characters after its beginning; None if empty."""
     text = piece.text[: max(0, place)] if side == "train" else piece.text[max(0, place) :]
     if not text:

@@ -27,7 +27,7 @@ class DroppedPairs(records.Dropped):
     REPEATED: ClassVar = ("pair also stands in the validation pairs", "pairs also stand in the validation pairs")
 
 
-def read(data: PairData, dropped: DroppedPairs, split: str = "train") -> Iterator[Pair]:
+def read_pair_files(data: PairData, dropped: DroppedPairs, split: str = "train") -> Iterator[Pair]:
     """The pairs of `path`, or of `source` and `target`; of a Hugging Face dataset that names none, those of a split."""
     if data.path is None:
         assert data.source is not None and data.target is not None  # checked before

@@ -19,7 +19,7 @@ from typing import Any
 
 from glassformer.config.run import NEWEST_READING, PairData, Reading
 from glassformer.data import builtin_pairs
-from glassformer.data.pair_files import DroppedPairs, Pair, read
+from glassformer.data.pair_files import DroppedPairs, Pair, read_pair_files
 from glassformer.data.records import HUB, hub_splits, split_records
 from glassformer.data.split import share_news
 from glassformer.errors import UserError
@@ -55,15 +55,18 @@ class PairCorpus:
         """Training and validation pairs; `UserError` when a side is empty."""
         data, path = self.data, self.data.path
         if data.valid_path is not None or data.valid_source is not None:
-            train, valid = list(read(data, self.dropped)), list(read(_of_validation(data), self.dropped, VALIDATION))
+            train, valid = (
+                list(read_pair_files(data, self.dropped)),
+                list(read_pair_files(_of_validation(data), self.dropped, VALIDATION)),
+            )
         elif path is not None and path.startswith(builtin_pairs.PREFIX) and "#" not in path:
             train, valid = (
-                list(read(replace(data, path=f"{path}#{part}"), self.dropped)) for part in ("train", "valid")
+                list(read_pair_files(replace(data, path=f"{path}#{part}"), self.dropped)) for part in ("train", "valid")
             )
         elif path is not None and path.startswith(HUB) and VALIDATION in hub_splits(path) and "#" not in path:
-            train, valid = (list(read(data, self.dropped, split)) for split in ("train", VALIDATION))
+            train, valid = (list(read_pair_files(data, self.dropped, split)) for split in ("train", VALIDATION))
         else:
-            train, valid = split_pairs(list(read(data, self.dropped)), data.valid_fraction, data.reading)
+            train, valid = split_pairs(list(read_pair_files(data, self.dropped)), data.valid_fraction, data.reading)
             self._share_news = share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
         held = set(valid)
         kept = [pair for pair in train if pair not in held]
@@ -85,7 +88,7 @@ def read_pairs(data: PairData, dropped: DroppedPairs | None = None) -> list[Pair
     Raises `UserError` for a file that cannot be read, sides of unequal length, and columns that are not there.
     """
     _check_sides(data)
-    pairs = list(read(data, DroppedPairs() if dropped is None else dropped, VALIDATION))
+    pairs = list(read_pair_files(data, DroppedPairs() if dropped is None else dropped, VALIDATION))
     if not pairs:
         raise UserError(f"{data.path or data.source} holds no pair with both sides")
     return pairs

@@ -51,7 +51,7 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Source:
+class TextSource:
     """One file, or one built-in text (`path` is None)."""
 
     name: str
@@ -93,16 +93,16 @@ class Source:
                     yield piece
 
 
-def find_sources(paths: Sequence[str | Path], counts: Counts | None = None) -> list[Source]:
+def find_sources(paths: Sequence[str | Path], counts: Counts | None = None) -> list[TextSource]:
     """The files that `paths` mean, in order; `UserError` for a missing or empty one, or a textless folder."""
     counts = counts or Counts()
-    sources: list[Source] = []
+    sources: list[TextSource] = []
     for path in paths:
         if str(path).startswith(builtin.PREFIX):
             builtin.require_known(str(path))
-            sources.append(Source(str(path), None))
+            sources.append(TextSource(str(path), None))
         else:
-            sources += [Source(str(found), found) for found in _find_files(Path(path), counts)]
+            sources += [TextSource(str(found), found) for found in _find_files(Path(path), counts)]
     return sources
 
 

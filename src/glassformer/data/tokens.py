@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer import files
-from glassformer.data.corpus import Corpus, Side
+from glassformer.data.corpus import Corpus, SplitSide
 from glassformer.data.sources import Piece, cut, joined
 from glassformer.errors import UserError
 from glassformer.seeds import Stream, seed_of
@@ -39,7 +39,7 @@ SIDECAR = "tokens.json"
 DTYPES = ("<u2", "<u4")
 KEY = "[0-9a-f]{32}"  # what folders of the cache are called
 BATCH_CHARACTERS = 1 << 20  # encoded at once: enough for every core, little for the memory
-_NAMES: dict[Side, str] = {"train": "the training text", "valid": "the validation text"}
+_NAMES: dict[SplitSide, str] = {"train": "the training text", "valid": "the validation text"}
 
 Progress = Callable[[int, int], None]  # (bytes of text done, bytes in all)
 

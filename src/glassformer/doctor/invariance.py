@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from glassformer.doctor.adapter import Rows
-from glassformer.doctor.probe import EXTRA, NotApplicable, Probe, Side, gap
+from glassformer.doctor.probe import EXTRA, NotApplicable, Probe, gap
 from glassformer.doctor.visibility import Outcome
+from glassformer.tokenization.padding import PaddingSide
 
 
 def vocabulary(probe: Probe) -> Outcome:
@@ -56,7 +57,7 @@ def padding_left(probe: Probe) -> Outcome:
     return _padding(probe, "left")
 
 
-def _padding(probe: Probe, side: Side) -> Outcome:
+def _padding(probe: Probe, side: PaddingSide) -> Outcome:
     probe.need_mask()
     rows = probe.rows(3)
     single = probe.alone(probe.uneven(rows, probe.length, side))

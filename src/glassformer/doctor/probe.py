@@ -6,7 +6,6 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Literal
 
 import numpy as np
 import torch
@@ -14,8 +13,8 @@ from torch import Tensor, nn
 
 from glassformer.doctor.adapter import Forward, Kind, Loss, MaskUse, Rows, call
 from glassformer.errors import UserError
+from glassformer.tokenization.padding import PaddingSide
 
-Side = Literal["left", "right"]
 MIN_LEN = 6
 EXTRA = 2
 """Tokens of room that are kept free for more padding or a continuation."""
@@ -111,13 +110,13 @@ class Probe:
         source_mask = None if rows.source_ids is None else torch.ones_like(rows.source_ids, dtype=torch.bool)
         return replace(rows, attention_mask=rows.real, source_attention_mask=source_mask)
 
-    def uneven(self, rows: Rows, width: int, side: Side = "right", random_padding: bool = False) -> Rows:
+    def uneven(self, rows: Rows, width: int, side: PaddingSide = "right", random_padding: bool = False) -> Rows:
         """Row i loses its last i % 3 tokens and is padded to `width`; sources too, always on the right.
 
         Padding is the padding id, or random ids: nobody may look at it.
         """
 
-        def pad(ids: Tensor, width: int, side: Side, n_ids: int) -> tuple[Tensor, Tensor]:
+        def pad(ids: Tensor, width: int, side: PaddingSide, n_ids: int) -> tuple[Tensor, Tensor]:
             lengths = ids.shape[1] - torch.arange(len(ids), device=ids.device)[:, None] % 3
             index = torch.arange(width, device=ids.device)
             mask = index < lengths if side == "right" else index >= width - lengths

@@ -13,7 +13,7 @@ from glassformer.data.batching import Batch, Example, consecutive_windows, docum
 from glassformer.data.tokens import TokenFile
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.objectives.classification import RegressionObjective
-from glassformer.objectives.objective import Model, Objective
+from glassformer.objectives.objective import Forward, Objective
 from glassformer.seeds import Stream, rng
 
 MAX_TOKENS = 16_384
@@ -71,7 +71,7 @@ def evaluation_rows(
 
 @torch.no_grad()
 def evaluate_loss(
-    model: Model,
+    model: Forward,
     objective: Objective,
     batches: Iterable[Sequence[Example]],
     device: torch.device,

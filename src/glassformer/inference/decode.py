@@ -18,7 +18,7 @@ from glassformer.seeds import Stream, rng
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
-Source = tuple[Tensor, Tensor | None]
+SourceBatch = tuple[Tensor, Tensor | None]
 """source_ids (B, S), and their mask (B, S), True = real, unless all are."""
 
 PREFILL = 256
@@ -36,7 +36,7 @@ def generate(
     slide: bool = False,
     device: torch.device | str = "cpu",
     is_finished: Callable[[int, int], bool] | None = None,
-    source: Source | None = None,
+    source: SourceBatch | None = None,
     samples: Sequence[int] = (0,),
 ) -> Iterator[list[int | None]]:
     """Yields, step by step, the new id of every row, None where one has ended.
@@ -166,7 +166,7 @@ def read_prompts(
     prompts: Sequence[Sequence[int]],
     max_len: int,
     device: torch.device | str,
-    source: Source | None = None,
+    source: SourceBatch | None = None,
 ) -> tuple[Tensor, Any]:
     """Reads prompts of unequal length into a fresh state: the logits (B, V) after each row's last token, and it."""
     lengths = torch.tensor([len(p) for p in prompts], device=device)

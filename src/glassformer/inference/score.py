@@ -159,7 +159,7 @@ def text_scores(
         unscored = [[] if start else ids[:1] for ids in encoded]
     else:
         pairs = [split_pair(tokenizer, text, target) for text, target in zip(texts, targets, strict=True)]
-        rows = [[fit(*with_context([*start, *context], target), max_len)] for context, target in pairs]
+        rows = [[fit_context(*with_context([*start, *context], target), max_len)] for context, target in pairs]
         unscored = [[] if start or context else target[:1] for context, target in pairs]
     flat = [pair for row in rows for pair in row]
     scores = iter(continuation_scores(model, [c for c, _ in flat], [t for _, t in flat], device=device))
@@ -206,12 +206,12 @@ def with_context(context: Ids, target: Ids) -> tuple[Ids, Ids]:
     return (context, target) if context else (target[:1], target[1:])
 
 
-def fit(context: Ids, target: Ids, max_len: int) -> tuple[Ids, Ids]:
+def fit_context(context: Ids, target: Ids, max_len: int) -> tuple[Ids, Ids]:
     """A pair that a model of this context can read: the beginning of what stands before the target is dropped.
 
     The target's last id is never read, so the two may have `max_len` + 1 ids.
 
-    >>> fit([1, 2, 3, 4], [5, 6], max_len=3)
+    >>> fit_context([1, 2, 3, 4], [5, 6], max_len=3)
     ([3, 4], [5, 6])
     """
     if len(target) > max_len:

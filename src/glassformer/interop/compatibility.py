@@ -66,12 +66,12 @@ class Compatibility:
         self._seen.add(name)
         if not stack.d_ff:
             self.misfits.append(f"model.{name}.d_ff is 0: it has no feed-forward")
-        if "n_kv_heads" not in holds and stack.n_kv_heads not in (0, stack.n_heads):
+        widths, d_head = self.config.attention_widths(stack), self.config.d_model // stack.n_heads
+        if "n_kv_heads" not in holds and widths.n_kv_heads != stack.n_heads:
             self.misfits.append(f"model.{name}.n_kv_heads is {stack.n_kv_heads}, and it must be 0")
-        d_head = self.config.d_model // stack.n_heads
-        if "d_head" not in holds and (stack.d_head not in (0, d_head) or self.config.d_model % stack.n_heads):
+        if "d_head" not in holds and (widths.d_head != d_head or self.config.d_model % stack.n_heads):
             self.misfits.append(f"model.{name}.d_head is {stack.d_head}, and it must be d_model / n_heads")
-        if stack.d_value not in (0, stack.d_head or d_head):
+        if widths.d_value != widths.d_head:
             self.misfits.append(f"model.{name}.d_value is {stack.d_value}, and it must be 0")
         if "window_pattern" not in holds and any(stack.window_pattern):
             self.misfits.append(f"model.{name}.window_pattern is {list(stack.window_pattern)}, and it must be empty")

@@ -22,7 +22,7 @@ TARGETS: Mapping[str, str] = {
     "gguf": "glassformer.interop.runtimes.gguf",
     "ct2": "glassformer.interop.runtimes.ct2",
 }
-"""Where the `write(stored, folder)` of each target is: it fills a folder, checks it, and says what it found."""
+"""Where the `write_TARGET(stored, folder)` of each target is: it fills a folder, checks it, and says what it found."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def export(
     stored = read_model(path)
     _require_plain(stored.run, folder)
     with files.new_folder(out) as new:
-        said = write(stored, new, to, dtype)
+        said = write_checked(stored, new, to, dtype)
     return Exported(out, tuple(said))
 
 
@@ -67,8 +67,8 @@ def _require_plain(run: Run, name: str | Path) -> None:
         raise UserError(f"{name} has adapted layers (LoRA): `glassformer merge {name} --out …` first, then export that")
 
 
-def write(stored: StoredModel, folder: Path, to: Target, dtype: Dtype = "float32") -> list[str]:
+def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: Dtype = "float32") -> list[str]:
     """Fills an existing, empty folder."""
     options = {} if dtype == "float32" else {"dtype": dtype}
-    said: list[str] = import_module(TARGETS[to]).write(stored, folder, **options)
+    said: list[str] = getattr(import_module(TARGETS[to]), f"write_{to}")(stored, folder, **options)
     return said

@@ -33,7 +33,7 @@ WRITTEN_FOR = "5.23.0"
 """The version of transformers whose files these are."""
 
 
-def write(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
+def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
     """Writes configuration, weights and tokenizer, reads them back, and compares; what was found, line by line."""
     config, network = stored.config, stored.network
     if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):

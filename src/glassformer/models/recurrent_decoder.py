@@ -18,7 +18,7 @@ from glassformer.nn.single_head_attention import SingleHeadAttention
 
 
 @dataclass(frozen=True)
-class Source:
+class SourceMemory:
     """What the decoder knows of the source, computed once."""
 
     summary: Tensor
@@ -39,7 +39,7 @@ class RecurrentState:
     """Of every layer (h,), or (h, c) for an LSTM; (B, D) each."""
     attentional: Tensor | None
     """(B, D): h̃ of the step before, where it is fed to the next."""
-    source: Source
+    source: SourceMemory
 
     def select(self, rows: Tensor) -> "RecurrentState":
         """The state whose row i is this one's row `rows[i]`: expands, reorders, drops."""
@@ -48,7 +48,7 @@ class RecurrentState:
             lengths=self.lengths[rows],
             layers=tuple(tuple(part[rows] for part in layer) for layer in self.layers),
             attentional=None if self.attentional is None else self.attentional[rows],
-            source=Source(
+            source=SourceMemory(
                 summary=source.summary[rows],
                 memory=None if source.memory is None else (source.memory[0][rows], source.memory[1][rows]),
                 mask=None if source.mask is None else source.mask[rows],
@@ -122,7 +122,9 @@ class RecurrentDecoder(nn.Module, ABC):
         """(B, ·): what joins the token in the input of the next step."""
 
     @abstractmethod
-    def read(self, states: Tensor, fed: Tensor | None, source: Source, tap: Tap | None = None) -> tuple[Tensor, Tensor]:
+    def read(
+        self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
+    ) -> tuple[Tensor, Tensor]:
         """What is read of the new states (B, T, D), as wide as they; and the contexts, (B, T or 1, C)."""
 
     def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
@@ -133,7 +135,7 @@ class RecurrentDecoder(nn.Module, ABC):
             lengths=torch.zeros(encoding.memory.shape[0], dtype=torch.long, device=encoding.memory.device),
             layers=tuple(tuple(part.to(dtype) for part in layer) for layer in first),
             attentional=None,
-            source=Source(encoding.summary.to(dtype), mask=mask),
+            source=SourceMemory(encoding.summary.to(dtype), mask=mask),
         )
 
     def forward(
@@ -214,7 +216,9 @@ class PlainDecoder(RecurrentDecoder):
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
         return state.source.summary if self.context_every_step else None
 
-    def read(self, states: Tensor, fed: Tensor | None, source: Source, tap: Tap | None = None) -> tuple[Tensor, Tensor]:
+    def read(
+        self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
+    ) -> tuple[Tensor, Tensor]:
         return states, source.summary[:, None]
 
 
@@ -236,7 +240,9 @@ class AttendBeforeDecoder(RecurrentDecoder):
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
         return look(self.cross_attn, state.layers[-1][0][:, None], state.source, tap)[:, 0]
 
-    def read(self, states: Tensor, fed: Tensor | None, source: Source, tap: Tap | None = None) -> tuple[Tensor, Tensor]:
+    def read(
+        self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
+    ) -> tuple[Tensor, Tensor]:
         assert fed is not None
         return states, fed[:, None]
 
@@ -262,7 +268,9 @@ class AttendAfterDecoder(RecurrentDecoder):
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
         return state.attentional
 
-    def read(self, states: Tensor, fed: Tensor | None, source: Source, tap: Tap | None = None) -> tuple[Tensor, Tensor]:
+    def read(
+        self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
+    ) -> tuple[Tensor, Tensor]:
         contexts = look(self.cross_attn, states, source, tap)
         return torch.tanh(self.combine(torch.cat((contexts, states), dim=2))), contexts
 
@@ -272,7 +280,7 @@ def with_memory(state: RecurrentState, cross_attn: SingleHeadAttention, encoding
     return replace(state, source=replace(state.source, memory=cross_attn.project_memory(encoding.memory)))
 
 
-def look(cross_attn: SingleHeadAttention, queries: Tensor, source: Source, tap: Tap | None) -> Tensor:
+def look(cross_attn: SingleHeadAttention, queries: Tensor, source: SourceMemory, tap: Tap | None) -> Tensor:
     """The contexts (B, T, C) that `queries` (B, T, D) find in the source."""
     assert source.memory is not None
     return cross_attn(queries, *source.memory, source.mask, scoped(tap, "cross_attn"))

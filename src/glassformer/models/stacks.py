@@ -16,7 +16,7 @@ from glassformer.nn.positions import LearnedPositions
 from glassformer.nn.tree_cache import Branches
 
 
-class _Stack(nn.Module):
+class _BlockStack(nn.Module):
     """What both stacks have; `rotary` and `score_bias` belong to the stack and serve every self-attention."""
 
     def __init__(
@@ -95,7 +95,7 @@ def _windowed(inputs: BlockInputs, window: int, x: Tensor, n_keys: int) -> Block
     return replace(inputs, mask=mask.worked_out(x.shape[1], n_keys, x.device, always=biased))
 
 
-class Encoder(_Stack):
+class Encoder(_BlockStack):
     """Every token sees every real token."""
 
     def forward(
@@ -116,7 +116,7 @@ class Encoder(_Stack):
         return self.run_blocks(x, positions, positions, BlockInputs(mask, tap=tap))
 
 
-class Decoder(_Stack):
+class Decoder(_BlockStack):
     """A token sees itself and what came before; with cross-attention it also reads a memory."""
 
     def forward(

@@ -6,7 +6,7 @@ import numpy as np
 
 from glassformer.data.batching import Batch, Example, pad
 from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
-from glassformer.objectives.objective import Model
+from glassformer.objectives.objective import Forward
 
 
 class CausalObjective:
@@ -48,7 +48,7 @@ class CausalObjective:
             document_ids=document_ids,
         )
 
-    def loss(self, model: Model, batch: Batch) -> LossSums:
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
         """The summed cross-entropy of a batch that `collate` made."""
         logits = model(**batch.model_inputs())
         return token_cross_entropy(logits, batch.labels, batch.n_targets, self.label_smoothing)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from glassformer.data.batching import Batch, Example, pad
 from glassformer.objectives.loss import LossSums, token_cross_entropy
-from glassformer.objectives.objective import Model
+from glassformer.objectives.objective import Forward
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class ClassificationObjective:
         labels = torch.tensor([_label(e) for e in examples], dtype=torch.long)
         return _batch(examples, labels, len(examples))
 
-    def loss(self, model: Model, batch: Batch) -> LossSums:
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
         """The summed cross-entropy of a batch that `collate` made."""
         return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)
 
@@ -47,7 +47,7 @@ class RegressionObjective:
         """Rows of ids and one number each."""
         return _batch(examples, torch.tensor([_label(e) for e in examples], dtype=torch.float32), len(examples))
 
-    def loss(self, model: Model, batch: Batch) -> LossSums:
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
         """The summed negative log-likelihood of a batch that `collate` made."""
         outputs = model(**batch.model_inputs()).squeeze(1).float()  # (B,)
         errors = (outputs - batch.labels) / self.std
@@ -72,7 +72,7 @@ class TaggingObjective:
         labels, _ = pad([_tags(e) for e in examples], -100)
         return _batch(examples, labels, int((labels != -100).sum()))
 
-    def loss(self, model: Model, batch: Batch) -> LossSums:
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
         """The summed cross-entropy of a batch that `collate` made."""
         return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)
 

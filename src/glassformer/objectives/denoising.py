@@ -8,7 +8,7 @@ import numpy as np
 from glassformer.data.batching import Batch, Example
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.noise import corrupt_spans, infill, permute_sentences
-from glassformer.objectives.objective import Model
+from glassformer.objectives.objective import Forward
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.word_boundaries import WordBoundaries
 
@@ -40,7 +40,7 @@ class DenoisingObjective:
         text = token_ids[~np.isin(token_ids, self.pairs.target_frame.behind)]
         return text if len(text) else token_ids
 
-    def loss(self, model: Model, batch: Batch) -> LossSums:
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
         """The summed cross-entropy of a batch that `collate` made."""
         return self.pairs.loss(model, batch)
 

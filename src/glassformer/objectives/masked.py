@@ -9,7 +9,7 @@ import torch
 from glassformer.data.batching import Batch, Example, pad
 from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
 from glassformer.objectives.noise import mask_tokens
-from glassformer.objectives.objective import Model
+from glassformer.objectives.objective import Forward
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.word_boundaries import WordBoundaries
 
@@ -62,7 +62,7 @@ class MaskedObjective:
             mask_prob=self.mask_prob,
         )
 
-    def loss(self, model: Model, batch: Batch) -> LossSums:
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
         """The summed cross-entropy of the chosen tokens of a batch that `collate` made."""
         assert batch.loss_positions is not None
         logits = model(**batch.model_inputs())  # (N, V)

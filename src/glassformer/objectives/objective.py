@@ -9,7 +9,7 @@ from torch import Tensor
 from glassformer.data.batching import Batch, Example
 from glassformer.objectives.loss import LossSums
 
-Model = Callable[..., Tensor]
+Forward = Callable[..., Tensor]
 """A network, or a compiled or wrapped one: fields of a batch as keywords in, logits out."""
 
 
@@ -23,4 +23,4 @@ class Objective(Protocol):
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch: ...
 
-    def loss(self, model: Model, batch: Batch) -> LossSums: ...
+    def loss(self, model: Forward, batch: Batch) -> LossSums: ...

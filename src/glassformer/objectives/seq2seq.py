@@ -6,7 +6,7 @@ import numpy as np
 
 from glassformer.data.batching import Batch, Example, pad
 from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
-from glassformer.objectives.objective import Model
+from glassformer.objectives.objective import Forward
 from glassformer.tokenization.special_tokens_template import Frame
 
 
@@ -50,7 +50,7 @@ class Seq2SeqObjective:
             raise ValueError("a pair needs source_ids")
         return _framed(self.source_frame, example.source_ids)
 
-    def loss(self, model: Model, batch: Batch) -> LossSums:
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
         """The summed cross-entropy of a batch that `collate` made."""
         logits = model(**batch.model_inputs())
         return token_cross_entropy(logits, batch.labels, batch.n_targets, self.label_smoothing)

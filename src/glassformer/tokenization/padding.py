@@ -8,11 +8,11 @@ import numpy.typing as npt
 
 from glassformer.errors import UserError
 
-Side = Literal["left", "right"]
+PaddingSide = Literal["left", "right"]
 Ids = TypeVar("Ids", list[int], npt.NDArray[np.int64])
 
 
-def truncate(ids: Ids, max_len: int, side: Side = "right") -> Ids:
+def truncate(ids: Ids, max_len: int, side: PaddingSide = "right") -> Ids:
     """Cuts ids off at one side, until `max_len` are left.
 
     >>> truncate([1, 2, 3], 2), truncate([1, 2, 3], 2, side="left")
@@ -26,8 +26,8 @@ def pad(
     pad_id: int,
     *,
     max_len: int | None = None,
-    side: Side = "right",
-    truncate_side: Side | None = None,
+    side: PaddingSide = "right",
+    truncate_side: PaddingSide | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
     """Token ids (B, T) filled up with `pad_id` at `side`, and the attention mask (B, T): True = a real token.
 

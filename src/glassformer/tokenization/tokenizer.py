@@ -40,7 +40,7 @@ from glassformer.tokenization.bpe import Progress, learn_bpe
 from glassformer.tokenization.decoding import TextStream
 from glassformer.tokenization.explain import Explanation
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream
-from glassformer.tokenization.padding import Side, pad
+from glassformer.tokenization.padding import PaddingSide, pad
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme, count_chunks
 from glassformer.tokenization.reference import ReferenceEncoder
 from glassformer.tokenization.report import TokenReport
@@ -396,8 +396,8 @@ class Tokenizer:
         sequences: Sequence[Sequence[int]],
         *,
         max_len: int | None = None,
-        side: Side = "right",
-        truncate_side: Side | None = None,
+        side: PaddingSide = "right",
+        truncate_side: PaddingSide | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
         """Ids (B, T) filled up with `[PAD]`, and their attention mask: see `padding.pad`."""
         if self.pad_id is None:

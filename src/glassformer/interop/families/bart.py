@@ -25,7 +25,7 @@ REPEATS = {
 DERIVED = ("model.encoder.version", "model.decoder.version")
 
 
-def read(given: HFConfig, architecture: str) -> TransformerConfig:
+def read_bart(given: HFConfig, architecture: str) -> TransformerConfig:
     given.only("extra_pos_embeddings", 2)
     given.only("static_position_embeddings", False)
     given.only("normalize_embedding", True)
@@ -74,7 +74,7 @@ def _stack(given: HFConfig, name: str) -> Stack:
     return Stack(n_layers, n_heads, d_ff=d_ff)
 
 
-def fit(config: TransformerConfig) -> list[str]:
+def fit_bart(config: TransformerConfig) -> list[str]:
     fit = fit_common(config)
     fit.need("positions", LearnedPositions(offset=2))
     fit.need("embedding_norm", True)
@@ -99,7 +99,7 @@ def fit_common(config: TransformerConfig) -> Compatibility:
     return fit
 
 
-def write(config: TransformerConfig) -> dict[str, Any]:
+def write_bart(config: TransformerConfig) -> dict[str, Any]:
     return write_common(config) | {
         "vocab_size": config.vocab_size,
         "max_position_embeddings": config.max_len,
@@ -126,7 +126,7 @@ def write_common(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table(config: TransformerConfig) -> list[Rule]:
+def table_bart(config: TransformerConfig) -> list[Rule]:
     lines = table_common(config)
     for stack in ("encoder", "decoder"):
         lines.append(rule(f"{stack}.embeddings.positions.table", f"model.{stack}.embed_positions"))
@@ -155,7 +155,7 @@ def table_common(config: TransformerConfig) -> list[Rule]:
     return lines
 
 
-def recast(config: TransformerConfig, weights: Weights) -> Recast:
+def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
     return with_constant_bias(*with_scales_and_biases(config, weights))
 
 
@@ -173,20 +173,20 @@ def unread(config: TransformerConfig) -> dict[str, str]:
 def fit_without_head(config: TransformerConfig) -> list[str]:
     """BART whose logits are those of the tied table alone, so that the head has no tensor of its own."""
     fits = config.head == TokenHead() and config.tie_output
-    return fit(config) + ([] if fits else ["model.head must be tokens without a bias, tied to the table"])
+    return fit_bart(config) + ([] if fits else ["model.head must be tokens without a bias, tied to the table"])
 
 
 BART = Family(
     name="BART",
     model_type="bart",
     architectures=(ARCHITECTURE,),
-    read=read,
-    fit=fit,
+    read=read_bart,
+    fit=fit_bart,
     architecture=lambda config: ARCHITECTURE,
-    write=write,
-    table=table,
+    write=write_bart,
+    table=table_bart,
     prefix="model.",
-    recast=recast,
+    recast=recast_bart,
     repeats=REPEATS,
     unread=unread,
     derived=DERIVED,

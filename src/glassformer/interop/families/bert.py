@@ -123,7 +123,7 @@ def _nearest(head: Head, one: Head, poolers: Iterable[str]) -> Head:
     return vector_head(head, one, *poolers) if isinstance(one, VectorHead) else one
 
 
-def recast(config: TransformerConfig, weights: Weights) -> Recast:
+def recast_bert(config: TransformerConfig, weights: Weights) -> Recast:
     """With every bias that BERT and its kin have."""
     return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
 
@@ -141,7 +141,7 @@ def architecture_of(config: TransformerConfig, name: str) -> str:
     return name + next(kind for kind, head in HEADS.items() if head.kind == config.head.kind)
 
 
-def write(config: TransformerConfig) -> dict[str, Any]:
+def write_bert(config: TransformerConfig) -> dict[str, Any]:
     stack, offset = config.head_stack, getattr(config.positions, "offset", 0)
     return {
         "vocab_size": config.vocab_size,
@@ -222,12 +222,12 @@ BERT = Family(
     read=read_bert,
     fit=fit_bert,
     architecture=lambda config: architecture_of(config, "Bert"),
-    write=write,
+    write=write_bert,
     table=table_bert,
     prefix="bert.",
     bare=frozenset({"BertModel"}),
     drawn=("pooler.dense.*",),
-    recast=recast,
+    recast=recast_bert,
     repeats={
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
         "cls.predictions.decoder.bias": "cls.predictions.bias",

@@ -13,7 +13,7 @@ from glassformer.config.transformer import (
     TransformerConfig,
     VectorHead,
 )
-from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder, fit_heads, recast
+from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder, fit_heads, recast_bert
 from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
 from glassformer.interop.keymap import Rule, rule
@@ -28,7 +28,7 @@ HEADS: dict[str, Head] = {
 NORM_EPS = 1e-12
 
 
-def read(given: HFConfig, architecture: str) -> TransformerConfig:
+def read_distilbert(given: HFConfig, architecture: str) -> TransformerConfig:
     # Sinusoids are a table like another, stored in the file; only training would leave them as they are.
     given.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
     dropout = given.take("dropout", float, 0.1)
@@ -52,7 +52,7 @@ def read(given: HFConfig, architecture: str) -> TransformerConfig:
     )
 
 
-def fit(config: TransformerConfig) -> list[str]:
+def fit_distilbert(config: TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
     fit.need("positions", LearnedPositions())
     fit.need("norm_eps", NORM_EPS)
@@ -64,7 +64,7 @@ def architecture_of(config: TransformerConfig) -> str:
     return next(name for name, head in HEADS.items() if head.kind == config.head.kind)
 
 
-def write(config: TransformerConfig) -> dict[str, Any]:
+def write_distilbert(config: TransformerConfig) -> dict[str, Any]:
     stack = config.head_stack
     return {
         "vocab_size": config.vocab_size,
@@ -81,7 +81,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table(config: TransformerConfig) -> list[Rule]:
+def table_distilbert(config: TransformerConfig) -> list[Rule]:
     ours, theirs = "encoder.blocks.{i}.", "distilbert.transformer.layer.{i}."
     q, k, v, out = (f"{theirs}attention.{name}_lin" for name in ("q", "k", "v", "out"))
     heads = {
@@ -112,14 +112,14 @@ DISTILBERT = Family(
     name="DistilBERT",
     model_type="distilbert",
     architectures=tuple(HEADS),
-    read=read,
-    fit=fit,
+    read=read_distilbert,
+    fit=fit_distilbert,
     architecture=architecture_of,
-    write=write,
-    table=table,
+    write=write_distilbert,
+    table=table_distilbert,
     prefix="distilbert.",
     bare=frozenset({"DistilBertModel"}),
-    recast=recast,
+    recast=recast_bert,
     repeats={"vocab_projector.weight": "distilbert.embeddings.word_embeddings.weight"},
     derived=("distilbert.embeddings.position_ids",),
     old_names=OLD_NAMES,

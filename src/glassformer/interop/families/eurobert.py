@@ -15,7 +15,7 @@ from glassformer.interop.families.llama import (
     need_same_biases,
     read_common,
     recast_llama,
-    table,
+    table_llama,
     write_common,
 )
 from glassformer.interop.family import Family
@@ -31,7 +31,7 @@ POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
 POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 
 
-def read(given: HFConfig, architecture: str) -> TransformerConfig:
+def read_eurobert(given: HFConfig, architecture: str) -> TransformerConfig:
     bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
     given.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
     head: Head = PositionHead()
@@ -43,7 +43,7 @@ def read(given: HFConfig, architecture: str) -> TransformerConfig:
     return read_common(given, norm_eps=1e-5, side="encoder", **differences)
 
 
-def fit(config: TransformerConfig) -> list[str]:
+def fit_eurobert(config: TransformerConfig) -> list[str]:
     fit = fit_common(config, any_ff=True, side="encoder")
     need_divisible(fit)
     need_same_biases(fit)
@@ -66,14 +66,14 @@ def architecture_of(config: TransformerConfig) -> str:
     return next(name for name, head in HEADS.items() if isinstance(config.head, head))
 
 
-def write(config: TransformerConfig) -> dict[str, Any]:
+def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
     found = write_common(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
     if isinstance(config.head, SequenceHead):
         found["classifier_pooling"] = POOLING_NAMES[config.head.pooling]
     return found | ({} if config.mask_id is None else {"mask_token_id": config.mask_id})
 
 
-def recast(config: TransformerConfig, weights: Weights) -> Recast:
+def recast_eurobert(config: TransformerConfig, weights: Weights) -> Recast:
     """The biases of the feed-forward and of the logits are there or not together; a classifier has a pooler."""
     config, weights = with_gelu_pooler(*recast_llama(config, weights))
     has_bias = config.ff_bias or (isinstance(config.head, TokenHead) and config.head.bias != "none")
@@ -95,10 +95,10 @@ def with_gelu_pooler(config: TransformerConfig, weights: Weights) -> Recast:
     return replace(config, head=replace(head, pooler="gelu")), weights | others | {"output.proj.weight": signs.to(proj)}
 
 
-def lines(config: TransformerConfig) -> list[Rule]:
+def table_eurobert(config: TransformerConfig) -> list[Rule]:
     if isinstance(config.head, TokenHead):
-        return [*table(config), rule("output.bias", "lm_head.bias")]
-    network = [entry for entry in table(config) if entry.ours != ("output.proj",)]
+        return [*table_llama(config), rule("output.bias", "lm_head.bias")]
+    network = [entry for entry in table_llama(config) if entry.ours != ("output.proj",)]
     return [*network, rule("output.pooler", "dense"), rule("output.proj", "classifier")]
 
 
@@ -106,12 +106,12 @@ EUROBERT = Family(
     name="EuroBERT",
     model_type="eurobert",
     architectures=tuple(HEADS),
-    read=read,
-    fit=fit,
+    read=read_eurobert,
+    fit=fit_eurobert,
     architecture=architecture_of,
-    write=write,
-    table=lines,
-    recast=recast,
+    write=write_eurobert,
+    table=table_eurobert,
+    recast=recast_eurobert,
     repeats=REPEATS,
     derived=DERIVED,
 )

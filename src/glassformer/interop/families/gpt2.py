@@ -13,7 +13,7 @@ from glassformer.interop.vocabulary_files import byte_level
 ARCHITECTURE = "GPT2LMHeadModel"
 
 
-def read(given: HFConfig, architecture: str) -> TransformerConfig:
+def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
     d_model, max_len = given.take("n_embd", int), given.take("n_positions", int)
     given.only("scale_attn_by_inverse_layer_idx", False)
     given.only("n_ctx", max_len)
@@ -41,7 +41,7 @@ def read(given: HFConfig, architecture: str) -> TransformerConfig:
     )
 
 
-def fit(config: TransformerConfig) -> list[str]:
+def fit_gpt2(config: TransformerConfig) -> list[str]:
     fit = Compatibility(config)
     fit.stack("encoder", present=False)
     fit.stack("decoder", present=True)
@@ -52,7 +52,7 @@ def fit(config: TransformerConfig) -> list[str]:
     return fit.done()
 
 
-def write(config: TransformerConfig) -> dict[str, Any]:
+def write_gpt2(config: TransformerConfig) -> dict[str, Any]:
     stack = config.head_stack
     return {
         "vocab_size": config.vocab_size,
@@ -72,7 +72,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table(config: TransformerConfig) -> list[Rule]:
+def table_gpt2(config: TransformerConfig) -> list[Rule]:
     ours, theirs = "decoder.blocks.{i}.", "transformer.h.{i}."
     attn = f"{ours}self_attn."
     inputs = f"{attn}qkv_proj" if config.fused_qkv else tuple(f"{attn}{name}_proj" for name in "qkv")
@@ -94,11 +94,11 @@ GPT2 = Family(
     name="GPT-2",
     model_type="gpt2",
     architectures=(ARCHITECTURE,),
-    read=read,
-    fit=fit,
+    read=read_gpt2,
+    fit=fit_gpt2,
     architecture=lambda config: ARCHITECTURE,
-    write=write,
-    table=table,
+    write=write_gpt2,
+    table=table_gpt2,
     prefix="transformer.",
     recast=with_scales_and_biases,
     repeats={"lm_head.weight": "transformer.wte.weight"},

@@ -245,7 +245,7 @@ def write_qwen3(config: TransformerConfig) -> dict[str, Any]:
     return write_qwen2(config) | {"attention_bias": config.qkv_bias}
 
 
-def table(config: TransformerConfig) -> list[Rule]:
+def table_llama(config: TransformerConfig) -> list[Rule]:
     side = "encoder" if config.decoder is None else "decoder"
     ours, theirs = f"{side}.blocks.{{i}}.", "model.layers.{i}."
     attn = f"{theirs}self_attn."
@@ -261,12 +261,12 @@ def table(config: TransformerConfig) -> list[Rule]:
     ]
 
 
-def recast(config: TransformerConfig, weights: Weights) -> Recast:
+def recast_common(config: TransformerConfig, weights: Weights) -> Recast:
     return with_relu2_as_gate(*with_norm_scales(config, weights))
 
 
 def recast_llama(config: TransformerConfig, weights: Weights) -> Recast:
-    return with_gates_of_one(*recast(config, weights))
+    return with_gates_of_one(*recast_common(config, weights))
 
 
 def _family(
@@ -274,7 +274,7 @@ def _family(
     read: Callable[[HFConfig, str], TransformerConfig],
     fit: Callable[[TransformerConfig], list[str]],
     write: Callable[[TransformerConfig], dict[str, Any]],
-    recast: Callable[[TransformerConfig, Weights], Recast] = recast,
+    recast: Callable[[TransformerConfig, Weights], Recast] = recast_common,
     **others: Any,
 ) -> Family:
     architecture = f"{name}ForCausalLM"
@@ -286,7 +286,7 @@ def _family(
         fit=fit,
         architecture=lambda config: architecture,
         write=write,
-        table=table,
+        table=table_llama,
         recast=recast,
         repeats=REPEATS,
         derived=DERIVED,

@@ -20,7 +20,7 @@ from glassformer.nn.positions import sinusoid
 ARCHITECTURE = "MarianMTModel"
 
 
-def read(given: HFConfig, architecture: str) -> TransformerConfig:
+def read_marian(given: HFConfig, architecture: str) -> TransformerConfig:
     given.only("static_position_embeddings", True)
     given.only("normalize_embedding", False)
     given.pass_over("extra_pos_embeddings")  # sinusoids have no rows to skip
@@ -42,7 +42,7 @@ def read(given: HFConfig, architecture: str) -> TransformerConfig:
     )
 
 
-def fit(config: TransformerConfig) -> list[str]:
+def fit_marian(config: TransformerConfig) -> list[str]:
     fit = bart.fit_common(config)
     fit.need("positions", SinusoidalPositions("halves"), SinusoidalPositions("interleaved"))
     untied = config.share_embeddings and not config.tie_output
@@ -54,7 +54,7 @@ def fit(config: TransformerConfig) -> list[str]:
     return fit.done()
 
 
-def write(config: TransformerConfig) -> dict[str, Any]:
+def write_marian(config: TransformerConfig) -> dict[str, Any]:
     return bart.write_common(config) | {
         "vocab_size": config.encoder_vocab_size,
         "decoder_vocab_size": config.vocab_size,
@@ -67,8 +67,8 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def recast(config: TransformerConfig, weights: Weights) -> Recast:
-    return bart.recast(*with_halves(config, weights))
+def recast_marian(config: TransformerConfig, weights: Weights) -> Recast:
+    return bart.recast_bart(*with_halves(config, weights))
 
 
 def positions(config: TransformerConfig) -> dict[str, Tensor]:
@@ -81,13 +81,13 @@ MARIAN = Family(
     name="Marian",
     model_type="marian",
     architectures=(ARCHITECTURE,),
-    read=read,
-    fit=fit,
+    read=read_marian,
+    fit=fit_marian,
     architecture=lambda config: ARCHITECTURE,
-    write=write,
+    write=write_marian,
     table=bart.table_common,
     prefix="model.",
-    recast=recast,
+    recast=recast_marian,
     repeats=bart.REPEATS,
     fixed=positions,
     derived=(*bart.DERIVED, bart.SHARED),  # a table that is shared and not tied is not read

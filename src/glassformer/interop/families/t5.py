@@ -18,7 +18,7 @@ FEED_FORWARD_NAMES = {meaning: name for name, meaning in reversed(FEED_FORWARDS.
 """(activation, gated) → `feed_forward_proj`; a gate with the exact GELU has no name."""
 
 
-def read(given: HFConfig, architecture: str) -> TransformerConfig:
+def read_t5(given: HFConfig, architecture: str) -> TransformerConfig:
     n_heads, d_head, d_ff = given.take("num_heads", int), given.take("d_kv", int), given.take("d_ff", int)
     n_layers = given.take("num_layers", int)
     n_decoder_layers = given.take("num_decoder_layers", int, n_layers)
@@ -68,7 +68,7 @@ def _head(given: HFConfig) -> tuple[bool, bool]:
     return (tied is not False if scaled is None else scaled), says_tied or HEAD not in given.tensors
 
 
-def fit(config: TransformerConfig) -> list[str]:
+def fit_t5(config: TransformerConfig) -> list[str]:
     fit = Compatibility(config)
     fit.stack("encoder", True, "d_head")
     fit.stack("decoder", True, "d_head")
@@ -94,7 +94,7 @@ def fit(config: TransformerConfig) -> list[str]:
     return fit.done()
 
 
-def write(config: TransformerConfig) -> dict[str, Any]:
+def write_t5(config: TransformerConfig) -> dict[str, Any]:
     stack, encoder = config.head_stack, config.encoder
     assert encoder is not None and isinstance(config.positions, RelativePositions)  # it fits
     return {
@@ -118,7 +118,7 @@ def write(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table(config: TransformerConfig) -> list[Rule]:
+def table_t5(config: TransformerConfig) -> list[Rule]:
     lines = [rule("encoder.embeddings.tokens", "shared"), rule("output.proj", "lm_head")]
     for half in ("encoder", "decoder"):
         ours, theirs = f"{half}.blocks.{{i}}.", f"{half}.block.{{i}}.layer."
@@ -143,11 +143,11 @@ T5 = Family(
     name="T5",
     model_type="t5",
     architectures=(ARCHITECTURE, "T5WithLMHeadModel"),  # its first name
-    read=read,
-    fit=fit,
+    read=read_t5,
+    fit=fit_t5,
     architecture=lambda config: ARCHITECTURE,
-    write=write,
-    table=table,
+    write=write_t5,
+    table=table_t5,
     recast=with_norm_scales,
     repeats={"encoder.embed_tokens.weight": SHARED, "decoder.embed_tokens.weight": SHARED, HEAD: SHARED},
     derived=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # never read by anyone

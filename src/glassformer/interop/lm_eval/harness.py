@@ -23,7 +23,7 @@ from glassformer.inference.score import (
     ForcedScore,
     Ids,
     continuation_scores,
-    fit,
+    fit_context,
     split_pair,
     windows,
     with_context,
@@ -148,7 +148,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
     ) -> list[tuple[float, bool]]:
         """(log p, whether greedy decoding writes it) of each continuation; a context loses its beginning to fit."""
         given = [with_context([i for i in context if i != NO_ID], target) for _, context, target in requests]
-        pairs = [fit(context, target, self.max_len) for context, target in given]
+        pairs = [fit_context(context, target, self.max_len) for context, target in given]
         n_cut = sum(len(before) < len(context) for (before, _), (context, _) in zip(pairs, given, strict=True))
         if n_cut:
             logger.warning(f"{n_cut:,} of {len(pairs):,} contexts lose their beginning: {self.max_len:,} tokens fit")

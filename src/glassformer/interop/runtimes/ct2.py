@@ -30,7 +30,7 @@ N_ROWS, N_TOKENS = 20, 12
 """Random rows that are compared, and their length."""
 
 
-def write(stored: StoredModel, folder: Path) -> list[str]:
+def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
     """Writes CTranslate2's files and the tokenizers, runs them, and compares; what was found, line by line.
 
     `UserError` when CTranslate2 has no such model, and when it computes another.

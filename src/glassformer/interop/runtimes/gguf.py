@@ -37,7 +37,7 @@ IN_GGUF: Mapping[Dtype, tuple[str, str]] = {
 """gguf's names of a tensor's type and of a file's."""
 
 
-def write(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[str]:
+def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[str]:
     """Writes `model.gguf`, reads it back, and compares; what was found, line by line.
 
     `dtype` is that of the matrices; vectors and positions stay in float32. `UserError` when llama.cpp's code does not

@@ -38,7 +38,7 @@ CHECKED = ((1, 1, 1), (2, 9, 5), (5, 4, 8))
 Inputs = dict[str, Tensor]
 
 
-def write(stored: StoredModel, folder: Path) -> list[str]:
+def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
     """Writes `model.onnx`, tokenizers and names of labels into an empty folder; says what, and how equal it is.
 
     Weights above 1.5 GB go into a file of their own beside the graph, `model.onnx.data`. The graph is run in
