@@ -391,7 +391,7 @@ def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"max_stepz": 5}, r"unknown key max_stepz: did you mean train\.max_steps\?"),
         ({"changes": {"train.max_stepz": 5}}, r"unknown key train\.max_stepz: did you mean train\.max_steps\?"),
         ({"max_steps": "5"}, r"train\.max_steps must be integer, not '5'"),
-        ({"learning_rate": 0.1}, r"learning_rate may be train\.optimizer\.learning_rate or train\.optimizer\.adamw\."),
+        ({"kind": "adamw"}, r"kind may be train\.optimizer\.kind or train\.schedule\.kind"),
         ({"max_steps": 5, "changes": {"train.max_steps": 5}}, r"train\.max_steps is given twice"),
         ({"out": {"train.max_steps": 5}}, "out must be a path .a str or a Path., not dict"),
         ({"init": 5}, "init must be a path"),

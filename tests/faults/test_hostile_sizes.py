@@ -240,16 +240,36 @@ def test_fault_24_a_header_that_contradicts_itself(directory: Path, name: str, a
 
 STATE_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a key is missing": (lambda state: state.pop("n_targets") and None, "n_targets is missing"),
-    "a key more": (lambda state: state.update(weights=1), "'weights' is unknown"),
-    "a step of 1e300": (lambda state: state.update(step=1e300), "step is '1e+300' and must be"),
+    "a key more": (lambda state: state.update(weights=1), "unknown key weights"),
+    "a step of 1e300": (lambda state: state.update(step=1e300), "step must be integer, not 1e+300"),
     "a step of many digits": (lambda state: state.update(step=10**39), "step is"),
     "another step": (lambda state: state.update(step=7), "step is 7, and the checkpoint is that of step 20"),
-    "a text for a number": (lambda state: state.update(seconds="1"), "seconds is '1' and must be a number"),
-    "a table for a list": (lambda state: state.update(unlogged={}), "unlogged is '{}' and must be pairs"),
-    "no pair": (lambda state: state.update(unlogged=[[1.0]]), "unlogged is"),
-    "a plateau of nothing": (lambda state: state.update(plateau={}), "plateau is"),
-    "a report of nothing": (lambda state: state.update(valid={"loss": 1}), "valid is"),
-    "no digest": (lambda state: state.update(data_digest=None), "data_digest is"),
+    "a text for a number": (lambda state: state.update(seconds="1"), "seconds must be number, not '1'"),
+    "a table for a list": (
+        lambda state: state.update(unlogged={}),
+        "unlogged must be list of [number, integer]",
+    ),
+    "no pair": (
+        lambda state: state.update(unlogged=[[1.0]]),
+        "must be list of [number, integer], not [[1.0]]",
+    ),
+    "a plateau of nothing": (lambda state: state.update(plateau={}), "factor is missing (in plateau of"),
+    "a report of nothing": (lambda state: state.update(valid={"loss": 1}), "perplexity is missing (in valid of"),
+    "no digest": (lambda state: state.update(data_digest=None), "data_digest must be text, not None"),
+    "a negative count": (lambda state: state.update(n_targets=-1), "n_targets is -1 and must be at least 0"),
+    "a negative count in a list": (
+        lambda state: state.update(unlogged=[[1.0, -2]]),
+        "unlogged is [(1.0, -2)] and",
+    ),
+    "a negative count in a table": (
+        lambda state: state.update(plateau={"factor": 1.0, "best": None, "n_worse": -1}),
+        "n_worse is -1 and must be at least 0",
+    ),
+    "a huge count": (lambda state: state.update(scheduled=[1 << 60]), "scheduled is [1152921504606846976]"),
+    "a scale of a text": (
+        lambda state: state.update(scaler={"factor": "1", "n_good_steps": 0}),
+        "factor must be number",
+    ),
     "a list": (lambda state: [], "must be a table of numbers"),
 }
 

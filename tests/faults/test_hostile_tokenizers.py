@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 from tokenizers import Regex, normalizers, pre_tokenizers
+from tokenizers import Tokenizer as RustTokenizer
 
 from faults.hostile import TEXT, TOKENIZER, WITHIN_S, refused
 from faults.tally import count, record
 from glassformer.errors import UserError
 from glassformer.tokenization.allowed_regexes import KNOWN_EXPRESSIONS
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.validate_tokenizer_json import TRUST
 from tokenization import families
 
 # 25: tokenizers
@@ -317,5 +319,52 @@ def test_fault_25_an_expression_that_backtracks_for_ever_is_never_compiled(tmp_p
         for value in values:
             description = json.loads(TOKENIZER.to_json()) | {name: value}
             (tmp_path / "t.json").write_text(json.dumps(description))
-            refused(lambda: Tokenizer.load(tmp_path / "t.json"), "expression", "none of the known ones")
+            refused(
+                lambda: Tokenizer.load(tmp_path / "t.json"), "none of the known ones", "GLASSFORMER_TRUST_TOKENIZERS=1"
+            )
     record(25, 5, 5, "none")
+
+
+OWN = {"type": "Split", "pattern": {"Regex": "[0-9]+|[^0-9]+"}, "behavior": "Isolated", "invert": False}
+
+
+def with_own_expression() -> str:
+    description = json.loads(TOKENIZER.to_json())
+    del description["model"]["frequencies"]
+    parts = [OWN, description["pre_tokenizer"]]
+    return json.dumps(description | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": parts}})
+
+
+def test_fault_25_expressions_of_a_trusted_file_are_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = with_own_expression()
+    monkeypatch.setenv(TRUST, "1")
+    tokenizer = Tokenizer.imported(text, {})
+    for sample in ("the 12 cats", TEXT):
+        assert tokenizer.encode(sample) == RustTokenizer.from_str(text).encode(sample).ids
+    monkeypatch.delenv(TRUST)  # no mark of it stays in the file
+    refused(lambda: Tokenizer.from_json(tokenizer.to_json()), "none of the known ones")
+    record(25, 1, 1, "none")
+
+
+@pytest.mark.parametrize("value", ["", "0", "true"])
+def test_fault_25_trust_must_be_said_as_it_is_asked_for(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TRUST, value)
+    refused(lambda: Tokenizer.imported(with_own_expression(), {}), "none of the known ones")
+    record(25, 1, 1, "none")
+
+
+@pytest.mark.parametrize("change", [{"Regex": "("}, {"Regex": 7}])
+def test_fault_25_a_trusted_expression_must_be_one(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TRUST, "1")
+    text = json.dumps(json.loads(with_own_expression()) | {"pre_tokenizer": OWN | {"pattern": change}})
+    refused(lambda: Tokenizer.imported(text, {}), "")
+    record(25, 1, 1, "none")
+
+
+OTHERS = sorted(attack for attack, (_, words) in TOKENIZER_ATTACKS.items() if "known ones" not in words)
+
+
+@pytest.mark.parametrize("attack", OTHERS)
+def test_fault_25_trust_lets_nothing_else_through(tmp_path: Path, attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TRUST, "1")
+    test_fault_25_a_tokenizer_that_cannot_be(tmp_path, attack)

@@ -355,6 +355,10 @@ def type_text(kind: Any) -> str:
     if typing.get_origin(kind) is tuple:
         inner = [type_text(a) for a in typing.get_args(kind) if a is not Ellipsis]
         return f"list of {inner[0]}" if Ellipsis in typing.get_args(kind) else f"[{', '.join(inner)}]"
+    if typing.get_origin(kind) is list:
+        return f"list of {type_text(typing.get_args(kind)[0])}"
+    if typing.get_origin(kind) is dict:
+        return "table"
     if dataclasses.is_dataclass(kind):
         return cast(type, kind).__name__
     return {int: "integer", float: "number", str: "text", bool: "true | false"}.get(kind, str(kind))
@@ -387,6 +391,9 @@ class _Reader:
             if key not in names:
                 raise self.error(f"unknown key {prefix}{shown(key)}{self.suggestion(prefix + key, prefix, names)}")
             values[key] = self.value(hints[key], value, prefix + key)
+        for field in dataclasses.fields(cls):
+            if field.name not in values and field.default is field.default_factory is dataclasses.MISSING:
+                raise self.error(f"{prefix}{field.name} is missing")
         return cls(**values)
 
     def present(self, cls: type, key: str, value: Any, prefix: str) -> tuple[str, Any]:
@@ -457,6 +464,10 @@ class _Reader:
         """One scalar or list; text from the command line is read as the field's own type."""
         if typing.get_origin(kind) is tuple:
             return self.tuple(typing.get_args(kind), value)
+        if typing.get_origin(kind) is list and isinstance(value, list):
+            return [self.leaf(typing.get_args(kind)[0], item) for item in value]
+        if typing.get_origin(kind) is dict and isinstance(value, dict):
+            return value
         if typing.get_origin(kind) is Literal:
             for option in typing.get_args(kind):
                 if str(option) == str(value):

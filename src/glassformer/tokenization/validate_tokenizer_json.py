@@ -8,6 +8,7 @@ end, each doubling what the last one left, are bounded. A part has a type of its
 
 import base64
 import math
+import os
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,8 @@ ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
 """What a special token can be for, in the order of our own."""
 MAX_AFFIX_CHARACTERS = 64  # what a model puts before or behind each piece that it looks up: `##`, `</w>`
 MAX_AROUND = 64  # tokens that stand around texts
+TRUST = "GLASSFORMER_TRUST_TOKENIZERS"
+"""The environment variable by which a person who trusts a file lets its own expressions through: 1."""
 _MODELS = ("BPE", "WordLevel", "WordPiece", "Unigram")
 _KNOWN = {
     "normalizer": (
@@ -88,8 +91,11 @@ def _check_part(place: str, part: dict[str, Any]) -> None:
     if kind not in _KNOWN[place]:
         raise UserError(f"{_BEGIN}: it has a part of type {kind!s:.40} as {place}")
     for regex in (inner["Regex"] for inner in tables(part) if "Regex" in inner):
-        if regex not in KNOWN_EXPRESSIONS:
-            raise UserError(f"{_BEGIN}: its expression {regex!r:.60} is none of the known ones, and some never end")
+        if regex not in KNOWN_EXPRESSIONS and os.environ.get(TRUST) != "1":
+            raise UserError(
+                f"{_BEGIN}: its expression {regex!r:.60} is none of the known ones, and some never end; if you trust "
+                f"the file, set {TRUST}=1"
+            )
     if kind == "Replace" and (len(part["content"]) > 1 or part["pattern"] == {"String": ""}):
         content, pattern = part["content"], part["pattern"]
         raise UserError(f"{_BEGIN}: it puts {content!r:.40} for {pattern!s:.60}, and one character at most is allowed")

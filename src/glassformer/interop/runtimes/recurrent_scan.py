@@ -1,7 +1,8 @@
-"""The recurrent encoder-decoder with every loop as one operator: for a graph whose lengths stay open.
+"""The recurrent encoder-decoder with every loop as one operator: the ONNX export keeps its lengths open with it.
 
-An exporter writes a Python loop down as often as it was run, and knows no packed rows. `scan` is a loop inside the
-graph. Padding is stepped over one token at a time: the state is handed on, which leaves no trace of it either.
+Training does not use it. An exporter writes a Python loop down as often as it was run, and knows no packed rows. `scan`
+is a loop inside the graph. Padding is stepped over one token at a time: the state is handed on, which leaves no trace
+of it either.
 
 Letters: B batch, T target length, S source length, E width of an input, D width of a state.
 """
