@@ -271,8 +271,9 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
     found = [key for key in alike if key in own] if len(alike) > 1 else alike
     for section in sections if len(found) > 1 else ():
         nearest = sorted((key.count("."), key) for key in found if key.startswith(f"{section}."))
-        if nearest and [dots for dots, _ in nearest].count(nearest[0][0]) == 1:
-            return nearest[0][1]
+        if nearest:
+            found = [key for dots, key in nearest if dots == nearest[0][0]]
+            break
     if len(found) == 1:
         return found[0]
     if alike:
