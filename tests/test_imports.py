@@ -24,6 +24,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"inference"},
     {"objectives"},
     {"evaluation"},
+    {"distributed"},
     {"training"},
     {"model"},
     {"api"},
@@ -119,6 +120,32 @@ def test_nothing_but_interop_knows_transformers() -> None:
     for name in NAMED:
         found = {imported.split(".")[0] for imported, _ in imports(MODULES[name])}
         assert "transformers" not in found or name.split(".")[0] == "interop", name
+
+
+def test_distributed_alone_knows_the_processes_of_torch() -> None:
+    for name in NAMED:
+        found = {imported for imported, _ in imports(MODULES[name])}
+        of_processes = [imported for imported in found if imported.startswith(("torch.distributed", "torch.nn.parallel"))]
+        assert not of_processes or name.split(".")[0] == "distributed", f"{name} imports {of_processes}"
+
+
+def loaded_by(program: str) -> set[str]:
+    """The modules that are loaded after a program has run in a process of its own."""
+    program += "\nimport sys\nprint(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], check=True, timeout=120, capture_output=True, text=True)
+    return set(ran.stdout.split())
+
+
+def test_who_only_loads_a_model_loads_no_training() -> None:
+    ours = {name for name in loaded_by("import glassformer.api") if name.split(".")[0] == "glassformer"}
+    assert not [name for name in ours if "optimizer" in name or name.startswith("glassformer.distributed")]
+    assert len(ours) <= 60, sorted(ours)
+
+
+@pytest.mark.parametrize("words", [["presets"], ["recipes"], ["--help"], ["plan", "--help"], ["plan", "copy-task"]])
+def test_what_needs_no_tensor_loads_no_torch(words: list[str]) -> None:
+    program = f"from glassformer.cli.main import run\nrun({words})"
+    assert "torch" not in loaded_by(program)
 
 
 def test_every_public_name_is_there_and_importing_the_package_imports_no_torch() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -13,16 +13,17 @@ from glassformer import files, recipes
 from glassformer.config.run import LabelData, Run
 from glassformer.errors import UserError
 from glassformer.model import Model
+from glassformer.models.device import choose_device
 from glassformer.models.half_precision import convert, weights_dtype
-from glassformer.models.transforms import merge_lora
 from glassformer.store import checkpoint
-from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import model_files, own_paths, read_model, weights_of, write_model_files
-from glassformer.training.launch import Outcome, Replay, choose_device, launch, relaunch
-from glassformer.training.launch import replay as replay_run
+from glassformer.store.merging import merge_directory
+from glassformer.store.model_directory import read_model
+from glassformer.training.outcome import Outcome
 from glassformer.training.reporting import LaunchReporter, Silent
-from glassformer.training.trainer_state import TrainerState
-from glassformer.training.trainer_state_file import read_progress
+
+if TYPE_CHECKING:
+    from glassformer.training.replay import Replay
+    from glassformer.training.trainer_state import TrainerState
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto", dtype: str | None = None) -> Model:
@@ -96,22 +97,9 @@ def _difference(one: Model, other: Model) -> str | None:
 def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> int:
     """Writes an adapted model (LoRA) as a plain one, every update added to its weight; how many layers were merged.
 
-    `UserError` when `out` exists, and when there is nothing to merge.
+    `step` takes one of a run's checkpoints. `UserError` when `out` exists, and when there is nothing to merge.
     """
-    folder, out = files.as_path(folder, "folder"), files.as_path(out, "out")
-    path = folder if step is None else checkpoint.find(folder, step)
-    files.require_new_folder(out, own_paths(folder))
-    stored = read_model(path)
-    n = merge_lora(stored.network)
-    if not n:
-        raise UserError(f"{folder} has no adapted layers: there is nothing to merge")
-    run = replace(stored.run, lora=None)
-    with files.new_folder(out) as new:
-        write_model_files(
-            new, weights_of(stored.network), stored.tokenizer, run, stored.source_tokenizer, stored.labels
-        )
-        Manifest.of(new, "model", stored.manifest.step, model_files(stored.manifest)).write(new)
-    return n
+    return merge_directory(files.as_path(folder, "folder"), files.as_path(out, "out"), step)
 
 
 def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
@@ -120,8 +108,10 @@ def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
     return (None, None) if progress is None else (progress.seconds, progress.n_targets)
 
 
-def _progress(folder: Path) -> TrainerState | None:
+def _progress(folder: Path) -> "TrainerState | None":
     """The progress that a run's newest checkpoint, or a checkpoint, keeps."""
+    from glassformer.training.trainer_state_file import read_progress  # as in `train`
+
     steps = checkpoint.steps(folder)
     state = checkpoint.path_of(folder, steps[-1]) if steps else folder
     return read_progress(state) if (state / checkpoint.STATE).exists() else None
@@ -162,20 +152,26 @@ def train(
     if every := {**start, **(changes or {}), **settings}:
         chosen = recipes.with_changes(chosen, every)
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
-    return _trained(launch(chosen, folder, reporter or Silent()))
+    from glassformer.training.run import train_run  # who only loads a model needs no optimizer
+
+    return _trained(train_run(chosen, folder, reporter or Silent()))
 
 
 def resume(
     folder: str | Path, reporter: LaunchReporter | None = None, flags: Mapping[str, str] | None = None
 ) -> Trained:
     """Goes on with a run from its newest intact checkpoint, exactly; `flags` say where and for how long."""
-    return _trained(relaunch(files.as_path(folder, "folder"), reporter or Silent(), flags))
+    from glassformer.training.run import resume_run  # as in `train`
+
+    return _trained(resume_run(files.as_path(folder, "folder"), reporter or Silent(), flags))
 
 
 def _trained(outcome: Outcome) -> Trained:
     return Trained(outcome.folder, outcome.reports, outcome.run)
 
 
-def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> Replay:
+def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Replay":
     """Takes the steps between the two newest checkpoints of a run again, and compares, to the bit."""
+    from glassformer.training.run import replay_run  # as in `train`
+
     return replay_run(files.as_path(folder, "folder"), reporter or Silent())

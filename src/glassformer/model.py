@@ -46,15 +46,15 @@ from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fil
 from glassformer.inference.score import Score, text_scores
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
+from glassformer.models.device import choose_device
+from glassformer.models.precision import arithmetic, autocast_dtype
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.launch import choose_device
 from glassformer.training.material import Tokenizers
 from glassformer.training.measure import Evaluator
-from glassformer.training.precision import arithmetic, autocast_dtype
 from glassformer.training.text_objectives import sentinel_ids
 
 Progress = Callable[[int, int], None]

@@ -15,14 +15,14 @@ from safetensors.torch import load_file, save_file
 
 from glassformer import __version__, api
 from glassformer.config.train import PlateauSchedule
+from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_model
-from glassformer.training import checkpointer, trainer_state
+from glassformer.training import checkpointer, machine
 from glassformer.training.checkpointer import Checkpointer, Snapshot, publish_step
-from glassformer.training.parallel import Ranks
 from runs import MODEL, TIMES, Recording, label_run, pair_run, remains, tiny_run, write_text
 
 
@@ -129,31 +129,31 @@ def test_a_replay_gives_the_same_bits_and_writes_nothing(name: str, tmp_path: Pa
 
 def test_a_replay_sees_what_is_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
-    from glassformer.training import trainer
+    from glassformer.training import loop
 
-    real = trainer._seed
-    monkeypatch.setattr(trainer, "schedule_factor", lambda *a: 0.5 if a[1] == 15 else 1.0)
+    real = loop._seed
+    monkeypatch.setattr(loop, "schedule_factor", lambda *a: 0.5 if a[1] == 15 else 1.0)
     replay = api.replay(tmp_path / "run", Recording())
-    assert real is trainer._seed
+    assert real is loop._seed
     assert any(name.endswith("exp_avg") for name in replay.differing) and "seconds" not in replay.differing
 
 
 def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that is older than a key says nothing about it; a CPU without bfloat16 is another one."""
-    from glassformer.training import trainer
+    from glassformer.training import run as run_module
 
-    real = trainer.made_with
+    real = run_module.made_with
     old = {"torch", "device", "threads", "processes"}
-    monkeypatch.setattr(trainer, "made_with", lambda *a: {k: v for k, v in real(*a).items() if k in old})
+    monkeypatch.setattr(run_module, "made_with", lambda *a: {k: v for k, v in real(*a).items() if k in old})
     api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "run")
-    monkeypatch.setattr(trainer, "made_with", real)
+    monkeypatch.setattr(run_module, "made_with", real)
     api.resume(tmp_path / "run", reporter := Recording())
     assert api.replay(tmp_path / "run").is_same_machine
     assert not [line for line in reporter.said if "was made with" in line]
 
     api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "new")
-    monkeypatch.setattr(trainer_state, "_cpu", lambda: "x86_64 Another AVX2")
-    monkeypatch.setattr(trainer_state.np, "__version__", "1.0")
+    monkeypatch.setattr(machine, "_cpu", lambda: "x86_64 Another AVX2")
+    monkeypatch.setattr(machine.np, "__version__", "1.0")
     now = real(torch.device("cpu"), 1)
     assert not api.replay(tmp_path / "new").is_same_machine
     api.resume(tmp_path / "new", reporter := Recording())
@@ -173,7 +173,7 @@ def test_the_cpu_is_named_as_far_as_the_system_tells(is_told: bool, monkeypatch:
 
     monkeypatch.setattr("builtins.open", opened)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "amx_bf16": False})
-    found = trainer_state._cpu()
+    found = machine._cpu()
     capability = torch.backends.cpu.get_cpu_capability()
     model = " Some CPU @ 2.00GHz" if is_told else ""
     assert found == f"{platform.machine()}{model} {capability} avx512_bf16"
@@ -186,7 +186,7 @@ def test_a_replay_needs_two_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_save_that_failed_ends_the_run_at_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassformer.training.trainer import Trainer
+    from glassformer.training.loop import Trainer
 
     taken: list[int] = []
     real = Trainer._one_step

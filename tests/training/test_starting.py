@@ -12,8 +12,9 @@ from glassformer.config.run import InitConfig, LoraConfig, MaskedConfig, Run, Sp
 from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.launch import Outcome, complete
+from glassformer.training.completion import complete
 from glassformer.training.material import Tokenizers
+from glassformer.training.outcome import Outcome
 from runs import ENCODER, MODEL, Recording, label_run, text_run_of, tiny_run, write_text
 
 

@@ -22,7 +22,8 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training import launch
+from glassformer.training.completion import complete
+from glassformer.training.material_kinds import material_of
 from glassformer.training.reporting import Silent
 from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, write_documents, write_text
 
@@ -151,9 +152,9 @@ def test_pitfall_22_the_tokenizer_never_sees_the_validation_text(
 def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path) -> None:
     path = write_documents(tmp_path)
     run = tiny_run(path, data={"packing": ExampleRows(), "valid_fraction": 0.3})
-    material = launch.material_of(run)
+    material = material_of(run)
     tokenizers = material.tokenizers(run, Silent())
-    run = replace(run, model=launch.complete(run.model, tokenizers))
+    run = replace(run, model=complete(run.model, tokenizers))
     task = material.prepare(run, tokenizers, Silent()).task(build_model(run.model), torch.device("cpu"))
     valid = {tuple(row.token_ids) for rows in task.evaluations["valid"]() for row in rows}
     seen = {tuple(row.token_ids) for step in range(30) for row in task.sampler.batch(step)}

@@ -25,7 +25,7 @@ from glassformer.models.transforms import add_lora
 from glassformer.store.lock import LOCK, OWNER
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.manifest import Manifest
-from glassformer.store.tensors import fill, require_fit, save_tensors
+from glassformer.store.tensors import PartOf, fill, require_fit, save_tensors
 from glassformer.tokenization.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
@@ -62,11 +62,14 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: x.detach().contiguous() for name, x in (parameters | buffers).items()}
 
 
-def load_weights(network: nn.Module, path: Path) -> None:
-    """Fills a network from safetensors; every name, shape and dtype must fit, and what does not is listed."""
+def load_weights(network: nn.Module, path: Path, part_of: PartOf | None = None) -> None:
+    """Fills a network from safetensors; every name, shape and dtype must fit, and what does not is listed.
+
+    `part_of` is that of `store.tensors.fill`.
+    """
     wanted = weights_of(network)
     require_fit(wanted, path)
-    fill(wanted, path)
+    fill(wanted, path, part_of)
 
 
 def write_model_files(

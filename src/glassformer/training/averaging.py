@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
+from glassformer.distributed.parts import held
 from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files
-from glassformer.store.shards import held
 from glassformer.store.tensors import read_tensors, save_tensors
 
 _N_UPDATES = "n_updates"

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from glassformer.distributed.parts import held
 from glassformer.errors import UserError
-from glassformer.store.shards import held
 
 Adjust = Literal["original", "match_rms_adamw"]
 Group = dict[str, Any]

@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from glassformer.data.batching import Batch
+from glassformer.distributed.parts import whole
+from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.objective import Objective
-from glassformer.store.shards import whole
 from glassformer.training.non_finite import NonFinite
-from glassformer.training.parallel import Ranks
 
 GROWTH_INTERVAL = 2000
 SMALLEST_SCALE = 2.0**-10

@@ -107,8 +107,3 @@ def _without_dimension(path: Path, names: set[str]) -> None:
             header[name]["shape"] = []
         file.seek(8)
         file.write(json.dumps(header, separators=(",", ":")).encode().ljust(length))
-
-
-def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in the memory of the CPU, which the next steps do not change."""
-    return {name: x.detach().to("cpu", copy=True) for name, x in tensors.items()}
