@@ -17,6 +17,7 @@ from glassformer.store.manifest import NAME, Manifest
 HERE = Path(__file__).parent
 ARCHIVES = sorted(HERE.glob("made_at_*.tar.xz"))
 CLOSE = {"rel": 1e-5, "abs": 1e-5}
+pytestmark = pytest.mark.filterwarnings("ignore:.* has former names of settings")
 
 
 def close(found: Any, expected: Any) -> bool:
@@ -51,6 +52,14 @@ def test_an_old_model_gives_the_numbers_that_it_gave(old: Path, name: str) -> No
     found = numbers(old / name / "run")
     wrong = {key: (found[key], value) for key, value in expected.items() if not close(found[key], value)}
     assert not wrong
+
+
+def test_former_names_are_said_once(old: Path) -> None:
+    with pytest.warns(
+        UserWarning, match=r"run\.toml has former names of settings: .*tokenizer\.flavour is now scheme"
+    ) as told:
+        api.load(old / "masked" / "run")
+    assert len(told) == 1
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "vectors"])
