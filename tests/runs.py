@@ -113,7 +113,7 @@ def remains(folder: Path) -> dict[str, Any]:
     }
     return {
         "step": last.name,
-        "regression": numbers,
+        "numbers": numbers,
         "tensors": tensors,
         "published": (folder / "model.safetensors").read_bytes(),
         "manifest": json.loads((folder / "manifest.json").read_text()),

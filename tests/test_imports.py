@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 import glassformer
+from glassformer.training.outcome import Outcome
 
 ROOT = Path(glassformer.__file__).parent
 
 LAYERS = [  # from the bottom up; a package imports its own layer's members only where they are named together
     {"errors"},
     {"files", "config"},
+    {"devices"},
     {"tokenization"},
     {"nn"},
     {"recipes", "data", "models"},
@@ -27,6 +29,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"distributed"},
     {"training"},
     {"model"},
+    {"loading"},
     {"api"},
     {"doctor"},
     {"interop"},
@@ -125,7 +128,9 @@ def test_nothing_but_interop_knows_transformers() -> None:
 def test_distributed_alone_knows_the_processes_of_torch() -> None:
     for name in NAMED:
         found = {imported for imported, _ in imports(MODULES[name])}
-        of_processes = [imported for imported in found if imported.startswith(("torch.distributed", "torch.nn.parallel"))]
+        of_processes = [
+            imported for imported in found if imported.startswith(("torch.distributed", "torch.nn.parallel"))
+        ]
         assert not of_processes or name.split(".")[0] == "distributed", f"{name} imports {of_processes}"
 
 
@@ -136,13 +141,19 @@ def loaded_by(program: str) -> set[str]:
     return set(ran.stdout.split())
 
 
-def test_who_only_loads_a_model_loads_no_training() -> None:
-    ours = {name for name in loaded_by("import glassformer.api") if name.split(".")[0] == "glassformer"}
-    assert not [name for name in ours if "optimizer" in name or name.startswith("glassformer.distributed")]
-    assert len(ours) <= 60, sorted(ours)
+def test_the_python_interface_loads_what_is_used_when_it_is_used() -> None:
+    loaded = loaded_by("import glassformer.api")
+    ours = {name for name in loaded if name.split(".")[0] == "glassformer"}
+    assert len(ours) <= 60 and "torch" not in loaded, sorted(ours)
 
 
-@pytest.mark.parametrize("words", [["presets"], ["recipes"], ["--help"], ["plan", "--help"], ["plan", "copy-task"]])
+def test_loading_a_model_loads_no_optimizer_and_no_processes(trained: Outcome) -> None:
+    loaded = loaded_by(f"import glassformer.api\nglassformer.api.load({str(trained.folder)!r}, device='cpu')")
+    of_training = {name for name in loaded if name.startswith(("glassformer.training.", "glassformer.distributed"))}
+    assert not [name for name in of_training if "optimizers" in name or "step" in name or "distributed" in name]
+
+
+@pytest.mark.parametrize("words", [["presets"], ["recipes"], ["--help"]])
 def test_what_needs_no_tensor_loads_no_torch(words: list[str]) -> None:
     program = f"from glassformer.cli.main import run\nrun({words})"
     assert "torch" not in loaded_by(program)

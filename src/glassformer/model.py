@@ -33,6 +33,7 @@ from glassformer.config.run import (
 from glassformer.config.transformer import TransformerConfig, VectorHead
 from glassformer.data.label_rows import encode_texts
 from glassformer.data.pair_files import Pair
+from glassformer.devices import arithmetic, autocast_dtype, choose_device
 from glassformer.errors import UserError
 from glassformer.evaluation.label_scores import label_scores
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
@@ -46,8 +47,6 @@ from glassformer.inference.fill import Filling, fill_by_writing, fill_masks, fil
 from glassformer.inference.score import Score, text_scores
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
-from glassformer.models.device import choose_device
-from glassformer.models.precision import arithmetic, autocast_dtype
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.store.manifest import Manifest

@@ -10,8 +10,8 @@ import torch
 from glassformer import api
 from glassformer.cli import resume
 from glassformer.config.train import TrainConfig
+from glassformer.devices import WORKSPACE, arithmetic, repeats_bits
 from glassformer.errors import UserError
-from glassformer.models.precision import WORKSPACE, arithmetic, repeats_bits
 from glassformer.training import run as run_module
 from glassformer.training.replay import Replay
 from glassformer.training.step import TrainStep

@@ -14,9 +14,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.config.train import MuonConfig, TrainConfig
+from glassformer.devices import autocast_dtype
 from glassformer.distributed.process_group import ProcessGroup
 from glassformer.errors import UserError
-from glassformer.models.precision import autocast_dtype
 
 
 class Replicated(ProcessGroup):

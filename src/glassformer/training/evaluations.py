@@ -8,8 +8,8 @@ from typing import Any
 from torch import nn
 
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
+from glassformer.devices import autocast_dtype
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
-from glassformer.models.precision import autocast_dtype
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.host import Host
 from glassformer.training.metrics_log import NoLog

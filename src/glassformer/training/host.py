@@ -10,10 +10,10 @@ import torch
 
 from glassformer.config.run import Run, TextData
 from glassformer.config.transformer import TransformerConfig
+from glassformer.devices import choose_device
 from glassformer.distributed.processes import own_device, processes
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import enough_memory
-from glassformer.models.device import choose_device
 from glassformer.training.reporting import LaunchReporter, Silent
 
 

@@ -14,10 +14,10 @@ from torch import nn
 from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Batch
+from glassformer.devices import arithmetic, autocast_dtype
 from glassformer.distributed.parts import held, own
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport
-from glassformer.models.precision import arithmetic, autocast_dtype
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import load_weights, weights_of
@@ -25,13 +25,14 @@ from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.checkpointer import Checkpointer, Snapshot
 from glassformer.training.evaluations import Evaluations
 from glassformer.training.host import Host
+from glassformer.training.loss_scale import LossScale
 from glassformer.training.metrics_log import MetricsLog, NoLog
 from glassformer.training.non_finite import NonFinite, answer, keep_batch
 from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.publication import MeanOfCheckpoints, chosen_step
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
-from glassformer.training.step import LossScale, StepResult, TrainStep
+from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.task import Task, require_losses
 from glassformer.training.trainer_state import Clock, TrainerState
 from glassformer.training.trainer_state_file import read_progress

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from glassformer.config.run import Run
-from glassformer.evaluation.loss import LossReport
+
+if TYPE_CHECKING:
+    from glassformer.evaluation.loss import LossReport
 
 
 @dataclass(frozen=True)
@@ -12,7 +15,7 @@ class Outcome:
     """A finished run: its folder, the reports of its last evaluation, and what it was."""
 
     folder: Path
-    reports: dict[str, LossReport]
+    reports: "dict[str, LossReport]"
     run: Run
 
     def __repr__(self) -> str:

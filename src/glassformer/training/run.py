@@ -14,13 +14,13 @@ from glassformer.config.run import Run
 from glassformer.config.schema import apply_flags
 from glassformer.cost.memory import require_memory
 from glassformer.cost.room import require_room
+from glassformer.devices import repeats_bits
 from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.processes import watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import build_model
-from glassformer.models.precision import repeats_bits
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked

@@ -2,9 +2,10 @@
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from glassformer.training.step import StepResult
+if TYPE_CHECKING:
+    from glassformer.training.step import StepResult
 
 
 @dataclass
@@ -48,7 +49,7 @@ class Clock:
         self.saving_seconds = 0.0
         self.since = time.perf_counter()
 
-    def count(self, result: StepResult) -> None:
+    def count(self, result: "StepResult") -> None:
         self.progress.unlogged.append((result.nats, result.n_targets))
         self.gradient_norm = result.gradient_norm
 
