@@ -48,13 +48,13 @@ def test_a_replay_sees_what_is_otherwise(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint that is older than a key says nothing about it; a CPU without bfloat16 is another one."""
-    from glassformer.training import run as run_module
+    from glassformer.training import loop
 
-    real = run_module.made_with
+    real = loop.made_with
     old = {"torch", "device", "threads", "processes"}
-    monkeypatch.setattr(run_module, "made_with", lambda *a: {k: v for k, v in real(*a).items() if k in old})
+    monkeypatch.setattr(loop, "made_with", lambda *a: {k: v for k, v in real(*a).items() if k in old})
     api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "run")
-    monkeypatch.setattr(run_module, "made_with", real)
+    monkeypatch.setattr(loop, "made_with", real)
     api.resume(tmp_path / "run", reporter := Recording())
     assert api.replay(tmp_path / "run").is_same_machine
     assert not [line for line in reporter.said if "was made with" in line]

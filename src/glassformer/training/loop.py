@@ -21,11 +21,13 @@ from glassformer.evaluation.loss import LossReport
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import load_weights, weights_of
+from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.checkpointer import Checkpointer, Snapshot
 from glassformer.training.evaluations import Evaluations
 from glassformer.training.host import Host
 from glassformer.training.loss_scale import LossScale
+from glassformer.training.machine import made_with
 from glassformer.training.metrics_log import MetricsLog, NoLog
 from glassformer.training.non_finite import NonFinite, answer, keep_batch
 from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
@@ -57,15 +59,18 @@ class Trainer:
         task: Task,
         checkpointer: Checkpointer,
         host: Host,
-        progress: TrainerState,
+        data_digest: str = "",
     ) -> None:
         require_losses(config, task)
         self.config, self.network, self.optimizer, self.task = config, network, optimizer, task
-        self.checkpointer, self.folder, self.progress = checkpointer, checkpointer.folder, progress
+        self.checkpointer, self.folder = checkpointer, checkpointer.folder
         self.host, self.ranks, self.reporter = host, host.ranks, host.reporter
+        self.progress = TrainerState(data_digest=data_digest, made_with=made_with(host.device, host.ranks.n))
         self.log = NoLog()
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
         self.evaluations = Evaluations(config, network, task, host, self.average)
+        if host.device.type == "cpu":
+            keep_freed_memory()
         for module in network.modules():
             if hasattr(module, "activation_checkpointing"):
                 setattr(module, "activation_checkpointing", config.activation_checkpointing)  # noqa: B010

@@ -16,7 +16,6 @@ from glassformer.cost.memory import require_memory
 from glassformer.cost.room import require_room
 from glassformer.devices import repeats_bits
 from glassformer.distributed.environment import is_first, is_several
-from glassformer.distributed.processes import watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
@@ -26,16 +25,15 @@ from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_run, write_model_files
-from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.checkpointer import Checkpointer, WritesNothing
 from glassformer.training.completion import as_new, completed
 from glassformer.training.fine_tuning import layer_scales
 from glassformer.training.host import Host, host_of
 from glassformer.training.init_from import new_network, prepare_parameters, read_start
 from glassformer.training.loop import Trainer
-from glassformer.training.machine import differences, made_with, room_of
-from glassformer.training.material import Tokenizers
+from glassformer.training.machine import room_of
 from glassformer.training.material_kinds import material_of
+from glassformer.training.news import changed_machine, tell_of_new_run, tell_of_resumed_run, tell_of_watchdog
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.outcome import Outcome
 from glassformer.training.preparation import learned_tokenizers, stored_tokenizers
@@ -43,7 +41,6 @@ from glassformer.training.publication import put_right
 from glassformer.training.replay import Replay, differing
 from glassformer.training.reporting import LaunchReporter, Silent
 from glassformer.training.run_folder import goes_on, held, require_apart, require_new, require_run
-from glassformer.training.task import few_targets
 from glassformer.training.trainer_state import TrainerState
 
 NOT_COMPILED = "torch.compile does not trace PyTorch's recurrent modules"
@@ -67,7 +64,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     require_apart(run, folder)
     with host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
-        _tell_of_watchdog(run, folder, host)
+        tell_of_watchdog(run, folder, host)
         with held(folder, host.ranks.is_first, is_new=True):
             return Outcome(folder, trainer.train(), run)
 
@@ -88,9 +85,8 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
             run, trainer = assemble(run, folder, host, stored=newest)
             trainer.restore(newest)
             put_right(folder, run.train, trainer.progress, host)
-            _tell_of_another_machine(newest, trainer.progress, host)
-            _tell_of_watchdog(run, folder, host)
-            _tell_where(run, trainer.progress, host)
+            tell_of_resumed_run(run, newest, trainer.progress, host)
+            tell_of_watchdog(run, folder, host)
             return Outcome(folder, trainer.train() or _reports_so_far(trainer.progress), run)
 
 
@@ -111,7 +107,7 @@ def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
                 begin,
                 end,
                 differing(trainer.replay(end), checkpoint.path_of(folder, end)),
-                is_same_machine=not _changed_machine(checkpoint.path_of(folder, end), trainer.progress),
+                is_same_machine=not changed_machine(checkpoint.path_of(folder, end), trainer.progress),
                 repeats_bits=repeats_bits(run.train, host.device),
             )
 
@@ -146,31 +142,26 @@ def assemble(
     with host.ranks.first_alone():
         prepared = material.prepare(run, tokenizers, host.reporter, checks_hashes=host.ranks.is_first)
 
-    new = stored is None
-    network = new_network(run, start, material.labels, host.reporter.log) if new else build_model(run.model)
-    prepare_parameters(run, network, host.reporter.log)
+    is_new, log = stored is None, host.reporter.log
+    network = new_network(run, start, material.labels, log) if is_new else build_model(run.model)
+    prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()
     host.ranks.distribute(network, run.train)
     task = prepared.task(network, host.device)
-    if stored is None:
-        vocabulary = _vocabulary(run, tokenizers, is_given=start is not None)
-        host.reporter.log(f"{run.name}: {n_parameters:,} parameters on {host}; {prepared.summary}, {vocabulary}")
-        for sentence in few_targets(task):
-            host.reporter.log(sentence)
+    if is_new:
+        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, task, host)
 
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, material.labels)
 
-    if host.device.type == "cpu":
-        keep_freed_memory()
     scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
-    background, log = run.train.background_saving, host.reporter.log
-    writing = Checkpointer(folder, write_model, in_background=background, log=log, ranks=host.ranks)
-    checkpointer = writing if writes else WritesNothing(folder)
-    progress = TrainerState(data_digest=material.digest, made_with=made_with(host.device, host.ranks.n))
-    return run, Trainer(run.train, network, optimizer, task, checkpointer, host, progress)
+    in_background = run.train.background_saving
+    checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=host.ranks)
+    if not writes:
+        checkpointer = WritesNothing(folder)
+    return run, Trainer(run.train, network, optimizer, task, checkpointer, host, material.digest)
 
 
 # What a run cannot do
@@ -205,40 +196,6 @@ def _two_newest(folder: Path, reporter: LaunchReporter) -> tuple[int, int]:
             f"{folder} has {len(steps)} intact checkpoints, and a replay goes from one to the next: train on"
         )
     return steps[-2], steps[-1]
-
-
-# What is told
-
-
-def _vocabulary(run: Run, tokenizers: Tokenizers, is_given: bool) -> str:
-    """The sizes of the vocabularies, and that there are fewer tokens than were asked for."""
-    asked = 0 if is_given or run.tokenizer.path is not None else run.tokenizer.vocab_size
-    target, source = tokenizers.target, tokenizers.separate_source
-    fewer = f" (the text gives no {asked:,})" if target.vocab_size < asked else ""
-    of_source = "" if source is None else f", of the source {source.vocab_size:,}"
-    return f"vocabulary {target.vocab_size:,}{fewer}{of_source}"
-
-
-def _tell_of_another_machine(stored: Path, progress: TrainerState, host: Host) -> None:
-    if other := _changed_machine(stored, progress):
-        host.reporter.log(f"the run was made with {'; '.join(other)}: it goes on equal to rounding, not to the bit")
-
-
-def _changed_machine(stored: Path, progress: TrainerState) -> list[str]:
-    return differences(checkpoint.load_numbers(stored).get("made_with", {}), progress.made_with)
-
-
-def _tell_of_watchdog(run: Run, folder: Path, host: Host) -> None:
-    if (note := watchdog_note(run.parallel, host.device, folder)) is not None:
-        host.reporter.log(note)
-
-
-def _tell_where(run: Run, progress: TrainerState, host: Host) -> None:
-    if not repeats_bits(run.train, host.device):
-        host.reporter.log(f"on {host.device.type} without train.deterministic a run goes on equal to rounding")
-    done = progress.finished or progress.step >= run.train.max_steps
-    told = ": nothing is left to do" if done else ""
-    host.reporter.log(f"resumed at step {progress.step} of {run.train.max_steps}{told}")
 
 
 def _reports_so_far(progress: TrainerState) -> dict[str, LossReport]:
