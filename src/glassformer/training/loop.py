@@ -15,7 +15,7 @@ from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Batch
 from glassformer.devices import arithmetic, autocast_dtype
-from glassformer.distributed.parts import held, own
+from glassformer.distributed.parts import own, part_of
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.store import checkpoint
@@ -237,7 +237,7 @@ class Trainer:
         """Continues from a verified checkpoint, exactly."""
         state = checkpoint.load_state(folder)
         self.progress = replace(read_progress(folder), made_with=self.progress.made_with)
-        load_weights(self.network, checkpoint.weights_path(folder), held)
+        load_weights(self.network, checkpoint.weights_path(folder), part_of)
         assert isinstance(state.optimizer, dict) and not isinstance(state.average, Path)
         load_state_tensors(self.optimizer, state.optimizer)
         plateau = self.evaluations.plateau

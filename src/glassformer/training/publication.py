@@ -5,7 +5,7 @@ from pathlib import Path
 from torch import nn
 
 from glassformer.config.train import TrainConfig
-from glassformer.distributed.parts import held
+from glassformer.distributed.parts import part_of
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
@@ -68,7 +68,7 @@ class MeanOfCheckpoints:
                 log(f"the mean of the weights of steps {', '.join(map(str, steps))}:")
 
         self.host.ranks.raise_together(averaged)
-        load_weights(network, self.place / WEIGHTS, held)
+        load_weights(network, self.place / WEIGHTS, part_of)
 
     @property
     def is_new(self) -> bool:

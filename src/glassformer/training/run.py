@@ -40,7 +40,7 @@ from glassformer.training.preparation import learned_tokenizers, stored_tokenize
 from glassformer.training.publication import put_right
 from glassformer.training.replay import Replay, differing
 from glassformer.training.reporting import LaunchReporter, Silent
-from glassformer.training.run_folder import goes_on, held, require_apart, require_new, require_run
+from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
 from glassformer.training.trainer_state import TrainerState
 
 NOT_COMPILED = "torch.compile does not trace PyTorch's recurrent modules"
@@ -52,7 +52,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     Where `torchrun` starts it anew after a process was lost, it goes on from the newest checkpoint.
     """
     began = time.monotonic()
-    if goes_on(folder):
+    if is_restarted(folder):
         return resume_run(folder, reporter)
     require_new(folder)
     files.require_writable(folder)
@@ -65,7 +65,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     with host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
         tell_of_watchdog(run, folder, host)
-        with held(folder, host.ranks.is_first, is_new=True):
+        with holding(folder, host.ranks.is_first, is_new=True):
             return Outcome(folder, trainer.train(), run)
 
 
@@ -77,7 +77,7 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
     began = time.monotonic()
     require_run(folder)
     log = reporter.log if is_first() else Silent().log
-    with held(folder, is_first()):
+    with holding(folder, is_first()):
         newest = checkpoint.newest(folder, log)
         run = apply_flags(read_run(newest), flags or {})
         with host_of(run, folder, reporter, began) as host:

@@ -58,7 +58,7 @@ def require_run(folder: Path) -> None:
         raise UserError(f"{folder} is a checkpoint: resume takes the run's folder, {folder.parent.parent}")
 
 
-def goes_on(folder: Path) -> bool:
+def is_restarted(folder: Path) -> bool:
     """Whether `torchrun`, which lost a process, has started this one anew for the run that it began in this folder."""
     if not was_restarted() or not checkpoint.steps(folder):
         return False
@@ -67,7 +67,7 @@ def goes_on(folder: Path) -> bool:
 
 
 @contextmanager
-def held(folder: Path, is_first: bool, *, is_new: bool = False) -> Iterator[None]:
+def holding(folder: Path, is_first: bool, *, is_new: bool = False) -> Iterator[None]:
     """Inside the block the folder belongs to this run; the first of its processes holds it, and puts it in order."""
     if not is_first:
         yield
