@@ -21,7 +21,7 @@ from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.tokenization import Scheme, Tokenizer
-from glassformer.training.launch import Outcome
+from glassformer.training.outcome import Outcome
 from glassformer.training.samples import sample
 from runs import MODEL, Recording, made_up_text, tiny_run, write_documents, write_text
 from tokenization import families
@@ -369,7 +369,7 @@ def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         seen.append((run, folder))
         return Outcome(folder, {}, run)
 
-    monkeypatch.setattr(api, "launch", launch)
+    monkeypatch.setattr("glassformer.training.run.train_run", launch)
     adamw = AdamWConfig(learning_rate=0.5)
     glassformer.train("python-docs", max_steps=5, out=str(tmp_path / "a"), init="runs/b", schedule={"warmup_steps": 3})
     glassformer.train(Path("python-docs"), changes={"train.max-steps": 5}, optimizer=adamw, data={"path": tmp_path})

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import glassformer
+from glassformer.training.outcome import Outcome
 
 ROOT = Path(glassformer.__file__).parent
 
@@ -17,6 +18,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"errors", "formatting"},
     {"files", "config"},
     {"seeds"},
+    {"devices"},
     {"tokenization"},
     {"nn"},
     {"recipes", "data", "models"},
@@ -25,8 +27,10 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"inference"},
     {"objectives"},
     {"evaluation"},
+    {"distributed"},
     {"training"},
     {"model"},
+    {"loading"},
     {"api"},
     {"doctor"},
     {"interop"},
@@ -122,6 +126,40 @@ def test_nothing_but_interop_knows_transformers() -> None:
     for name in NAMED:
         found = {imported.split(".")[0] for imported, _ in imports(MODULES[name])}
         assert "transformers" not in found or name.split(".")[0] == "interop", name
+
+
+def test_distributed_alone_knows_the_processes_of_torch() -> None:
+    for name in NAMED:
+        found = {imported for imported, _ in imports(MODULES[name])}
+        of_processes = [
+            imported for imported in found if imported.startswith(("torch.distributed", "torch.nn.parallel"))
+        ]
+        assert not of_processes or name.split(".")[0] == "distributed", f"{name} imports {of_processes}"
+
+
+def loaded_by(program: str) -> set[str]:
+    """The modules that are loaded after a program has run in a process of its own."""
+    program += "\nimport sys\nprint(*sys.modules)"
+    ran = subprocess.run([sys.executable, "-c", program], check=True, timeout=120, capture_output=True, text=True)
+    return set(ran.stdout.split())
+
+
+def test_the_python_interface_loads_what_is_used_when_it_is_used() -> None:
+    loaded = loaded_by("import glassformer.api")
+    ours = {name for name in loaded if name.split(".")[0] == "glassformer"}
+    assert len(ours) <= 60 and "torch" not in loaded, sorted(ours)
+
+
+def test_loading_a_model_loads_no_optimizer_and_no_processes(trained: Outcome) -> None:
+    loaded = loaded_by(f"import glassformer.api\nglassformer.api.load({str(trained.folder)!r}, device='cpu')")
+    of_training = {name for name in loaded if name.startswith(("glassformer.training.", "glassformer.distributed"))}
+    assert not [name for name in of_training if "optimizers" in name or "step" in name or "distributed" in name]
+
+
+@pytest.mark.parametrize("words", [["presets"], ["recipes"], ["--help"]])
+def test_what_needs_no_tensor_loads_no_torch(words: list[str]) -> None:
+    program = f"from glassformer.cli.main import run\nrun({words})"
+    assert "torch" not in loaded_by(program)
 
 
 def test_every_public_name_is_there_and_importing_the_package_imports_no_torch() -> None:

@@ -14,7 +14,7 @@ from glassformer.config.train import AdamWConfig, CosineSchedule, MuonConfig
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.recipes.reference import reference
-from glassformer.training.launch import material_of
+from glassformer.training.material_kinds import material_of
 from glassformer.training.text_task import context_of
 
 

@@ -33,6 +33,7 @@ from glassformer.config.run import (
 from glassformer.config.transformer import TransformerConfig, VectorHead
 from glassformer.data.label_rows import encode_texts
 from glassformer.data.pair_files import Pair
+from glassformer.devices import arithmetic, autocast_dtype, choose_device
 from glassformer.errors import UserError
 from glassformer.evaluation.label_scores import label_scores
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
@@ -51,10 +52,8 @@ from glassformer.objectives.noise import MASKED
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.launch import choose_device
 from glassformer.training.material import Tokenizers
 from glassformer.training.measure import Evaluator
-from glassformer.training.precision import arithmetic, autocast_dtype
 from glassformer.training.text_objectives import sentinel_ids
 
 Progress = Callable[[int, int], None]

@@ -10,7 +10,7 @@ from glassformer import api
 from glassformer.cli.main import run
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import publish
-from glassformer.training.launch import Outcome
+from glassformer.training.outcome import Outcome
 from runs import tiny_run, write_text
 
 
@@ -80,9 +80,9 @@ def test_mistakes(words: list[str], sentence: str, several: Path, capsys: pytest
 def test_a_replay_that_differs_exits_with_1(
     copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from glassformer.training import trainer
+    from glassformer.training import loop
 
-    monkeypatch.setattr(trainer, "schedule_factor", lambda *a: 0.123)
+    monkeypatch.setattr(loop, "schedule_factor", lambda *a: 0.123)
     assert run(["resume", str(copy), "--verify"]) == 1
     assert "give other bits in" in capsys.readouterr().out
     assert run(["resume", str(copy), "--verify", "--train.max-time", "1"]) == 2

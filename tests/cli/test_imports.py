@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training.launch import Outcome
+from glassformer.training.outcome import Outcome
 
 PROGRAM = """
 import sys

@@ -11,8 +11,8 @@ from glassformer.cli.outputs import require_output
 from glassformer.config.run import PairData, Run
 from glassformer.errors import UserError
 from glassformer.files import require_apart, require_new_folder
-from glassformer.training.launch import Outcome
-from glassformer.training.launch import _require_apart as require_apart_of_run
+from glassformer.training.outcome import Outcome
+from glassformer.training.run_folder import require_apart as require_apart_of_run
 from runs import write_text
 
 from .conftest import Glassformer

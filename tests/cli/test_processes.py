@@ -12,7 +12,7 @@ from pathlib import Path
 from glassformer import api
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
-from glassformer.training.launch import Outcome
+from glassformer.training.outcome import Outcome
 from runs import MODEL, remains, tiny_run, write_text
 
 COMMAND = [sys.executable, "-m", "glassformer"]

@@ -11,7 +11,7 @@ from glassformer.cli import main
 from glassformer.cli.arguments import MOST_USED, all_flags
 from glassformer.cli.main import VERBS
 from glassformer.config.presets import PRESETS
-from glassformer.training.launch import Outcome
+from glassformer.training.outcome import Outcome
 from runs import made_up_text, write_documents, write_text
 
 from .conftest import Glassformer

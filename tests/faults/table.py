@@ -44,7 +44,7 @@ FAULTS = {
 def main(argv: list[str]) -> int:
     """Runs the tests of faults and prints the table; the exit code is that of the tests."""
     root = Path(__file__).parents[2]
-    places = ["tests/faults", "tests/training/test_parallel.py"]
+    places = ["tests/faults", "tests/distributed/test_processes.py"]
     with tempfile.TemporaryDirectory() as folder:
         tally = Path(folder) / "tally.jsonl"
         amount = "quick" if "--quick" in argv else "full"

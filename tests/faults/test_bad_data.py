@@ -26,7 +26,7 @@ from glassformer.data.tokens import prepare
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.launch import Outcome
+from glassformer.training.outcome import Outcome
 from runs import made_up_text, write_pairs
 
 LINES = made_up_text(40).splitlines()

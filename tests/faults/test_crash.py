@@ -21,7 +21,7 @@ from glassformer.config.train import EarlyStopping
 from glassformer.errors import Interrupted, UserError
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
-from glassformer.training import launch
+from glassformer.training.material_kinds import material_of
 from glassformer.training.reporting import Silent
 from runs import MODEL, label_run, pair_run, remains, tiny_run, write_text
 
@@ -262,7 +262,7 @@ def test_7_a_preparation_that_dies_leaves_nothing_that_is_taken_for_whole(
 
             def work(fresh: Run = fresh, k: int = k) -> None:
                 with at_touch(k, die):
-                    material = launch.material_of(fresh)
+                    material = material_of(fresh)
                     tokenizers = material.tokenizers(fresh, Silent())
                     material.prepare(fresh, tokenizers, Silent())
 

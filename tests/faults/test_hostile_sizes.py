@@ -25,7 +25,7 @@ from glassformer.config.schema import MAX_INT, apply_flags, parse_toml, to_dict
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import AVERAGE, OPTIMIZER, STATE
-from glassformer.training.launch import Outcome
+from glassformer.training.outcome import Outcome
 
 # 24: absurd sizes and text that says two things
 

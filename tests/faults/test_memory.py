@@ -15,7 +15,7 @@ from glassformer.config.run import Run
 from glassformer.config.transformer import Stack
 from glassformer.errors import UserError, enough_memory
 from glassformer.store import checkpoint
-from glassformer.training import trainer
+from glassformer.training import loop
 from runs import MODEL, tiny_run, write_text
 
 ROOM = 1 << 29
@@ -61,7 +61,7 @@ def test_memory_that_ends_in_the_middle_of_a_run_costs_no_checkpoint(
 ) -> None:
     """The real allocator refuses at step 7; checkpoints of steps 2, 4 and 6 were due before."""
     run, folder = tiny_run(write_text(tmp_path), max_steps=8, eval_every=2), tmp_path / "run"
-    one_step = trainer.Trainer._one_step
+    one_step = loop.Trainer._one_step
 
     def hungry(self: Any) -> Any:
         if self.progress.step == 6:
@@ -69,7 +69,7 @@ def test_memory_that_ends_in_the_middle_of_a_run_costs_no_checkpoint(
         return one_step(self)
 
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "_one_step", hungry)
+        patch.setattr(loop.Trainer, "_one_step", hungry)
         refused(run, folder, "not enough memory for another 4,096.0 GiB: ")
     assert checkpoint.steps(folder)[-1] == 6
     assert checkpoint.newest(folder, lambda text: None) == checkpoint.path_of(folder, 6)

@@ -20,10 +20,11 @@ from glassformer.errors import Interrupted, UserError
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.loss import LossSums
 from glassformer.store import checkpoint
-from glassformer.training import trainer as trainer_module
+from glassformer.training import evaluations
+from glassformer.training.loop import Trainer
+from glassformer.training.loss_scale import GROWTH_INTERVAL, LossScale
 from glassformer.training.non_finite import MAX_ROLLBACKS, MAX_SKIPPED, NonFinite
-from glassformer.training.step import GROWTH_INTERVAL, LossScale, TrainStep
-from glassformer.training.trainer import Trainer
+from glassformer.training.step import TrainStep
 from runs import Recording, metrics, remains, signal_at, tiny_run, write_text
 
 BAD = {
@@ -177,14 +178,14 @@ def test_13_rollback_is_the_same_after_an_interruption_and_in_a_replay(
 def test_13_weights_that_are_lost_in_an_evaluation_are_rolled_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, evaluated = trainer_module.evaluate_loss, []
+    real, evaluated = evaluations.evaluate_loss, []
 
     def once(*args: Any, **options: Any) -> Any:
         evaluated.append(1)
         report = real(*args, **options)
         return replace(report, loss=math.nan) if len(evaluated) == 4 else report
 
-    monkeypatch.setattr(trainer_module, "evaluate_loss", once)
+    monkeypatch.setattr(evaluations, "evaluate_loss", once)
     run = tiny_run(write_text(tmp_path), on_nonfinite="rollback")
     api.train(run, tmp_path / "run")
     [event] = [line["event"] for line in metrics(tmp_path / "run") if "event" in line]

@@ -9,13 +9,13 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from distributed.test_processes import require_equal
 from faults.children import done
 from faults.tally import count, record
 from glassformer import api
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.store import checkpoint
 from runs import MODEL, tiny_run, write_text
-from training.test_parallel import require_equal
 
 
 def children_of(process: int) -> list[int]:

@@ -32,7 +32,7 @@ from glassformer.models.build import build_model
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tokenization import Tokenizer
-from glassformer.training.launch import complete
+from glassformer.training.completion import complete
 from glassformer.training.material import Tokenizers
 from glassformer.training.pair_task import objective_of
 from glassformer.training.text_objectives import sentinel_ids

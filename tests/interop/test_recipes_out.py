@@ -20,7 +20,7 @@ from glassformer.models.build import build_model  # noqa: E402
 from glassformer.store.manifest import Manifest  # noqa: E402
 from glassformer.store.model_directory import read_model, weights_of, write_model_files  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
-from glassformer.training.launch import Tokenizers, complete  # noqa: E402
+from glassformer.training.completion import Tokenizers, complete  # noqa: E402
 from interop.checkpoints import TEXT, randomise  # noqa: E402
 
 FAMILY_OF = {

@@ -12,10 +12,13 @@ from safetensors.torch import load_file, save_file
 
 import glassformer
 from configs import CONFIGS, random_ids, random_inputs, random_model
-from glassformer.config.run import GenerationConfig, Run
+from glassformer import files
+from glassformer.config.run import GenerationConfig, LoraConfig, Run
+from glassformer.config.schema import to_dict, to_toml
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
+from glassformer.models.transforms import add_lora
 from glassformer.store import checkpoint, manifest, model_directory
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.manifest import Manifest
@@ -306,3 +309,39 @@ def test_no_pickle_anywhere() -> None:
             elif isinstance(node, ast.keyword) and node.arg == "allow_pickle":
                 found = "allow_pickle"
             assert not found, f"{path}:{node.lineno} uses {found}"
+
+
+def test_an_adapted_network_is_described_by_its_own_configuration(tmp_path: Path) -> None:
+    """Whatever the recipe says: it tells how a model was made, not what it is."""
+    network, run = model()
+    lora = LoraConfig(targets=("*.q_proj",), rank=2, alpha=4.0)
+    add_lora(network, lora.targets, lora.rank, lora.alpha)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("lora_b"):
+                parameter.normal_()
+
+    def written(to: Path) -> None:
+        model_directory.write_model_files(to, weights_of(network), TOKENIZER, replace(run, lora=lora))
+        files.write_text(to / model_directory.RUN, to_toml(to_dict(run)))
+
+    checkpoint.save(tmp_path, 5, written, STATE)
+    stored = read_model(checkpoint.path_of(tmp_path, 5))
+    assert stored.config == run.model and stored.run.lora is None
+    inputs = random_inputs(network)
+    with torch.no_grad():
+        expected = network.eval()(inputs.token_ids, **inputs.others)
+        assert torch.equal(stored.network(inputs.token_ids, **inputs.others), expected)
+
+
+@pytest.mark.parametrize("lora", [5, [], {"rank": "x"}, {"rak": 3}, {"rank": 0}, {"rank": 3}])
+def test_what_no_update_is_made_of_is_refused(lora: Any, tmp_path: Path) -> None:
+    network, run = model()
+
+    def written(to: Path) -> None:
+        model_directory.write_model_files(to, weights_of(network), TOKENIZER, run)
+        files.write_json(to / "config.json", files.read_json(to / "config.json") | {"lora": lora})
+
+    checkpoint.save(tmp_path, 5, written, STATE)
+    with pytest.raises(UserError, match="lora"):
+        read_model(checkpoint.path_of(tmp_path, 5))

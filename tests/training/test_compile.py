@@ -29,6 +29,8 @@ from glassformer.config.transformer import (
     TransformerConfig,
 )
 from glassformer.data.batching import Batch, Example
+from glassformer.distributed.ranks import Ranks
+from glassformer.distributed.strategies import Replicated
 from glassformer.errors import UserError
 from glassformer.models.transforms import add_lora
 from glassformer.objectives.causal import CausalObjective
@@ -37,7 +39,6 @@ from glassformer.objectives.loss import LossSums, token_cross_entropy
 from glassformer.objectives.objective import Objective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.special_tokens_template import Frame
-from glassformer.training.parallel import ProcessGroup, Ranks
 from glassformer.training.step import TrainStep
 from runs import Recording, metrics, pair_run, text_run_of, tiny_run, write_text
 
@@ -266,7 +267,7 @@ def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatc
         dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             case = CASES["llama, packed"]
-            step = step_of(case, compiled=True, ranks=ProcessGroup(ParallelConfig(), torch.device("cpu")))
+            step = step_of(case, compiled=True, ranks=Replicated(ParallelConfig(), torch.device("cpu")))
             eager = step_of(case, compiled=False)
             made = batches(case)
             results = [step(made[:2])]
@@ -298,7 +299,7 @@ def test_an_old_recurrent_run_goes_on_without_compiling(tmp_path: Path, monkeypa
     model = RecurrentConfig(d_embedding=8, d_encoder=8, d_decoder=8)
     run = pair_run(tmp_path, model=model, max_steps=4, eval_every=2)
     expected = api.train(run, tmp_path / "eager").reports["valid"]
-    monkeypatch.setattr("glassformer.training.launch._cannot_compile", lambda _: False)
+    monkeypatch.setattr("glassformer.training.run._cannot_compile", lambda _: False)
     monkeypatch.setattr(torch, "compile", lambda loss, **_: loss)
     api.train(replace(run, train=replace(run.train, max_steps=2, compile=True)), tmp_path / "old")
     monkeypatch.undo()

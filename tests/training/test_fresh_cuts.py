@@ -14,8 +14,9 @@ from glassformer.data.batching import Example
 from glassformer.data.fresh_cuts import FreshCuts
 from glassformer.errors import Interrupted
 from glassformer.models.build import build_model
-from glassformer.training.launch import complete, material_of, with_present_rules
+from glassformer.training.completion import complete, with_present_rules
 from glassformer.training.material import Tokenizers
+from glassformer.training.material_kinds import material_of
 from glassformer.training.reporting import Silent
 from glassformer.training.task import Task
 from runs import label_run, pair_run, remains, signal_at, tiny_run, write_documents, write_text

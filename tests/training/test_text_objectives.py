@@ -13,7 +13,7 @@ from glassformer.errors import UserError
 from glassformer.objectives.denoising import DenoisingObjective
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.launch import complete
+from glassformer.training.completion import complete
 from glassformer.training.material import Tokenizers
 from glassformer.training.text_objectives import needed_special_tokens, text_objective
 from runs import made_up_text, text_run_of

@@ -17,6 +17,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from glassformer.distributed.environment import is_first
+
 if TYPE_CHECKING:
     from glassformer.evaluation.loss import LossReport
 
@@ -27,8 +29,6 @@ class TerminalReporter:
     """What a person sees of a run; of several processes the first one speaks."""
 
     def __init__(self) -> None:
-        from glassformer.training.parallel import is_first
-
         self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not is_first())
         self.live = self.console.is_terminal
         self.bar: Progress | None = None

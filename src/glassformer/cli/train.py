@@ -8,7 +8,7 @@ from glassformer.cli.progress import TerminalReporter
 from glassformer.config.run import Run
 
 if TYPE_CHECKING:
-    from glassformer.training.launch import Outcome
+    from glassformer.training.outcome import Outcome
 
 HELP = """usage: glassformer train RECIPE|FILE.toml|FILE.txt [--data.path FILE] [--out DIR] [--init DIR] [--key value …]
 

@@ -2,7 +2,7 @@
 
 
 class Division:
-    """One process, which measures everything; `training.parallel.ProcessGroup` is one of several.
+    """One process, which measures everything; `distributed.process_group.ProcessGroup` is one of several.
 
     Process r of n takes the batches r, r + n, r + 2n, … What they found is put together in the order of the batches,
     so that sums have the same bits as in one process.

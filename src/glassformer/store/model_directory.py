@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import BeamConfig, GenerationConfig, Run
+from glassformer.config.run import BeamConfig, GenerationConfig, LoraConfig, Run
 from glassformer.config.schema import from_dict, from_union, parse_toml, to_dict, to_toml
 from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
@@ -25,13 +25,15 @@ from glassformer.models.transforms import add_lora
 from glassformer.store.lock import LOCK, OWNER
 from glassformer.store.manifest import NAME as MANIFEST
 from glassformer.store.manifest import Manifest
-from glassformer.store.tensors import fill, require_fit, save_tensors
+from glassformer.store.tensors import PartOf, fill, require_fit, save_tensors
 from glassformer.tokenization.tokenizer import Tokenizer
 
 CONFIG, WEIGHTS, TOKENIZER = "config.json", "model.safetensors", "tokenizer.json"
 GENERATION, RUN = "generation.json", "run.toml"
 SOURCE_TOKENIZER = "source_tokenizer.json"
 LABELS = "labels.json"
+_LORA = "lora"
+"""The key of `config.json` under which an adapted network says how it is adapted."""
 MODEL_FILES = [CONFIG, WEIGHTS, TOKENIZER, GENERATION, RUN]
 """What every model directory has."""
 SOME_FILES = [SOURCE_TOKENIZER, LABELS]
@@ -62,11 +64,14 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
     return {name: x.detach().contiguous() for name, x in (parameters | buffers).items()}
 
 
-def load_weights(network: nn.Module, path: Path) -> None:
-    """Fills a network from safetensors; every name, shape and dtype must fit, and what does not is listed."""
+def load_weights(network: nn.Module, path: Path, part_of: PartOf | None = None) -> None:
+    """Fills a network from safetensors; every name, shape and dtype must fit, and what does not is listed.
+
+    `part_of` is that of `store.tensors.fill`.
+    """
     wanted = weights_of(network)
     require_fit(wanted, path)
-    fill(wanted, path)
+    fill(wanted, path, part_of)
 
 
 def write_model_files(
@@ -78,7 +83,8 @@ def write_model_files(
     labels: Sequence[str] = (),
 ) -> None:
     """Writes the files of a model directory, but the manifest, into an existing folder; weights as `weights_of`."""
-    files.write_json(folder / CONFIG, to_dict(run.model))
+    adapted = {} if run.lora is None else {_LORA: to_dict(run.lora)}
+    files.write_json(folder / CONFIG, to_dict(run.model) | adapted)
     save_tensors(weights, folder / WEIGHTS)
     tokenizer.save(folder / TOKENIZER)
     if source_tokenizer is not None:
@@ -169,8 +175,8 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
         hint = f"; an intact state may be in {checkpoints}" if checkpoints.is_dir() else ""
         raise UserError(f"{error}{hint}") from error
     manifest.require(folder, MODEL_FILES)
-    said = with_old_head(files.read_json(folder / CONFIG))
-    config: ModelConfig = from_union(ModelConfig, said, str(folder / CONFIG))
+    run = read_run(folder)
+    config, lora = _read_config(folder, run)
     tokenizer, source_tokenizer = read_tokenizers(folder, manifest)
     n_source_rows = config.encoder_vocab_size  # two tokenizers may share one table
     for side, n_tokens, n_rows in (
@@ -179,12 +185,12 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     ):
         if n_tokens > n_rows:
             raise UserError(f"{folder}: the {side} has {n_tokens} tokens and the model only {n_rows}")
-    run, labels = read_run(folder), read_labels(folder, manifest)
+    labels = read_labels(folder, manifest)
     n_labels = getattr(getattr(config, "head", None), "n_labels", len(labels))
     if labels and len(labels) != n_labels:
         raise UserError(f"{folder}: {LABELS} has {len(labels)} names and the model's head {n_labels} labels")
-    require_fit(weights_of(_network(config, run, "meta")), folder / WEIGHTS)  # before any memory is asked for
-    network = _network(config, run, device)
+    require_fit(weights_of(_network(config, lora, "meta")), folder / WEIGHTS)  # before any memory is asked for
+    network = _network(config, lora, device)
     load_weights(network, folder / WEIGHTS)
     network.eval()
     return StoredModel(
@@ -215,10 +221,20 @@ def _verified(folder: Path) -> Manifest:
     return manifest
 
 
-def _network(config: ModelConfig, run: Run, device: str | torch.device) -> Network:
+def _read_config(folder: Path, run: Run) -> tuple[ModelConfig, LoraConfig | None]:
+    """What the network is built from: its configuration, and how its layers are adapted where they are."""
+    path = folder / CONFIG
+    said = with_old_head(files.read_json(path))
+    lora = run.lora  # earlier versions wrote it there alone
+    if isinstance(said, dict) and _LORA in said:
+        lora = from_dict(LoraConfig, said.pop(_LORA), f"{path}: {_LORA}")
+    return from_union(ModelConfig, said, str(path)), lora
+
+
+def _network(config: ModelConfig, lora: LoraConfig | None, device: str | torch.device) -> Network:
     network = build_model(config, device)
-    if run.lora is not None:
-        add_lora(network, run.lora.targets, run.lora.rank, run.lora.alpha, run.lora.dropout)
+    if lora is not None:
+        add_lora(network, lora.targets, lora.rank, lora.alpha, lora.dropout)
     return network
 
 

@@ -8,7 +8,7 @@ known, and listed, before any memory is asked for.
 import math
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from torch import Tensor
 
 from glassformer import files
 from glassformer.errors import UserError, shown
-from glassformer.store.shards import held
 
 DTYPES = {
     "F64": torch.float64,
@@ -32,6 +31,8 @@ DTYPES = {
     "BOOL": torch.bool,
 }
 """Those that weights and training states have, by the names of the header."""
+PartOf = Callable[[Tensor, Tensor], Tensor]
+"""From a whole tensor, and one of which this process may hold a part, to the same part of the whole one."""
 MAX_LISTED = 8
 """Problems of a file that a message lists; more are counted."""
 
@@ -45,7 +46,7 @@ class StoredShape:
 
 
 def save_tensors(tensors: dict[str, Tensor] | Path, path: Path) -> None:
-    """Writes safetensors, or puts a file of them in place that several processes have written (`store.shards`).
+    """Writes safetensors, or puts a file of them in place that several processes have written (`distributed.parts`).
 
     A full disk is the user's to know.
     """
@@ -145,11 +146,15 @@ def _is_narrower(dtype: torch.dtype, other: torch.dtype) -> bool:
     return floats and torch.promote_types(dtype, other) == other
 
 
-def fill(wanted: Mapping[str, Tensor], path: Path) -> None:
-    """Copies the tensors of a file, one at a time, into those of a model, which it has been found to fit."""
+def fill(wanted: Mapping[str, Tensor], path: Path, part_of: PartOf | None = None) -> None:
+    """Copies the tensors of a file, one at a time, into those of a model, which it has been found to fit.
+
+    Where this process holds parts of the model's tensors, `part_of` cuts its part out of a whole one.
+    """
     try:
         with torch.no_grad(), safe_open(path, framework="pt") as stored:
             for name, x in wanted.items():
-                x.copy_(held(stored.get_tensor(name), x))
+                whole = stored.get_tensor(name)
+                x.copy_(whole if part_of is None else part_of(whole, x))
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}") from error

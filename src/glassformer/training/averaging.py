@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer import files
+from glassformer.distributed.parts import part_of
 from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import CONFIG, WEIGHTS, model_files
-from glassformer.store.shards import held
 from glassformer.store.tensors import read_tensors, save_tensors
 
 _N_UPDATES = "n_updates"
@@ -77,7 +77,7 @@ class ExponentialAverage:
                 "resume with the configuration that the checkpoint was made with"
             )
         for name, average in self._averages.items():
-            average.copy_(held(tensors[_PREFIX + name], average))
+            average.copy_(part_of(tensors[_PREFIX + name], average))
         self.n_updates = int(tensors[_N_UPDATES])
 
     @torch.no_grad()

@@ -1,23 +1,17 @@
 """Checkpoints of a run: taken from the loop in a moment, written while it goes on, published and pruned."""
 
-import json
 import shutil
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor
 
 from glassformer import files
+from glassformer.distributed.parts import check_parts, join_parts, write_parts
+from glassformer.distributed.ranks import Ranks
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors, TrainingState
-from glassformer.store.model_directory import WEIGHTS, is_published, publish
-from glassformer.store.shards import check_parts, clones, join_parts, write_parts
-from glassformer.store.tensors import read_tensors
-from glassformer.training.parallel import Ranks
+from glassformer.store.model_directory import is_published, publish
 
 WriteModel = Callable[[Path, Tensors], None]
 """Writes the files of a model directory, with these weights, into a folder."""
@@ -134,49 +128,6 @@ class Checkpointer:
             raise
 
 
-class KeepsLast(Checkpointer):
-    """Keeps the last snapshot in memory and writes nothing."""
-
-    writes = False
-
-    def __init__(self) -> None:
-        super().__init__(Path(), lambda folder, weights: None, in_background=False, log=lambda text: None)
-        self.snapshot: Snapshot | None = None
-
-    def save(self, snapshot: Snapshot) -> None:
-        self.snapshot = snapshot
-
-
-def differing(found: Snapshot, folder: Path, stored: TrainingState) -> list[str]:
-    """What of a snapshot is not what a checkpoint holds, to the bit: numbers, but for the clock's, and tensors."""
-    now, before = found.state.numbers, stored.numbers
-    names = [name for name in now if name not in ("seconds", "made_with") and not _equal(now[name], before.get(name))]
-    for tensors, on_disk in (
-        (found.weights, read_tensors(folder / WEIGHTS)),
-        (found.state.weights or found.weights, read_tensors(checkpoint.weights_path(folder))),
-        (found.state.optimizer, stored.optimizer),
-        (found.state.average or {}, stored.average or {}),
-    ):
-        assert isinstance(tensors, dict) and isinstance(on_disk, dict)
-        both = tensors.keys() & on_disk.keys()
-        names += sorted(tensors.keys() ^ on_disk.keys())
-        names += sorted(name for name in both if not _same_bits(tensors[name], on_disk[name]))
-    return list(dict.fromkeys(names))
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return bool(json.loads(json.dumps(a)) == b)
-
-
-def _same_bits(a: Tensor, b: Tensor) -> bool:
-    a, b = a.detach().cpu().contiguous(), b.contiguous()
-    return (
-        a.shape == b.shape
-        and a.dtype == b.dtype
-        and torch.equal(a.view(-1).view(torch.uint8), b.view(-1).view(torch.uint8))
-    )
-
-
 def publish_step(folder: Path, step: int) -> None:
     """The run's own folder holds the weights of one of its checkpoints, whole; `UserError` when there is neither."""
     if not is_published(folder, step):
@@ -184,7 +135,13 @@ def publish_step(folder: Path, step: int) -> None:
 
 
 def _copy(snapshot: Snapshot) -> Snapshot:
-    return _with(snapshot, lambda tensors, _: clones(tensors) if isinstance(tensors, dict) else tensors)
+    """The snapshot in the memory of the CPU, where the next steps do not change it."""
+
+    def copied(tensors: Tensors, _: str) -> Tensors:
+        assert isinstance(tensors, dict)
+        return {name: x.detach().to("cpu", copy=True) for name, x in tensors.items()}
+
+    return _with(snapshot, copied)
 
 
 def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snapshot:
@@ -197,3 +154,15 @@ def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snap
         weights=None if state.weights is None else change(state.weights, "weights"),
     )
     return replace(snapshot, weights=change(snapshot.weights, "model"), state=state)
+
+
+class WritesNothing(Checkpointer):
+    """Of a run whose steps are only looked at."""
+
+    writes = False
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, lambda into, weights: None, in_background=False, log=lambda text: None)
+
+    def save(self, snapshot: Snapshot) -> None:
+        """Writes nothing."""

@@ -72,8 +72,8 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
 def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log: Log) -> Network:
     """The network of a run at its first step: what fits comes from where it starts, the rest as it is drawn.
 
-    A head over other `labels` than its own is left behind. `UserError` when an adapted run would never learn what is
-    new in it.
+    It is not adapted or frozen yet (`prepare_parameters`). A head over other `labels` than its own is left behind.
+    `UserError` when an adapted run would never learn what is new in it.
     """
     torch.manual_seed(seed_of(run.train.seed, Stream.WEIGHTS))
     network = build_model(run.model)
@@ -93,12 +93,11 @@ def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log:
                 f"these would stay as they were drawn, since only low-rank updates learn: {', '.join(never[:4])}"
                 f"{' …' if len(never) > 4 else ''}; leave out [lora], or start from a model that has them"
             )
-    prepare_parameters(run, network, log)
     return network
 
 
 def prepare_parameters(run: Run, network: Network, log: Log) -> None:
-    """Adapts and freezes as the run says; a network read from a checkpoint needs it as a new one does."""
+    """Adapts and freezes as the run says."""
     if run.lora is not None:
         lora = run.lora
         adapted = add_lora(network, lora.targets, lora.rank, lora.alpha, lora.dropout)

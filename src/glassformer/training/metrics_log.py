@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 from glassformer import files
 from glassformer.errors import needs
@@ -12,7 +12,22 @@ from glassformer.errors import needs
 NAME = "metrics.jsonl"
 
 
-class MetricsLog:
+class NoLog:
+    """Keeps nothing: of all processes but the first, and of steps that are only looked at."""
+
+    def write(self, step: int, **values: Any) -> None: ...
+
+    def back_to(self, step: int) -> None: ...
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+class MetricsLog(NoLog):
     """Appends lines; opened at a step, it first drops the lines of later steps, which a resumed run writes again."""
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
@@ -37,9 +52,6 @@ class MetricsLog:
         self._file.close()
         _keep_until(self._path, step)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
-
-    def __enter__(self) -> "MetricsLog":
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from typing import Literal
 
 from glassformer.data.batching import Batch
 from glassformer.store.tensors import save_tensors
@@ -21,6 +22,18 @@ class NonFinite(Exception):
         """Whether a step can be left out; else the weights themselves are lost."""
         self.micro_batch = micro_batch
         """That of this process whose loss it is, from 0; None when the gradient alone is no number, or another's."""
+
+
+def answer(bad: NonFinite, policy: str, n_skipped: int, n_rollbacks: int) -> Literal["skip", "rollback", "stop"]:
+    """What a run does after numbers that are none, by `train.on_nonfinite` and what it has tried already.
+
+    >>> bad = NonFinite("the loss is nan")
+    >>> answer(bad, "skip", 0, 0), answer(bad, "skip", MAX_SKIPPED, 0), answer(bad, "rollback", 0, 0)
+    ('skip', 'stop', 'rollback')
+    """
+    if policy == "skip" and bad.is_of_step and n_skipped < MAX_SKIPPED:
+        return "skip"
+    return "rollback" if policy == "rollback" and n_rollbacks < MAX_ROLLBACKS else "stop"
 
 
 def keep_batch(batch: Batch, folder: Path, step: int) -> str:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
+from glassformer.distributed.parts import part_of
 from glassformer.errors import UserError
-from glassformer.store.shards import held
 
 Adjust = Literal["original", "match_rms_adamw"]
 Group = dict[str, Any]
@@ -371,7 +371,8 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
         if {key: tensor.shape for key, tensor in memory.items()} != shapes:
             raise _misfit(name)
         state[number] = {
-            key: tensor.clone() if key == "step" else held(tensor, parameter).clone() for key, tensor in memory.items()
+            key: tensor.clone() if key == "step" else part_of(tensor, parameter).clone()
+            for key, tensor in memory.items()
         }
     if unused:
         raise _misfit(next(iter(unused)))

@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from glassformer.evaluation.loss import LossReport
+if TYPE_CHECKING:
+    from glassformer.evaluation.loss import LossReport
 
 
 class Reporter(Protocol):
@@ -14,7 +15,7 @@ class Reporter(Protocol):
 
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None: ...
 
-    def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None: ...
+    def evaluation(self, step: int, reports: "dict[str, LossReport]", sample: str | None) -> None: ...
 
 
 class LaunchReporter(Reporter, Protocol):
@@ -30,7 +31,7 @@ class Silent:
 
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None: ...
 
-    def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None: ...
+    def evaluation(self, step: int, reports: "dict[str, LossReport]", sample: str | None) -> None: ...
 
     def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]:
         return nullcontext(lambda done, total: None)

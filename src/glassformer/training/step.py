@@ -3,22 +3,19 @@
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import torch
 from torch import nn
 
 from glassformer.data.batching import Batch
+from glassformer.distributed.parts import whole
+from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.objective import Objective
-from glassformer.store.shards import whole
+from glassformer.training.loss_scale import SMALLEST_SCALE, LossScale
 from glassformer.training.non_finite import NonFinite
-from glassformer.training.parallel import Ranks
-
-GROWTH_INTERVAL = 2000
-SMALLEST_SCALE = 2.0**-10
 
 
 @dataclass(frozen=True)
@@ -32,27 +29,6 @@ class StepResult:
     """2-norm over all parameters, before clipping; 0 where a scaled fp16 gradient ran over."""
     is_taken: bool = True
     """False where a scaled fp16 gradient ran over: the scale is halved, the weights are as they were."""
-
-
-@dataclass
-class LossScale:
-    """The factor that keeps small gradients within fp16 (Micikevicius 2018, section 3.2).
-
-    Halved by a gradient that runs over, doubled after `GROWTH_INTERVAL` steps without.
-    """
-
-    factor: float = 65536.0
-    n_good_steps: int = 0
-
-    def update(self, is_finite: bool) -> None:
-        self.n_good_steps = self.n_good_steps + 1 if is_finite else 0
-        if not is_finite:
-            self.factor /= 2
-        elif self.n_good_steps == GROWTH_INTERVAL:
-            self.factor, self.n_good_steps = 2 * self.factor, 0
-
-    def state(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class TrainStep:

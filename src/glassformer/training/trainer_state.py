@@ -1,16 +1,11 @@
 """What the loop remembers beside weights and optimizer, and its clock."""
 
-import platform
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import torch
-
-from glassformer import __version__
-from glassformer.training.step import StepResult
+if TYPE_CHECKING:
+    from glassformer.training.step import StepResult
 
 
 @dataclass
@@ -54,7 +49,7 @@ class Clock:
         self.saving_seconds = 0.0
         self.since = time.perf_counter()
 
-    def count(self, result: StepResult) -> None:
+    def count(self, result: "StepResult") -> None:
         self.progress.unlogged.append((result.nats, result.n_targets))
         self.gradient_norm = result.gradient_norm
 
@@ -98,31 +93,3 @@ class _Pause:
         now = time.perf_counter()
         self.clock.saving_seconds += (now - self.clock.since) if self.is_saving else 0.0
         self.clock.since = now
-
-
-def made_with(device: torch.device, n_processes: int) -> dict[str, Any]:
-    """What the bits of a run depend on, beside its configuration and data: versions and hardware, in words."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
-    return {
-        "glassformer": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": platform.python_version(),
-        "device": f"{device.type}: {name}",
-        "cpu": _cpu(),
-        "threads": torch.get_num_threads(),
-        "processes": n_processes,
-    }
-
-
-def _cpu() -> str:
-    """Architecture, model where the system tells it, and what PyTorch uses of it: `x86_64 AMD EPYC AVX512 avx512_bf16`.
-
-    bfloat16 is told apart because Muon uses it where the CPU has it, and a model's name alone does not say.
-    """
-    model = ""
-    with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-        model = next((line.partition(":")[2] for line in file if line.startswith("model name")), "")
-    can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older releases of torch cannot be asked
-    bf16 = [name for name in ("avx512_bf16", "amx_bf16") if can.get(name)]
-    return " ".join([platform.machine(), *model.split(), torch.backends.cpu.get_cpu_capability(), *bf16])

@@ -10,7 +10,7 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.training.step import LossScale
+from glassformer.training.loss_scale import LossScale
 from glassformer.training.trainer_state import TrainerState
 
 

@@ -12,8 +12,9 @@ from glassformer.config.run import InitConfig, LoraConfig, MaskedConfig, Run, Sp
 from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.launch import Outcome, complete
+from glassformer.training.completion import complete
 from glassformer.training.material import Tokenizers
+from glassformer.training.outcome import Outcome
 from runs import ENCODER, MODEL, Recording, label_run, text_run_of, tiny_run, write_text
 
 
@@ -119,7 +120,7 @@ def test_starts_that_cannot_be_are_refused(
         run = replace(run, tokenizer=TokenizerConfig(path=str(tmp_path / "other.json")))
     else:
         run = replace(run, **change)  # type: ignore[arg-type]
-    if words.startswith("none"):
+    if words.startswith("nothing"):
         run = replace(run, model=replace(ENCODER, encoder=Stack(2, 2, d_ff=24), d_model=8, head=SequenceHead()))
     with pytest.raises(UserError, match=words):
         api.train(run, tmp_path / "run")

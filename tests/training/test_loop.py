@@ -1,30 +1,24 @@
-"""The loop: what it evaluates, keeps, publishes, refuses and says."""
+"""The loop: what it evaluates, keeps, publishes and says."""
 
 import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from glassformer import api
-from glassformer.config.run import ExampleRows, MaskedConfig, TokenizerConfig
+from glassformer.config.run import MaskedConfig
 from glassformer.config.train import AdamWConfig, EarlyStopping
 from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Batch, Example, Windows
-from glassformer.data.corpus import Corpus
 from glassformer.errors import Interrupted, UserError
-from glassformer.models.build import build_model
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training import launch
-from glassformer.training.reporting import Silent
-from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, write_documents, write_text
+from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, write_text
 
 ROUGH = AdamWConfig(learning_rate=0.5)
 
@@ -128,84 +122,6 @@ def test_numbers_that_end_are_an_error_and_leave_the_checkpoints(tmp_path: Path)
     for step in checkpoint.steps(tmp_path / "run"):
         network = read_model(checkpoint.path_of(tmp_path / "run", step)).network
         assert all(bool(p.isfinite().all()) for p in network.parameters())
-
-
-def test_pitfall_22_the_tokenizer_never_sees_the_validation_text(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / "text.txt"
-    path.write_text("ab cd ef gh " * 90 + "QQ ZZ " * 20, "utf-8")
-    seen: list[str] = []
-    train = Tokenizer.train.__func__  # type: ignore[attr-defined]
-
-    def watched(cls: type[Tokenizer], texts: Any, **options: Any) -> Tokenizer:
-        return train(cls, (seen.append(text) or text for text in texts), **options)  # type: ignore[func-returns-value]
-
-    monkeypatch.setattr(Tokenizer, "train", classmethod(watched))
-    run = replace(tiny_run(path, max_steps=1), tokenizer=TokenizerConfig(scheme="char", vocab_size=0))
-    api.train(run, tmp_path / "run")
-    assert "".join(seen) == "".join(Corpus([path]).training_texts())
-    assert "Z" not in "".join(seen) and "Z" not in api.load(tmp_path / "run").tokenizer.vocab
-
-
-def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path) -> None:
-    path = write_documents(tmp_path)
-    run = tiny_run(path, data={"packing": ExampleRows(), "valid_fraction": 0.3})
-    material = launch.material_of(run)
-    tokenizers = material.tokenizers(run, Silent())
-    run = replace(run, model=launch.complete(run.model, tokenizers))
-    task = material.prepare(run, tokenizers, Silent()).task(build_model(run.model), torch.device("cpu"))
-    valid = {tuple(row.token_ids) for rows in task.evaluations["valid"]() for row in rows}
-    seen = {tuple(row.token_ids) for step in range(30) for row in task.sampler.batch(step)}
-    assert valid and seen and not valid & seen
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
-        ({"device": "gpu"}, "device 'gpu' cannot be used here"),
-        ({"early_stopping": EarlyStopping(metric="bleu")}, "there are loss, perplexity, bits_per_byte"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path: Path, changes: Any, words: str) -> None:
-    with pytest.raises(UserError, match=words):
-        api.train(tiny_run(write_text(tmp_path), **changes), tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"model": replace(MODEL, encoder=MODEL.decoder)}, "with .model.decoder. alone"),
-        ({"model": replace(MODEL, encoder=MODEL.decoder, decoder=None)}, "with .model.decoder. alone"),
-        ({"model": replace(MODEL, vocab_size=100)}, "model.vocab_size is 100 and the tokenizer has 290 tokens"),
-        ({"model": replace(MODEL, max_len=8), "context": 9}, "data.context is 9 and model.max_len only 8"),
-        ({"text": "too short"}, "too few|at least|fewer|shorter"),
-        ({"text": ""}, "is empty"),
-    ],
-)
-def test_a_run_that_cannot_be_is_refused_and_leaves_nothing(tmp_path: Path, change: Any, words: str) -> None:
-    path = write_text(tmp_path)
-    if "text" in change:
-        path.write_text(change["text"])
-    run = tiny_run(path, model=change.get("model", MODEL), data={"context": change.get("context", 0)})
-    with pytest.raises(UserError, match=words):
-        api.train(run, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_folder_that_holds_something_is_not_written_over(tmp_path: Path) -> None:
-    run = tiny_run(write_text(tmp_path), max_steps=1)
-    api.train(run, tmp_path / "run")
-    before = (tmp_path / "run" / "model.safetensors").stat()
-    with pytest.raises(UserError, match="already holds a run: go on with `glassformer resume"):
-        api.train(run, tmp_path / "run")
-    assert (tmp_path / "run" / "model.safetensors").stat() == before
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "thesis.txt").write_text("x")
-    with pytest.raises(UserError, match="not empty"):
-        api.train(run, tmp_path / "mine")
 
 
 def test_rows_of_the_table_beyond_the_vocabulary_are_never_written(tmp_path: Path) -> None:

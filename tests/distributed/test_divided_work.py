@@ -22,6 +22,9 @@ from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.tokens import TokenSplits, prepare
+from glassformer.distributed import processes as joining
+from glassformer.distributed import strategies
+from glassformer.distributed.processes import processes, watchdog_note
 from glassformer.errors import UserError
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
@@ -30,9 +33,8 @@ from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference import batched_beam, classify
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training import launch, parallel
 from glassformer.training.pair_task import GREEDY
-from glassformer.training.parallel import processes, watchdog_note
+from glassformer.training.text_task import TextMaterial
 from runs import label_run, pair_run, text_run_of, tiny_run, write_text
 
 CPU = torch.device("cpu")
@@ -126,7 +128,7 @@ def test_a_failure_of_the_first_process_ends_the_others(
     def work() -> None:
         ended = tmp_path / "ended"
         if os.environ["RANK"] == "0":
-            monkeypatch.setattr(launch.TextMaterial, place, fails)
+            monkeypatch.setattr(TextMaterial, place, fails)
             with pytest.raises(ZeroDivisionError):
                 api.train(run, tmp_path / "run")
             deadline = time.monotonic() + 20
@@ -143,7 +145,7 @@ def test_a_failure_of_the_first_process_ends_the_others(
 
 def test_the_wait_for_the_first_process_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(RUNS["text"](tmp_path), parallel=ParallelConfig(timeout=60, prepare_timeout=1))
-    tokenizers = launch.TextMaterial.tokenizers
+    tokenizers = TextMaterial.tokenizers
 
     def slow(*args: Any) -> Any:
         deadline = time.monotonic() + 20
@@ -153,7 +155,7 @@ def test_the_wait_for_the_first_process_is_bounded(tmp_path: Path, monkeypatch: 
 
     def work() -> None:
         if os.environ["RANK"] == "0":
-            monkeypatch.setattr(launch.TextMaterial, "tokenizers", slow)
+            monkeypatch.setattr(TextMaterial, "tokenizers", slow)
             with pytest.raises((UserError, RuntimeError)):
                 api.train(run, tmp_path / "run")
             assert (tmp_path / "ended").exists()
@@ -290,9 +292,9 @@ def test_the_sums_of_a_division_are_added_in_the_order_of_the_batches() -> None:
 def test_an_error_of_nccl_is_one_sentence_that_says_how_to_go_on(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setattr(parallel, "_join", lambda *args: None)
-    monkeypatch.setattr(parallel.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(parallel.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(joining, "_join", lambda *args: None)
+    monkeypatch.setattr(strategies.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(strategies.dist, "get_world_size", lambda: 2)
     with (
         pytest.raises(UserError, match=r"process 0 of 2 lost another one.* go on with glassformer resume$") as error,
         processes(ParallelConfig(), TWO, CPU),
@@ -316,11 +318,11 @@ def test_groups_of_hybrid_wait_as_long_as_the_setting_says(monkeypatch: pytest.M
     waits: list[tuple[timedelta, str]] = []
     mesh = type("Mesh", (), {"get_all_groups": lambda self: ["replicas", "parts"]})()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(parallel, "init_device_mesh", lambda *args, **options: mesh)
+    monkeypatch.setattr(strategies, "init_device_mesh", lambda *args, **options: mesh)
     monkeypatch.setattr(
-        parallel.dist.distributed_c10d, "_set_pg_timeout", lambda wait, group: waits.append((wait, group))
+        strategies.dist.distributed_c10d, "_set_pg_timeout", lambda wait, group: waits.append((wait, group))
     )
-    monkeypatch.setattr(parallel.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(parallel.dist, "get_world_size", lambda: 4)
-    parallel.ProcessGroup(ParallelConfig("hybrid", timeout=7), CPU)._mesh()
+    monkeypatch.setattr(strategies.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(strategies.dist, "get_world_size", lambda: 4)
+    strategies.Sharded(ParallelConfig("hybrid", timeout=7), CPU)._mesh()
     assert waits == [(timedelta(seconds=7), "replicas"), (timedelta(seconds=7), "parts")]

@@ -17,7 +17,7 @@ from torch.distributed import barrier, get_rank
 from glassformer.errors import UserError
 
 
-def held(whole_one: Tensor, like: Tensor) -> Tensor:
+def part_of(whole_one: Tensor, like: Tensor) -> Tensor:
     """The part of a whole tensor that this process holds, where it holds a part of `like`."""
     if not hasattr(like, "placements"):
         return whole_one
@@ -95,7 +95,7 @@ def _unwritten(folder: Path, error: BaseException) -> UserError:
 
 
 def _is_part_of(x: Tensor, stored: Tensor) -> bool:
-    return x.shape == stored.shape and bool((own(held(stored, x)).to(x.device) == own(x)).all())
+    return x.shape == stored.shape and bool((own(part_of(stored, x)).to(x.device) == own(x)).all())
 
 
 def _without_dimension(path: Path, names: set[str]) -> None:
@@ -107,8 +107,3 @@ def _without_dimension(path: Path, names: set[str]) -> None:
             header[name]["shape"] = []
         file.seek(8)
         file.write(json.dumps(header, separators=(",", ":")).encode().ljust(length))
-
-
-def clones(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in the memory of the CPU, which the next steps do not change."""
-    return {name: x.detach().to("cpu", copy=True) for name, x in tensors.items()}

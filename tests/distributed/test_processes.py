@@ -28,11 +28,13 @@ from glassformer.config.schema import apply_flags, to_dict, to_toml
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
 from glassformer.cost.hardware import GIB, Gpu, find_gpu
 from glassformer.cost.plan import plan_run
+from glassformer.distributed import strategies
+from glassformer.distributed.processes import processes
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.training import checkpointer, parallel
+from glassformer.training import checkpointer
 from runs import MODEL, Recording, label_run, metrics, pair_run, text_run_of, tiny_run, write_documents, write_text
 
 STRATEGIES = ["ddp", "fsdp", "hybrid"]
@@ -165,11 +167,11 @@ def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("WORLD_SIZE", str(n))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(n))
     for name in ("init_process_group", "destroy_process_group"):
-        monkeypatch.setattr(parallel.dist, name, lambda *args, **options: None)
-    monkeypatch.setattr(parallel.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(parallel.dist, "get_world_size", lambda: n)
-    monkeypatch.setattr(parallel, "fully_shard", lambda *args, **options: None)
-    monkeypatch.setattr(parallel, "init_device_mesh", lambda *args, **options: SimpleNamespace(get_all_groups=list))
+        monkeypatch.setattr(strategies.dist, name, lambda *args, **options: None)
+    monkeypatch.setattr(strategies.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(strategies.dist, "get_world_size", lambda: n)
+    monkeypatch.setattr(strategies, "fully_shard", lambda *args, **options: None)
+    monkeypatch.setattr(strategies, "init_device_mesh", lambda *args, **options: SimpleNamespace(get_all_groups=list))
     network, path, offered = build_model(replace(MODEL, vocab_size=290)), tmp_path / "run.toml", set()
     for grad_accumulation, optimizer, shard_size in itertools.product(
         (1, 3, 40), (AdamWConfig(), MuonConfig(adamw=AdamWConfig())), (0, 3, 4)
@@ -184,7 +186,7 @@ def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.M
             offered.add(plan.layout.strategy)
             planned = run_for(read_words([str(path), *shlex.split(plan.flags)], []))
             assert planned.train.grad_accumulation == plan.grad_accumulation
-            with parallel.processes(planned.parallel, planned.train, torch.device("cpu")) as ranks:
+            with processes(planned.parallel, planned.train, torch.device("cpu")) as ranks:
                 assert ranks.n == n
                 ranks.distribute(network, planned.train)
     assert offered == {"none"} if n == 1 else {"ddp", "fsdp"} <= offered

@@ -18,9 +18,9 @@ from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint
 from glassformer.training.averaging import ExponentialAverage
+from glassformer.training.evaluations import Evaluations
 from glassformer.training.step import StepResult, TrainStep
 from glassformer.training.task import Task, few_targets
-from glassformer.training.trainer import Trainer
 from glassformer.training.trainer_state_file import read_progress
 from runs import MODEL, label_run, metrics, pair_run, tiny_run, write_text
 
@@ -39,11 +39,11 @@ def trained_with(
 ) -> Path:
     """A run that is evaluated after each of five steps, with these losses in place of the measured ones."""
 
-    def measured(trainer: Trainer, *_: Any) -> Any:
-        losses = {"train": train[trainer.progress.step - 1], "valid": valid[trainer.progress.step - 1]}
+    def measured(evaluations: Evaluations, step: int, *_: Any) -> Any:
+        losses = {"train": train[step - 1], "valid": valid[step - 1]}
         return {split: LossReport(x, 1 / x, None, 1) for split, x in losses.items()}, {}
 
-    monkeypatch.setattr(Trainer, "_measure", measured)
+    monkeypatch.setattr(Evaluations, "measure", measured)
     defaults = {"max_steps": 5, "eval_every": 1, "log_every": 1, "optimizer": AdamWConfig(learning_rate=PEAK)}
     api.train(tiny_run(write_text(folder), **(defaults | settings)), folder / "run")
     return folder / "run"

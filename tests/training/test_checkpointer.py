@@ -1,8 +1,6 @@
-"""Snapshots: taken in a moment, written in the background, and replayed."""
+"""Snapshots: taken in a moment, written in the background."""
 
-import io
 import json
-import platform
 import threading
 import time
 from dataclasses import replace
@@ -11,19 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-from glassformer import __version__, api
+from glassformer import api
 from glassformer.config.train import PlateauSchedule
+from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
-from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import read_model
-from glassformer.training import checkpointer, trainer_state
+from glassformer.training import checkpointer
 from glassformer.training.checkpointer import Checkpointer, Snapshot, publish_step
-from glassformer.training.parallel import Ranks
-from runs import MODEL, TIMES, Recording, label_run, pair_run, remains, tiny_run, write_text
+from runs import TIMES, Recording, remains, tiny_run, write_text
 
 
 def snapshot(step: int, **changes: Any) -> Snapshot:
@@ -107,86 +103,8 @@ def test_the_log_tells_what_saving_took_from_the_loop(tmp_path: Path) -> None:
     assert told == [10, 15] and "save_ms" in TIMES  # of steps 7 and 10, then of 14; that of 20 is behind the last line
 
 
-RUNS = {
-    "text": lambda folder: tiny_run(
-        write_text(folder), model=replace(MODEL, residual_dropout=0.2), ema_decay=0.9, grad_accumulation=2
-    ),
-    "pairs": pair_run,
-    "labels": label_run,
-}
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_a_replay_gives_the_same_bits_and_writes_nothing(name: str, tmp_path: Path) -> None:
-    run = RUNS[name](tmp_path)
-    api.train(replace(run, train=replace(run.train, checkpoint_every=8)), tmp_path / "run")
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    replay = api.replay(tmp_path / "run")
-    assert (replay.differing, replay.is_same_machine) == ([], True)
-    assert replay.end == 20
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
-
-
-def test_a_replay_sees_what_is_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
-    from glassformer.training import trainer
-
-    real = trainer._seed
-    monkeypatch.setattr(trainer, "schedule_factor", lambda *a: 0.5 if a[1] == 15 else 1.0)
-    replay = api.replay(tmp_path / "run", Recording())
-    assert real is trainer._seed
-    assert any(name.endswith("exp_avg") for name in replay.differing) and "seconds" not in replay.differing
-
-
-def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that is older than a key says nothing about it; a CPU without bfloat16 is another one."""
-    from glassformer.training import trainer
-
-    real = trainer.made_with
-    old = {"torch", "device", "threads", "processes"}
-    monkeypatch.setattr(trainer, "made_with", lambda *a: {k: v for k, v in real(*a).items() if k in old})
-    api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "run")
-    monkeypatch.setattr(trainer, "made_with", real)
-    api.resume(tmp_path / "run", reporter := Recording())
-    assert api.replay(tmp_path / "run").is_same_machine
-    assert not [line for line in reporter.said if "was made with" in line]
-
-    api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "new")
-    monkeypatch.setattr(trainer_state, "_cpu", lambda: "x86_64 Another AVX2")
-    monkeypatch.setattr(trainer_state.np, "__version__", "1.0")
-    now = real(torch.device("cpu"), 1)
-    assert not api.replay(tmp_path / "new").is_same_machine
-    api.resume(tmp_path / "new", reporter := Recording())
-    [told] = [line for line in reporter.said if "was made with" in line]
-    assert "; cpu " in told and told.count(", now ") == 2
-    assert ", now x86_64 Another AVX2: it goes on equal to rounding, not to the bit" in told
-    assert now["glassformer"] == __version__ and now["python"] == platform.python_version()
-
-
-@pytest.mark.parametrize("is_told", [True, False])
-def test_the_cpu_is_named_as_far_as_the_system_tells(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-
-    def opened(path: str, **options: Any) -> Any:
-        if not is_told:
-            raise FileNotFoundError(path)
-        return io.StringIO("processor\t: 0\nmodel name\t: Some  CPU @ 2.00GHz\nflags\t: fpu\n")
-
-    monkeypatch.setattr("builtins.open", opened)
-    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "amx_bf16": False})
-    found = trainer_state._cpu()
-    capability = torch.backends.cpu.get_cpu_capability()
-    model = " Some CPU @ 2.00GHz" if is_told else ""
-    assert found == f"{platform.machine()}{model} {capability} avx512_bf16"
-
-
-def test_a_replay_needs_two_checkpoints(tmp_path: Path) -> None:
-    api.train(tiny_run(write_text(tmp_path), keep_checkpoints=1, select="last", eval_every=20), tmp_path / "run")
-    with pytest.raises(UserError, match="has 1 intact checkpoints, and a replay goes from one to the next"):
-        api.replay(tmp_path / "run")
-
-
 def test_a_save_that_failed_ends_the_run_at_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from glassformer.training.trainer import Trainer
+    from glassformer.training.loop import Trainer
 
     taken: list[int] = []
     real = Trainer._one_step
@@ -242,17 +160,6 @@ def test_a_model_that_is_being_published_is_read_whole(tmp_path: Path) -> None:
         ends.set()
         thread.join()
     assert found <= {10, 20}
-
-
-def test_a_replay_looks_at_the_weights_behind_an_average_too(tmp_path: Path) -> None:
-    folder = api.train(tiny_run(write_text(tmp_path), ema_decay=0.9), tmp_path / "run").folder
-    path = checkpoint.path_of(folder, 20)
-    weights = load_file(path / checkpoint.UNAVERAGED)
-    name = next(iter(weights))
-    save_file(weights | {name: weights[name] + 1}, path / checkpoint.UNAVERAGED)
-    names = sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.is_file() and p.name != "manifest.json")
-    Manifest.of(path, "checkpoint", 20, names).write(path)
-    assert api.replay(folder).differing == [name]
 
 
 def test_a_checkpoint_from_before_any_evaluation_keeps_the_plateau(tmp_path: Path) -> None:

@@ -1,0 +1,31 @@
+"""A model directory with low-rank updates as a plain one."""
+
+from dataclasses import replace
+from pathlib import Path
+
+from glassformer import files
+from glassformer.errors import UserError
+from glassformer.models.transforms import merge_lora
+from glassformer.store import checkpoint
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import model_files, own_paths, read_model, weights_of, write_model_files
+
+
+def merge_directory(folder: Path, out: Path, step: int | None = None) -> int:
+    """Writes the model of `folder`, or its checkpoint of a step, with every update added to its weight.
+
+    Returns how many layers were merged. `UserError` when `out` exists, and when there is nothing to merge.
+    """
+    path = folder if step is None else checkpoint.find(folder, step)
+    files.require_new_folder(out, own_paths(folder))
+    stored = read_model(path)
+    n = merge_lora(stored.network)
+    if not n:
+        raise UserError(f"{folder} has no adapted layers: there is nothing to merge")
+    run = replace(stored.run, lora=None)
+    with files.new_folder(out) as new:
+        write_model_files(
+            new, weights_of(stored.network), stored.tokenizer, run, stored.source_tokenizer, stored.labels
+        )
+        Manifest.of(new, "model", stored.manifest.step, model_files(stored.manifest)).write(new)
+    return n

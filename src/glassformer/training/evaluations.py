@@ -1,0 +1,109 @@
+"""The evaluations of a run: losses and scores, and what follows from them for the best step, the rate and the end."""
+
+import math
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import Any
+
+from torch import nn
+
+from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
+from glassformer.devices import autocast_dtype
+from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.training.averaging import ExponentialAverage
+from glassformer.training.host import Host
+from glassformer.training.metrics_log import NoLog
+from glassformer.training.non_finite import NonFinite
+from glassformer.training.schedules import Plateau
+from glassformer.training.task import Task
+from glassformer.training.trainer_state import TrainerState
+
+
+class Evaluations:
+    """Measures a network as it is now, with the averaged weights when there are any, and draws the conclusions."""
+
+    def __init__(
+        self, config: TrainConfig, network: nn.Module, task: Task, host: Host, average: ExponentialAverage | None
+    ) -> None:
+        self.config, self.network, self.task, self.host, self.average = config, network, task, host, average
+        schedule = config.schedule
+        self.plateau: Plateau | None = None
+        if isinstance(schedule, PlateauSchedule):
+            self.plateau = Plateau(schedule.patience, schedule.ratio, schedule.min_ratio)
+
+    def measure(self, step: int, log: NoLog, of: str = "eval") -> tuple[dict[str, LossReport], dict[str, float]]:
+        """Losses of both splits by the reported protocol, and scores; told, and logged under names beginning with `of`.
+
+        Raises `NonFinite` where a loss is no number.
+        """
+        reports, scores, sample = self._measured()
+        if self.host.ranks.any(not all(math.isfinite(report.loss) for report in reports.values())):
+            raise NonFinite("an evaluated loss is no number", is_of_step=False)
+        log.write(step, **_named(reports, scores, of), sample=sample)
+        self.host.reporter.evaluation(step, reports, sample)
+        if scores:
+            self.host.reporter.log("  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+        return reports, scores
+
+    def conclude(self, progress: TrainerState, reports: dict[str, LossReport], scores: dict[str, float]) -> None:
+        """Is it the best, does the run stop, does the rate drop: written into `progress` and the plateau."""
+        progress.valid = reports["valid"].to_dict()
+        stopping, measured = self.config.early_stopping, progress.valid | scores
+
+        def lower_is_better(watcher: EarlyStopping | PlateauSchedule) -> float:
+            metric = measured[watcher.metric]
+            assert metric is not None  # what is not measured was refused before the first step
+            [value] = self.host.ranks.of_first(float(metric))
+            return -value if watcher.higher_is_better else value
+
+        signed = lower_is_better(stopping or EarlyStopping())
+        if progress.best is None or signed < progress.best:
+            progress.best, progress.best_step, progress.n_without_improvement = signed, progress.step, 0
+        else:
+            progress.n_without_improvement += 1
+        if stopping is not None and progress.n_without_improvement >= stopping.patience:
+            progress.finished = True
+            self.host.reporter.log(
+                f"stopped at step {progress.step}: {stopping.metric} has not improved for "
+                f"{stopping.patience} evaluations (best at step {progress.best_step})"
+            )
+        if self.plateau is not None:
+            assert isinstance(self.config.schedule, PlateauSchedule)
+            self.plateau.observe(lower_is_better(self.config.schedule))
+
+    def _measured(self) -> tuple[dict[str, LossReport], dict[str, float], str | None]:
+        """Reports, scores, and a text that the model writes."""
+        task, ranks, network = self.task, self.host.ranks, self.network
+        weights = nullcontext() if self.average is None else self.average.swapped_in()
+        with weights, ranks.evaluating(network), evaluation_mode(network):
+            reports = {
+                split: evaluate_loss(
+                    network,
+                    task.objective,
+                    batches(),
+                    self.host.device,
+                    task.n_bytes[split],
+                    autocast_dtype(self.config.precision),
+                    division=ranks,
+                )
+                for split, batches in task.evaluations.items()
+            }
+            # Writing goes step by step, and each would gather all weights: of a model in parts nothing is shown.
+            shows = ranks.is_first and not ranks.holds_parts
+            sample = task.sample() if task.sample is not None and shows else None
+            scores = {}
+            if task.score is not None:
+                with ranks.gathered(network):
+                    scores = task.score(ranks)
+        return reports, scores, sample
+
+
+def _named(reports: Mapping[str, LossReport], scores: Mapping[str, float], of: str) -> dict[str, Any]:
+    """The values of a line of the log."""
+    losses = {
+        f"{of}/{split}_{name}": value
+        for split, report in reports.items()
+        for name, value in report.to_dict().items()
+        if name != "n_tokens"
+    }
+    return losses | {f"{of}/valid_{name}": value for name, value in scores.items()}

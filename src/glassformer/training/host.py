@@ -1,0 +1,56 @@
+"""Where a run runs: its device, its processes, who is told of it, and when it began."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from glassformer.config.run import Run, TextData
+from glassformer.config.transformer import TransformerConfig
+from glassformer.devices import choose_device
+from glassformer.distributed.processes import own_device, processes
+from glassformer.distributed.ranks import Ranks
+from glassformer.errors import enough_memory
+from glassformer.training.reporting import LaunchReporter, Silent
+
+
+@dataclass(frozen=True)
+class Host:
+    """What a trainer needs beside what it trains."""
+
+    device: torch.device
+    ranks: Ranks = field(default_factory=Ranks)
+    reporter: LaunchReporter = field(default_factory=Silent)
+    """Of the first process; the others say nothing."""
+    began: float = field(default_factory=time.monotonic)
+    """The clock's time (`time.monotonic`) from which `train.max_time` counts."""
+
+    def __str__(self) -> str:
+        """The device, or how many processes there are of which kind of device."""
+        return str(self.device) if self.ranks.n == 1 else f"{self.ranks.n} processes of {self.device.type}"
+
+
+@contextmanager
+def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> Iterator[Host]:
+    """This process on its device, as one of those that `torchrun` started, until the end of the block.
+
+    Memory that runs out, and a process that is lost, become a `UserError` that says how to go on.
+    """
+    device = own_device(choose_device(run.train.device))
+    with enough_memory(_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
+        yield Host(device, ranks, reporter if ranks.is_first else Silent(), began)
+
+
+def _advice(run: Run, folder: Path) -> str:
+    """What to lower when a run does not fit, and what is left of it."""
+    batch = f"train.batch_size (now {run.train.batch_size:,}), model.max_len (now {run.model.max_len:,})"
+    if not isinstance(run.data, TextData):
+        batch = f"data.batch_tokens (now {run.data.batch_tokens:,})"
+    width = f"model.d_model (now {run.model.d_model:,})" if isinstance(run.model, TransformerConfig) else "the widths"
+    return (
+        f"lower {batch}, {width} or the number of layers, or set train.activation_checkpointing; "
+        f"what was saved before stays in {folder}"
+    )

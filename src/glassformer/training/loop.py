@@ -1,0 +1,285 @@
+"""The loop, for every task: step, log, evaluate, save. It never reads labels or a task's name."""
+
+import math
+import shlex
+import signal
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from glassformer import files
+from glassformer.config.train import TrainConfig
+from glassformer.data.batching import Batch
+from glassformer.devices import arithmetic, autocast_dtype
+from glassformer.distributed.parts import own, part_of
+from glassformer.errors import Interrupted, UserError
+from glassformer.evaluation.loss import LossReport
+from glassformer.seeds import Stream, rng, seed_of
+from glassformer.store import checkpoint
+from glassformer.store.checkpoint import TrainingState
+from glassformer.store.model_directory import load_weights, weights_of
+from glassformer.training.averaging import ExponentialAverage
+from glassformer.training.checkpointer import Checkpointer, Snapshot
+from glassformer.training.evaluations import Evaluations
+from glassformer.training.host import Host
+from glassformer.training.loss_scale import LossScale
+from glassformer.training.machine import made_with
+from glassformer.training.metrics_log import MetricsLog, NoLog
+from glassformer.training.non_finite import NonFinite, answer, keep_batch
+from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
+from glassformer.training.publication import MeanOfCheckpoints, chosen_step
+from glassformer.training.schedules import schedule_factor
+from glassformer.training.signals import StopRequest, stop_on_signals
+from glassformer.training.step import StepResult, TrainStep
+from glassformer.training.task import Task, require_losses
+from glassformer.training.trainer_state import Clock, TrainerState
+from glassformer.training.trainer_state_file import read_progress
+
+
+class Trainer:
+    """One run. `train` goes from wherever the progress stands to the last step.
+
+    Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone, so a resumed run needs
+    the step and no random state, evaluation cannot disturb what follows it, and processes that share the micro-batches
+    do what one alone would do.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        network: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        task: Task,
+        checkpointer: Checkpointer,
+        host: Host,
+        data_digest: str = "",
+    ) -> None:
+        require_losses(config, task)
+        self.config, self.network, self.optimizer, self.task = config, network, optimizer, task
+        self.checkpointer, self.folder = checkpointer, checkpointer.folder
+        self.host, self.ranks, self.reporter = host, host.ranks, host.reporter
+        self.progress = TrainerState(data_digest=data_digest, made_with=made_with(host.device, host.ranks.n))
+        self.log = NoLog()
+        self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
+        self.evaluations = Evaluations(config, network, task, host, self.average)
+        for module in network.modules():
+            if hasattr(module, "activation_checkpointing"):
+                setattr(module, "activation_checkpointing", config.activation_checkpointing)  # noqa: B010
+        self.step = TrainStep(
+            network,
+            task.objective,
+            optimizer,
+            clip_norm=config.clip_norm,
+            autocast=autocast_dtype(config.precision),
+            device=host.device,
+            compiled=config.compile,
+            has_one_shape=task.has_one_shape,
+            ranks=host.ranks,
+        )
+
+    def train(self) -> dict[str, LossReport]:
+        """Runs to the end, and returns the reports of the last evaluation.
+
+        Raises `Interrupted` after saving, when a signal or the time asked to stop.
+        """
+        config = self.config
+        with files.writing(self.folder), arithmetic(config), ExitStack() as stack:
+            if self.ranks.is_first:
+                self.log = stack.enter_context(MetricsLog(self.folder, self.progress.step, config.tensorboard))
+            stop = stack.enter_context(stop_on_signals(self.host.began + (config.max_time or math.inf)))
+            was_done = self.progress.finished or self.progress.step >= config.max_steps
+            try:
+                reports = self._loop(stop, config.max_steps)
+                if config.select == "average":
+                    reports = self._publish_mean(was_done)
+            except Exception:  # a second signal is none: it leaves at once
+                self.checkpointer.drain()
+                raise
+        return reports
+
+    def replay(self, until: int) -> Snapshot:
+        """The run as it is after step `until`, going on from here; nothing is logged."""
+        with arithmetic(self.config):
+            self._loop(StopRequest(), until)
+        return self._snapshot()
+
+    def _loop(self, stop: StopRequest, end: int) -> dict[str, LossReport]:
+        """Steps up to `end`, with what is due after each; the reports of the last evaluation."""
+        reports: dict[str, LossReport] = {}
+        if self.config.on_nonfinite == "rollback" and self.progress.step == 0 and self.checkpointer.writes:
+            self._save(is_scheduled=True)  # something to go back to
+        clock, skips = Clock(self.progress), False
+        while self.progress.step < end and not self.progress.finished:
+            try:
+                if not skips:
+                    self._take_step(clock)
+                self.progress.step += 1
+                reports = self._after_step(clock, stop) or reports
+                skips = False
+            except NonFinite as bad:
+                skips = self._recover(bad)
+                if not skips:
+                    clock = Clock(self.progress)
+        return reports
+
+    # One step
+
+    def _take_step(self, clock: Clock) -> None:
+        result = self._one_step()
+        self.progress.n_skipped = 0
+        self.progress.n_targets += result.n_targets
+        clock.count(result)
+
+    def _one_step(self) -> StepResult:
+        """Learning rate, micro-batches of this process, forward, backward, update (`TrainStep`), average."""
+        config, step = self.config, self.progress.step
+        factor = schedule_factor(config.schedule, step, config.max_steps) * self.progress.rate_factor
+        plateau = self.evaluations.plateau
+        set_learning_rates(self.optimizer, factor * (plateau.factor if plateau else 1.0))
+        numbers = [step * config.grad_accumulation + i for i in self.ranks.share(config.grad_accumulation)]
+        self._micro_batches = [self._micro_batch(number) for number in numbers]
+        result = self.step(self._micro_batches, [seed_of(config.seed, Stream.DROPOUT, number) for number in numbers])
+        if self.average is not None and result.is_taken:
+            self.average.update()
+        return result
+
+    def _micro_batch(self, number: int) -> Batch:
+        draw = rng(self.config.seed, Stream.COLLATE, number)
+        return self.task.objective.collate(self.task.sampler.batch(number), draw)
+
+    # What is due after it
+
+    def _after_step(self, clock: Clock, stop: StopRequest) -> dict[str, LossReport] | None:
+        """Log, evaluate, save, stop, each where it is due; the reports of an evaluation, where one was."""
+        config, progress, reports = self.config, self.progress, None
+        last = progress.step == config.max_steps
+        if (progress.step % config.log_every == 0 or last) and progress.unlogged:
+            self._log_step(clock)
+        if progress.step % config.eval_every == 0 or last:
+            with clock.paused():
+                reports, scores = self.evaluations.measure(progress.step, self.log)
+                self.evaluations.conclude(progress, reports, scores)
+        # Asked once: a signal that comes later stops after the next step.
+        stops, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
+        ends = last or progress.finished
+        is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
+        is_scheduled = ends or is_due or progress.best_step == progress.step
+        if is_scheduled or stops:
+            with clock.paused(is_saving=True):
+                self._save(is_scheduled=is_scheduled)
+        if ends or stops or has_failed:
+            self.checkpointer.wait()
+        if stops and not ends:
+            raise self._interrupted(stops)
+        return reports
+
+    def _log_step(self, clock: Clock) -> None:
+        values = clock.read()
+        values["learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        self.log.write(self.progress.step, **values)
+        self.reporter.step(self.progress.step, self.config.max_steps, values)
+
+    def _interrupted(self, code: int) -> Interrupted:
+        cause = None if code == 1 else signal.Signals(code - 1)
+        name = "train.max_time" if cause is None else cause.name
+        saved = f"saved at step {self.progress.step} of {self.config.max_steps}"
+        return Interrupted(f"{name}: {saved}; go on with: glassformer resume {shlex.quote(str(self.folder))}", cause)
+
+    def _publish_mean(self, was_done: bool) -> dict[str, LossReport]:
+        """The run's own folder, and the network, hold the mean of the newest checkpoints; what the mean is worth."""
+        mean = MeanOfCheckpoints(self.folder, self.config, self.progress, self.host)
+        if was_done and mean.stays:
+            return {}
+        mean.load(self.network)
+        self.evaluations.average = None  # the checkpoints' weights were those of the moving average, if there was one
+        is_new = mean.is_new
+        reports, _ = self.evaluations.measure(self.progress.step, self.log if is_new else NoLog(), "mean")
+        if is_new:
+            mean.publish()
+        return reports
+
+    # To a checkpoint and from one
+
+    def _save(self, *, is_scheduled: bool) -> None:
+        """A checkpoint; and the run's own folder holds its weights when they are the ones to choose."""
+        if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
+            raise NonFinite("weights are no numbers", is_of_step=False)
+        if is_scheduled:
+            steps = [*self.progress.scheduled, self.progress.step]
+            self.progress.scheduled = steps[-self.config.keep_checkpoints :]
+        self.checkpointer.save(self._snapshot())
+
+    def _snapshot(self) -> Snapshot:
+        progress, average, plateau = self.progress, self.average, self.evaluations.plateau
+        progress.scaler = None if self.step.scale is None else self.step.scale.state()
+        progress.plateau = None if plateau is None else plateau.state()
+        weights = weights_of(self.network)
+        state = TrainingState(
+            numbers=vars(progress) | {"unlogged": list(progress.unlogged), "valid": dict(progress.valid)},
+            optimizer=state_tensors(self.optimizer),
+            average=None if average is None else average.state_tensors(),
+            weights=None if average is None else weights,
+        )
+        chosen = weights if average is None else weights | average.weights
+        kept = {*progress.scheduled} | (set() if progress.best_step is None else {progress.best_step})
+        return Snapshot(progress.step, chosen, state, chosen_step(self.config, progress), frozenset(kept))
+
+    def restore(self, folder: Path) -> None:
+        """Continues from a verified checkpoint, exactly."""
+        state = checkpoint.load_state(folder)
+        self.progress = replace(read_progress(folder), made_with=self.progress.made_with)
+        load_weights(self.network, checkpoint.weights_path(folder), part_of)
+        assert isinstance(state.optimizer, dict) and not isinstance(state.average, Path)
+        load_state_tensors(self.optimizer, state.optimizer)
+        plateau = self.evaluations.plateau
+        if self.average is not None and state.average is not None:
+            self.average.load_state_tensors(state.average)
+        if plateau is not None and self.progress.plateau is not None:
+            plateau.restore(self.progress.plateau)
+        if self.step.scale is not None and self.progress.scaler is not None:
+            self.step.scale = LossScale(**self.progress.scaler)
+
+    # After numbers that are none
+
+    def _recover(self, bad: NonFinite) -> bool:
+        """Whether the step is to be skipped; else the run is back at a checkpoint.
+
+        Back at the last one that the recipe asks for, so that an interruption changes nothing. `UserError` when the
+        run is to stop, or when neither has helped.
+        """
+        progress = self.progress
+        what = f"{bad} in step {progress.step + bad.is_of_step}"
+        if bad.micro_batch is not None and self.checkpointer.writes:
+            what += keep_batch(self._micro_batches[bad.micro_batch], self.folder, progress.step + 1)
+        what_now = answer(bad, self.config.on_nonfinite, progress.n_skipped, progress.n_rollbacks)
+        if what_now == "skip":
+            progress.n_skipped += 1
+            self._tell(progress.step + 1, f"{what}: skipped, the weights are as they were")
+            return True
+        self.checkpointer.wait()
+        if what_now == "stop":
+            kept = f"; what was saved before stays in {self.folder}" if checkpoint.steps(self.folder) else ""
+            raise UserError(f"{what}: lower train.optimizer.learning-rate{kept}")
+        self.restore(self._last_scheduled())
+        self.progress.rate_factor = progress.rate_factor / 2
+        self.progress.n_rollbacks = progress.n_rollbacks + 1
+        self.log.back_to(self.progress.step)
+        rate = f"the rate is × {self.progress.rate_factor:g} from here on"
+        self._tell(self.progress.step, f"{what}: back to step {self.progress.step}, {rate}")
+        return False
+
+    def _last_scheduled(self) -> Path:
+        for step in reversed(self.progress.scheduled):
+            path = checkpoint.path_of(self.folder, step)
+            if path.is_dir() and checkpoint.is_intact(self.folder, step, self.reporter.log):
+                return path
+        if not self.checkpointer.writes:
+            raise UserError(f"the run went back to a checkpoint that {self.folder} does not have any more")
+        return checkpoint.newest(self.folder, self.reporter.log)
+
+    def _tell(self, step: int, event: str) -> None:
+        self.reporter.log(event)
+        self.log.write(step, event=event)

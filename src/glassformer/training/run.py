@@ -1,0 +1,203 @@
+"""A run, top to bottom: `train_run`, `resume_run` and `replay_run` around the one `assemble`.
+
+The trainer that it gives goes on in `loop.py`, and each of its steps in `step.py`.
+"""
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from glassformer import files
+from glassformer.config.recurrent import RecurrentConfig
+from glassformer.config.run import Run
+from glassformer.config.schema import apply_flags
+from glassformer.cost.memory import require_memory
+from glassformer.cost.room import require_room
+from glassformer.devices import repeats_bits
+from glassformer.distributed.environment import is_first, is_several
+from glassformer.distributed.ranks import Ranks
+from glassformer.errors import UserError
+from glassformer.evaluation.loss import LossReport
+from glassformer.models.build import build_model
+from glassformer.store import checkpoint
+from glassformer.store.checkpoint import Tensors
+from glassformer.store.lock import locked
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_run, write_model_files
+from glassformer.training.checkpointer import Checkpointer, WritesNothing
+from glassformer.training.completion import as_new, completed
+from glassformer.training.fine_tuning import layer_scales
+from glassformer.training.host import Host, host_of
+from glassformer.training.init_from import new_network, prepare_parameters, read_start
+from glassformer.training.loop import Trainer
+from glassformer.training.machine import room_of
+from glassformer.training.material_kinds import material_of
+from glassformer.training.news import changed_machine, tell_of_new_run, tell_of_resumed_run, tell_of_watchdog
+from glassformer.training.optimizers import build_optimizer
+from glassformer.training.outcome import Outcome
+from glassformer.training.preparation import learned_tokenizers, stored_tokenizers
+from glassformer.training.publication import put_right
+from glassformer.training.replay import Replay, differing
+from glassformer.training.reporting import LaunchReporter, Silent
+from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
+from glassformer.training.trainer_state import TrainerState
+
+NOT_COMPILED = "torch.compile does not trace PyTorch's recurrent modules"
+
+
+def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
+    """Trains a run from its first step into a new folder; everything is checked before anything is written.
+
+    Where `torchrun` starts it anew after a process was lost, it goes on from the newest checkpoint.
+    """
+    began = time.monotonic()
+    if is_restarted(folder):
+        return resume_run(folder, reporter)
+    require_new(folder)
+    files.require_writable(folder)
+    start = read_start(run)
+    run = as_new(run, start)
+    if _cannot_compile(run):
+        raise UserError(f"train.compile is true, and {NOT_COMPILED}: leave it out")
+    material_of(run).check(run)
+    require_apart(run, folder)
+    with host_of(run, folder, reporter, began) as host:
+        run, trainer = assemble(run, folder, host, start=start)
+        tell_of_watchdog(run, folder, host)
+        with holding(folder, host.ranks.is_first, is_new=True):
+            return Outcome(folder, trainer.train(), run)
+
+
+def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | None = None) -> Outcome:
+    """Goes on from the newest intact checkpoint of a run, exactly as if it had never stopped.
+
+    `flags` replace settings that say where it runs, and for how long.
+    """
+    began = time.monotonic()
+    require_run(folder)
+    log = reporter.log if is_first() else Silent().log
+    with holding(folder, is_first()):
+        newest = checkpoint.newest(folder, log)
+        run = apply_flags(read_run(newest), flags or {})
+        with host_of(run, folder, reporter, began) as host:
+            host.ranks.raise_together(lambda: _require_same(newest, host.ranks))
+            run, trainer = assemble(run, folder, host, stored=newest)
+            trainer.restore(newest)
+            put_right(folder, run.train, trainer.progress, host)
+            tell_of_resumed_run(run, newest, trainer.progress, host)
+            tell_of_watchdog(run, folder, host)
+            return Outcome(folder, trainer.train() or _reports_so_far(trainer.progress), run)
+
+
+def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
+    """Takes the steps between the two newest checkpoints again, and compares; nothing is written."""
+    began = time.monotonic()
+    require_run(folder)
+    if is_several():
+        raise UserError("resume --verify compares in one process: start it without torchrun")
+    with locked(folder):
+        begin, end = _two_newest(folder, reporter)
+        run = read_run(checkpoint.path_of(folder, end))
+        with host_of(run, folder, reporter, began) as host:
+            run, trainer = assemble(run, folder, host, stored=checkpoint.path_of(folder, end), writes=False)
+            trainer.restore(checkpoint.path_of(folder, begin))
+            reporter.log(f"taking steps {begin + 1} to {end} again")
+            return Replay(
+                begin,
+                end,
+                differing(trainer.replay(end), checkpoint.path_of(folder, end)),
+                is_same_machine=not changed_machine(checkpoint.path_of(folder, end), trainer.progress),
+                repeats_bits=repeats_bits(run.train, host.device),
+            )
+
+
+def assemble(
+    run: Run,
+    folder: Path,
+    host: Host,
+    *,
+    start: StoredModel | None = None,
+    stored: Path | None = None,
+    writes: bool = True,
+) -> tuple[Run, Trainer]:
+    """The trainer of a run before its first step, and the run with all that its data decides.
+
+    Of a new run, from nothing or from the model that it starts from; or as one of its checkpoints (`stored`) describes
+    it. In this order: is there room, the data, the tokenizers, the tokens, the network, the task, the trainer.
+    """
+    if stored is not None:
+        Manifest.read(stored).require(stored, [*MODEL_FILES, checkpoint.STATE])
+        run = _compiled_if_possible(run, host)
+    room = room_of(host.device)
+    require_memory(run.model)
+    require_room(run, room)
+    material = material_of(run)
+    if stored is None:
+        tokenizers = learned_tokenizers(run, start, material, host)
+        run = completed(run, tokenizers, material, host.ranks)
+        require_room(run, room)  # once more, now that the vocabulary is known
+    else:
+        tokenizers = stored_tokenizers(stored, material, host)
+    with host.ranks.first_alone():
+        prepared = material.prepare(run, tokenizers, host.reporter, checks_hashes=host.ranks.is_first)
+
+    is_new, log = stored is None, host.reporter.log
+    network = new_network(run, start, material.labels, log) if is_new else build_model(run.model)
+    prepare_parameters(run, network, log)
+    network = network.to(host.device)
+    n_parameters = network.n_parameters()
+    host.ranks.distribute(network, run.train)
+    task = prepared.task(network, host.device)
+    if is_new:
+        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, task, host)
+
+    def write_model(into: Path, weights: Tensors) -> None:
+        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, material.labels)
+
+    scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
+    optimizer = build_optimizer(network, run.train.optimizer, scales)
+    in_background = run.train.background_saving
+    checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=host.ranks)
+    if not writes:
+        checkpointer = WritesNothing(folder)
+    return run, Trainer(run.train, network, optimizer, task, checkpointer, host, material.digest)
+
+
+# What a run cannot do
+
+
+def _cannot_compile(run: Run) -> bool:
+    return run.train.compile and isinstance(run.model, RecurrentConfig)
+
+
+def _compiled_if_possible(run: Run, host: Host) -> Run:
+    """Earlier versions began runs that cannot be compiled, and compiled what lies between their modules."""
+    if not _cannot_compile(run):
+        return run
+    host.reporter.log(f"train.compile is ignored from here on: {NOT_COMPILED}")
+    return replace(run, train=replace(run.train, compile=False))
+
+
+def _require_same(newest: Path, ranks: Ranks) -> None:
+    """`UserError` when this process sees another newest checkpoint than the first one does."""
+    [step] = ranks.of_first(Manifest.read(newest).step)
+    if step != Manifest.read(newest).step:
+        raise UserError(
+            f"process {ranks.rank} finds {newest} and the first one step {step:.0f}: what is on the disk is not "
+            "the same for all; wait a moment, or look at the shared file system"
+        )
+
+
+def _two_newest(folder: Path, reporter: LaunchReporter) -> tuple[int, int]:
+    steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
+    if len(steps) < 2:
+        raise UserError(
+            f"{folder} has {len(steps)} intact checkpoints, and a replay goes from one to the next: train on"
+        )
+    return steps[-2], steps[-1]
+
+
+def _reports_so_far(progress: TrainerState) -> dict[str, LossReport]:
+    """What the last evaluation of a finished run said, when there was nothing left to train."""
+    return {"valid": LossReport(**progress.valid)} if progress.valid else {}  # type: ignore[arg-type]

@@ -1,0 +1,26 @@
+"""What is told of a machine."""
+
+import io
+import platform
+from typing import Any
+
+import pytest
+import torch
+
+from glassformer.training import machine
+
+
+@pytest.mark.parametrize("is_told", [True, False])
+def test_the_cpu_is_named_as_far_as_the_system_tells(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+
+    def opened(path: str, **options: Any) -> Any:
+        if not is_told:
+            raise FileNotFoundError(path)
+        return io.StringIO("processor\t: 0\nmodel name\t: Some  CPU @ 2.00GHz\nflags\t: fpu\n")
+
+    monkeypatch.setattr("builtins.open", opened)
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "amx_bf16": False})
+    found = machine._cpu()
+    capability = torch.backends.cpu.get_cpu_capability()
+    model = " Some CPU @ 2.00GHz" if is_told else ""
+    assert found == f"{platform.machine()}{model} {capability} avx512_bf16"
