@@ -4,12 +4,10 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Literal
 
 from glassformer import recipes
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import File, Files, Group
 from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.tokenizer import load_tokenizer
 from glassformer.config.run import NEWEST_READING, LabelData, PairData
@@ -21,31 +19,14 @@ from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
-HELP = """usage: glassformer data report FILE… [--tokenizer TOKENIZER] [--json]
-       glassformer data pairs --source FILE --target FILE | --path FILE [--json]
-       glassformer data labels --path FILE [--json]
-
-Says what a text is like, pairs of texts, or texts with labels, before anything is trained on it. `glassformer data
-report --help` and so on say more."""
-
-
-def main(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        print(HELP)
-        return 0 if argv else 2
-    verbs = {"report": report, "pairs": pairs, "labels": labels}
-    if argv[0] not in verbs:
-        raise UserError(f"unknown verb `data {argv[0]}`: there are {', '.join(verbs)}")
-    return int(parse(verbs[argv[0]], argv[1:], f"data {argv[0]}") or 0)
-
 
 def report(
-    text_files: tyro.conf.Positional[tuple[str, ...]],
+    *text_files: Files,
     tokenizer: Path | None = None,
-    valid_path: str | None = None,
+    valid_path: File | None = None,
     valid_fraction: float = 0.1,
     text_field: str = "text",
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    json_: bool = False,
 ) -> int:
     """Sizes, repeats, the split into training and validation text, and what is dropped.
 
@@ -76,16 +57,17 @@ def report(
 
 
 def pairs(
-    source: str | None = None,
-    target: str | None = None,
-    path: str | None = None,
-    valid_source: str | None = None,
-    valid_target: str | None = None,
-    valid_path: str | None = None,
+    *,
+    source: File | None = None,
+    target: File | None = None,
+    path: File | None = None,
+    valid_source: File | None = None,
+    valid_target: File | None = None,
+    valid_path: File | None = None,
     valid_fraction: float = 0.1,
     source_field: str = "source",
     target_field: str = "target",
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    json_: bool = False,
 ) -> int:
     """Numbers and lengths of pairs, the split, repeats, and what is left out.
 
@@ -119,14 +101,15 @@ def pairs(
 
 
 def labels(
-    path: str | None = None,
-    valid_path: str | None = None,
+    *,
+    path: File | None = None,
+    valid_path: File | None = None,
     outputs: Literal["classes", "regression", "tags"] = "classes",
     text_field: str = "text",
     second_field: str | None = None,
     label_field: str = "label",
     valid_fraction: float = 0.1,
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    json_: bool = False,
 ) -> int:
     """How many texts there are, the split, how often each label occurs, and what is left out.
 
@@ -161,3 +144,9 @@ def _learned(text_files: tuple[str, ...], text_field: str) -> Tokenizer:
     texts = (piece.text for piece in read_pieces(text_files, text_field=text_field))
     with TerminalReporter() as reporter, reporter.phase("learning a tokenizer") as progress:
         return Tokenizer.train(texts, vocab_size=recipes.vocab_size_for(n_bytes), progress=progress)
+
+
+main = Group(
+    "What a text is like, or pairs of texts, or texts with labels, before anything is trained on it.",
+    {"report": report, "pairs": pairs, "labels": labels},
+)

@@ -2,26 +2,11 @@
 
 import json
 import sys
-from pathlib import Path
-from typing import Annotated
 
-import tyro
-
-from glassformer import api
-from glassformer.cli.arguments import parse
-from glassformer.doctor import check_model
+from glassformer.cli.arguments import Dir
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(doctor, argv, "doctor") or 0)
-
-
-def doctor(
-    directory: tyro.conf.Positional[Path],
-    checkpoint: int | None = None,
-    device: str = "auto",
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> int:
+def main(directory: Dir, /, *, checkpoint: int | None = None, device: str = "auto", json_: bool = False) -> int:
     """Checks a model for the classical mistakes; exit code 1 when a check fails.
 
     Args:
@@ -30,6 +15,9 @@ def doctor(
         device: auto, cpu, cuda, cuda:N or mps.
         json_: Print one JSON object.
     """
+    from glassformer import api
+    from glassformer.doctor import check_model
+
     model = api.load(directory, step=checkpoint, device=device)
     report = check_model(model.network)
     if json_:

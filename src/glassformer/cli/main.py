@@ -6,11 +6,14 @@ import io
 import os
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
-from glassformer.errors import Interrupted, UserError, enough_memory
+from glassformer.errors import Interrupted, Note, UserError, enough_memory
 from glassformer.files import reason
 
 VERBS = {
@@ -40,6 +43,7 @@ VERBS = {
     "presets": "named model configurations and their sizes",
     "recipes": "runs that are ready to start",
 }
+"""Our verbs: each is the `main` of the module of its name, which is imported when the verb is used."""
 
 USAGE = """usage: glassformer VERB …
 
@@ -89,7 +93,8 @@ def run(argv: list[str]) -> int:
     0 done, 1 a check failed, 2 a mistake, 75 the time was over, 128 + n stopped by signal n.
     """
     try:
-        with enough_memory("give shorter or fewer inputs at once, or use a smaller model"):
+        with warnings.catch_warnings(), enough_memory("give shorter or fewer inputs at once, or use a smaller model"):
+            warnings.showwarning = _print_note
             code = _dispatch(argv)
         sys.stdout.flush()
         return code
@@ -115,18 +120,46 @@ def run(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in VERBS.items())))
+        foreign = {name: f"of the module {point.module}" for name, point in _others().items()}
+        print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in (VERBS | foreign).items())))
         return 0 if argv else 2
     if argv[0] == "--version":
         from glassformer import __version__
 
         print(f"glassformer {__version__}")
         return 0
-    if argv[0] not in VERBS:
-        near = difflib.get_close_matches(argv[0], VERBS, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(VERBS)}"
-        raise UserError(f"unknown verb {argv[0]!r}: {hint}")
-    return int(import_module(f"glassformer.cli.{argv[0]}").main(argv[1:]))
+    from glassformer.cli.arguments import parse
+
+    return int(parse(_verb(argv[0]), argv[1:], argv[0]) or 0)
+
+
+def _verb(name: str) -> Any:
+    """The function, or the group, of a verb of ours or of another package."""
+    if name in VERBS:
+        return import_module(f"glassformer.cli.{name}").main
+    others = _others()
+    if name in others:
+        return others[name].load()
+    known = [*VERBS, *others]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"verbs are {', '.join(known)}"
+    raise UserError(f"unknown verb {name!r}: {hint}")
+
+
+def _others() -> dict[str, EntryPoint]:
+    """Verbs of other packages, by their entry points in the group `glassformer.verbs`: NAME = "module:function"."""
+    return {point.name: point for point in entry_points(group="glassformer.verbs") if point.name not in VERBS}
+
+
+def _print_note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """A warning of ours as one line; others as Python prints them."""
+    if issubclass(category, Note):
+        print(f"note: {message}", file=sys.stderr)
+    else:
+        _PYTHONS_OWN(message, category, *place, **more)
+
+
+_PYTHONS_OWN = warnings.showwarning
 
 
 def _discard_output() -> None:

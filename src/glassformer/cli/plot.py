@@ -3,9 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import Dir, Dirs, File, Group
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.inspection.kinds import Kind
@@ -13,36 +11,11 @@ from glassformer.inspection.kinds import Kind
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HELP = """usage: glassformer plot alignment DIR --source TEXT [--target TEXT]    source tokens that it attends to
-       glassformer plot attention DIR --text TEXT | --source TEXT     every head of a layer
-       glassformer plot positions DIR                                 how the model knows where a token stands
-       glassformer plot schedule RECIPE|FILE.toml|DIR                 the learning rate at every step
-       glassformer plot curves DIR…                                   losses and scores of runs
-       glassformer plot confusion DIR [--data.path FILE]              which class is taken for which
-
-Writes alignment.png and alignment.svg, and so on, into this folder; --out FILE says otherwise, and which of the two
-by its suffix. `plot attention --help` says more about one. Needs the extra: pip install 'glassformer[plot]'"""
-
-
-def main(argv: list[str]) -> int:
-    pictures = {
-        "alignment": alignment,
-        "attention": attention,
-        "positions": positions,
-        "schedule": schedule,
-        "curves": curves,
-        "confusion": confusion,
-    }
-    if not argv or argv[0] in ("-h", "--help"):
-        print(HELP)
-        return 0 if argv else 2
-    if argv[0] not in pictures:
-        raise UserError(f"unknown picture `plot {argv[0]}`: there are {', '.join(pictures)}")
-    return int(parse(pictures[argv[0]], argv[1:], f"plot {argv[0]}") or 0)
-
 
 def alignment(
-    directory: tyro.conf.Positional[Path],
+    directory: Dir,
+    /,
+    *,
     source: str,
     target: str | None = None,
     layer: int | None = None,
@@ -82,7 +55,9 @@ def alignment(
 
 
 def attention(
-    directory: tyro.conf.Positional[Path],
+    directory: Dir,
+    /,
+    *,
     text: str | None = None,
     source: str | None = None,
     target: str | None = None,
@@ -139,7 +114,9 @@ def attention(
 
 
 def positions(
-    directory: tyro.conf.Positional[Path],
+    directory: Dir,
+    /,
+    *,
     stack: Literal["encoder", "decoder"] | None = None,
     out: Path = Path("positions"),
     checkpoint: int | None = None,
@@ -160,7 +137,7 @@ def positions(
     return _write(plots.plot_positions(model.network, stack), out)
 
 
-def schedule(run: tyro.conf.Positional[str], out: Path = Path("schedule")) -> int:
+def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path("schedule")) -> int:
     """The learning rate at every step of a run.
 
     Args:
@@ -175,7 +152,7 @@ def schedule(run: tyro.conf.Positional[str], out: Path = Path("schedule")) -> in
     return _write(plots.plot_schedule(read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)), out)
 
 
-def curves(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path = Path("curves")) -> int:
+def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
     """Losses and validation scores over the steps of one or several runs.
 
     Args:
@@ -191,8 +168,10 @@ def curves(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path = Path
 
 
 def confusion(
-    directory: tyro.conf.Positional[Path],
-    data_path: Annotated[str | None, tyro.conf.arg(name="data.path")] = None,
+    directory: Dir,
+    /,
+    *,
+    data__path: File | None = None,
     out: Path = Path("confusion"),
     checkpoint: int | None = None,
     device: str = "auto",
@@ -201,7 +180,7 @@ def confusion(
 
     Args:
         directory: The model directory.
-        data_path: Labelled texts; by default the run's own validation data.
+        data__path: Labelled texts; by default the run's own validation data.
         out: The file or files to write.
         checkpoint: Use the checkpoint of this step.
         device: auto, cpu, cuda, cuda:N or mps.
@@ -209,11 +188,11 @@ def confusion(
     from glassformer import api
     from glassformer.inspection import plots
 
-    _require_place(out, directory, data_path)
+    _require_place(out, directory, data__path)
     model = api.load(directory, step=checkpoint, device=device)
     if not model.classes:
         raise UserError(f"{directory} says no classes or tags, so nothing can be confused")
-    report = model.scores(data_path, log=err)["report"]
+    report = model.scores(data__path, log=err)["report"]
     return _write(plots.plot_confusion(report.matrix, report.names), out)
 
 
@@ -231,3 +210,17 @@ def _write(figure: "Figure", out: Path) -> int:
 
     print(", ".join(map(str, save_figure(figure, out))))
     return 0
+
+
+main = Group(
+    "Pictures of models and runs. Writes alignment.png and alignment.svg, and so on, into this folder; --out FILE says "
+    "otherwise, and which of the two by its suffix. Needs the extra: pip install 'glassformer[plot]'",
+    {
+        "alignment": alignment,
+        "attention": attention,
+        "positions": positions,
+        "schedule": schedule,
+        "curves": curves,
+        "confusion": confusion,
+    },
+)
