@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from glassformer.cli.main import VERBS
 from glassformer.training.launch import Outcome
 
 PROGRAM = """
@@ -24,17 +25,16 @@ WITHOUT_TORCH = [
     ["recipes"],
     ["recipes", "copy-task"],
     ["plot"],
-    ["plot", "--help"],
+    ["plot", "attention", "--help"],
     ["data"],
-    ["data", "--help"],
     ["data", "report", "--help"],
+    ["checkpoint", "prune", "--help"],
     ["tokenizer"],
     ["tokenizer", "explain", "TOKENIZER", "words"],
     ["tokenizer", "encode", "TOKENIZER", "words"],
     ["tokenizer", "decode", "TOKENIZER", "20"],
-    ["train", "--help"],
-    ["resume", "--help"],
-    ["demo", "--help"],
+    ["train", "--help", "train.optimizer.kind"],
+    *([verb, "--help"] for verb in VERBS),
 ]
 
 

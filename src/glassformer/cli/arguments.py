@@ -2,8 +2,9 @@
 
 Positional parameters are places. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is `--json`, and
 `data__path` is `--data.path`. A parameter whose type is a dataclass stands for an option a field, as `setting`
-describes it; of `Annotated[dict[str, Any], Class]` the dictionary holds the fields that were given. `**keys` takes
-every key of a run. The docstring begins with one sentence, and explains the parameters below `Args:`.
+describes it; `Annotated[Class, "name", …]` for these fields alone; of `Annotated[dict[str, Any], Class]` the dictionary
+holds what was given. `**keys` takes every key of a run, `**keys: Annotated[str, "train."]` those that begin so. The
+docstring begins with one sentence, and explains the parameters below `Args:`.
 """
 
 import dataclasses
@@ -40,7 +41,12 @@ class Group:
     """A verb that has verbs of its own: `glassformer plot attention`."""
 
     doc: str
-    verbs: Mapping[str, Callable[..., int]]
+    functions: tuple[Callable[..., int], ...]
+
+    @property
+    def verbs(self) -> dict[str, Callable[..., int]]:
+        """The functions by the names of the verbs: `list_` is `list`."""
+        return {function.__name__.rstrip("_"): function for function in self.functions}
 
 
 def parse(verb: Callable[..., T] | Group, argv: Sequence[str], name: str) -> T | int:
@@ -119,8 +125,9 @@ class Option:
             except (ValueError, KeyError):
                 wrong.append(word)
         if wrong and self.choices:
-            known = ", ".join(self.choices)
-            raise UserError(f"invalid choice {wrong[0]!r} for argument '{shown}': choose one of {known}")
+            raise UserError(
+                f"invalid choice {wrong[0]!r} for argument '{shown}': choose one of {', '.join(self.choices)}"
+            )
         if wrong and self.is_repeated:
             raise UserError(f"expected numbers ({METAVARS[self.type]}), not {', '.join(map(repr, wrong))}")
         if wrong:
@@ -168,9 +175,10 @@ class Signature:
             elif table is not None:
                 title = " ".join(str(table.__doc__).split()).rstrip(".").partition(":")[0]
                 is_whole = table is type_
+                some = [extra for extra in extras if isinstance(extra, str)]
                 found.groups[name] = (title, type_) if is_whole else (f"{title} (by default as it says)", dict)
                 inner = typing.get_type_hints(table, include_extras=True)
-                for field in dataclasses.fields(table):
+                for field in (field for field in dataclasses.fields(table) if not some or field.name in some):
                     default = field.default if is_whole else None
                     found.options.append(Option.of(field.name, inner[field.name], default, setting_doc(field), name))
             else:
@@ -225,9 +233,8 @@ class Signature:
     def unknown(self, name: str) -> UserError:
         """What is said of an option that there is not, with the nearest one."""
         keys = list(dict.fromkeys(entry.key.replace("_", "-") for entry in self.keys))
-        same = [key for key in keys if key.rsplit(".", 1)[-1] == name.replace("_", "-")]
-        near = difflib.get_close_matches(name, [*(option.name for option in self.options), *keys], n=1, cutoff=0.4)
-        found = [*same, *near]
+        found = [key for key in keys if key.rsplit(".", 1)[-1] == name.replace("_", "-")]
+        found += difflib.get_close_matches(name, [*(option.name for option in self.options), *keys], n=1, cutoff=0.4)
         return UserError(f"unknown option --{name}" + (f": did you mean --{found[0]}?" if found else ""))
 
     def _positional(self, words: Sequence[str], given: Mapping[str, list[str]]) -> list[Any]:
@@ -235,13 +242,13 @@ class Signature:
         further = words[len(single) :]
         missing = [place.metavar for place in single[len(words) :] if place.is_required]
         missing += [f"--{option.name}" for option in self.options if option.is_required and option.name not in given]
-        if further and len(single) == len(self.places):
+        if further and single == self.places:
             shown = ", ".join(map(repr, further))
             raise UserError(f"there is no place for {shown}: give as many folders and texts as the verb takes")
         if missing:
             raise UserError(f"missing from glassformer {self.verb}: {', '.join(missing)}")
         values = [place.read([word], place.metavar) for place, word in zip(single, words, strict=False)]
-        return [*values, *(self.places[-1].read(further, self.places[-1].metavar) if further else ())]
+        return [*values, *(self.places[-1].read(further, "") if further else ())]
 
     def _named(self, given: Mapping[str, list[str]]) -> dict[str, Any]:
         values: dict[str, Any] = {group: {} for group in self.groups}

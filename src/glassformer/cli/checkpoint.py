@@ -12,7 +12,7 @@ from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
 
 
-def list_them(folder: Dir, /, *, json_: bool = False) -> int:
+def list_(folder: Dir, /, *, json_: bool = False) -> int:
     """The checkpoints of a run.
 
     Args:
@@ -111,5 +111,5 @@ def _model_step(folder: Path) -> int | None:
 
 main = Group(
     "The checkpoints of a run: what there is, whether it is intact, and which to delete.",
-    {"list": list_them, "verify": verify, "prune": prune},
+    (list_, verify, prune),
 )

@@ -2,15 +2,15 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated
 
 from glassformer import recipes
-from glassformer.cli.arguments import File, Files, Group
+from glassformer.cli.arguments import Files, Group
 from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.tokenizer import load_tokenizer
-from glassformer.config.run import NEWEST_READING, LabelData, PairData
+from glassformer.config.run import NEWEST_READING, LabelData, PairData, TextData
 from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus, class_report
 from glassformer.data.pairs import PairCorpus, pair_report
@@ -19,34 +19,32 @@ from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
+SIDES = ("source", "target", "path", "valid_source", "valid_target", "valid_path", "valid_fraction")
+COLUMNS = ("path", "valid_path", "valid_fraction", "text_field", "second_field", "label_field")
+
 
 def report(
     *text_files: Files,
     tokenizer: Path | None = None,
-    valid_path: File | None = None,
-    valid_fraction: float = 0.1,
-    text_field: str = "text",
     json_: bool = False,
+    data: Annotated[TextData, "valid_path", "valid_fraction", "text_field"],
 ) -> int:
     """Sizes, repeats, the split into training and validation text, and what is dropped.
 
     Args:
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
         tokenizer: A tokenizer.json or a model directory; by default one is learned, of the size that `train` chooses.
-        valid_path: Validation text; by default a part of the text is held out.
-        valid_fraction: The share that is held out.
-        text_field: The field of a jsonl record that holds the text.
         json_: Print one JSON object.
     """
     if not text_files:
         raise UserError("give at least one text file to report on")
     corpus = Corpus(
         text_files,
-        valid_paths=[] if valid_path is None else [valid_path],
-        valid_fraction=valid_fraction,
-        text_field=text_field,
+        valid_paths=[] if data.valid_path is None else [data.valid_path],
+        valid_fraction=data.valid_fraction,
+        text_field=data.text_field,
     )
-    known = _learned(text_files, text_field) if tokenizer is None else load_tokenizer(tokenizer)
+    known = _learned(text_files, data.text_field) if tokenizer is None else load_tokenizer(tokenizer)
     found = data_report(corpus, known)
     if json_:
         json.dump({**asdict(found), "total": asdict(found.total)}, sys.stdout, ensure_ascii=False)
@@ -56,84 +54,24 @@ def report(
     return 0
 
 
-def pairs(
-    *,
-    source: File | None = None,
-    target: File | None = None,
-    path: File | None = None,
-    valid_source: File | None = None,
-    valid_target: File | None = None,
-    valid_path: File | None = None,
-    valid_fraction: float = 0.1,
-    source_field: str = "source",
-    target_field: str = "target",
-    json_: bool = False,
-) -> int:
+def pairs(*, json_: bool = False, data: Annotated[PairData, *SIDES, "source_field", "target_field"]) -> int:
     """Numbers and lengths of pairs, the split, repeats, and what is left out.
 
     Args:
-        source: The source side: a text file, one sentence a line.
-        target: The target side: line i is the target of line i.
-        path: One file with both sides: tsv, csv, jsonl, builtin:NAME or hf:NAME.
-        valid_source: The source side of the validation pairs.
-        valid_target: The target side of the validation pairs.
-        valid_path: One file with both sides of the validation pairs.
-        valid_fraction: The share that is held out where no validation pairs are given.
-        source_field: The column or field of the source.
-        target_field: The column or field of the target.
         json_: Print one JSON object.
     """
-    data = PairData(
-        source=source,
-        target=target,
-        path=path,
-        valid_source=valid_source,
-        valid_target=valid_target,
-        valid_path=valid_path,
-        valid_fraction=valid_fraction,
-        source_field=source_field,
-        target_field=target_field,
-        reading=NEWEST_READING,
-    )
-    found = pair_report(PairCorpus(data))
+    found = pair_report(PairCorpus(replace(data, reading=NEWEST_READING)))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
     return 0
 
 
-def labels(
-    *,
-    path: File | None = None,
-    valid_path: File | None = None,
-    outputs: Literal["classes", "regression", "tags"] = "classes",
-    text_field: str = "text",
-    second_field: str | None = None,
-    label_field: str = "label",
-    valid_fraction: float = 0.1,
-    json_: bool = False,
-) -> int:
+def labels(*, json_: bool = False, data: Annotated[LabelData, *COLUMNS, "outputs"]) -> int:
     """How many texts there are, the split, how often each label occurs, and what is left out.
 
     Args:
-        path: tsv, csv, jsonl, conll, builtin:NAME or hf:NAME.
-        valid_path: The same for validation.
-        outputs: What a label is.
-        text_field: The column or field of the text.
-        second_field: The column or field of a second text.
-        label_field: The column or field of the label.
-        valid_fraction: The share that is held out where no validation data is given.
         json_: Print one JSON object.
     """
-    data = LabelData(
-        path=path,
-        valid_path=valid_path,
-        outputs=outputs,
-        text_field=text_field,
-        second_field=second_field,
-        label_field=label_field,
-        valid_fraction=valid_fraction,
-        reading=NEWEST_READING,
-    )
-    found = class_report(LabelCorpus(data))
+    found = class_report(LabelCorpus(replace(data, reading=NEWEST_READING)))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
     return 0
 
@@ -148,5 +86,5 @@ def _learned(text_files: tuple[str, ...], text_field: str) -> Tokenizer:
 
 main = Group(
     "What a text is like, or pairs of texts, or texts with labels, before anything is trained on it.",
-    {"report": report, "pairs": pairs, "labels": labels},
+    (report, pairs, labels),
 )

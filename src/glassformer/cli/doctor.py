@@ -4,21 +4,19 @@ import json
 import sys
 
 from glassformer.cli.arguments import Dir
+from glassformer.cli.members import Stored
 
 
-def main(directory: Dir, /, *, checkpoint: int | None = None, device: str = "auto", json_: bool = False) -> int:
+def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
     """Checks a model for the classical mistakes; exit code 1 when a check fails.
 
     Args:
         directory: The model directory.
-        checkpoint: Check the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
         json_: Print one JSON object.
     """
-    from glassformer import api
     from glassformer.doctor import check_model
 
-    model = api.load(directory, step=checkpoint, device=device)
+    model = stored.model(directory)
     report = check_model(model.network)
     if json_:
         json.dump(report.to_dict(), sys.stdout)

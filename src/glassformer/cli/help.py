@@ -1,15 +1,17 @@
 """The help: of a verb, of a verb's verbs, and of one option or key; 80 columns wide."""
 
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 from glassformer import recipes
-from glassformer.cli.arguments import Group, Option, Signature
+from glassformer.cli.arguments import METAVARS, Group, Option, Signature
 from glassformer.config.run import Run
-from glassformer.config.schema import Entry, toml_value, whole_keys
+from glassformer.config.schema import Entry, toml_value, type_text, whole_keys
 
 WIDTH = 80
-COLUMN = 26
+WRAP: dict[str, Any] = {"width": WIDTH, "break_on_hyphens": False, "break_long_words": False}
+COLUMN = 30
 """Where explanations begin, if all names of a list are shorter; else they stand below the names."""
 N_FIRST = 10
 """Options and keys that stand before the others."""
@@ -26,14 +28,10 @@ FIRST_KEYS = (
     "tokenizer.vocab_size",
 )
 """The keys that people use first."""
-SECTIONS = (
-    *("train", "data", "tokenizer", "objective", "generation", "init", "lora", "parallel", "model"),
-    *("source_tokenizer", "result"),
-)
-"""The order of the sections of other keys."""
-METAVARS = {"integer": "INT", "number": "FLOAT", "text": "TEXT", "true | false": ""}
+NAMES = {type_text(kind): name for kind, name in METAVARS.items()}
+"""Names of the values of keys, by their types in words."""
 
-Row = tuple[str, Sequence[str]]
+Row = tuple[str, list[str]]
 """A name and what it means, a text a meaning."""
 
 
@@ -52,22 +50,18 @@ def of_verb(verb: Signature) -> str:
     lines = textwrap.wrap(f"usage: glassformer {verb.verb} {' '.join(words)}", WIDTH, subsequent_indent=" " * 7)
     for paragraph in verb.doc.split("\n\n"):
         lines += ["", *_wrapped(paragraph)]
-    own = [option for option in verb.options if not option.group]
     keys = _by_key(verb.keys)
+    is_long = bool(keys) or len(verb.options) > N_FIRST
+    own = [option for option in verb.options if not (is_long and option.group)]
     first = [key for key in FIRST_KEYS if key in keys][: max(0, N_FIRST - len(own))]
-    parts: dict[str, list[Row]] = {
+    parts = {
         "": [(place.metavar, [place.doc]) for place in verb.places if place.doc],
-        "First options:" if verb.keys or verb.groups or own[N_FIRST:] else "Options:": [
-            *(_row(option) for option in own[:N_FIRST]),
-            *(_key_row(keys[key]) for key in first),
-        ],
-        "Other options:": [_row(option) for option in own[N_FIRST:]],
+        "The most used:" if is_long else "Options:": [*map(_row, own), *(_key_row(keys[key]) for key in first)],
     }
     for group, (title, _) in verb.groups.items():
-        parts[f"{title}:"] = [_row(option) for option in verb.options if option.group == group]
-    for section in SECTIONS:
-        of_section = [key for key in keys if key.startswith(f"{section}.") and key not in first]
-        parts[f"[{section}]"] = [_key_row(keys[key]) for key in of_section]
+        parts[f"{title}:"] = [_row(option) for option in verb.options if option.group == group and option not in own]
+    for key in (key for key in keys if key not in first):
+        parts.setdefault(f"[{key.partition('.')[0]}]", []).append(_key_row(keys[key]))
     for title, rows in parts.items():
         lines += ["", *([title] if title else []), *table(rows)] if rows else []
     if verb.keys:
@@ -77,7 +71,7 @@ def of_verb(verb: Signature) -> str:
 
 def of_option(verb: Signature, name: str) -> str:
     """What one option is, or one key, or all keys of a table; by whole or short name."""
-    name = name.lstrip("-").replace("-", "_")
+    name = name.lstrip("-")
     for option in verb.options:
         if option.name == name.replace("_", "-"):
             return "\n".join(table([_row(option)]))
@@ -98,27 +92,19 @@ def sentence(doc: str | None) -> str:
     return " ".join((doc or "").split("\n\n")[0].split())
 
 
-def table(rows: Iterable[Row]) -> list[str]:
+def table(rows: Sequence[Row], column: int = COLUMN) -> list[str]:
     """The lines of names and what they mean: beside each other where all names are short."""
-    rows = list(rows)
-    is_short = all(len(name) <= COLUMN - 4 for name, _ in rows)
+    is_short = all(len(name) <= column - 4 for name, _ in rows)
     lines = []
     for name, meanings in rows:
-        indent = " " * (COLUMN if is_short else 6)
+        indent = " " * (column if is_short else 6)
         texts = [line for meaning in meanings for line in _wrapped(meaning, indent)]
-        lines += [f"  {name}".ljust(COLUMN) + texts[0].lstrip(), *texts[1:]] if is_short else [f"  {name}", *texts]
+        lines += [f"  {name}".ljust(column) + texts[0].lstrip(), *texts[1:]] if is_short else [f"  {name}", *texts]
     return [line.rstrip() for line in lines]
 
 
 def _wrapped(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(
-        " ".join(text.split()),
-        WIDTH,
-        initial_indent=indent,
-        subsequent_indent=indent,
-        break_on_hyphens=False,
-        break_long_words=False,
-    ) or [""]
+    return textwrap.wrap(" ".join(text.split()), initial_indent=indent, subsequent_indent=indent, **WRAP) or [""]
 
 
 def _row(option: Option) -> Row:
@@ -139,49 +125,50 @@ def _by_key(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 def _key_row(entries: Sequence[Entry]) -> Row:
     """A key, and a text for each of its meanings; the kinds that have it stand behind it, or before each text."""
     head = f"--{entries[0].key.replace('_', '-')} {_metavar(entries[0])}".strip()
-    meanings = _meanings(entries)
-    if len(meanings) == 1:
-        [(kinds, text)] = meanings
-        return head + (f"  ({kinds})" if kinds else ""), [text]
-    return head, [f"{kinds}: {text}" for kinds, text in meanings]
+    rows = []
+    for kinds, doc, values, default in _meanings(entries):
+        is_named = values.removesuffix(" | none") in NAMES
+        rows.append((kinds, _with_notes(doc, [values] * (not is_named) + [f"default {default}"])))
+    [(kinds, text), *others] = rows
+    if others or len(f"{head}  ({kinds})") > WIDTH - 2:
+        return head, [f"{kinds}: {text}" for kinds, text in rows]
+    return head + (f"  ({kinds})" if kinds else ""), [text]
 
 
-def _meanings(entries: Sequence[Entry]) -> list[tuple[str, str]]:
-    """The kinds that have a key, and what it means there: `tokens of a micro-batch (default 4096)`."""
+def _meanings(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
+    """The different meanings of a key: the kinds that have it, what it is, its values, its default."""
     alike: dict[tuple[str, str], dict[str, list[str]]] = {}
     for entry in entries:
         kinds = alike.setdefault((entry.doc, entry.type), {}).setdefault(_shown(entry.default), [])
         kinds += [entry.kind] if entry.kind not in ("", *kinds) else []
     found = []
-    for (doc, type_), defaults in alike.items():
+    for (doc, values), defaults in alike.items():
         by_kind = [f"{default} of {' and '.join(kinds)}" for default, kinds in defaults.items()]
-        notes = [] if type_.removesuffix(" | none") in METAVARS else [type_]
-        notes.append("default " + (", ".join(by_kind) if len(defaults) > 1 else next(iter(defaults))))
         all_kinds = dict.fromkeys(kind for kinds in defaults.values() for kind in kinds)
-        found.append((", ".join(all_kinds), _with_notes(doc, notes)))
+        found.append((", ".join(all_kinds), doc, values, ", ".join(by_kind if len(defaults) > 1 else defaults)))
     return found
 
 
 def _explained(entries: Sequence[Entry]) -> list[str]:
     """One key: what it is, its values, its default, the kinds that have it, and where it stands."""
     entry = entries[0]
-    value = next((each.default for each in entries if each.default is not None), None)
-    example = entry.type.split(" | ")[0] if value is None else value
-    shown = " ".join(map(str, example)) if isinstance(example, (list, tuple)) else _shown(example)
-    path, _, leaf = entry.key.rpartition(".")
     lines = [entry.key]
-    for kinds, text in _meanings(entries):
-        lines += ["", *_wrapped(text, "  "), *(_wrapped(f"kinds: {kinds}", "  ") if kinds else [])]
-    lines += ["", "In a recipe:", f"  [{path}]", f"  {leaf} = {toml_value(example)}", "", "On the command line:"]
-    lines.append(f"  --{entry.key.replace('_', '-')} " + (f'"{shown}"' if " " in shown else shown))
+    for kinds, doc, values, default in _meanings(entries):
+        facts = [("values", [values]), ("default", [default]), *([("kinds", [kinds])] if kinds else [])]
+        lines += ["", *_wrapped(doc, "  "), *table(facts, 12)]
     if entry.members:
-        lines += ["", "Kinds:", *table((member.kind, [sentence(member.__doc__)]) for member in entry.members)]
-    return lines
+        members = [(member.kind, [sentence(member.__doc__)]) for member in entry.members]
+        lines += ["", "The kinds:", *table(members, 4 + max(len(kind) for kind, _ in members))]
+    path, _, leaf = entry.key.rpartition(".")
+    value = next((each.default for each in entries if each.default is not None), "…")
+    shown = _shown(value)
+    lines += ["", "In a recipe:", f"  [{path}]", f"  {leaf} = {toml_value(value)}", "", "On the command line:"]
+    return [*lines, f"  --{entry.key.replace('_', '-')} " + (f'"{shown}"' if " " in shown else shown)]
 
 
 def _metavar(entry: Entry) -> str:
     is_list = entry.type.startswith(("[", "list of"))
-    return "LIST" if is_list else METAVARS.get(entry.type.removesuffix(" | none"), "NAME")
+    return "LIST" if is_list else NAMES.get(entry.type.removesuffix(" | none"), "NAME")
 
 
 def _with_notes(doc: str, notes: Sequence[str]) -> str:

@@ -15,11 +15,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Loading:
-    """Which weights, where, and in which precision."""
+class Stored:
+    """Which weights, and where."""
 
     checkpoint: int | None = setting(None, "use the checkpoint of this step")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
+
+    def model(self, directory: str | Path) -> "Model":
+        """The model of a directory, loaded as the options say."""
+        from glassformer import api
+
+        return api.load(directory, step=self.checkpoint, device=self.device)
+
+
+@dataclass(frozen=True)
+class Loading(Stored):
+    """Which weights, where, and in which precision."""
+
     dtype: str | None = setting(
         None, "convert the weights to bf16 or fp16, or keep fp32, the default; evaluate: by default as in training"
     )

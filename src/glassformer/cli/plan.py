@@ -43,7 +43,7 @@ def main(
         context: Tokens of a row (default data.context, or model.max_len).
         precision: fp32, bf16 or fp16 (default train.precision).
         tokens: Tokens that the run reads, such as 300e9 (default steps × tokens of a step).
-        mfu: Share of the GPU's peak rate that is reached (model FLOPs utilization).
+        mfu: Model FLOPs utilization: the share of the GPU's peak rate that is reached.
         price: Of a GPU for an hour, in your currency; without it no cost is told.
         json_: Print one JSON object.
     """

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from glassformer.cli.arguments import Dir, Dirs, File, Group
+from glassformer.cli.members import Stored
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.inspection.kinds import Kind
@@ -21,8 +22,7 @@ def alignment(
     layer: int | None = None,
     head: int | None = None,
     out: Path = Path("alignment"),
-    checkpoint: int | None = None,
-    device: str = "auto",
+    stored: Stored,
 ) -> int:
     """How much the decoder attends to each source token before it writes each token of the target.
 
@@ -35,14 +35,11 @@ def alignment(
         layer: The layer of the decoder, from 0; by default the last, or of four and more the last but one.
         head: One head, from 0, and not the mean of all.
         out: The file or files to write.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
-    from glassformer import api
     from glassformer.inspection import attention_maps, plots
 
     _require_place(out, directory)
-    model = api.load(directory, step=checkpoint, device=device)
+    model = stored.model(directory)
     reading = attention_maps.read_pair(model, source, target)
     matrix = attention_maps.alignment(reading.weights, layer, head)
     layers = attention_maps.attention_layers(reading.weights, "cross")
@@ -65,8 +62,7 @@ def attention(
     layer: int | None = None,
     head: int | None = None,
     out: Path = Path("attention"),
-    checkpoint: int | None = None,
-    device: str = "auto",
+    stored: Stored,
 ) -> int:
     """The attention weights of every head of a layer, or of one head.
 
@@ -79,10 +75,7 @@ def attention(
         layer: The layer, from 0; by default the last, or of four and more the last but one.
         head: One head, from 0.
         out: The file or files to write.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
-    from glassformer import api
     from glassformer.inspection import attention_maps, plots
 
     if (text is None) == (source is None):
@@ -90,7 +83,7 @@ def attention(
     if text is not None and target is not None:
         raise UserError("--target goes with --source; a model of one stack reads --text alone")
     _require_place(out, directory)
-    model = api.load(directory, step=checkpoint, device=device)
+    model = stored.model(directory)
     if text is not None:
         reading = attention_maps.read_text(model, text)
     else:
@@ -173,8 +166,7 @@ def confusion(
     *,
     data__path: File | None = None,
     out: Path = Path("confusion"),
-    checkpoint: int | None = None,
-    device: str = "auto",
+    stored: Stored,
 ) -> int:
     """Which class or tag is taken for which.
 
@@ -182,14 +174,11 @@ def confusion(
         directory: The model directory.
         data__path: Labelled texts; by default the run's own validation data.
         out: The file or files to write.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
-    from glassformer import api
     from glassformer.inspection import plots
 
     _require_place(out, directory, data__path)
-    model = api.load(directory, step=checkpoint, device=device)
+    model = stored.model(directory)
     if not model.classes:
         raise UserError(f"{directory} says no classes or tags, so nothing can be confused")
     report = model.scores(data__path, log=err)["report"]
@@ -215,12 +204,5 @@ def _write(figure: "Figure", out: Path) -> int:
 main = Group(
     "Pictures of models and runs. Writes alignment.png and alignment.svg, and so on, into this folder; --out FILE says "
     "otherwise, and which of the two by its suffix. Needs the extra: pip install 'glassformer[plot]'",
-    {
-        "alignment": alignment,
-        "attention": attention,
-        "positions": positions,
-        "schedule": schedule,
-        "curves": curves,
-        "confusion": confusion,
-    },
+    (alignment, attention, positions, schedule, curves, confusion),
 )

@@ -114,5 +114,5 @@ def load_tokenizer(path: Path) -> Tokenizer:
 
 main = Group(
     "Learns a tokenizer and shows what it does; TOKENIZER is a tokenizer.json or a model directory.",
-    {"train": train, "encode": encode, "decode": decode, "explain": explain, "report": report},
+    (train, encode, decode, explain, report),
 )

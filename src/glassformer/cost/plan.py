@@ -196,7 +196,7 @@ def plan_run(
     grad_accumulation = n_gpus * -(-train.grad_accumulation // n_gpus)
     settings = {key.replace("_", "-"): value for key, value in (given or {}).items()}
     if grad_accumulation != train.grad_accumulation:
-        settings["train.grad_accumulation"] = str(grad_accumulation)
+        settings["train.grad-accumulation"] = str(grad_accumulation)
     least_gpus = _least_gpus(config, train, kept, gpu)
     of_batch = shape.n_rows * shape.n_tokens if isinstance(run.data, TextData) else run.data.batch_tokens
     return Plan(
