@@ -17,14 +17,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import Parameter
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn, TypeVar
+from typing import Annotated, Any, Literal, NoReturn
 
 from glassformer import recipes
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
 from glassformer.config.schema import Entry, FlagText, describe, members, require_int64, setting_doc
 from glassformer.errors import UserError
 
-T = TypeVar("T")
 Dir = Annotated[Path, "DIR"]
 Dirs = Annotated[Path, "DIR…"]
 File = Annotated[str, "FILE"]
@@ -49,7 +48,7 @@ class Group:
         return {function.__name__.rstrip("_"): function for function in self.functions}
 
 
-def parse(verb: Callable[..., T] | Group, argv: Sequence[str], name: str) -> T | int:
+def parse(verb: Callable[..., Any] | Group, argv: Sequence[str], name: str) -> Any:
     """Calls the function of a verb with what the words say; after `--help` it prints and gives 0.
 
     >>> def greet(name: str, /, *, times: int = 1) -> None:
@@ -196,12 +195,10 @@ class Signature:
         places: list[str] = []
         given: dict[str, list[str]] = {}
         keys: dict[str, str] = {}
-        queue = list(argv)
+        n = argv.index("--") if "--" in argv else len(argv)
+        queue, after = list(argv[:n]), argv[n + 1 :]  # behind "--" are places alone
         while queue:
             word = queue.pop(0)
-            if word == "--":
-                places += queue
-                break
             if not self.is_option(word):
                 places.append(word)
                 continue
@@ -224,7 +221,7 @@ class Signature:
                 keys[name] = values[0]
             else:
                 given[option.name] = [*given.get(option.name, []), *values] if is_repeated else values
-        return self._positional(places, given), self._named(given) | keys
+        return self._positional([*places, *after], given), self._named(given) | keys
 
     def is_option(self, word: str) -> bool:
         """`--anything`, and `-n` where the verb has an option of one letter."""

@@ -16,16 +16,8 @@ COLUMN = 30
 N_FIRST = 10
 """Options and keys that stand before the others."""
 FIRST_KEYS = (
-    "data.path",
-    "train.max_steps",
-    "train.batch_size",
-    "train.optimizer.learning_rate",
-    "train.device",
-    "train.precision",
-    "model.d_model",
-    "model.decoder.n_layers",
-    "train.seed",
-    "tokenizer.vocab_size",
+    *("data.path", "train.max_steps", "train.batch_size", "train.optimizer.learning_rate", "train.device"),
+    *("train.precision", "model.d_model", "model.decoder.n_layers", "train.seed", "tokenizer.vocab_size"),
 )
 """The keys that people use first."""
 NAMES = {type_text(kind): name for kind, name in METAVARS.items()}

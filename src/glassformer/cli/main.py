@@ -1,4 +1,4 @@
-"""Which verb, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
+"""The table of verbs, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
 
 import difflib
 import errno
@@ -10,10 +10,12 @@ import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassformer.errors import Interrupted, Note, UserError, enough_memory
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 from glassformer.files import reason
 
 VERBS = {
@@ -146,8 +148,10 @@ def _verb(name: str) -> Any:
     raise UserError(f"unknown verb {name!r}: {hint}")
 
 
-def _others() -> dict[str, EntryPoint]:
+def _others() -> "dict[str, EntryPoint]":
     """Verbs of other packages, by their entry points in the group `glassformer.verbs`: NAME = "module:function"."""
+    from importlib.metadata import entry_points  # which takes a tenth of a second
+
     return {point.name: point for point in entry_points(group="glassformer.verbs") if point.name not in VERBS}
 
 
