@@ -24,7 +24,7 @@ def main(
     *configs: Annotated[str, "CONFIG"],
     gpus: int = 1,
     gpu: Annotated[str, "NAME"] = "h200",
-    batch_size: str | None = None,
+    batch_size: int | None = None,
     context: int | None = None,
     precision: str | None = None,
     tokens: int | None = None,
@@ -52,7 +52,7 @@ def main(
     if len(configs) != 1:
         fail("plan needs one preset, recipe, TOML file or model directory; see `glassformer presets` and `recipes`")
     same = {"train.batch_size": batch_size, "train.precision": precision}
-    given = {key: text for key, text in same.items() if text is not None} | keys
+    given = {key: str(value) for key, value in same.items() if value is not None} | keys
     run = with_flags(run_of(configs[0]), given)
     plan = plan_run(run, find_gpu(gpu), gpus, n_tokens=tokens, mfu=mfu, price=price, context=context, given=given)
     if json_:
