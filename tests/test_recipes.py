@@ -8,7 +8,7 @@ import pytest
 
 import glassformer
 from glassformer import recipes
-from glassformer.cli.arguments import parse
+from glassformer.cli.main import parse
 from glassformer.cli.train import run_for
 from glassformer.config.presets import PRESETS
 from glassformer.config.run import LabelData, PairData, Run

@@ -20,7 +20,7 @@ from faults.children import done, ranks_done, start_ranks, wait
 from faults.tally import record
 from faults.test_numbers import BAD, spoiled
 from glassformer import api
-from glassformer.cli.arguments import parse
+from glassformer.cli.main import parse
 from glassformer.cli.train import run_for
 from glassformer.config.recurrent import AttendBefore, RecurrentConfig
 from glassformer.config.run import ExampleRows, MaskedConfig, Run

@@ -48,36 +48,6 @@ class Group:
         return {function.__name__.rstrip("_"): function for function in self.functions}
 
 
-def parse(verb: Callable[..., Any] | Group, argv: Sequence[str], name: str) -> Any:
-    """Calls the function of a verb with what the words say; after `--help` it prints and gives 0.
-
-    >>> def greet(name: str, /, *, times: int = 1) -> None:
-    ...     print(f"hello {name}, " * times)
-    >>> parse(greet, ["--times=2", "you"], "greet")
-    hello you, hello you,
-    """
-    from glassformer.cli import help  # which describes what stands here
-
-    if isinstance(verb, Group):
-        if not argv or argv[0] in HELP:
-            print(help.of_group(verb, name))
-            return 0 if argv else 2
-        if argv[0] not in verb.verbs:
-            raise UserError(f"unknown verb `{name} {argv[0]}`: there are {', '.join(verb.verbs)}")
-        return parse(verb.verbs[argv[0]], argv[1:], f"{name} {argv[0]}")
-    signature = Signature.of(verb, name)
-    try:
-        asked = next((n for n, word in enumerate(argv) if word.partition("=")[0] in HELP), None)
-        if asked is not None and "--" not in argv[:asked]:
-            key = argv[asked].partition("=")[2] or "".join(argv[asked + 1 : asked + 2])
-            print(help.of_option(signature, key) if key else help.of_verb(signature))
-            return 0
-        places, options = signature.read(argv)
-    except UserError as error:
-        raise UserError(f"{error} (glassformer {name} --help says more)") from None
-    return verb(*places, **options)
-
-
 @dataclass(frozen=True)
 class Option:
     """A place or an option of a verb."""
