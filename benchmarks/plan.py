@@ -20,8 +20,8 @@ from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.activations import Kernels, activations
 from glassformer.cost.flops import Shape, training_flops
+from glassformer.cost.hardware import MFU
 from glassformer.cost.memory import training_memory
-from glassformer.cost.plan import MFU
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.loss import token_cross_entropy

@@ -10,7 +10,6 @@ import torch
 
 import glassformer
 from glassformer import api, recipes
-from glassformer.cli.arguments import read_words
 from glassformer.cli.train import run_for
 from glassformer.config.presets import preset
 from glassformer.config.run import MaskedConfig, Run
@@ -349,7 +348,7 @@ def test_a_text_file_trains_as_the_command_does(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = write_text(tmp_path)
     outcome = glassformer.train("text.txt", changes=SMALL)
-    by_command = recipes.with_changes(run_for(read_words(["text.txt"], [])), SMALL)
+    by_command = recipes.with_changes(run_for("text.txt"), SMALL)
     assert outcome.folder == Path("runs/text") and outcome.run.train == by_command.train
     assert outcome.run.generation == by_command.generation == recipes.for_text(str(path)).generation
     assert outcome.model.name == "runs/text" and outcome.model is outcome.model

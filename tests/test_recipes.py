@@ -1,12 +1,14 @@
 """Every recipe is a run that can be built, and a text alone makes one."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import glassformer
 from glassformer import recipes
-from glassformer.cli.arguments import flags_help, read_words
+from glassformer.cli.main import parse
 from glassformer.cli.train import run_for
 from glassformer.config.presets import PRESETS
 from glassformer.config.run import LabelData, PairData, Run
@@ -128,17 +130,29 @@ def test_larger_texts_get_larger_runs(tmp_path: Path) -> None:
         recipes.for_text(tmp_path / "none.txt")
 
 
+@pytest.mark.parametrize("name", ["labels.tsv", "PAIRS.CSV"])
+def test_a_table_is_no_text_of_a_language_model(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text("text\tlabel\nA fine film.\tgood\n" * 100)
+    for start in (recipes.run_of, glassformer.train):
+        with pytest.raises(UserError) as error:
+            start(path)
+        for words in (f"{path} is a table", "labels, glassformer train docstrings --data.path", "for pairs, "):
+            assert words in str(error.value)
+        named = re.findall(r"glassformer train (\S+)", str(error.value))
+        assert [recipes.load(recipe).data.kind for recipe in named] == ["labels", "pairs"]
+
+
 def test_a_preset_is_a_flag_as_every_key_of_a_recipe_is() -> None:
-    words = read_words(["copy-task", "--model.preset", "modern-small", "--model.decoder.n-layers=3"], [])
-    run, small = run_for(words), PRESETS["modern-small"]
-    assert small.decoder is not None
+    words = ["copy-task", "--model.preset", "modern-small", "--model.decoder.n-layers=3"]
+    run, small = parse(run_for, words, "train"), PRESETS["modern-small"]
+    assert isinstance(run, Run) and small.decoder is not None
     assert run.model == replace(small, decoder=replace(small.decoder, n_layers=3))
     assert replace(run, model=recipes.load("copy-task").model) == recipes.load("copy-task"), "nothing else changes"
-    assert "--model.preset" in flags_help()
     with pytest.raises(UserError, match="unknown preset 'modern-smal': did you mean modern-small"):
-        run_for(read_words(["copy-task", "--model.preset", "modern-smal"], []))
+        parse(run_for, ["copy-task", "--model.preset", "modern-smal"], "train")
     with pytest.raises(UserError, match=r"unknown option --preset: did you mean --model\.preset"):
-        read_words(["copy-task", "--preset", "gpt2"], [])
+        parse(run_for, ["copy-task", "--preset", "gpt2"], "train")
 
 
 def test_paths_of_recipes_may_be_texts_or_paths(tmp_path: Path) -> None:

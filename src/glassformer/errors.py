@@ -15,6 +15,10 @@ class UserError(Exception):
     """
 
 
+class Note(UserWarning):
+    """Something to know of, about which nothing must be done; the command line prints it as one line."""
+
+
 TIME_IS_UP = 75
 """Exit code of a run whose time was over; the system's own code for `try again later`."""
 

@@ -34,7 +34,7 @@ from glassformer.config.transformer import TransformerConfig, VectorHead
 from glassformer.data.label_rows import encode_texts
 from glassformer.data.pair_files import Pair
 from glassformer.devices import arithmetic, autocast_dtype, choose_device
-from glassformer.errors import UserError
+from glassformer.errors import Note, UserError
 from glassformer.evaluation.label_scores import label_scores
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
 from glassformer.evaluation.masked import masked_scores, pseudo_perplexity
@@ -66,7 +66,7 @@ def _warn(text: str) -> None:
     level, frame, inside = 1, sys._getframe(), str(Path(__file__).parent)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
         level, frame = level + 1, frame.f_back
-    warnings.warn(text, stacklevel=level)
+    warnings.warn(text, Note, stacklevel=level)
 
 
 def _is_text(_: "Model", given: Any) -> bool:

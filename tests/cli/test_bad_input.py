@@ -151,13 +151,12 @@ def test_commands_that_cannot_be(glassformer: Glassformer, tmp_path: Path, words
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["generate", "DIR", "--promt", "x"], "unrecognized options: --promt, x: did you mean --prompt?"),
+        (["generate", "DIR", "--promt", "x"], "unknown option --promt: did you mean --prompt?"),
         (["generate", "DIR", "--top-k", "x"], "--top-k must be INT, not 'x'"),
         (["generate", "DIR", "--context", "drop"], "'drop' for argument '--context'"),
         (["evaluate", "DIR", "--jsn"], "did you mean --json?"),
         (["generate", "DIR", "x"], "there is no place for 'x': give as many folders and texts as the verb takes"),
-        (["classify", "DIR", "--n", "99", "x"], "there is no place for 'x': give as many folders and texts as"),
-        (["tag", "DIR", "--json", "x", "y"], "there is no place for 'x', 'y'"),
+        (["generate", "DIR", "--top-k", "9", "x", "y"], "there is no place for 'x', 'y': give as many folders and"),
         (["embed", "DIR", "--n", "1.5"], "--n must be INT, not '1.5'"),
         (["embed", "DIR", "--input"], "--input needs a value"),
         (["evaluate", "DIR", "--length-penalty", "x"], "--length-penalty must be FLOAT, not 'x'"),
@@ -165,7 +164,7 @@ def test_commands_that_cannot_be(glassformer: Glassformer, tmp_path: Path, words
         (["tokenizer", "decode", "DIR", "1", "a", "3", "1.0"], "expected numbers (INT), not 'a', '1.0' (glassformer"),
         (
             ["data", "labels", "--outputs", "x"],
-            "argument '--outputs': choose one of classes, numbers, tags (glassformer",
+            "argument '--outputs': choose one of classes, regression, tags (glassformer",
         ),
         (["plot", "attention", "DIR", "--stack", "x"], "invalid choice 'x' for argument '--stack': choose one of "),
         (["export", "DIR"], "missing from glassformer export: PATH"),

@@ -68,7 +68,7 @@ def test_prune_keeps_the_best(copy: Path) -> None:
         (["list", "nowhere"], "no such run: nowhere"),
         (["verify", "nowhere"], "no such run: nowhere"),
         (["prune", "."], ". has no checkpoints"),
-        (["lst", "."], "unknown verb 'lst': checkpoint has list, verify, prune"),
+        (["lst", "."], "unknown verb `checkpoint lst`: there are list, verify, prune"),
         (["prune", "{run}", "--keep", "0"], "--keep is 0 and must be at least 1"),
     ],
 )

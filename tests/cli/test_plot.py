@@ -58,7 +58,7 @@ def test_mistakes_are_one_sentence_and_write_nothing(glassformer: Glassformer, t
         (["schedule", "shakespear"], "did you mean shakespeare-char"),
         (["curves", "."], "has no metrics.jsonl"),
         (["curves"], "name the folder of at least one run"),
-        (["alinement"], "unknown picture `plot alinement`: there are alignment"),
+        (["alinement"], "unknown verb `plot alinement`: there are alignment"),
     ):
         shown = glassformer("plot", *words)
         assert shown.code == 2 and message in shown.err and shown.err.count("\n") == 1, (words, shown.err)

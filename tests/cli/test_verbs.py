@@ -8,48 +8,11 @@ import pytest
 
 from glassformer import api, recipes
 from glassformer.cli import main
-from glassformer.cli.arguments import MOST_USED, all_flags
-from glassformer.cli.main import VERBS
 from glassformer.config.presets import PRESETS
 from glassformer.training.outcome import Outcome
 from runs import made_up_text, write_documents, write_text
 
 from .conftest import Glassformer
-
-
-def test_help_of_every_verb(glassformer: Glassformer) -> None:
-    usage = glassformer("--help")
-    assert usage.code == 0 and all(f"  {verb}" in usage.out for verb in VERBS)
-    assert glassformer().code == 2
-    assert glassformer("--version").out.startswith("glassformer 0.")
-    for verb in VERBS:
-        shown = glassformer(verb, "--help")
-        assert shown.code == 0 and "usage: glassformer" in shown.out and not shown.err, verb
-    for verb in (["tokenizer", "train"], ["tokenizer", "explain"], ["data", "report"]):
-        assert glassformer(*verb, "--help").code == 0
-
-
-def test_help_of_train_lists_every_flag_with_its_default(glassformer: Glassformer) -> None:
-    shown = glassformer("train", "--help").out
-    for flag in ("max-steps", "seed", "eval-every", "checkpoint-every", "device", "compile"):
-        assert f"  --train.{flag}\n" in shown
-    assert "  --train.max-steps\n      optimizer steps (integer; default 2000)" in shown
-    assert "FlagText" not in shown and "<class" not in shown
-
-
-def test_help_of_train_lists_each_key_once_with_its_kinds_and_the_most_used_first(glassformer: Glassformer) -> None:
-    shown = glassformer("train", "--help").out
-    keys = re.findall(r"^  --([a-z.-]+)$", shown, re.M)
-    assert len(keys) == len(set(keys))
-    assert {key.replace("-", "_") for key in keys} == {entry.key for entry in all_flags()}
-    assert [key.replace("-", "_") for key in keys[: len(MOST_USED)]] == list(MOST_USED)
-    texts = dict(re.findall(r"^  --([a-z.-]+)\n((?:      .*\n?)+)", shown, re.M))
-    for key, text in texts.items():
-        meanings = [line.split(" (")[0] for line in text.splitlines()]
-        assert len(meanings) == len(set(meanings)), f"{key} says one thing twice"
-    assert "; default none; kinds pairs, labels)" in texts["data.valid-path"]
-    assert "factor of a drop (number; default 0.5; kind plateau)" in texts["train.schedule.ratio"]
-    assert "default 0.9 0.98 of adam, 0.9 0.95 of adamw)" in texts["train.optimizer.betas"]
 
 
 def test_train_evaluate_generate_resume(glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path) -> None:

@@ -20,7 +20,7 @@ from faults.children import done, ranks_done, start_ranks, wait
 from faults.tally import record
 from faults.test_numbers import BAD, spoiled
 from glassformer import api
-from glassformer.cli.arguments import read_words
+from glassformer.cli.main import parse
 from glassformer.cli.train import run_for
 from glassformer.config.recurrent import AttendBefore, RecurrentConfig
 from glassformer.config.run import ExampleRows, MaskedConfig, Run
@@ -184,7 +184,7 @@ def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.M
             plan = plan_run(run, gpu, n)
             assert plan.layout.fits
             offered.add(plan.layout.strategy)
-            planned = run_for(read_words([str(path), *shlex.split(plan.flags)], []))
+            planned: Any = parse(run_for, [str(path), *shlex.split(plan.flags)], "train")
             assert planned.train.grad_accumulation == plan.grad_accumulation
             with processes(planned.parallel, planned.train, torch.device("cpu")) as ranks:
                 assert ranks.n == n
@@ -203,8 +203,8 @@ def test_a_plan_is_trained(optimizer: str, strategy: str, tmp_path: Path) -> Non
     gpu = Gpu("card", least / 0.9 / GIB * (1 + 1e-9), 1e12, 1e12)  # type: ignore[arg-type]
     plan = plan_run(run, gpu, 2, given=given)
     assert plan.layout.strategy == strategy and plan.grad_accumulation == 2
-    words = [str(path), *shlex.split(plan.flags)]
-    assert ranks_done(2, lambda: api.train(run_for(read_words(words, [])), tmp_path / "run")) == [0, 0]
+    planned: Any = parse(run_for, [str(path), *shlex.split(plan.flags)], "train")
+    assert ranks_done(2, lambda: api.train(planned, tmp_path / "run")) == [0, 0]
     assert checkpoint.steps(tmp_path / "run") == [2]
 
 

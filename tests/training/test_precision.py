@@ -90,7 +90,7 @@ def test_verify_promises_no_bits_where_the_device_gives_none(
     for repeats, expected in ((True, False), (False, True)):
         found = Replay(1, 2, ["x"], is_same_machine=True, repeats_bits=repeats)
         monkeypatch.setattr(api, "replay", lambda *_, found=found: found)
-        assert resume.main(["run", "--verify"]) == 1
+        assert resume.main("run", verify=True) == 1
         assert ("equal bits are promised on the CPU, and on CUDA with" in capsys.readouterr().out) == expected
 
 

@@ -1,238 +1,246 @@
-"""Command-line words: plain options of a verb, and dotted `--section.key value` flags of a run."""
+"""One parser for all verbs: a verb is a typed function, and its signature and docstring say what it takes.
 
-import ast
-import functools
+Positional parameters are places. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is `--json`, and
+`data__path` is `--data.path`. A parameter whose type is a dataclass stands for an option a field, as `setting`
+describes it; `Annotated[Class, "name", …]` for these fields alone; of `Annotated[dict[str, Any], Class]` the dictionary
+holds what was given. `**keys` takes every key of a run, `**keys: Annotated[str, "train."]` those that begin so. The
+docstring begins with one sentence, and explains the parameters below `Args:`.
+"""
+
+import dataclasses
 import inspect
-import io
-import itertools
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stderr
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, NoReturn, TypeVar
-
-import tyro
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from inspect import Parameter
+from pathlib import Path
+from typing import Annotated, Any, Literal, NoReturn
 
 from glassformer import recipes
-from glassformer.config.run import Run
-from glassformer.config.schema import Entry, FlagText, describe, require_int64
+from glassformer.config.run import BeamConfig, GenerationConfig, Run
+from glassformer.config.schema import Entry, FlagText, describe, members, require_int64, setting_doc
 from glassformer.errors import UserError, nearest_name
 
-T = TypeVar("T")
+Dir = Annotated[Path, "DIR"]
+Dirs = Annotated[Path, "DIR…"]
+File = Annotated[str, "FILE"]
+Files = Annotated[str, "FILE…"]
+Sampling = Annotated[dict[str, Any], GenerationConfig]
+Search = Annotated[dict[str, Any], BeamConfig]
+
+METAVARS = {int: "INT", float: "FLOAT", str: "TEXT", Path: "PATH", bool: ""}
+HELP = ("-h", "--help")
 
 
 @dataclass(frozen=True)
-class Words:
-    """What a command line says: places, plain options (`--out DIR`), and flags of the run."""
+class Group:
+    """A verb that has verbs of its own: `glassformer plot attention`."""
 
-    places: list[str]
-    options: dict[str, str]
-    flags: dict[str, str]
+    doc: str
+    functions: tuple[Callable[..., int], ...]
 
-
-def read_words(argv: Sequence[str], options: Sequence[str], switches: Sequence[str] = ()) -> Words:
-    """Sorts the words; `--key value`, `--key=value`, and `--key` alone for true; `switches` are options without value.
-
-    >>> read_words(["a.txt", "--train.max-steps", "5", "--out=x"], ["out"])
-    Words(places=['a.txt'], options={'out': 'x'}, flags={'train.max-steps': '5'})
-    """
-    places: list[str] = []
-    plain: dict[str, str] = {}
-    flags: dict[str, str] = {}
-    queue = list(argv)
-    while queue:
-        word = queue.pop(0)
-        if not word.startswith("--"):
-            places.append(word)
-            continue
-        key, equals, value = word[2:].partition("=")
-        if not equals and key not in switches:
-            value = _value_after(key, queue)
-        if key in options or key in switches:
-            plain[key] = value
-        elif "." in key:
-            flags[key] = value
-        else:
-            leaf = [name for name in _flag_names() if name.rsplit(".", 1)[-1] == key]
-            found = leaf[0] if leaf else nearest_name(key, [*options, *switches, *_flag_names()], cutoff=0.4)
-            hint = "; --help lists them all" if found is None else f": did you mean --{found}?"
-            raise UserError(f"unknown option --{key}{hint}")
-    return Words(places, plain, flags)
+    @property
+    def verbs(self) -> dict[str, Callable[..., int]]:
+        """The functions by the names of the verbs: `list_` is `list`."""
+        return {function.__name__.rstrip("_"): function for function in self.functions}
 
 
-def _value_after(key: str, queue: list[str]) -> str:
-    """The next word; for a key that is true or false, only when it says which."""
-    is_switch = any(e.key == key.replace("-", "_") and e.type == "true | false" for e in all_flags())
-    if is_switch:
-        return queue.pop(0) if queue and queue[0].lower() in ("true", "false") else "true"
-    if not queue or queue[0].startswith("--"):
-        raise UserError(f"--{key} needs a value: --{key} VALUE")
-    return queue.pop(0)
+@dataclass(frozen=True)
+class Option:
+    """A place or an option of a verb."""
+
+    name: str
+    """As the command line has it: `top-k`."""
+    parameter: str
+    """As the function has it, or the dataclass: `top_k`."""
+    type: Any
+    """Of one value."""
+    metavar: str
+    is_repeated: bool
+    default: Any
+    doc: str
+    group: str
+    """The parameter that this is a field of, or none."""
+
+    @classmethod
+    def of(cls, parameter: str, hint: Any, default: Any, doc: str, group: str = "") -> "Option":
+        """The option that a parameter, or a field, with this type hint stands for."""
+        (hint,) = (member for member in members(hint) if member is not type(None))
+        is_repeated = typing.get_origin(hint) is tuple
+        (type_, *metavar) = _annotated(typing.get_args(hint)[0] if is_repeated else hint)
+        shown = metavar[0] if metavar else METAVARS.get(type_, "NAME") + " …" * is_repeated
+        name = parameter.replace("__", ".").rstrip("_").replace("_", "-")
+        return cls(name, parameter, type_, shown, is_repeated, default, doc, group)
+
+    @property
+    def choices(self) -> dict[str, Any]:
+        """The values of a type that lists them, by their words."""
+        values = typing.get_args(self.type) if typing.get_origin(self.type) is Literal else ()
+        return {str(value): value for value in values}
+
+    @property
+    def is_required(self) -> bool:
+        return self.default is Parameter.empty
+
+    def read(self, words: Sequence[str], shown: str) -> Any:
+        """The value that the words say; a message names it as `shown`."""
+        values, wrong = [], []
+        for word in words:
+            try:
+                values.append(self._value(word))
+            except (ValueError, KeyError):
+                wrong.append(word)
+        if wrong and self.choices:
+            raise UserError(
+                f"invalid choice {wrong[0]!r} for argument '{shown}': choose one of {', '.join(self.choices)}"
+            )
+        if wrong and self.is_repeated:
+            raise UserError(f"expected numbers ({METAVARS[self.type]}), not {', '.join(map(repr, wrong))}")
+        if wrong:
+            raise UserError(f"{shown} must be {METAVARS[self.type] or 'true or false'}, not {wrong[0]!r}")
+        require_int64(self.name, tuple(values))
+        return tuple(values) if self.is_repeated else values[0]
+
+    def _value(self, word: str) -> Any:
+        if self.choices:
+            return self.choices[word]
+        if self.type is bool:
+            return {"true": True, "false": False}[word.lower()]
+        if self.type is int and "e" in word.lower() and float(word).is_integer():
+            return int(float(word))  # 300e9
+        return self.type(word)
 
 
-def with_flags(run: Run, flags: dict[str, str]) -> Run:
-    """The run with some of its keys replaced."""
-    typed = {flag: FlagText(text) for flag, text in flags.items()}
-    return recipes.with_changes(run, typed, "the command line")
+@dataclass(frozen=True)
+class Signature:
+    """What a verb takes."""
+
+    verb: str
+    doc: str
+    places: list[Option]
+    """The last may be repeated: it takes all further words."""
+    options: list[Option]
+    groups: dict[str, tuple[str, Callable[..., Any]]]
+    """Parameters that stand for several options: what these say, and what is made of those given."""
+    keys: list[Entry]
+    """The keys of a run that are options too."""
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], verb: str) -> "Signature":
+        """The signature of a verb's function."""
+        doc, _, listed = (inspect.getdoc(function) or "").partition("\nArgs:\n")
+        docs = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE))
+        found = cls(verb, doc.strip(), [], [], {}, [])
+        hints = typing.get_type_hints(function, include_extras=True)
+        for name, parameter in inspect.signature(function).parameters.items():
+            type_, *extras = _annotated(hints[name])
+            table = next((part for part in (type_, *extras) if dataclasses.is_dataclass(part)), None)
+            if parameter.kind is Parameter.VAR_KEYWORD:
+                starts = tuple(extras) or ("",)
+                found.keys.extend(entry for entry in all_flags() if entry.key.startswith(starts))
+            elif table is not None:
+                title = " ".join(str(table.__doc__).split()).rstrip(".").partition(":")[0]
+                is_whole = table is type_
+                some = [extra for extra in extras if isinstance(extra, str)]
+                found.groups[name] = (title, type_) if is_whole else (f"{title} (by default as it says)", dict)
+                inner = typing.get_type_hints(table, include_extras=True)
+                for field in (field for field in dataclasses.fields(table) if not some or field.name in some):
+                    default = field.default if is_whole else None
+                    found.options.append(Option.of(field.name, inner[field.name], default, setting_doc(field), name))
+            else:
+                option = Option.of(name, hints[name], parameter.default, docs.get(name, ""))
+                if parameter.kind is Parameter.VAR_POSITIONAL:
+                    option = replace(option, is_repeated=True)
+                is_place = parameter.kind is not Parameter.KEYWORD_ONLY
+                (found.places if is_place else found.options).append(option)
+        return found
+
+    def read(self, argv: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments that the words are for the function: positional ones, and those by name."""
+        known = {option.name: option for option in self.options}
+        switches = {entry.key for entry in self.keys if entry.type == "true | false"}
+        places: list[str] = []
+        given: dict[str, list[str]] = {}
+        keys: dict[str, str] = {}
+        n = argv.index("--") if "--" in argv else len(argv)
+        queue, after = list(argv[:n]), argv[n + 1 :]  # behind "--" are places alone
+        while queue:
+            word = queue.pop(0)
+            if not self.is_option(word):
+                places.append(word)
+                continue
+            name, equals, value = word.lstrip("-").partition("=")
+            option = known.get(name.replace("_", "-"))
+            if option is None and not (self.keys and "." in name):
+                raise self.unknown(name)
+            is_repeated = option is not None and option.is_repeated
+            if equals:
+                values = [value]
+            elif name.replace("-", "_") in switches or (option is not None and option.type is bool):
+                values = [queue.pop(0) if queue and queue[0].lower() in ("true", "false") else "true"]
+            else:
+                n = next((n for n, later in enumerate(queue) if self.is_option(later)), len(queue))
+                n = n if is_repeated else min(n, 1)
+                values, queue = queue[:n], queue[n:]
+            if not values:
+                raise UserError(f"{word} needs a value: {word} VALUE")
+            if option is None:
+                keys[name] = values[0]
+            else:
+                given[option.name] = [*given.get(option.name, []), *values] if is_repeated else values
+        return self._positional([*places, *after], given), self._named(given) | keys
+
+    def is_option(self, word: str) -> bool:
+        """`--anything`, and `-n` where the verb has an option of one letter."""
+        return word.startswith("--") or word in HELP or word in {f"-{o.name}" for o in self.options if len(o.name) == 1}
+
+    def unknown(self, name: str) -> UserError:
+        """What is said of an option that there is not, with the nearest one."""
+        keys = list(dict.fromkeys(entry.key.replace("_", "-") for entry in self.keys))
+        found = [key for key in keys if key.rsplit(".", 1)[-1] == name.replace("_", "-")]
+        nearest = nearest_name(name, [*(option.name for option in self.options), *keys], cutoff=0.4)
+        found += [] if nearest is None else [nearest]
+        return UserError(f"unknown option --{name}" + (f": did you mean --{found[0]}?" if found else ""))
+
+    def _positional(self, words: Sequence[str], given: Mapping[str, list[str]]) -> list[Any]:
+        single = [place for place in self.places if not place.is_repeated]
+        further = words[len(single) :]
+        missing = [place.metavar for place in single[len(words) :] if place.is_required]
+        missing += [f"--{option.name}" for option in self.options if option.is_required and option.name not in given]
+        if further and single == self.places:
+            shown = ", ".join(map(repr, further))
+            raise UserError(f"there is no place for {shown}: give as many folders and texts as the verb takes")
+        if missing:
+            raise UserError(f"missing from glassformer {self.verb}: {', '.join(missing)}")
+        values = [place.read([word], place.metavar) for place, word in zip(single, words, strict=False)]
+        return [*values, *(self.places[-1].read(further, "") if further else ())]
+
+    def _named(self, given: Mapping[str, list[str]]) -> dict[str, Any]:
+        values: dict[str, Any] = {group: {} for group in self.groups}
+        for option in self.options:
+            if option.name in given:
+                place = values[option.group] if option.group else values
+                place[option.parameter] = option.read(given[option.name], f"--{option.name}")
+        return values | {group: make(**values[group]) for group, (_, make) in self.groups.items()}
+
+
+def _annotated(hint: Any) -> tuple[Any, ...]:
+    """A type, and what `Annotated` says of it."""
+    return typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
 
 
 def all_flags() -> list[Entry]:
-    """Every key of a run that can be given as a flag."""
+    """Every key of a run that can be given as an option."""
     preset = Entry(recipes.PRESET, "text", None, "a preset that replaces the model; other keys of the model change it")
     return [preset, *(entry for entry in describe(Run) if "." in entry.key)]
 
 
-MOST_USED = (
-    "data.path",
-    "data.valid_path",
-    "train.max_steps",
-    "train.batch_size",
-    "train.optimizer.learning_rate",
-    "train.eval_every",
-    "train.seed",
-    "train.device",
-    "train.precision",
-    "model.d_model",
-    "model.max_len",
-    "model.decoder.n_layers",
-    "model.decoder.n_heads",
-    "tokenizer.vocab_size",
-)
-"""Keys that the help lists first."""
-SECTIONS = (
-    *("train", "data", "tokenizer", "objective", "generation", "init", "lora", "parallel", "model"),
-    *("source_tokenizer", "result"),
-)
-"""The order of the other keys in the help."""
-
-
-def flags_help() -> str:
-    """Every key once: its name, and what it is, with its default and the kinds that have it; the most used first."""
-    entries: dict[str, list[Entry]] = {}
-    for entry in all_flags():
-        entries.setdefault(entry.key, []).append(entry)
-    lines, section = ["", "The most used:"], ""
-    others = [key for key in entries if key not in MOST_USED]
-    order = {name: place for place, name in enumerate(SECTIONS)}
-    others.sort(key=lambda key: order.get(key.split(".", 1)[0], len(order)))
-    for key in (*MOST_USED, *others):
-        if key not in MOST_USED and key.split(".", 1)[0] != section:
-            section = key.split(".", 1)[0]
-            lines += ["", f"[{section}]"]
-        lines.append(f"  --{key.replace('_', '-')}")
-        lines += [f"      {meaning}" for meaning in _meanings(entries[key])]
-    return "\n".join(lines)
-
-
-def _meanings(entries: Sequence[Entry]) -> Iterator[str]:
-    """What a key means, a line per meaning: `tokens of a micro-batch (integer; default 4096; kinds pairs, labels)`."""
-    alike: dict[tuple[str, str], dict[str, list[str]]] = {}
-    for entry in entries:
-        default = "none" if entry.default is None else _shown(entry.default)
-        kinds = alike.setdefault((entry.doc, entry.type), {}).setdefault(default, [])
-        kinds += [entry.kind] if entry.kind not in ("", *kinds) else []
-    for (doc, type_), defaults in alike.items():
-        if len(defaults) == 1:
-            [(default, kinds)] = defaults.items()
-            words = f"default {default}" + (f"; kind{'s' * (len(kinds) > 1)} {', '.join(kinds)}" if kinds else "")
-        else:
-            words = "default " + ", ".join(f"{default} of {' and '.join(kinds)}" for default, kinds in defaults.items())
-        yield f"{doc} ({type_}; {words})"
-
-
-def parse(function: Any, argv: Sequence[str], verb: str) -> Any:
-    """Calls a verb's function with its typed arguments (tyro); its docstring is the help text."""
-
-    @functools.wraps(function)
-    def bound(*args: Any, **options: Any) -> Any:
-        for name, value in (*zip(inspect.signature(function).parameters, args, strict=False), *options.items()):
-            parts = (
-                {part.name: getattr(value, part.name) for part in fields(value)}
-                if is_dataclass(value)
-                else {name: value}
-            )
-            for part, number in parts.items():
-                require_int64(part.rstrip("_").replace("_", "-"), number)
-        return functools.partial(function, *args, **options)
-
-    said = io.StringIO()
-    try:
-        with redirect_stderr(said):
-            call = tyro.cli(bound, args=list(argv), prog=f"glassformer {verb}")
-    except SystemExit as stop:
-        if stop.code in (0, None):
-            return 0
-        raise UserError(f"{one_sentence(said.getvalue().splitlines())} (glassformer {verb} --help says more)") from None
-    return call()
-
-
-def one_sentence(box: Sequence[str]) -> str:
-    """The message of one of tyro's boxes as one sentence of ours, with the option that it suggests.
-
-    >>> box = ["╭─ Error ─╮", "│ Unrecognized options: --jsn │", "│ ─── │", "│ Perhaps you meant: │", "│ --json │"]
-    >>> print(one_sentence(box))
-    unrecognized options: --jsn: did you mean --json?
-    >>> print(one_sentence(["╭─ Error ─╮", "│ Error parsing --n: invalid literal for int() with base 10: 'a' │"]))
-    --n must be INT, not 'a'
-    """
-    lines = [line.strip("│ ") for line in box[1:]]
-    groups = itertools.groupby(lines, lambda line: bool(line.strip("─-╰╯")))  # "-" where there is no UTF-8
-    paragraphs = [list(group) for is_text, group in groups if is_text]
-    first = " ".join(paragraphs[0])
-    for pattern, sentence in _SENTENCES:
-        if match := re.match(pattern, first, re.IGNORECASE):
-            first = sentence(match)
-            break
-    near = re.search(r"Perhaps you meant:\s+(--[\w.-]+)", " ".join(lines))
-    return first[:1].lower() + first[1:] + (f": did you mean {near[1]}?" if near else "")
-
-
-def _misplaced(match: re.Match[str]) -> str:
-    words = ", ".join(map(repr, match[1].split(", ")))
-    return f"there is no place for {words}: give as many folders and texts as the verb takes, before its options"
-
-
-def _not_numbers(match: re.Match[str]) -> str:
-    read = int if match[1] == "INT" else float
-    return f"expected numbers ({match[1]}), not {', '.join(repr(w) for w in _words(match[2]) if not _reads(read, w))}"
-
-
-def _words(listed: str) -> list[str]:
-    """The words of a list as Python prints it."""
-    found: list[str] = ast.literal_eval(listed)
-    return found
-
-
-def _reads(read: Callable[[str], object], word: str) -> bool:
-    try:
-        read(word)
-    except ValueError:
-        return False
-    return True
-
-
-def _choices(match: re.Match[str]) -> str:
-    known = [word for word in re.findall(r"'([^']*)'", match[3]) if word != "None"]
-    return f"invalid choice {match[1]} for argument '{match[2]}': choose one of {', '.join(known)}"
-
-
-_SENTENCES: tuple[tuple[str, Callable[[re.Match[str]], str]], ...] = (
-    (r"Unrecognized options: ([^-\s].*(?:, [^-\s].*)*)$", _misplaced),
-    (
-        r"Error parsing (\S+): invalid literal for int\(\) with base 10: (.*)",
-        lambda m: f"{m[1]} must be INT, not {m[2]}",
-    ),
-    (r"Error parsing (\S+): could not convert string to float: (.*)", lambda m: f"{m[1]} must be FLOAT, not {m[2]}"),
-    (
-        r"Error parsing (\S+): .*?(?:\{None\}\|)?(\w+) could be instantiated from \[(.*)\]",
-        lambda m: f"{m[1]} must be {m[2]}, not {m[3]}",
-    ),
-    (r"Error parsing .*?\b(INT|FLOAT)\b.*: Could not find valid parse for arguments: (\[.*\])", _not_numbers),
-    (r"Invalid choice (.*) for argument '(--\S+)'. Expected one of \((.*)\)", _choices),
-    (r"Missing value for argument '(--\S+)'", lambda m: f"{m[1]} needs a value"),
-)
-"""Messages of tyro, and what is said in their place."""
+def with_flags(run: Run, flags: Mapping[str, str]) -> Run:
+    """The run with some of its keys replaced."""
+    typed = {flag: FlagText(text) for flag, text in flags.items()}
+    return recipes.with_changes(run, typed, "the command line")
 
 
 def read_stdin() -> str:
@@ -246,13 +254,3 @@ def read_stdin() -> str:
 
 def fail(message: str) -> NoReturn:
     raise UserError(message)
-
-
-def _flag_names() -> list[str]:
-    return [entry.key.replace("_", "-") for entry in all_flags()]
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return " ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -2,21 +2,11 @@
 
 from pathlib import Path
 
-import tyro
-
-from glassformer import files
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import Dirs
 from glassformer.errors import UserError
-from glassformer.store import checkpoint
-from glassformer.store.model_directory import own_paths
-from glassformer.training.averaging import average_directories
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(average, argv, "average") or 0)
-
-
-def average(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path, last: int = 0) -> int:
+def main(*directories: Dirs, out: Path, last: int = 0) -> int:
     """The mean of the weights of several models, as a new model directory.
 
     Args:
@@ -24,6 +14,11 @@ def average(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path, last
         out: The new model directory.
         last: Of a run's checkpoints, only the newest so many; 0 = all that were kept, the best of them too.
     """
+    from glassformer import files
+    from glassformer.store import checkpoint
+    from glassformer.store.model_directory import own_paths
+    from glassformer.training.averaging import average_directories
+
     if last < 0:
         raise UserError(f"--last is {last} and must not be negative")
     if not directories:

@@ -1,47 +1,27 @@
 """glassformer checkpoint list|verify|prune DIR"""
 
 import json
-import sys
 from pathlib import Path
-from typing import Annotated, Any
-
-import tyro
+from typing import Any
 
 from glassformer import files
-from glassformer.cli.arguments import fail, parse
+from glassformer.cli.arguments import Dir, Group, fail
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
-from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
-from glassformer.training.trainer_state_file import read_progress
-
-HELP = """usage: glassformer checkpoint list|verify|prune DIR
-
-  list     the checkpoints of a run: step, size, validation loss; which one is the model
-  verify   hashes every file of a run's model and checkpoints, or of a model directory; 1 when one is damaged
-  prune    deletes all but the newest, and the one that is the model
-
-`glassformer checkpoint VERB --help` says more about one."""
 
 
-def main(argv: list[str]) -> int:
-    verbs = {"list": list_them, "verify": verify, "prune": prune}
-    if not argv or argv[0] in ("-h", "--help"):
-        print(HELP, file=sys.stdout if argv else sys.stderr)
-        return 0 if argv else 2
-    if argv[0] not in verbs:
-        fail(f"unknown verb {argv[0]!r}: checkpoint has {', '.join(verbs)}")
-    return int(parse(verbs[argv[0]], argv[1:], f"checkpoint {argv[0]}"))
-
-
-def list_them(folder: tyro.conf.Positional[Path], /, json_: Annotated[bool, tyro.conf.arg(name="json")] = False) -> int:
+def list_(folder: Dir, /, *, json_: bool = False) -> int:
     """The checkpoints of a run.
 
     Args:
         folder: the run's folder.
         json_: as JSON.
     """
+    from glassformer.store import checkpoint
+    from glassformer.training.trainer_state_file import read_progress
+
     rows: list[dict[str, Any]] = []
     for step in _steps(folder):
         path = checkpoint.path_of(folder, step)
@@ -63,12 +43,14 @@ def list_them(folder: tyro.conf.Positional[Path], /, json_: Annotated[bool, tyro
     return 0
 
 
-def verify(folder: tyro.conf.Positional[Path], /) -> int:
+def verify(folder: Dir, /) -> int:
     """Hashes every file of a run's model and checkpoints, or of a model directory. Exits with 1 when one is damaged.
 
     Args:
         folder: the run's folder, or a model directory.
     """
+    from glassformer.store import checkpoint
+
     if not folder.is_dir():
         fail(f"no such run: {folder}")
     steps = checkpoint.steps(folder)
@@ -85,7 +67,7 @@ def verify(folder: tyro.conf.Positional[Path], /) -> int:
     return 1 if n_damaged else 0
 
 
-def prune(folder: tyro.conf.Positional[Path], /, keep: int = 1) -> int:
+def prune(folder: Dir, /, *, keep: int = 1) -> int:
     """Deletes all checkpoints but the newest, and the one whose weights the run's folder holds.
 
     The newest and the run's own model are verified first, and a run that is being trained is refused.
@@ -94,6 +76,9 @@ def prune(folder: tyro.conf.Positional[Path], /, keep: int = 1) -> int:
         folder: the run's folder.
         keep: how many of the newest stay.
     """
+    from glassformer.store import checkpoint
+    from glassformer.training.trainer_state_file import read_progress
+
     if keep < 1:
         fail(f"--keep is {keep} and must be at least 1")
     steps = _steps(folder)
@@ -109,6 +94,8 @@ def prune(folder: tyro.conf.Positional[Path], /, keep: int = 1) -> int:
 
 
 def _steps(folder: Path) -> list[int]:
+    from glassformer.store import checkpoint
+
     steps = checkpoint.steps(folder)
     if not steps:
         fail(f"{folder} has no checkpoints" if folder.is_dir() else f"no such run: {folder}")
@@ -120,3 +107,9 @@ def _model_step(folder: Path) -> int | None:
         return Manifest.read(folder).step
     except UserError:
         return None
+
+
+main = Group(
+    "The checkpoints of a run: what there is, whether it is intact, and which to delete.",
+    (list_, verify, prune),
+)

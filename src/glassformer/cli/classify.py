@@ -1,30 +1,25 @@
 """glassformer classify DIR… "A text" """
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import tyro
-
-from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
-from glassformer.cli.members import BY_DEFAULT, Loaded, directories_and_text
+from glassformer.cli.members import Loading, directories_and_text
 from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError
-from glassformer.model import Model
+
+if TYPE_CHECKING:
+    from glassformer.model import Model
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(classify, argv, "classify") or 0)
-
-
-def classify(
-    models: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR… [TEXT]")]],
+def main(
+    *models: Annotated[str, "DIR… [TEXT]"],
     second: str | None = None,
     input: str | None = None,
     n: int = 1,
-    loading: Loaded = BY_DEFAULT,
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    json_: bool = False,
+    loading: Loading,
 ) -> int:
     """The class of every text and its probability, or the number: one line a text, "label TAB probability TAB text".
 
@@ -59,7 +54,7 @@ def classify(
     return 0
 
 
-def _row(text: str, second: str | None, model: Model) -> str | tuple[str, str]:
+def _row(text: str, second: str | None, model: "Model") -> str | tuple[str, str]:
     """One text, or two where the model reads pairs."""
     if second is not None or not model.takes_pairs:
         return text if second is None else (text, second)

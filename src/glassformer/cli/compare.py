@@ -5,41 +5,32 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
-from glassformer import api
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.evaluate import told_already
+from glassformer.cli.members import Measured
 from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter
 from glassformer.config.run import LabelData, PairData
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
-from glassformer.evaluation.label_scores import LABEL_SCORES
-from glassformer.evaluation.pairs import SCORES, distinct_sources, output_scores, require_scores
 from glassformer.inspection.figures import figure_paths, save_figure
-from glassformer.inspection.plots import plot_comparison
-from glassformer.model import Model
+
+if TYPE_CHECKING:
+    from glassformer.model import Model
 
 MAIN_SCORE = {"sentences": "bleu", "pronunciations": "wer"}
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(compare, argv, "compare") or 0)
-
-
-def compare(
-    directories: tyro.conf.Positional[tuple[Path, ...]],
-    data_path: Annotated[str | None, tyro.conf.arg(name="data.path")] = None,
-    data_source: Annotated[str | None, tyro.conf.arg(name="data.source")] = None,
-    data_target: Annotated[str | None, tyro.conf.arg(name="data.target")] = None,
+def main(
+    *directories: Dirs,
     score: str | None = None,
-    beam: int | None = None,
     plot: Path | None = None,
     device: str = "auto",
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    json_: bool = False,
+    data: Measured,
+    search: Search,
 ) -> int:
     """Several models in one table: parameters, training time and tokens, loss, score, and the speed of decoding.
 
@@ -47,28 +38,25 @@ def compare(
 
     Args:
         directories: Model directories.
-        data_path: A text, or one file of pairs or labels, to measure on; by default each run's own validation data.
-        data_source: The source side of pairs.
-        data_target: The target side of pairs.
         score: Which score is shown: by default bleu or wer of pairs, accuracy or rmse of labels, bits per byte of text.
-        beam: Hypotheses of a source that live at once; 1 is greedy; by default as each model says.
         plot: A picture of score against training time (PNG and SVG, or by its suffix).
         device: auto, cpu, cuda, cuda:N or mps.
         json_: Print a JSON object a model.
     """
+    from glassformer import api
+    from glassformer.inspection.plots import plot_comparison
+
     if not directories:
         raise UserError("name at least one model directory")
     if plot is not None:
         for path in figure_paths(plot):
-            require_output(path, [*directories, data_path, data_source, data_target])
+            require_output(path, [*directories, *data.places.values()])
     models = [api.load(directory, device=device) for directory in directories]
     scores = [_score_of(model, directory, score) for model, directory in zip(models, directories, strict=True)]
-    places: dict[str, Any] = {"path": data_path, "source": data_source, "target": data_target}
-    settings = {} if beam is None else {"beam": beam}
     rows = []
     with TerminalReporter() as reporter:
         for directory, model, name, score_name in zip(directories, models, _names(directories), scores, strict=True):
-            rows.append(_row(name, directory, model, places, score_name, settings, reporter))
+            rows.append(_row(name, directory, model, data.places, score_name, search, reporter))
     if json_:
         for row in rows:
             json.dump(row.to_dict(), sys.stdout)
@@ -87,8 +75,11 @@ def _names(directories: Sequence[Path]) -> list[str]:
     return names if len(set(names)) == len(names) else [str(directory) for directory in directories]
 
 
-def _score_of(model: Model, directory: Path, asked: str | None) -> str:
+def _score_of(model: "Model", directory: Path, asked: str | None) -> str:
     """The score that the table shows of a model; `UserError`, before anything is decoded, for one that it has not."""
+    from glassformer.evaluation.label_scores import LABEL_SCORES
+    from glassformer.evaluation.pairs import SCORES, require_scores
+
     data = model.run.data
     if isinstance(data, PairData):
         require_scores(data.outputs)
@@ -109,12 +100,14 @@ def _score_of(model: Model, directory: Path, asked: str | None) -> str:
 def _row(
     name: str,
     directory: Path,
-    model: Model,
+    model: "Model",
     places: dict[str, Any],
     score: str,
     settings: dict[str, Any],
     reporter: TerminalReporter,
 ) -> ComparedModel:
+    from glassformer import api
+
     seconds, tokens = api.training_cost(directory)
     with reporter.phase(f"{name}: loss") as progress:
         report = model.evaluate(progress=progress, log=reporter.log, **places)
@@ -139,7 +132,7 @@ def _row(
 
 
 def _decoded(
-    model: Model,
+    model: "Model",
     data: PairData,
     name: str,
     places: dict[str, Any],
@@ -147,6 +140,8 @@ def _decoded(
     reporter: TerminalReporter,
 ) -> tuple[float, dict[str, Any]]:
     """Sentences a second, and the scores of what was written."""
+    from glassformer.evaluation.pairs import distinct_sources, output_scores
+
     pairs = model.pairs(log=told_already, **places)
     sources = distinct_sources(pairs)
     model.translations(sources[:1], **settings)  # the first call pays for what is set up once

@@ -2,17 +2,15 @@
 
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Literal
-
-import tyro
+from typing import Annotated
 
 from glassformer import recipes
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import Files, Group
 from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.tokenizer import load_tokenizer
-from glassformer.config.run import NEWEST_READING, LabelData, PairData
+from glassformer.config.run import NEWEST_READING, LabelData, PairData, TextData
 from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus, class_report
 from glassformer.data.pairs import PairCorpus, pair_report
@@ -21,51 +19,32 @@ from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer
 
-HELP = """usage: glassformer data report FILE… [--tokenizer TOKENIZER] [--json]
-       glassformer data pairs --source FILE --target FILE | --path FILE [--json]
-       glassformer data labels --path FILE [--json]
-
-Says what a text is like, pairs of texts, or texts with labels, before anything is trained on it. `glassformer data
-report --help` and so on say more."""
-
-
-def main(argv: list[str]) -> int:
-    if not argv or argv[0] in ("-h", "--help"):
-        print(HELP)
-        return 0 if argv else 2
-    verbs = {"report": report, "pairs": pairs, "labels": labels}
-    if argv[0] not in verbs:
-        raise UserError(f"unknown verb `data {argv[0]}`: there are {', '.join(verbs)}")
-    return int(parse(verbs[argv[0]], argv[1:], f"data {argv[0]}") or 0)
+SIDES = ("source", "target", "path", "valid_source", "valid_target", "valid_path", "valid_fraction")
+COLUMNS = ("path", "valid_path", "valid_fraction", "text_field", "second_field", "label_field")
 
 
 def report(
-    text_files: tyro.conf.Positional[tuple[str, ...]],
+    *text_files: Files,
     tokenizer: Path | None = None,
-    valid_path: str | None = None,
-    valid_fraction: float = 0.1,
-    text_field: str = "text",
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    json_: bool = False,
+    data: Annotated[TextData, "valid_path", "valid_fraction", "text_field"],
 ) -> int:
     """Sizes, repeats, the split into training and validation text, and what is dropped.
 
     Args:
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
         tokenizer: A tokenizer.json or a model directory; by default one is learned, of the size that `train` chooses.
-        valid_path: Validation text; by default a part of the text is held out.
-        valid_fraction: The share that is held out.
-        text_field: The field of a jsonl record that holds the text.
         json_: Print one JSON object.
     """
     if not text_files:
         raise UserError("give at least one text file to report on")
     corpus = Corpus(
         text_files,
-        valid_paths=[] if valid_path is None else [valid_path],
-        valid_fraction=valid_fraction,
-        text_field=text_field,
+        valid_paths=[] if data.valid_path is None else [data.valid_path],
+        valid_fraction=data.valid_fraction,
+        text_field=data.text_field,
     )
-    known = _learned(text_files, text_field) if tokenizer is None else load_tokenizer(tokenizer)
+    known = _learned(text_files, data.text_field) if tokenizer is None else load_tokenizer(tokenizer)
     found = data_report(corpus, known)
     if json_:
         json.dump({**asdict(found), "total": asdict(found.total)}, sys.stdout, ensure_ascii=False)
@@ -75,82 +54,24 @@ def report(
     return 0
 
 
-def pairs(
-    source: str | None = None,
-    target: str | None = None,
-    path: str | None = None,
-    valid_source: str | None = None,
-    valid_target: str | None = None,
-    valid_path: str | None = None,
-    valid_fraction: float = 0.1,
-    source_field: str = "source",
-    target_field: str = "target",
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> int:
+def pairs(*, json_: bool = False, data: Annotated[PairData, *SIDES, "source_field", "target_field"]) -> int:
     """Numbers and lengths of pairs, the split, repeats, and what is left out.
 
     Args:
-        source: The source side: a text file, one sentence a line.
-        target: The target side: line i is the target of line i.
-        path: One file with both sides: tsv, csv, jsonl, builtin:NAME or hf:NAME.
-        valid_source: The source side of the validation pairs.
-        valid_target: The target side of the validation pairs.
-        valid_path: One file with both sides of the validation pairs.
-        valid_fraction: The share that is held out where no validation pairs are given.
-        source_field: The column or field of the source.
-        target_field: The column or field of the target.
         json_: Print one JSON object.
     """
-    data = PairData(
-        source=source,
-        target=target,
-        path=path,
-        valid_source=valid_source,
-        valid_target=valid_target,
-        valid_path=valid_path,
-        valid_fraction=valid_fraction,
-        source_field=source_field,
-        target_field=target_field,
-        reading=NEWEST_READING,
-    )
-    found = pair_report(PairCorpus(data))
+    found = pair_report(PairCorpus(replace(data, reading=NEWEST_READING)))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
     return 0
 
 
-def labels(
-    path: str | None = None,
-    valid_path: str | None = None,
-    outputs: Literal["classes", "regression", "tags"] = "classes",
-    text_field: str = "text",
-    second_field: str | None = None,
-    label_field: str = "label",
-    valid_fraction: float = 0.1,
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> int:
+def labels(*, json_: bool = False, data: Annotated[LabelData, *COLUMNS, "outputs"]) -> int:
     """How many texts there are, the split, how often each label occurs, and what is left out.
 
     Args:
-        path: tsv, csv, jsonl, conll, builtin:NAME or hf:NAME.
-        valid_path: The same for validation.
-        outputs: What a label is.
-        text_field: The column or field of the text.
-        second_field: The column or field of a second text.
-        label_field: The column or field of the label.
-        valid_fraction: The share that is held out where no validation data is given.
         json_: Print one JSON object.
     """
-    data = LabelData(
-        path=path,
-        valid_path=valid_path,
-        outputs=outputs,
-        text_field=text_field,
-        second_field=second_field,
-        label_field=label_field,
-        valid_fraction=valid_fraction,
-        reading=NEWEST_READING,
-    )
-    found = class_report(LabelCorpus(data))
+    found = class_report(LabelCorpus(replace(data, reading=NEWEST_READING)))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
     return 0
 
@@ -161,3 +82,9 @@ def _learned(text_files: tuple[str, ...], text_field: str) -> Tokenizer:
     texts = (piece.text for piece in read_pieces(text_files, text_field=text_field))
     with TerminalReporter() as reporter, reporter.phase("learning a tokenizer") as progress:
         return Tokenizer.train(texts, vocab_size=recipes.vocab_size_for(n_bytes), progress=progress)
+
+
+main = Group(
+    "What a text is like, or pairs of texts, or texts with labels, before anything is trained on it.",
+    (report, pairs, labels),
+)

@@ -3,30 +3,27 @@
 import time
 from itertools import count
 from pathlib import Path
+from typing import Annotated
 
 from glassformer import recipes
-from glassformer.cli.arguments import fail, read_words, with_flags
+from glassformer.cli.arguments import fail, with_flags
 from glassformer.cli.progress import TerminalReporter
-
-HELP = """usage: glassformer demo [--section.key value …]
-
-Learns a tokenizer and a model on Python's own documentation, which every machine with Python has, and lets it write."""
 
 PROMPT = "The statement"
 
 
-def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(HELP)
-        return 0
+def main(*texts: Annotated[str, ""], **keys: str) -> int:
+    """Learns a tokenizer and a model on Python's own documentation, and lets the model write.
+
+    Every machine with Python has this text.
+    """
     from glassformer import api
     from glassformer.data.corpus import Corpus
     from glassformer.evaluation.overlap import longest_overlap
 
-    words = read_words(argv, [])
-    if words.places:
+    if texts:
         fail("demo takes no file: for a text of yours, glassformer train FILE.txt")
-    run = with_flags(recipes.load("python-docs"), words.flags)
+    run = with_flags(recipes.load("python-docs"), keys)
     folder = next(path for n in count(1) if not (path := Path("runs") / (f"demo-{n}" if n > 1 else "demo")).exists())
     began = time.perf_counter()
     with TerminalReporter() as reporter:

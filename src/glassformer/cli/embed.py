@@ -3,30 +3,24 @@
 import io
 from pathlib import Path
 
-import numpy as np
-import tyro
-
 from glassformer import files
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import Dir, File
 from glassformer.cli.given_texts import given_texts
-from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.members import Loading
 from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
-from glassformer.inference.embed import nearest
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(embed, argv, "embed") or 0)
-
-
-def embed(
-    directory: tyro.conf.Positional[Path],
-    input: str | None = None,
+def main(
+    directory: Dir,
+    /,
+    *,
+    input: File | None = None,
     output: Path | None = None,
     query: str | None = None,
     n: int = 5,
-    loading: Loaded = BY_DEFAULT,
+    loading: Loading,
 ) -> int:
     """A vector for every line as a npy file; or the lines nearest to a query.
 
@@ -39,6 +33,10 @@ def embed(
         query: Print the lines whose vectors point most nearly the same way as this text's: "cosine TAB line".
         n: So many of them.
     """
+    import numpy as np
+
+    from glassformer.inference.embed import nearest
+
     if n < 1:
         raise UserError(f"--n is {n} and must be at least 1")
     if output is None and query is None:

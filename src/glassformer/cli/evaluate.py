@@ -2,34 +2,23 @@
 
 import json
 import sys
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
-from glassformer.cli.arguments import parse
-from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.arguments import Dirs, Search
+from glassformer.cli.members import Loading, Measured
 from glassformer.cli.progress import TerminalReporter
 from glassformer.config.run import PairData
 from glassformer.errors import UserError
-from glassformer.evaluation.pairs import require_scores
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(evaluate, argv, "evaluate") or 0)
-
-
-def evaluate(
-    directories: tyro.conf.Positional[tuple[Path, ...]],
-    data_path: Annotated[str | None, tyro.conf.arg(name="data.path")] = None,
-    data_source: Annotated[str | None, tyro.conf.arg(name="data.source")] = None,
-    data_target: Annotated[str | None, tyro.conf.arg(name="data.target")] = None,
-    beam: int | None = None,
-    length_penalty: float | None = None,
+def main(
+    *directories: Dirs,
     loss_only: bool = False,
     pseudo_perplexity: bool = False,
-    loading: Loaded = BY_DEFAULT,
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    json_: bool = False,
+    data: Measured,
+    search: Search,
+    loading: Loading,
 ) -> int:
     """The loss of a model, every target once, and the scores of what it writes or says, in percent.
 
@@ -38,17 +27,12 @@ def evaluate(
 
     Args:
         directories: Model directories; several vote by their mean, on targets or on labels.
-        data_path: A text, pairs in one file, or labelled texts, whole; by default the (first) run's validation data.
-        data_source: The source side of pairs: a text file, one sentence a line.
-        data_target: The target side: line i is the target of line i.
-        beam: Hypotheses of a source that live at once; 1 is greedy; by default as the model says.
-        length_penalty: Exponent of the length that divides a target's log probability.
         loss_only: Decode nothing, and score nothing.
         pseudo_perplexity: Of a model that fills masks, also exp of the mean -log p of each token given all others.
         json_: Print one JSON object.
     """
     model = loading.ensemble(directories)
-    places: dict[str, Any] = {"path": data_path, "source": data_source, "target": data_target}
+    places = data.places
     if isinstance(model.run.data, PairData) and not loss_only:
         _require_scores(model.run.data)
     with TerminalReporter() as reporter:
@@ -56,13 +40,11 @@ def evaluate(
             report = model.evaluate(progress=progress, log=reporter.log, **places)
         values: dict[str, Any] = dict(report.to_dict())
         if not loss_only:
-            given = {"beam": beam, "length_penalty": length_penalty}
-            settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
             with reporter.phase("scoring") as progress:
-                values |= model.scores(progress=progress, log=told_already, **places, **settings)
+                values |= model.scores(progress=progress, log=told_already, **places, **search)
         if pseudo_perplexity:
             with reporter.phase("pseudo-perplexity") as progress:
-                values["pseudo_perplexity"] = model.pseudo_perplexity(data_path, progress, told_already)
+                values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, told_already)
     report = values.pop("report", None)
     if json_:
         json.dump(values if report is None else values | {"report": report.to_dict()}, sys.stdout)
@@ -84,6 +66,8 @@ def told_already(sentence: str) -> None:
 
 
 def _require_scores(data: PairData) -> None:
+    from glassformer.evaluation.pairs import require_scores
+
     try:
         require_scores(data.outputs)
     except UserError as error:

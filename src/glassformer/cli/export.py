@@ -1,26 +1,19 @@
 """glassformer export DIR OUT --to hf"""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Literal
 
-import tyro
-
-from glassformer.cli.arguments import parse
-from glassformer.interop.export import Target
-from glassformer.interop.export import export as export_model
-from glassformer.interop.runtimes.gguf import Dtype
+from glassformer.cli.arguments import Dir
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(export, argv, "export") or 0)
-
-
-def export(
-    directory: tyro.conf.Positional[Path],
-    out: tyro.conf.Positional[Path],
-    to: Annotated[Target, tyro.conf.arg(name="to")] = "hf",
+def main(
+    directory: Dir,
+    out: Path,
+    /,
+    *,
+    to: Literal["hf", "onnx", "gguf", "ct2"] = "hf",
     checkpoint: int | None = None,
-    dtype: Dtype = "float32",
+    dtype: Literal["float32", "float16", "bfloat16"] = "float32",
 ) -> int:
     """A model in the format of another program, checked after it was written.
 
@@ -31,7 +24,9 @@ def export(
         checkpoint: Export the checkpoint of this step.
         dtype: Of the matrices, for gguf.
     """
-    exported = export_model(directory, out, to, step=checkpoint, dtype=dtype)
+    from glassformer.interop.export import export
+
+    exported = export(directory, out, to, step=checkpoint, dtype=dtype)
     for line in exported.said:
         print(line)
     print(f"{exported.folder} is whole")

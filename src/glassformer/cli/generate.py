@@ -4,44 +4,35 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer import files
-from glassformer.cli.arguments import parse, read_stdin
-from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.arguments import Dir, File, Sampling, read_stdin
+from glassformer.cli.members import Loading
 from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
-from glassformer.inference.decode import EncodedPrompt
-from glassformer.model import Model
+
+if TYPE_CHECKING:
+    from glassformer.inference.decode import EncodedPrompt
+    from glassformer.model import Model
 
 BATCH = 32
 """Prompts of a file, times their samples, that are written together."""
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(generate, argv, "generate") or 0)
-
-
-def generate(
-    directory: tyro.conf.Positional[Path],
+def main(
+    directory: Dir,
+    /,
+    *,
     prompt: str | None = None,
-    input: str | None = None,
+    input: File | None = None,
     output: Path | None = None,
-    max_new_tokens: int | None = None,
-    temperature: float | None = None,
-    top_k: int | None = None,
-    top_p: float | None = None,
-    min_p: float | None = None,
-    repetition_penalty: float | None = None,
-    n: Annotated[int, tyro.conf.arg(aliases=["-n"])] = 1,
-    stop: Annotated[tuple[str, ...] | None, tyro.conf.arg(metavar="TEXT …")] = None,
-    seed: int | None = None,
+    n: int = 1,
     sample: int = 0,
     context: Literal["refuse", "slide"] = "refuse",
-    loading: Loaded = BY_DEFAULT,
+    sampling: Sampling,
+    loading: Loading,
 ) -> int:
     """Writes text with a trained model; without a prompt it asks for one, again and again.
 
@@ -50,30 +41,11 @@ def generate(
         prompt: The text to go on from; "" starts from nothing.
         input: A jsonl file with a "prompt" in each line, or - for standard input; gives jsonl.
         output: Where the jsonl goes; standard output by default.
-        max_new_tokens: Tokens to add at most.
-        temperature: 0 takes the most probable token always; above 1 is flatter.
-        top_k: Keep the k most probable tokens; 0 keeps all.
-        top_p: Keep the fewest tokens whose probabilities reach p.
-        min_p: Keep tokens of at least min_p times the highest probability.
-        repetition_penalty: Divides positive logits of tokens seen before.
         n: Samples per prompt; each has its own random numbers.
-        stop: Texts that end the generation.
-        seed: The same seed gives the same text.
         sample: Number of the sample to draw, from 0, or of the first of the n: draws it again by itself.
         context: What to do when the text outgrows the model's context: refuse a long prompt and stop when full, or
             let it slide, which drops the older half.
     """
-    given = {
-        "max_new_tokens": max_new_tokens,
-        "temperature": temperature,
-        "top_k": top_k,
-        "top_p": top_p,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "stop": stop,
-        "seed": seed,
-    }
-    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     if prompt is not None and input is not None:
         raise UserError("--prompt and --input exclude each other")
     prompts = None if input is None else list(_prompts(input))
@@ -84,17 +56,17 @@ def generate(
     model = loading.model(directory)
     slide, samples = context == "slide", range(sample, sample + n)
     if prompts is not None:
-        _from_file(model, prompts, output, samples, slide, settings)
+        _from_file(model, prompts, output, samples, slide, sampling)
     elif prompt is not None:
-        _write(model, prompt, samples, slide, settings)
+        _write(model, prompt, samples, slide, sampling)
     elif sys.stdin.isatty():
-        _converse(model, samples, slide, settings)
+        _converse(model, samples, slide, sampling)
     else:
         raise UserError("give a prompt: --prompt TEXT, or --input FILE.jsonl; on a terminal it is asked for")
     return 0
 
 
-def _write(model: Model, prompt: str, samples: range, slide: bool, settings: dict[str, Any]) -> None:
+def _write(model: "Model", prompt: str, samples: range, slide: bool, settings: dict[str, Any]) -> None:
     """Stream one sample to the terminal, or print several under their numbers; notes go to standard error."""
     [encoded] = _encoded(model, [prompt], slide)
     n_new, texts = 0, [prompt] * len(samples)
@@ -113,7 +85,7 @@ def _write(model: Model, prompt: str, samples: range, slide: bool, settings: dic
         err(f"the context of {max_len} tokens {what}")
 
 
-def _encoded(model: Model, prompts: list[str], slide: bool) -> list[EncodedPrompt]:
+def _encoded(model: "Model", prompts: list[str], slide: bool) -> "list[EncodedPrompt]":
     """The prompts as the model reads them; a note tells of each one whose beginning is dropped."""
     encoded, max_len = model.encode_prompts(prompts, slide=slide), model.network.config.max_len
     for n_tokens in (len(prompt.ids) for prompt in encoded):
@@ -123,7 +95,7 @@ def _encoded(model: Model, prompts: list[str], slide: bool) -> list[EncodedPromp
     return encoded
 
 
-def _converse(model: Model, samples: range, slide: bool, settings: dict[str, Any]) -> None:
+def _converse(model: "Model", samples: range, slide: bool, settings: dict[str, Any]) -> None:
     err("type the beginning of a text and press Enter; Ctrl-D ends")
     while True:
         try:
@@ -159,7 +131,7 @@ def _prompts(source: str) -> Iterator[str]:
 
 
 def _from_file(
-    model: Model, prompts: list[str], output: Path | None, samples: range, slide: bool, settings: dict[str, Any]
+    model: "Model", prompts: list[str], output: Path | None, samples: range, slide: bool, settings: dict[str, Any]
 ) -> None:
     """One JSON object per prompt, in order; with several samples one per sample, with its number."""
     encoded, lines = _encoded(model, prompts, slide), []

@@ -1,21 +1,16 @@
 """glassformer import HF_DIR OUT"""
 
 from pathlib import Path
+from typing import Annotated
 
-import tyro
-
-from glassformer.cli.arguments import parse
 from glassformer.cli.progress import err
-from glassformer.interop.importing import import_model
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(import_checkpoint, argv, "import") or 0)
-
-
-def import_checkpoint(
-    source: tyro.conf.Positional[str],
-    out: tyro.conf.Positional[Path],
+def main(
+    source: Annotated[str, "HF_DIR"],
+    out: Annotated[Path, "DIR"],
+    /,
+    *,
     ignore_tensors: tuple[str, ...] = (),
     ignore_keys: tuple[str, ...] = (),
 ) -> int:
@@ -24,9 +19,11 @@ def import_checkpoint(
     Args:
         source: A folder with config.json, safetensors and tokenizer.json; or hub:OWNER/NAME.
         out: The new model directory.
-        leave_out: Tensors that have no place here, by name or pattern, such as "cls.seq_relationship.*".
+        ignore_tensors: Tensors that have no place here, by name or pattern, such as "cls.seq_relationship.*".
         ignore_keys: Keys of config.json that are unknown here and that you know to change no number.
     """
+    from glassformer.interop.importing import import_model
+
     imported = import_model(source, out, ignore_tensors, log=err, ignore_keys=ignore_keys)
     print(f"{out} holds {imported.family} ({imported.architecture}), {imported.n_parameters:,} parameters")
     return 0

@@ -1,16 +1,23 @@
-"""Which verb, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
+"""The table of verbs, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
 
 import errno
 import io
 import os
 import signal
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.allocator import keep_freed_memory
-from glassformer.errors import Interrupted, UserError, did_you_mean, enough_memory
+from glassformer.errors import Interrupted, Note, UserError, did_you_mean, enough_memory
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from glassformer.cli.arguments import Group
 from glassformer.files import reason
 
 VERBS = {
@@ -40,6 +47,7 @@ VERBS = {
     "presets": "named model configurations and their sizes",
     "recipes": "runs that are ready to start",
 }
+"""Our verbs: each is the `main` of the module of its name, which is imported when the verb is used."""
 
 TRAINING_VERBS = ("demo", "train", "resume", "reproduce")
 
@@ -94,7 +102,8 @@ def run(argv: list[str]) -> int:
     0 done, 1 a check failed, 2 a mistake, 75 the time was over, 128 + n stopped by signal n.
     """
     try:
-        with enough_memory("give shorter or fewer inputs at once, or use a smaller model"):
+        with warnings.catch_warnings(), enough_memory("give shorter or fewer inputs at once, or use a smaller model"):
+            warnings.showwarning = _print_note
             code = _dispatch(argv)
         sys.stdout.flush()
         return code
@@ -120,16 +129,75 @@ def run(argv: list[str]) -> int:
 
 def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
-        print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in VERBS.items())))
+        foreign = {name: f"of the module {point.module}" for name, point in _others().items()}
+        print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in (VERBS | foreign).items())))
         return 0 if argv else 2
     if argv[0] == "--version":
         from glassformer import __version__
 
         print(f"glassformer {__version__}")
         return 0
-    if argv[0] not in VERBS:
-        raise UserError(f"unknown verb {argv[0]!r}: {did_you_mean(argv[0], VERBS, 'verbs are')}")
-    return int(import_module(f"glassformer.cli.{argv[0]}").main(argv[1:]))
+    return int(parse(_verb(argv[0]), argv[1:], argv[0]) or 0)
+
+
+def parse(verb: "Callable[..., Any] | Group", argv: Sequence[str], name: str) -> Any:
+    """Calls the function of a verb with what the words say; after `--help` it prints and gives 0.
+
+    >>> def greet(name: str, /, *, times: int = 1) -> None:
+    ...     print(f"hello {name}, " * times)
+    >>> parse(greet, ["--times=2", "you"], "greet")
+    hello you, hello you,
+    """
+    from glassformer.cli import help
+    from glassformer.cli.arguments import HELP, Group, Signature
+
+    if isinstance(verb, Group):
+        if not argv or argv[0] in HELP:
+            print(help.of_group(verb, name))
+            return 0 if argv else 2
+        if argv[0] not in verb.verbs:
+            raise UserError(f"unknown verb `{name} {argv[0]}`: there are {', '.join(verb.verbs)}")
+        return parse(verb.verbs[argv[0]], argv[1:], f"{name} {argv[0]}")
+    signature = Signature.of(verb, name)
+    try:
+        asked = next((n for n, word in enumerate(argv) if word.partition("=")[0] in HELP), None)
+        if asked is not None and "--" not in argv[:asked]:
+            key = argv[asked].partition("=")[2] or "".join(argv[asked + 1 : asked + 2])
+            print(help.of_option(signature, key) if key else help.of_verb(signature))
+            return 0
+        places, options = signature.read(argv)
+    except UserError as error:
+        raise UserError(f"{error} (glassformer {name} --help says more)") from None
+    return verb(*places, **options)
+
+
+def _verb(name: str) -> Any:
+    """The function, or the group, of a verb of ours or of another package."""
+    if name in VERBS:
+        return import_module(f"glassformer.cli.{name}").main
+    others = _others()
+    if name in others:
+        return others[name].load()
+    known = [*VERBS, *others]
+    raise UserError(f"unknown verb {name!r}: {did_you_mean(name, known, 'verbs are')}")
+
+
+def _others() -> "dict[str, EntryPoint]":
+    """Verbs of other packages, by their entry points in the group `glassformer.verbs`: NAME = "module:function"."""
+    from importlib.metadata import entry_points  # which takes a tenth of a second
+
+    return {point.name: point for point in entry_points(group="glassformer.verbs") if point.name not in VERBS}
+
+
+def _print_note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """A warning of ours as one line; others as Python prints them."""
+    if issubclass(category, Note):
+        print(f"note: {message}", file=sys.stderr)
+    else:
+        _PYTHONS_OWN(message, category, *place, **more)
+
+
+_PYTHONS_OWN = warnings.showwarning
 
 
 def _discard_output() -> None:

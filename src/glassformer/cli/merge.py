@@ -2,17 +2,10 @@
 
 from pathlib import Path
 
-import tyro
-
-from glassformer import api
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import Dir
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(merge, argv, "merge") or 0)
-
-
-def merge(directory: tyro.conf.Positional[Path], out: Path, checkpoint: int | None = None) -> int:
+def main(directory: Dir, /, *, out: Path, checkpoint: int | None = None) -> int:
     """A model that was adapted (LoRA) as a plain one: every update is added to its weight.
 
     Args:
@@ -20,5 +13,7 @@ def merge(directory: tyro.conf.Positional[Path], out: Path, checkpoint: int | No
         out: The new model directory.
         checkpoint: Merge the checkpoint of this step.
     """
+    from glassformer import api
+
     print(f"{out} holds the model with {api.merge(directory, out, step=checkpoint)} merged layers")
     return 0

@@ -10,7 +10,6 @@ from glassformer.data.records import HUB
 from glassformer.data.sources import find_sources, reads
 from glassformer.errors import UserError
 from glassformer.store.manifest import NAME as MANIFEST
-from glassformer.store.model_directory import own_paths
 
 NOT_ON_DISK = (PREFIX, "hub:")
 
@@ -36,6 +35,8 @@ def _read_in(place: Path, output: Path) -> list[Path]:
     """The files that a verb reads of an input; a whole folder where the output would be one more of its texts."""
     if not files.exists(place) or not place.is_dir():
         return [place]
+    from glassformer.store.model_directory import own_paths
+
     if (place / MANIFEST).exists():
         return own_paths(place)
     if reads(place, output):

@@ -2,74 +2,64 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, Annotated
 
 from glassformer import recipes
-from glassformer.cli.arguments import Words, fail, read_words, with_flags
+from glassformer.cli.arguments import fail, with_flags
 from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import MaskedConfig, Run
-from glassformer.cost.hardware import GIB, GPUS, USABLE, find_gpu
-from glassformer.cost.plan import MFU, Layout, Plan, plan_run
+from glassformer.cost.hardware import GIB, MFU, USABLE, find_gpu
 from glassformer.errors import UserError, nearest_name
-from glassformer.evaluation.compare import describe_model
 from glassformer.files import exists
 from glassformer.formatting import count, duration
 from glassformer.store.model_directory import RUN, read_run
 
-T = TypeVar("T", int, float)
-
-HELP = f"""usage: glassformer plan CONFIG [--gpus N] [--gpu NAME] [--section.key value …] [--json]
-
-What a run needs before it is started: parameters, memory by part, FLOPs, time, and the layout that fits.
-CONFIG is a preset, a recipe, a TOML file or a model directory; every key of a recipe is a flag, as in train.
-
-  --gpus N           how many there are (default 1)
-  --gpu NAME         {", ".join(GPUS)} (default h200)
-  --batch-size N     rows of a micro-batch on each GPU (default train.batch_size)
-  --context N        tokens of a row (default data.context, or model.max_len)
-  --precision NAME   fp32, bf16 or fp16 (default train.precision)
-  --tokens N         tokens that the run reads, such as 300e9 (default steps × tokens of a step)
-  --mfu X    share of the GPU's peak rate that is reached (default {MFU})
-  --price X          of a GPU for an hour, in your currency; without it no cost is told
-  --json             print one JSON object"""
-
-OPTIONS = ["gpus", "gpu", "batch-size", "context", "precision", "tokens", "mfu", "price"]
+if TYPE_CHECKING:
+    from glassformer.cost.plan import Layout, Plan
 
 
-def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(HELP)
-        return 0
-    words = read_words([word for word in argv if word != "--json"], OPTIONS)
-    plan = plan_of(words)
-    if "--json" in argv:
+def main(
+    *configs: Annotated[str, "CONFIG"],
+    gpus: int = 1,
+    gpu: Annotated[str, "NAME"] = "h200",
+    batch_size: int | None = None,
+    context: int | None = None,
+    precision: str | None = None,
+    tokens: int | None = None,
+    mfu: float = MFU,
+    price: float | None = None,
+    json_: bool = False,
+    **keys: str,
+) -> int:
+    """What a run needs before it is started: parameters, memory by part, FLOPs, time, and the layout that fits.
+
+    Args:
+        configs: A preset, a recipe, a TOML file or a model directory.
+        gpus: How many there are.
+        gpu: One of h200, h100, a100-80gb, a100-40gb, l40s, rtx-4090, t4 and v100-16gb.
+        batch_size: Rows of a micro-batch on each GPU (default train.batch_size).
+        context: Tokens of a row (default data.context, or model.max_len).
+        precision: fp32, bf16 or fp16 (default train.precision).
+        tokens: Tokens that the run reads, such as 300e9 (default steps × tokens of a step).
+        mfu: Model FLOPs utilization: the share of the GPU's peak rate that is reached.
+        price: Of a GPU for an hour, in your currency; without it no cost is told.
+        json_: Print one JSON object.
+    """
+
+    if len(configs) != 1:
+        fail("plan needs one preset, recipe, TOML file or model directory; see `glassformer presets` and `recipes`")
+    same = {"train.batch_size": batch_size, "train.precision": precision}
+    given = {key: str(value) for key, value in same.items() if value is not None} | keys
+    run = with_flags(run_of(configs[0]), given)
+    plan = plan_run(run, find_gpu(gpu), gpus, n_tokens=tokens, mfu=mfu, price=price, context=context, given=given)
+    if json_:
         json.dump(plan.to_dict(), sys.stdout)
         print()
     else:
         print(report(plan))
     return 0
-
-
-def plan_of(words: Words) -> Plan:
-    """The plan that the words of a command line mean."""
-    if len(words.places) != 1:
-        fail("plan needs one preset, recipe, TOML file or model directory; see `glassformer presets` and `recipes`")
-    given = words.options
-    same = {"batch-size": "train.batch_size", "precision": "train.precision"}
-    flags = {key: given[name] for name, key in same.items() if name in given} | words.flags
-    return plan_run(
-        with_flags(run_of(words.places[0]), flags),
-        find_gpu(given.get("gpu", "h200")),
-        _number(given, "gpus", _whole) or 1,
-        n_tokens=_number(given, "tokens", _whole),
-        mfu=_number(given, "mfu", float) or MFU,
-        price=_number(given, "price", float),
-        context=_number(given, "context", _whole),
-        given=flags,
-    )
 
 
 def run_of(place: str) -> Run:
@@ -80,6 +70,7 @@ def run_of(place: str) -> Run:
         return replace(run, objective=MaskedConfig()) if config.decoder is None else run
     if place.endswith(".toml") or place in recipes.names():
         return recipes.load(place)
+
     path = Path(place)
     if not exists(path):
         near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
@@ -91,28 +82,7 @@ def run_of(place: str) -> Run:
     return read_run(path)
 
 
-def _whole(text: str) -> int:
-    """300e9 too."""
-    number = float(text)
-    if number != int(number):
-        raise ValueError(text)
-    return int(number)
-
-
-def _number(given: dict[str, str], name: str, read: Callable[[str], T]) -> T | None:
-    if name not in given:
-        return None
-    try:
-        number = read(given[name])
-    except (ValueError, OverflowError):
-        kind = "a number" if read is float else "a whole number"
-        raise UserError(f"--{name} must be {kind}, not {given[name]!r}") from None
-    if not number > 0 and name != "price":
-        raise UserError(f"--{name} is {number} and must be above 0")
-    return number
-
-
-def report(plan: Plan) -> str:
+def report(plan: "Plan") -> str:
     """The plan in words."""
     parts = plan.parameters
     shape, layout = plan.shape, plan.layout
@@ -145,7 +115,7 @@ def report(plan: Plan) -> str:
     return "\n".join(lines)
 
 
-def _memory(plan: Plan) -> list[str]:
+def _memory(plan: "Plan") -> list[str]:
     names = {"half_copies": "half copies", "gathered": "gathered layers"}
     memory = plan.layout.memory
     lines = [
@@ -161,7 +131,7 @@ def _memory(plan: Plan) -> list[str]:
     return lines
 
 
-def _layouts(plan: Plan) -> list[str]:
+def _layouts(plan: "Plan") -> list[str]:
     lines = [f"{'layouts of ' + _gpus(plan):<36}{'a GPU':>13}"]
     for layout in plan.layouts:
         chosen = "  ← the simplest that fits" if layout.fits and layout is plan.layout else ""
@@ -178,11 +148,11 @@ def _layouts(plan: Plan) -> list[str]:
     return lines
 
 
-def _named(layout: Layout) -> str:
+def _named(layout: "Layout") -> str:
     return layout.strategy.replace("none", "one GPU") + (" + activation checkpointing" if layout.checkpointing else "")
 
 
-def _gpus(plan: Plan) -> str:
+def _gpus(plan: "Plan") -> str:
     return f"{plan.n_gpus:,} × {plan.gpu.name}"
 
 

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import tyro
-
-from glassformer.cli.arguments import parse
+from glassformer.cli.arguments import Dir, Dirs, File, Group
+from glassformer.cli.members import Stored
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.inspection.kinds import Kind
@@ -13,43 +12,17 @@ from glassformer.inspection.kinds import Kind
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-HELP = """usage: glassformer plot alignment DIR --source TEXT [--target TEXT]    source tokens that it attends to
-       glassformer plot attention DIR --text TEXT | --source TEXT     every head of a layer
-       glassformer plot positions DIR                                 how the model knows where a token stands
-       glassformer plot schedule RECIPE|FILE.toml|DIR                 the learning rate at every step
-       glassformer plot curves DIR…                                   losses and scores of runs
-       glassformer plot confusion DIR [--data.path FILE]              which class is taken for which
-
-Writes alignment.png and alignment.svg, and so on, into this folder; --out FILE says otherwise, and which of the two
-by its suffix. `plot attention --help` says more about one. Needs the extra: pip install 'glassformer[plot]'"""
-
-
-def main(argv: list[str]) -> int:
-    pictures = {
-        "alignment": alignment,
-        "attention": attention,
-        "positions": positions,
-        "schedule": schedule,
-        "curves": curves,
-        "confusion": confusion,
-    }
-    if not argv or argv[0] in ("-h", "--help"):
-        print(HELP)
-        return 0 if argv else 2
-    if argv[0] not in pictures:
-        raise UserError(f"unknown picture `plot {argv[0]}`: there are {', '.join(pictures)}")
-    return int(parse(pictures[argv[0]], argv[1:], f"plot {argv[0]}") or 0)
-
 
 def alignment(
-    directory: tyro.conf.Positional[Path],
+    directory: Dir,
+    /,
+    *,
     source: str,
     target: str | None = None,
     layer: int | None = None,
     head: int | None = None,
     out: Path = Path("alignment"),
-    checkpoint: int | None = None,
-    device: str = "auto",
+    stored: Stored,
 ) -> int:
     """How much the decoder attends to each source token before it writes each token of the target.
 
@@ -62,14 +35,11 @@ def alignment(
         layer: The layer of the decoder, from 0; by default the last, or of four and more the last but one.
         head: One head, from 0, and not the mean of all.
         out: The file or files to write.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
-    from glassformer import api
     from glassformer.inspection import attention_maps, plots
 
     _require_place(out, directory)
-    model = api.load(directory, step=checkpoint, device=device)
+    model = stored.model(directory)
     reading = attention_maps.read_pair(model, source, target)
     matrix = attention_maps.alignment(reading.weights, layer, head)
     layers = attention_maps.attention_layers(reading.weights, "cross")
@@ -82,7 +52,9 @@ def alignment(
 
 
 def attention(
-    directory: tyro.conf.Positional[Path],
+    directory: Dir,
+    /,
+    *,
     text: str | None = None,
     source: str | None = None,
     target: str | None = None,
@@ -90,8 +62,7 @@ def attention(
     layer: int | None = None,
     head: int | None = None,
     out: Path = Path("attention"),
-    checkpoint: int | None = None,
-    device: str = "auto",
+    stored: Stored,
 ) -> int:
     """The attention weights of every head of a layer, or of one head.
 
@@ -104,10 +75,7 @@ def attention(
         layer: The layer, from 0; by default the last, or of four and more the last but one.
         head: One head, from 0.
         out: The file or files to write.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
-    from glassformer import api
     from glassformer.inspection import attention_maps, plots
 
     if (text is None) == (source is None):
@@ -115,7 +83,7 @@ def attention(
     if text is not None and target is not None:
         raise UserError("--target goes with --source; a model of one stack reads --text alone")
     _require_place(out, directory)
-    model = api.load(directory, step=checkpoint, device=device)
+    model = stored.model(directory)
     if text is not None:
         reading = attention_maps.read_text(model, text)
     else:
@@ -139,7 +107,9 @@ def attention(
 
 
 def positions(
-    directory: tyro.conf.Positional[Path],
+    directory: Dir,
+    /,
+    *,
     stack: Literal["encoder", "decoder"] | None = None,
     out: Path = Path("positions"),
     checkpoint: int | None = None,
@@ -160,7 +130,7 @@ def positions(
     return _write(plots.plot_positions(model.network, stack), out)
 
 
-def schedule(run: tyro.conf.Positional[str], out: Path = Path("schedule")) -> int:
+def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path("schedule")) -> int:
     """The learning rate at every step of a run.
 
     Args:
@@ -175,7 +145,7 @@ def schedule(run: tyro.conf.Positional[str], out: Path = Path("schedule")) -> in
     return _write(plots.plot_schedule(read_run(Path(run)) if Path(run).is_dir() else recipes.load(run)), out)
 
 
-def curves(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path = Path("curves")) -> int:
+def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
     """Losses and validation scores over the steps of one or several runs.
 
     Args:
@@ -191,29 +161,27 @@ def curves(directories: tyro.conf.Positional[tuple[Path, ...]], out: Path = Path
 
 
 def confusion(
-    directory: tyro.conf.Positional[Path],
-    data_path: Annotated[str | None, tyro.conf.arg(name="data.path")] = None,
+    directory: Dir,
+    /,
+    *,
+    data__path: File | None = None,
     out: Path = Path("confusion"),
-    checkpoint: int | None = None,
-    device: str = "auto",
+    stored: Stored,
 ) -> int:
     """Which class or tag is taken for which.
 
     Args:
         directory: The model directory.
-        data_path: Labelled texts; by default the run's own validation data.
+        data__path: Labelled texts; by default the run's own validation data.
         out: The file or files to write.
-        checkpoint: Use the checkpoint of this step.
-        device: auto, cpu, cuda, cuda:N or mps.
     """
-    from glassformer import api
     from glassformer.inspection import plots
 
-    _require_place(out, directory, data_path)
-    model = api.load(directory, step=checkpoint, device=device)
+    _require_place(out, directory, data__path)
+    model = stored.model(directory)
     if not model.classes:
         raise UserError(f"{directory} says no classes or tags, so nothing can be confused")
-    report = model.scores(data_path, log=err)["report"]
+    report = model.scores(data__path, log=err)["report"]
     return _write(plots.plot_confusion(report.matrix, report.names), out)
 
 
@@ -231,3 +199,10 @@ def _write(figure: "Figure", out: Path) -> int:
 
     print(", ".join(map(str, save_figure(figure, out))))
     return 0
+
+
+main = Group(
+    "Pictures of models and runs. Writes alignment.png and alignment.svg, and so on, into this folder; --out FILE says "
+    "otherwise, and which of the two by its suffix. Needs the extra: pip install 'glassformer[plot]'",
+    (alignment, attention, positions, schedule, curves, confusion),
+)

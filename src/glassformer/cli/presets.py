@@ -1,24 +1,23 @@
 """glassformer presets [NAME]"""
 
-from glassformer.cli.arguments import fail, read_words
+from typing import Annotated
+
+from glassformer.cli.arguments import fail
 from glassformer.config.presets import PRESETS, preset
 from glassformer.config.schema import to_dict, to_toml
 from glassformer.cost.parameters import parameter_counts
 
-HELP = """usage: glassformer presets [NAME]
 
-Lists the named model configurations and their sizes; with a NAME, prints that one as TOML."""
+def main(*names: Annotated[str, "[NAME]"]) -> int:
+    """The named model configurations and their sizes; or one of them, as TOML.
 
-
-def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(HELP)
-        return 0
-    words = read_words(argv, [])
-    if len(words.places) > 1:
+    Args:
+        names: The one to print.
+    """
+    if len(names) > 1:
         fail("presets takes one name, or none for the whole list")
-    if words.places:
-        print(to_toml(to_dict(preset(words.places[0]))), end="")
+    if names:
+        print(to_toml(to_dict(preset(names[0]))), end="")
         return 0
     print(f"{'preset':<18}{'stacks':<17}{'layers':>7}{'d_model':>9}{'vocabulary':>12}{'parameters':>17}")
     for name, config in PRESETS.items():

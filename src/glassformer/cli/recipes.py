@@ -1,22 +1,21 @@
 """glassformer recipes [NAME]"""
 
+from typing import Annotated
+
 from glassformer import recipes
-from glassformer.cli.arguments import fail, read_words
-
-HELP = """usage: glassformer recipes [NAME | REFERENCE]
-
-Lists the recipes; with a NAME, prints that recipe; REFERENCE prints every key with a comment."""
+from glassformer.cli.arguments import fail
 
 
-def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(HELP)
-        return 0
-    words = read_words(argv, [])
-    if len(words.places) > 1:
+def main(*names: Annotated[str, "[NAME|REFERENCE]"]) -> int:
+    """The recipes; or one of them, as TOML; or REFERENCE, which has every key with a comment.
+
+    Args:
+        names: The one to print.
+    """
+    if len(names) > 1:
         fail("recipes takes one name, or none for the whole list")
-    if words.places:
-        print(recipes.text(words.places[0]), end="")
+    if names:
+        print(recipes.text(names[0]), end="")
         return 0
     for name in recipes.names():
         print(f"{name:<24}{recipes.load(name).description}")

@@ -1,34 +1,35 @@
 """glassformer reproduce RECIPE"""
 
 import time
+from typing import TYPE_CHECKING, Annotated
 
-from glassformer import api, recipes
-from glassformer.cli.arguments import fail, read_words, with_flags
+from glassformer import recipes
+from glassformer.cli.arguments import fail, with_flags
 from glassformer.cli.progress import err
 from glassformer.cli.train import train
 from glassformer.config.run import CausalConfig, ExpectedResult, LabelData, MaskedConfig, PairData, Run, TextData
-from glassformer.evaluation.label_scores import LABEL_SCORES
-from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores
-from glassformer.model import Model
 
-HELP = """usage: glassformer reproduce RECIPE [--data.path FILE] [--out DIR] [--section.key value …]
-
-Trains a recipe from nothing and compares with the result that it must reach; exit code 1 when it falls short."""
+if TYPE_CHECKING:
+    from glassformer.model import Model
 
 
-def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(HELP)
-        return 0
-    words = read_words(argv, ["out"])
-    if len(words.places) != 1:
+def main(*names: Annotated[str, "RECIPE"], out: str | None = None, **keys: str) -> int:
+    """Trains a recipe from nothing and compares with the result that it must reach; exit code 1 when it falls short.
+
+    Args:
+        names: A recipe, or a TOML file with a [result].
+        out: The run's folder (default runs/NAME).
+    """
+    from glassformer import api
+
+    if len(names) != 1:
         fail("reproduce needs one recipe; see `glassformer recipes`")
-    run = with_flags(recipes.load(words.places[0]), words.flags)
+    run = with_flags(recipes.load(names[0]), keys)
     if run.result is None:
         fail(f"the recipe {run.name} states no [result] to compare with")
     _check(run, run.result)
     began = time.perf_counter()
-    outcome = train(run, words.options.get("out"))
+    outcome = train(run, out)
     seconds = time.perf_counter() - began
     reached = _reached(api.load(outcome.folder), run.result)
     passed = run.result.at_least <= reached <= run.result.at_most
@@ -43,6 +44,9 @@ def main(argv: list[str]) -> int:
 
 def _check(run: Run, result: ExpectedResult) -> None:
     """`UserError` for a result that could not be measured, before hours of training."""
+    from glassformer.evaluation.label_scores import LABEL_SCORES
+    from glassformer.evaluation.pairs import SCORES, require_scores
+
     data = run.data
     if result.side == "test" and _test_path(run) is None:
         fail("result.side is test, and only built-in pairs and labelled texts, or a data.test_path, have a test side")
@@ -71,8 +75,10 @@ def _test_path(run: Run) -> str | None:
     return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
 
 
-def _reached(model: Model, result: ExpectedResult) -> float:
+def _reached(model: "Model", result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
+    from glassformer.evaluation.pairs import LOSSES
+
     path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:
         value = model.evaluate(path, log=err).to_dict()[result.metric]

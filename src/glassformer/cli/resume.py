@@ -1,50 +1,48 @@
 """glassformer resume DIR"""
 
-from glassformer.cli.arguments import Words, fail, read_words
+from typing import Annotated
+
+from glassformer.cli.arguments import fail
 from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.train import what_next
 
-HELP = """usage: glassformer resume DIR [--train.max-time SECONDS] [--train.device DEVICE] [--parallel.KEY VALUE …]
-       glassformer resume DIR --verify
-
-Goes on with a run from its newest intact checkpoint, exactly as if it had never stopped. On the same kind of machine,
-with the same versions and number of threads, the CPU gives equal bits; CUDA does if train.deterministic is true.
-
-  --verify    take the steps between the two newest checkpoints again, and compare; nothing is written
-
-The settings that may change are those of where it runs and for how long."""
 CHANGEABLE = ("train.max_time", "train.device", "train.background_saving", "parallel.")
 
 
-def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(HELP)
-        return 0
-    words = read_words(argv, [], switches=["verify"])
-    if len(words.places) != 1:
+def main(*folders: Annotated[str, "DIR"], verify: bool = False, **keys: Annotated[str, *CHANGEABLE]) -> int:
+    """Goes on with a run from its newest intact checkpoint, exactly as if it had never stopped.
+
+    On the same kind of machine, with the same versions and number of threads, the CPU gives equal bits; CUDA does if
+    train.deterministic is true. The settings that may change are those of where it runs and for how long.
+
+    Args:
+        folders: The run's folder.
+        verify: Take the steps between the two newest checkpoints again, and compare; nothing is written.
+    """
+    if len(folders) != 1:
         fail("resume needs one folder: glassformer resume DIR")
-    if "verify" in words.options:
-        return verify(words)
-    for flag in words.flags:
-        if not flag.replace("-", "_").startswith(CHANGEABLE):
-            fail(f"resume does not change --{flag}: it goes on with the settings of the run")
+    if verify:
+        return repeat(folders[0], keys)
+    for key in keys:
+        if not key.replace("-", "_").startswith(CHANGEABLE):
+            fail(f"resume does not change --{key}: it goes on with the settings of the run")
     from glassformer import api
 
     with TerminalReporter() as reporter:
-        outcome = api.resume(words.places[0], reporter, words.flags)
+        outcome = api.resume(folders[0], reporter, keys)
         reporter.log(what_next(outcome))
     return 0
 
 
-def verify(words: Words) -> int:
+def repeat(folder: str, keys: dict[str, str]) -> int:
     """Whether steps of a run, taken again, give the same bits: 0 or 1."""
-    if words.flags:
-        fail(f"resume --verify takes no settings (--{next(iter(words.flags))}): it repeats what was done")
+    if keys:
+        fail(f"resume --verify takes no settings (--{next(iter(keys))}): it repeats what was done")
     from glassformer import api
 
     with TerminalReporter() as reporter:
-        replay = api.replay(words.places[0], reporter)
-    span = f"steps {replay.begin + 1} to {replay.end} of {words.places[0]}"
+        replay = api.replay(folder, reporter)
+    span = f"steps {replay.begin + 1} to {replay.end} of {folder}"
     if not replay.differing:
         print(f"{span} give the same weights, optimizer and numbers again, to the bit")
         return 0

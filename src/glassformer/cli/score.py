@@ -3,13 +3,10 @@
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from glassformer import files
-from glassformer.cli.arguments import parse
-from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.arguments import Dirs, File
+from glassformer.cli.members import Loading
 from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.data.pair_files import aligned_lines
@@ -17,16 +14,12 @@ from glassformer.data.records import lines
 from glassformer.errors import UserError
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(score, argv, "score") or 0)
-
-
-def score(
-    directories: tyro.conf.Positional[tuple[Path, ...]],
-    source: str | None = None,
-    target: str | None = None,
-    loading: Loaded = BY_DEFAULT,
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+def main(
+    *directories: Dirs,
+    source: File | None = None,
+    target: File | None = None,
+    json_: bool = False,
+    loading: Loading,
 ) -> int:
     """The log probability of given targets: one line a target, "nats TAB tokens TAB target", and the order is kept.
 

@@ -3,23 +3,16 @@
 import json
 from typing import Annotated
 
-import tyro
-
-from glassformer.cli.arguments import parse
 from glassformer.cli.given_texts import given_texts
-from glassformer.cli.members import BY_DEFAULT, Loaded, directories_and_text
+from glassformer.cli.members import Loading, directories_and_text
 from glassformer.cli.progress import err
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(tag, argv, "tag") or 0)
-
-
-def tag(
-    models: tyro.conf.Positional[Annotated[tuple[str, ...], tyro.conf.arg(metavar="DIR… [TEXT]")]],
+def main(
+    *models: Annotated[str, "DIR… [TEXT]"],
     input: str | None = None,
-    loading: Loaded = BY_DEFAULT,
-    json_: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    json_: bool = False,
+    loading: Loading,
 ) -> int:
     """The tag of every word and its probability: "word TAB tag TAB probability", and an empty line behind each text.
 

@@ -1,38 +1,20 @@
 """glassformer tokenizer train|encode|decode|explain"""
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-import tyro
-
-from glassformer.cli.arguments import parse, read_stdin
+from glassformer.cli.arguments import Files, Group, read_stdin
 from glassformer.cli.progress import TerminalReporter
 from glassformer.data.sources import read_documents, read_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.pretokenize import Scheme
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 
-HELP = """usage: glassformer tokenizer train FILE… --vocab-size N --out tokenizer.json
-       glassformer tokenizer encode TOKENIZER TEXT     ids of a text (- reads standard input)
-       glassformer tokenizer decode TOKENIZER ID…      the text of ids
-       glassformer tokenizer explain TOKENIZER WORD    the merges that make a word's tokens
-       glassformer tokenizer report TOKENIZER FILE…    tokens per word, bytes per token, frequencies
-
-TOKENIZER is a tokenizer.json or a model directory. `… train --help` says more about one."""
-
-
-def main(argv: list[str]) -> int:
-    verbs = {"train": train, "encode": encode, "decode": decode, "explain": explain, "report": report}
-    if not argv or argv[0] in ("-h", "--help"):
-        print(HELP)
-        return 0 if argv else 2
-    if argv[0] not in verbs:
-        raise UserError(f"unknown verb `tokenizer {argv[0]}`: there are {', '.join(verbs)}")
-    return int(parse(verbs[argv[0]], argv[1:], f"tokenizer {argv[0]}") or 0)
+TokenizerFile = Annotated[Path, "TOKENIZER"]
 
 
 def train(
-    text_files: tyro.conf.Positional[tuple[str, ...]],
+    *text_files: Files,
     vocab_size: int,
     out: Path,
     scheme: Scheme = "byte",
@@ -63,8 +45,10 @@ def train(
 
 
 def encode(
-    tokenizer: tyro.conf.Positional[Path],
-    text: tyro.conf.Positional[str],
+    tokenizer: TokenizerFile,
+    text: str,
+    /,
+    *,
     allow_special: bool = False,
     tokens: bool = False,
 ) -> int:
@@ -85,7 +69,7 @@ def encode(
     return 0
 
 
-def decode(tokenizer: tyro.conf.Positional[Path], ids: tyro.conf.Positional[tuple[int, ...]]) -> int:
+def decode(tokenizer: TokenizerFile, /, *ids: Annotated[int, "ID…"]) -> int:
     """The text of ids.
 
     Args:
@@ -101,7 +85,7 @@ def decode(tokenizer: tyro.conf.Positional[Path], ids: tyro.conf.Positional[tupl
     return 0
 
 
-def explain(tokenizer: tyro.conf.Positional[Path], word: tyro.conf.Positional[str]) -> int:
+def explain(tokenizer: TokenizerFile, word: Annotated[str, "WORD"], /) -> int:
     """The merges that make a word's tokens, step by step.
 
     Args:
@@ -112,7 +96,7 @@ def explain(tokenizer: tyro.conf.Positional[Path], word: tyro.conf.Positional[st
     return 0
 
 
-def report(tokenizer: tyro.conf.Positional[Path], text_files: tyro.conf.Positional[tuple[str, ...]]) -> int:
+def report(tokenizer: TokenizerFile, /, *text_files: Files) -> int:
     """Vocabulary size, tokens per word, bytes per token and the most frequent tokens on some text.
 
     Args:
@@ -126,3 +110,9 @@ def report(tokenizer: tyro.conf.Positional[Path], text_files: tyro.conf.Position
 def load_tokenizer(path: Path) -> Tokenizer:
     """From a tokenizer.json, or out of a model directory."""
     return Tokenizer.load(path / "tokenizer.json" if path.is_dir() else path)
+
+
+main = Group(
+    "Learns a tokenizer and shows what it does; TOKENIZER is a tokenizer.json or a model directory.",
+    (train, encode, decode, explain, report),
+)

@@ -1,47 +1,42 @@
 """glassformer train RECIPE|FILE.toml|FILE.txt"""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from glassformer import recipes
-from glassformer.cli.arguments import Words, fail, flags_help, read_words, with_flags
+from glassformer.cli.arguments import fail, with_flags
 from glassformer.cli.progress import TerminalReporter
 from glassformer.config.run import Run
 
 if TYPE_CHECKING:
     from glassformer.training.outcome import Outcome
 
-HELP = """usage: glassformer train RECIPE|FILE.toml|FILE.txt [--data.path FILE] [--out DIR] [--init DIR] [--key value …]
-
-Trains a tokenizer and a model, shows progress and validation loss, and leaves a model directory.
-A text file (or jsonl, or a folder of them) alone is enough: sizes are chosen for its length.
-
-  --out DIR   the run's folder (default runs/NAME)
-  --init DIR  start from the tokenizer and the weights of another model, as far as they fit
-
-Every key of a recipe is a flag (a number, a text, true or false, or a list as "a b"):
-{flags}"""
+Source = Annotated[str, "RECIPE|FILE.toml|FILE.txt"]
 
 
-def main(argv: list[str]) -> int:
-    if "--help" in argv or "-h" in argv:
-        print(HELP.format(flags=flags_help()))
-        return 0
-    words = read_words(argv, ["out", "init"])
-    train(run_for(words), words.options.get("out"))
+def main(*sources: Source, out: str | None = None, init: str | None = None, **keys: str) -> int:
+    """Trains a tokenizer and a model, shows progress and validation loss, and leaves a model directory.
+
+    A text file (or jsonl, or a folder of them) alone is enough: sizes are chosen for its length. Every key of a recipe
+    is an option (a number, a text, true or false, or a list as "a b").
+
+    Args:
+        sources: The name of a recipe, a TOML file, or a text.
+        out: The run's folder (default runs/NAME).
+        init: A model directory: start from its tokenizer and its weights, as far as they fit.
+    """
+    train(run_for(*sources, init=init, **keys), out)
     return 0
 
 
-def run_for(words: Words) -> Run:
+def run_for(*sources: Source, init: str | None = None, **keys: str) -> Run:
     """The run that the words of a command line mean."""
-    if len(words.places) != 1:
+    if len(sources) != 1:
         one = "train needs one recipe, TOML file or text file"
-        if words.places:
-            fail(
-                f"{one}, and {len(words.places)} were given ({', '.join(words.places)}): put several texts in a folder"
-            )
+        if sources:
+            fail(f"{one}, and {len(sources)} were given ({', '.join(sources)}): put several texts in a folder")
         fail(f"{one}; see `glassformer recipes` and `train --help`")
-    start = {"init.path": words.options["init"]} if "init" in words.options else {}
-    return with_flags(recipes.run_of(words.places[0]), start | words.flags)
+    start = {} if init is None else {"init.path": init}
+    return with_flags(recipes.run_of(sources[0]), start | keys)
 
 
 def train(run: Run, out: str | None) -> "Outcome":

@@ -2,34 +2,28 @@
 
 import sys
 from pathlib import Path
-from typing import Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from glassformer import files
-from glassformer.cli.arguments import parse, read_stdin
-from glassformer.cli.members import BY_DEFAULT, Loaded
+from glassformer.cli.arguments import Dirs, File, Search, read_stdin
+from glassformer.cli.members import Loading
 from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter, err
 from glassformer.data.records import lines
 from glassformer.errors import UserError
-from glassformer.model import Model
+
+if TYPE_CHECKING:
+    from glassformer.model import Model
 
 
-def main(argv: list[str]) -> int:
-    return int(parse(translate, argv, "translate") or 0)
-
-
-def translate(
-    directories: tyro.conf.Positional[tuple[Path, ...]],
-    input: str | None = None,
+def main(
+    *directories: Dirs,
+    input: File | None = None,
     output: Path | None = None,
-    beam: int | None = None,
     n_best: int = 1,
-    length_penalty: float | None = None,
-    max_new_tokens: int | None = None,
     prefix: str = "",
-    loading: Loaded = BY_DEFAULT,
+    search: Search,
+    loading: Loading,
 ) -> int:
     """Makes a target of every source, one line in, one line out; several models vote as an ensemble.
 
@@ -39,15 +33,10 @@ def translate(
         directories: Model directories; several average their probabilities.
         input: A text file with one source a line, or - for standard input.
         output: Where the targets go; standard output by default.
-        beam: Hypotheses of a source that live at once; 1 is greedy.
         n_best: Print so many targets of each source, as "line number TAB score TAB target".
-        length_penalty: Exponent of the length that divides a target's log probability; 0 leaves it as it is.
-        max_new_tokens: Tokens of a target at most.
         prefix: What every target begins with.
     """
-    given = {"beam": beam, "length_penalty": length_penalty, "max_new_tokens": max_new_tokens}
-    settings: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    settings |= {"n_best": n_best, "prefix": prefix}
+    settings = search | {"n_best": n_best, "prefix": prefix}
     interactive = input is None and sys.stdin.isatty()
     sources = [] if interactive else _lines(input)
     if output is not None:
@@ -70,7 +59,7 @@ def _lines(input: str | None) -> list[str]:
     return lines(read_stdin() if input in (None, "-") else files.read_text(Path(str(input))))
 
 
-def _translated(model: Model, sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:
+def _translated(model: "Model", sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:
     """The lines to print; an empty source has an empty target."""
     numbers = [number for number, source in enumerate(sources) if source.strip()]
     encoded = [_encoded(model, sources[number], number) for number in numbers]
@@ -94,7 +83,7 @@ def cell(text: str) -> str:
     return one_line(text).replace("\t", " ")
 
 
-def _encoded(model: Model, source: str, number: int) -> list[int]:
+def _encoded(model: "Model", source: str, number: int) -> list[int]:
     """The ids of a source; `UserError` that names its line when it cannot be read."""
     try:
         return model.encode_source(source)
@@ -102,7 +91,7 @@ def _encoded(model: Model, source: str, number: int) -> list[int]:
         raise UserError(f"line {number + 1}: {error}") from error
 
 
-def _interactive(model: Model, settings: dict[str, Any]) -> int:
+def _interactive(model: "Model", settings: dict[str, Any]) -> int:
     err("one source a line; an empty line or Ctrl-D ends")
     while True:
         try:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, cast
 
 from glassformer.config.former_names import KEYS, KINDS, VALUES
-from glassformer.errors import UserError, nearest_name, shown
+from glassformer.errors import Note, UserError, nearest_name, shown
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has some thousands
 MAX_DOTS = 1000  # the reader takes time with the square of the parts of a dotted key
@@ -140,7 +140,7 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
     built: T = reader.dataclass(cls, table, "")
     if reader.renamed:
         place = f"{where} has" if where else "there are"
-        warnings.warn(f"{place} former names of settings: {'; '.join(reader.renamed)}", stacklevel=2)
+        warnings.warn(f"{place} former names of settings: {'; '.join(reader.renamed)}", Note, stacklevel=2)
     return built
 
 
@@ -181,6 +181,8 @@ class Entry:
     doc: str
     kind: str = ""
     """The nearest `kind` above the key that must be chosen for the key to exist; empty where none is needed."""
+    members: tuple[Any, ...] = ()
+    """Of a key that chooses between dataclasses: these."""
 
 
 def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
@@ -196,7 +198,7 @@ def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
         tagged = [cast(Any, m) for m in tables if hasattr(m, "kind")]
         if tagged:
             default = getattr(field.default, "kind", None)
-            yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc, of_kind)
+            yield Entry(f"{key}.kind", " | ".join(m.kind for m in tagged), default, doc, of_kind, tuple(tagged))
         for member in tables:
             yield from describe(cast(type, member), f"{key}.", getattr(member, "kind", of_kind))
 

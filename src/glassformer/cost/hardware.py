@@ -7,6 +7,8 @@ from glassformer.errors import UserError, did_you_mean
 GIB = 2**30
 USABLE = 0.9
 """Share of the memory that is planned with: the rest is the driver's, the context's, and lost between blocks."""
+MFU = 0.4
+"""Share of the peak rate that a tuned run reaches on dense matrix products, where nothing was measured."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from glassformer.config.train import MuonConfig, TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Flops, Shape, forward_flops, training_flops
-from glassformer.cost.hardware import Gpu
+from glassformer.cost.hardware import MFU, Gpu
 from glassformer.cost.memory import Memory, cache_bytes, sharded, training_memory
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
@@ -20,8 +20,6 @@ from glassformer.models.build import build_model
 
 NODE = 8
 """GPUs of one machine, between which a gathered layer travels fast."""
-MFU = 0.4
-"""Share of the peak rate that a tuned run reaches on dense matrix products, where nothing was measured."""
 _N_LABELS = 2
 
 

@@ -15,6 +15,9 @@ from glassformer.errors import UserError, did_you_mean
 PRESET = "model.preset"
 """The key of `[model]` that names the preset to start from: no field of a configuration, and gone when it is read."""
 
+TABLES = (".tsv", ".csv")
+"""Ends of names of files of records, which are no text."""
+
 
 def names() -> list[str]:
     """The recipes inside the package."""
@@ -93,6 +96,12 @@ def for_text(path: str | Path) -> Run:
     """
     path = files.as_path(path, "path")
     size = _suited(_size(path))
+    if path.suffix.lower() in TABLES:
+        raise UserError(
+            f"{path} is a table, and a text alone starts a language model: for texts with labels, glassformer train "
+            f"docstrings --data.path {path}; for pairs, glassformer train multi30k-en-de-tiny --data.path {path}; to "
+            "learn the table itself as text, call it .txt"
+        )
     _, vocab_size, model, context, batch_size, steps, dropout = size
     template = f"""
         [model]

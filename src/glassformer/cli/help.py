@@ -1,0 +1,173 @@
+"""The help: of a verb, of a verb's verbs, and of one option or key; 80 columns wide."""
+
+import textwrap
+from collections.abc import Sequence
+from typing import Any
+
+from glassformer import recipes
+from glassformer.cli.arguments import METAVARS, Group, Option, Signature
+from glassformer.config.run import Run
+from glassformer.config.schema import Entry, toml_value, type_text, whole_keys
+
+WIDTH = 80
+WRAP: dict[str, Any] = {"width": WIDTH, "break_on_hyphens": False, "break_long_words": False}
+COLUMN = 30
+"""Where explanations begin, if all names of a list are shorter; else they stand below the names."""
+N_FIRST = 10
+"""Options and keys that stand before the others."""
+FIRST_KEYS = (
+    *("data.path", "train.max_steps", "train.batch_size", "train.optimizer.learning_rate", "train.device"),
+    *("train.precision", "model.d_model", "model.decoder.n_layers", "train.seed", "tokenizer.vocab_size"),
+)
+"""The keys that people use first."""
+NAMES = {type_text(kind): name for kind, name in METAVARS.items()}
+"""Names of the values of keys, by their types in words."""
+
+Row = tuple[str, list[str]]
+"""A name and what it means, a text a meaning."""
+
+
+def of_group(group: Group, name: str) -> str:
+    """The help of a verb that has verbs of its own."""
+    rows = [(verb, [sentence(function.__doc__)]) for verb, function in group.verbs.items()]
+    more = f"`glassformer {name} VERB --help` says more about one."
+    return "\n".join([f"usage: glassformer {name} VERB …", "", *_wrapped(group.doc), "", *table(rows), "", more])
+
+
+def of_verb(verb: Signature) -> str:
+    """The help of a verb: the options that people use first, then the rest by section, each once."""
+    needed = [f"--{option.name} {option.metavar}" for option in verb.options if option.is_required]
+    words = [place.metavar for place in verb.places if place.doc] + needed
+    words += ["[--option VALUE …]"] * bool(verb.options) + ["[--section.key VALUE …]"] * bool(verb.keys)
+    lines = textwrap.wrap(f"usage: glassformer {verb.verb} {' '.join(words)}", WIDTH, subsequent_indent=" " * 7)
+    for paragraph in verb.doc.split("\n\n"):
+        lines += ["", *_wrapped(paragraph)]
+    keys = _by_key(verb.keys)
+    is_long = bool(keys) or len(verb.options) > N_FIRST
+    own = [option for option in verb.options if not (is_long and option.group)]
+    first = [key for key in FIRST_KEYS if key in keys][: max(0, N_FIRST - len(own))]
+    parts = {
+        "": [(place.metavar, [place.doc]) for place in verb.places if place.doc],
+        "The most used:" if is_long else "Options:": [*map(_row, own), *(_key_row(keys[key]) for key in first)],
+    }
+    for group, (title, _) in verb.groups.items():
+        parts[f"{title}:"] = [_row(option) for option in verb.options if option.group == group and option not in own]
+    for key in (key for key in keys if key not in first):
+        parts.setdefault(f"[{key.partition('.')[0]}]", []).append(_key_row(keys[key]))
+    for title, rows in parts.items():
+        lines += ["", *([title] if title else []), *table(rows)] if rows else []
+    if verb.keys:
+        lines += ["", f"`glassformer {verb.verb} --help KEY` explains one key, or a section."]
+    return "\n".join(lines)
+
+
+def of_option(verb: Signature, name: str) -> str:
+    """What one option is, or one key, or all keys of a table; by whole or short name."""
+    name = name.lstrip("-")
+    for option in verb.options:
+        if option.name == name.replace("_", "-"):
+            return "\n".join(table([_row(option)]))
+    keys = _by_key(verb.keys)
+    if not keys:
+        raise verb.unknown(name)
+    [key] = whole_keys(Run(), {name: ""}, [recipes.PRESET])
+    if key in keys:
+        return "\n".join(_explained(keys[key]))
+    below = [_key_row(entries) for inner, entries in keys.items() if inner.startswith(f"{key}.")]
+    if not below:
+        raise verb.unknown(name)
+    return "\n".join([f"[{key}]", *table(below)])
+
+
+def sentence(doc: str | None) -> str:
+    """The first paragraph of a docstring, in one line."""
+    return " ".join((doc or "").split("\n\n")[0].split())
+
+
+def table(rows: Sequence[Row], column: int = COLUMN) -> list[str]:
+    """The lines of names and what they mean: beside each other where all names are short."""
+    is_short = all(len(name) <= column - 4 for name, _ in rows)
+    lines = []
+    for name, meanings in rows:
+        indent = " " * (column if is_short else 6)
+        texts = [line for meaning in meanings for line in _wrapped(meaning, indent)]
+        lines += [f"  {name}".ljust(column) + texts[0].lstrip(), *texts[1:]] if is_short else [f"  {name}", *texts]
+    return [line.rstrip() for line in lines]
+
+
+def _wrapped(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(" ".join(text.split()), initial_indent=indent, subsequent_indent=indent, **WRAP) or [""]
+
+
+def _row(option: Option) -> Row:
+    notes = [" | ".join(option.choices)] if option.choices else []
+    if not option.is_required and option.default not in (None, False, "", ()):
+        notes.append(f"default {_shown(option.default)}")
+    dashes = "-" if len(option.name) == 1 else "--"
+    return f"{dashes}{option.name} {option.metavar}".strip(), [_with_notes(option.doc, notes)]
+
+
+def _by_key(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    keys: dict[str, list[Entry]] = {}
+    for entry in entries:
+        keys.setdefault(entry.key, []).append(entry)
+    return keys
+
+
+def _key_row(entries: Sequence[Entry]) -> Row:
+    """A key, and a text for each of its meanings; the kinds that have it stand behind it, or before each text."""
+    head = f"--{entries[0].key.replace('_', '-')} {_metavar(entries[0])}".strip()
+    rows = []
+    for kinds, doc, values, default in _meanings(entries):
+        is_named = values.removesuffix(" | none") in NAMES
+        rows.append((kinds, _with_notes(doc, [values] * (not is_named) + [f"default {default}"])))
+    [(kinds, text), *others] = rows
+    if others or len(f"{head}  ({kinds})") > WIDTH - 2:
+        return head, [f"{kinds}: {text}" for kinds, text in rows]
+    return head + (f"  ({kinds})" if kinds else ""), [text]
+
+
+def _meanings(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
+    """The different meanings of a key: the kinds that have it, what it is, its values, its default."""
+    alike: dict[tuple[str, str], dict[str, list[str]]] = {}
+    for entry in entries:
+        kinds = alike.setdefault((entry.doc, entry.type), {}).setdefault(_shown(entry.default), [])
+        kinds += [entry.kind] if entry.kind not in ("", *kinds) else []
+    found = []
+    for (doc, values), defaults in alike.items():
+        by_kind = [f"{default} of {' and '.join(kinds)}" for default, kinds in defaults.items()]
+        all_kinds = dict.fromkeys(kind for kinds in defaults.values() for kind in kinds)
+        found.append((", ".join(all_kinds), doc, values, ", ".join(by_kind if len(defaults) > 1 else defaults)))
+    return found
+
+
+def _explained(entries: Sequence[Entry]) -> list[str]:
+    """One key: what it is, its values, its default, the kinds that have it, and where it stands."""
+    entry = entries[0]
+    lines = [entry.key]
+    for kinds, doc, values, default in _meanings(entries):
+        facts = [("values", [values]), ("default", [default]), *([("kinds", [kinds])] if kinds else [])]
+        lines += ["", *_wrapped(doc, "  "), *table(facts, 12)]
+    if entry.members:
+        members = [(member.kind, [sentence(member.__doc__)]) for member in entry.members]
+        lines += ["", "The kinds:", *table(members, 4 + max(len(kind) for kind, _ in members))]
+    path, _, leaf = entry.key.rpartition(".")
+    value = next((each.default for each in entries if each.default is not None), "…")
+    shown = _shown(value)
+    lines += ["", "In a recipe:", f"  [{path}]", f"  {leaf} = {toml_value(value)}", "", "On the command line:"]
+    return [*lines, f"  --{entry.key.replace('_', '-')} " + (f'"{shown}"' if " " in shown else shown)]
+
+
+def _metavar(entry: Entry) -> str:
+    is_list = entry.type.startswith(("[", "list of"))
+    return "LIST" if is_list else NAMES.get(entry.type.removesuffix(" | none"), "NAME")
+
+
+def _with_notes(doc: str, notes: Sequence[str]) -> str:
+    return f"{doc.rstrip('.')} ({'; '.join(notes)})" if notes else doc
+
+
+def _shown(value: object) -> str:
+    if value is None or isinstance(value, bool):
+        return str(value).lower()
+    return " ".join(map(str, value)) or '""' if isinstance(value, (list, tuple)) else str(value) or '""'

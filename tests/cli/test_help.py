@@ -1,0 +1,184 @@
+"""The help: what it lists, each thing once, in 80 columns; and verbs of other packages."""
+
+import re
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import pytest
+
+from glassformer.cli.arguments import Group, all_flags
+from glassformer.cli.help import FIRST_KEYS, N_FIRST
+from glassformer.cli.main import VERBS
+from glassformer.cli.resume import CHANGEABLE
+from glassformer.cost.hardware import GPUS
+
+from .conftest import Glassformer
+from .test_bad_input import require_one_sentence
+
+WITH_KEYS = ("train", "plan", "reproduce", "demo")
+OPTION = re.compile(r"^  --?([a-z][a-z._-]*)", re.MULTILINE)
+
+
+def listed(shown: str) -> list[str]:
+    """The options of a help, in order."""
+    return OPTION.findall(shown)
+
+
+def blocks(shown: str) -> dict[str, str]:
+    """The lines of a help below each title."""
+    return dict(re.findall(r"^(\S.*)\n((?:  .*\n?)+)", shown, re.MULTILINE))
+
+
+def test_help_of_every_verb(glassformer: Glassformer) -> None:
+    usage = glassformer("--help")
+    assert usage.code == 0 and all(f"  {verb}" in usage.out for verb in VERBS)
+    assert glassformer().code == 2
+    assert glassformer("--version").out.startswith("glassformer 0.")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_help_explains_everything_once_in_80_columns(glassformer: Glassformer, verb: str) -> None:
+    from importlib import import_module
+
+    main = import_module(f"glassformer.cli.{verb}").main
+    names = [[verb], *([verb, inner] for inner in main.verbs)] if isinstance(main, Group) else [[verb]]
+    for name in names:
+        shown = glassformer(*name, "--help")
+        assert shown.code == 0 and not shown.err and shown.out == glassformer(*name, "-h").out
+        assert shown.out.startswith(f"usage: glassformer {' '.join(name)}")
+        assert all(len(line) <= 80 for line in shown.out.splitlines()), name
+        options = listed(shown.out)
+        assert len(options) == len(set(options)), name
+        parts = blocks(shown.out)
+        assert len(listed(parts.get("The most used:", "") + parts.get("Options:", ""))) <= N_FIRST
+        assert all(
+            meant.strip() for meant in re.findall(r"^  -\S+(?: [A-Z]+)?(?: …)?((?:.*\n   )?.*)$", shown.out, re.M)
+        )
+        assert "<class" not in shown.out and "typing." not in shown.out
+
+
+@pytest.mark.parametrize("verb", WITH_KEYS)
+def test_a_verb_that_takes_keys_lists_each_once(glassformer: Glassformer, verb: str) -> None:
+    shown = glassformer(verb, "--help").out
+    keys = [name.replace("-", "_") for name in listed(shown) if "." in name]
+    assert len(keys) == len(set(keys)) and set(keys) == {entry.key for entry in all_flags()}
+    first = [name.replace("-", "_") for name in listed(blocks(shown)["The most used:"]) if "." in name]
+    assert first == list(FIRST_KEYS)[: len(first)]
+    for title, below in blocks(shown).items():
+        if title.startswith("["):
+            assert all(name.replace("-", "_").startswith(f"{title[1:-1]}.") for name in listed(below)), title
+
+
+def test_a_key_stands_with_its_values_its_default_and_its_kinds(glassformer: Glassformer) -> None:
+    shown = glassformer("train", "--help").out
+    for lines in (
+        "  --train.max-steps INT\n      optimizer steps (default 2000)\n",
+        "  --train.optimizer.kind NAME\n      how gradients become steps (adam | adamw | muon; default adamw)\n",
+        "  --train.schedule.ratio FLOAT  (plateau)\n      factor of a drop (default 0.5)\n",
+        "      adam, adamw: peak step size (default 0.001)\n      muon: peak step size of the matrices (default",
+    ):
+        assert lines in shown, lines
+    plain = " ".join(shown.split())
+    assert "default 0.9 0.98 of adam, 0.9 0.95 of adamw)" in plain
+    assert "pairs, labels: the same for validation; none = a part of path, or its own split (default none)" in plain
+
+
+def test_resume_lists_the_keys_that_may_change(glassformer: Glassformer) -> None:
+    keys = [name.replace("-", "_") for name in listed(glassformer("resume", "--help").out) if "." in name]
+    assert set(keys) == {entry.key for entry in all_flags() if entry.key.startswith(CHANGEABLE)}
+
+
+def test_plan_lists_the_gpus(glassformer: Glassformer) -> None:
+    shown = glassformer("plan", "--help", "gpu").out
+    assert all(name in shown for name in GPUS)
+
+
+def test_one_key_is_explained(glassformer: Glassformer) -> None:
+    shown = glassformer("train", "--help", "train.optimizer.kind").out
+    for words in (
+        "  how gradients become steps\n  values    adam | adamw | muon\n  default   adamw\n",
+        "  muon   Muon (Jordan 2024) for the hidden matrices, AdamW for everything else.\n",
+        '  [train.optimizer]\n  kind = "adamw"\n',
+        "  --train.optimizer.kind adamw\n",
+    ):
+        assert words in shown, words
+    for name in ("batch_tokens", "--data.batch-tokens", "batch-tokens"):
+        shown = glassformer("train", "copy-task", f"--help={name}").out
+        assert shown.startswith("data.batch_tokens\n") and "  kinds     pairs\n" in shown
+    assert '--train.optimizer.betas "0.9 0.98"' in glassformer("train", "-h", "betas").out
+    assert glassformer("train", "--help", "optimizer").out.startswith("[train.optimizer]\n  --train.optimizer.kind")
+    assert glassformer("generate", "--help", "top-k").out.startswith("  --top-k INT")
+    assert glassformer("train", "--help", "out").out.startswith("  --out TEXT")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (["train", "--help", "batch_token"], "unknown key batch_token: did you mean data.batch_tokens?"),
+        (["train", "--help", "train.optimiser.kind"], "did you mean --train.optimizer.kind?"),
+        (["generate", "--help", "top-kk"], "unknown option --top-kk: did you mean --top-k?"),
+        (["evaluate", "--help", "train.seed"], "unknown option --train.seed"),
+    ],
+)
+def test_a_key_that_there_is_not(glassformer: Glassformer, words: list[str], expected: str) -> None:
+    require_one_sentence(glassformer(*words), expected)
+
+
+def test_words_may_stand_in_any_order_and_form(glassformer: Glassformer) -> None:
+    words = ["--gpus=2", "--json", "gpt2", "--model.fused-qkv", "false", "--train.max_steps", "7"]
+    assert glassformer("plan", *words).out == glassformer("plan", "gpt2", "--json", "--gpus", 2, *words[3:]).out
+    assert glassformer("plan", "--json=false", "gpt2").out == glassformer("plan", "gpt2", "--json", "false").out
+    for words in (["--", "--x"], ["--out", "y", "--", "--x"]):
+        require_one_sentence(glassformer("train", *words), "no recipe or file is called '--x'")
+    require_one_sentence(glassformer("plan", "gpt2", "--json=maybe"), "--json must be true or false, not 'maybe'")
+    require_one_sentence(glassformer("resume"), "resume needs one folder")
+
+
+PACKAGE = '''
+import sys
+def wave(name: str, /, *, times: int = 1, top_k: int | None = None) -> int:
+    """Waves to someone.
+
+    Args:
+        name: Whom to wave to.
+        times: How often.
+        top_k: Of nothing.
+    """
+    print(f"wave {name} " * times)
+    return times
+'''
+
+
+def test_a_verb_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "waving.py").write_text(PACKAGE)
+    info = tmp_path / "waving-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: waving\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[glassformer.verbs]\nwave = waving:wave\ntrain = waving:wave\n")
+    environment["PYTHONPATH"] += f":{tmp_path}"
+
+    def call(*words: str) -> tuple[int, str, str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "glassformer", *words], env=environment, capture_output=True, text=True
+        )
+        return done.returncode, done.stdout, done.stderr
+
+    assert call("wave", "you", "--times", "3") == (3, "wave you wave you wave you \n", "")
+    code, shown, _ = call("--help")
+    assert code == 0 and "  wave       of the module waving\n" in shown and shown.count("\n  train ") == 1
+    code, shown, _ = call("wave", "--help")
+    assert code == 0 and "Waves to someone." in shown and "  --times INT " in shown
+    assert call("wav")[2] == "glassformer: unknown verb 'wav': did you mean wave?\n"
+    assert "how often" not in call("train", "--help")[1].lower(), "a verb of ours stays ours"
+
+
+def test_a_warning_of_ours_is_a_note(glassformer: Glassformer, tmp_path: Path) -> None:
+    recipe = tmp_path / "old.toml"
+    recipe.write_text("[model.decoder]\nn_layers = 1\n[train]\naccumulation = 2\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        shown = glassformer("plan", recipe, "--json")
+    assert shown.code == 0
+    assert shown.err == f"note: {recipe} has former names of settings: train.accumulation is now grad_accumulation\n"
