@@ -27,8 +27,8 @@ from glassformer.config.run import (
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
 from glassformer.evaluation.loss import LossReport
+from glassformer.reporting import Silent
 from glassformer.store import checkpoint
-from glassformer.training.reporting import Silent
 from glassformer.training.trainer import Trainer
 
 MODEL = TransformerConfig(decoder=Stack(2, 2, d_ff=32), d_model=16, max_len=32, positions=RotaryPositions())

@@ -10,17 +10,19 @@ from typing import Any
 import torch
 
 from glassformer import files, recipes
-from glassformer.config.run import LabelData, Run
+from glassformer.config.run import Run
+from glassformer.devices import choose_device
 from glassformer.errors import UserError
 from glassformer.model import Model
 from glassformer.models.half_precision import convert, weights_dtype
 from glassformer.models.transforms import merge_lora
+from glassformer.reporting import LaunchReporter, Silent
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import model_files, own_paths, read_model, weights_of, write_model_files
-from glassformer.training.launch import Outcome, Replay, choose_device, launch, relaunch
+from glassformer.tasks.task import Votes
+from glassformer.training.launch import Outcome, Replay, launch, relaunch
 from glassformer.training.launch import replay as replay_run
-from glassformer.training.reporting import LaunchReporter, Silent
 from glassformer.training.trainer_state import TrainerState
 from glassformer.training.trainer_state_file import read_progress
 
@@ -69,7 +71,7 @@ def ensemble(models: Sequence[Model | str | Path]) -> Model:
         raise UserError("name at least one model directory, in a list")
     first, *others = (member if isinstance(member, Model) else load(member) for member in models)
     for number, other in enumerate(others, 2):
-        if not (first.is_seq2seq or isinstance(first.run.data, LabelData)):
+        if not isinstance(first.task, Votes):
             raise UserError(f"models vote on targets of sources and on labels; {first.name} learned to {first.learned}")
         difference = _difference(first, other)
         if difference is not None:

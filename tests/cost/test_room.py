@@ -14,6 +14,7 @@ from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost.memory import require_memory
 from glassformer.cost.room import Room, least_memory, require_room, room_of_machine
 from glassformer.errors import UserError
+from glassformer.tasks.text_data import TextRunData
 from glassformer.training import launch
 from runs import tiny_run, write_text
 
@@ -112,7 +113,7 @@ def test_the_run_is_refused_before_its_data_is_prepared(tmp_path: Path, monkeypa
 
     run = tiny_run(write_text(tmp_path), batch_size=1 << 24)
     require_memory(run.model)
-    monkeypatch.setattr(launch.TextMaterial, "news", prepared)
+    monkeypatch.setattr(TextRunData, "news", prepared)
     with pytest.raises(UserError, match=r"a step of 16,777,216 rows takes at least [\d,.]+ GiB, and this machine has"):
         launch.launch(run, tmp_path / "run", launch.Silent())
     assert not (tmp_path / "run").exists()

@@ -19,10 +19,10 @@ from glassformer.cli import checkpoint as checkpoints
 from glassformer.config.run import Run
 from glassformer.config.train import EarlyStopping
 from glassformer.errors import Interrupted, UserError
+from glassformer.reporting import Silent
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
 from glassformer.training import launch
-from glassformer.training.reporting import Silent
 from runs import MODEL, label_run, pair_run, remains, tiny_run, write_text
 
 TIMES = {"max_steps": 12, "eval_every": 4, "checkpoint_every": 2, "log_every": 1}

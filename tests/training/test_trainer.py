@@ -19,11 +19,11 @@ from glassformer.data.corpus import Corpus
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
 from glassformer.objectives.masked import MaskedObjective
+from glassformer.reporting import Silent
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import launch
-from glassformer.training.reporting import Silent
 from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, write_documents, write_text
 
 ROUGH = AdamWConfig(learning_rate=0.5)
@@ -153,8 +153,8 @@ def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path)
     run = tiny_run(path, data={"packing": ExampleRows(), "valid_fraction": 0.3})
     material = launch.material_of(run)
     tokenizers = material.tokenizers(run, Silent())
-    run = replace(run, model=launch.complete(run.model, tokenizers))
-    task = material.prepare(run, tokenizers, Silent()).task(build_model(run.model), torch.device("cpu"))
+    run = replace(run, model=material.complete(run, tokenizers))
+    task = material.prepare(run, tokenizers, Silent()).training_data(build_model(run.model), torch.device("cpu"))
     valid = {tuple(row.token_ids) for rows in task.evaluations["valid"]() for row in rows}
     seen = {tuple(row.token_ids) for step in range(30) for row in task.sampler.batch(step)}
     assert valid and seen and not valid & seen

@@ -14,16 +14,14 @@ from glassformer.cli.arguments import parse
 from glassformer.cli.evaluate import told_already
 from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter
-from glassformer.config.run import LabelData, PairData
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
-from glassformer.evaluation.label_scores import LABEL_SCORES
-from glassformer.evaluation.pairs import SCORES, distinct_sources, output_scores, require_scores
+from glassformer.evaluation.pairs import distinct_sources
 from glassformer.inspection.figures import figure_paths, save_figure
 from glassformer.inspection.plots import plot_comparison
 from glassformer.model import Model
-
-MAIN_SCORE = {"sentences": "bleu", "pronunciations": "wer"}
+from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import HasPairs
 
 
 def main(argv: list[str]) -> int:
@@ -89,21 +87,12 @@ def _names(directories: Sequence[Path]) -> list[str]:
 
 def _score_of(model: Model, directory: Path, asked: str | None) -> str:
     """The score that the table shows of a model; `UserError`, before anything is decoded, for one that it has not."""
-    data = model.run.data
-    if isinstance(data, PairData):
-        require_scores(data.outputs)
-        known = list(SCORES[data.outputs])
-        main = MAIN_SCORE[data.outputs]
-    elif isinstance(data, LabelData):
-        known = list(LABEL_SCORES[data.outputs])
-        main = known[0]
-    else:
-        known = {"causal": ["bits_per_byte"], "masked": ["masked_accuracy"]}.get(model.run.objective.kind, [])
-        known = [*known, "perplexity"]
-        main = known[0]
+    if isinstance(model.task, HasPairs):
+        model.task.require_scores(model.run)
+    known = trainable_task(model.run).metrics(model.run)
     if asked is not None and asked not in known:
         raise UserError(f"{directory} has no score {asked!r}; there are {', '.join(known)}")
-    return asked or main
+    return asked or known[0]
 
 
 def _row(
@@ -119,8 +108,8 @@ def _row(
     with reporter.phase(f"{name}: loss") as progress:
         report = model.evaluate(progress=progress, log=reporter.log, **places)
     rate, found = None, dict(report.to_dict())
-    if isinstance(model.run.data, PairData):
-        rate, scores = _decoded(model, model.run.data, name, places, settings, reporter)
+    if isinstance(model.task, HasPairs):
+        rate, scores = _decoded(model, model.task, name, places, settings, reporter)
         found |= scores
     elif score not in found:
         found |= model.scores(log=told_already, **places)
@@ -140,7 +129,7 @@ def _row(
 
 def _decoded(
     model: Model,
-    data: PairData,
+    task: HasPairs,
     name: str,
     places: dict[str, Any],
     settings: dict[str, Any],
@@ -155,4 +144,4 @@ def _decoded(
         found = model.translations(sources, progress=progress, **settings)
     rate = len(sources) / (time.perf_counter() - began)
     outputs = {source: best[0].text for source, best in zip(sources, found, strict=True)}
-    return rate, dict(output_scores(outputs, pairs, data))
+    return rate, dict(task.output_scores(model.run, outputs, pairs))

@@ -10,9 +10,9 @@ import tyro
 from glassformer.cli.arguments import parse
 from glassformer.cli.members import BY_DEFAULT, Loaded
 from glassformer.cli.progress import TerminalReporter
-from glassformer.config.run import PairData
 from glassformer.errors import UserError
-from glassformer.evaluation.pairs import require_scores
+from glassformer.model import Model
+from glassformer.tasks.task import HasPairs
 
 
 def main(argv: list[str]) -> int:
@@ -49,8 +49,8 @@ def evaluate(
     """
     model = loading.ensemble(directories)
     places: dict[str, Any] = {"path": data_path, "source": data_source, "target": data_target}
-    if isinstance(model.run.data, PairData) and not loss_only:
-        _require_scores(model.run.data)
+    if not loss_only:
+        _require_scores(model)
     with TerminalReporter() as reporter:
         with reporter.phase("evaluating") as progress:
             report = model.evaluate(progress=progress, log=reporter.log, **places)
@@ -83,9 +83,10 @@ def told_already(sentence: str) -> None:
     """The loss of the same pairs was measured before, and said so."""
 
 
-def _require_scores(data: PairData) -> None:
+def _require_scores(model: Model) -> None:
     try:
-        require_scores(data.outputs)
+        if isinstance(model.task, HasPairs):
+            model.task.require_scores(model.run)
     except UserError as error:
         raise UserError(f"{error}; or measure the loss alone: --loss-only") from error
 

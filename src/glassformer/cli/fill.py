@@ -13,6 +13,7 @@ from glassformer.cli.members import BY_DEFAULT, Loaded
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
 from glassformer.inference.fill import with_masks
+from glassformer.tasks.task import Translates
 
 
 def main(argv: list[str]) -> int:
@@ -43,7 +44,7 @@ def fill(
     for place, one in enumerate(given.texts):
         with given.at(place):
             with_masks(model.tokenizer, one)
-    is_denoiser = model.is_seq2seq
+    is_denoiser = isinstance(model.task, Translates)
     if n is not None and is_denoiser:
         raise UserError(f"{directory} writes whole texts and has no candidates: leave out --n")
     if beam is not None and not is_denoiser:

@@ -3,7 +3,7 @@
 import json
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -13,17 +13,19 @@ import torch
 
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
-from glassformer.config.run import NEWEST_READING, DataConfig, LabelData, PairData, Run, TextData, require_objective
-from glassformer.config.schema import apply_flags
-from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
+from glassformer.config.run import NEWEST_READING, DataConfig, Run
+from glassformer.config.schema import apply_flags, from_union, to_dict
+from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.memory import require_memory
 from glassformer.cost.room import Room, require_room, room_of_machine
 from glassformer.data.builtin import PREFIX
 from glassformer.data.records import HUB
 from glassformer.data.sources import reads
+from glassformer.devices import choose_device, repeats_bits
 from glassformer.errors import UserError, enough_memory
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import Network, build_model
+from glassformer.reporting import LaunchReporter, Silent
 from glassformer.store import checkpoint, lock
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
@@ -36,15 +38,16 @@ from glassformer.store.model_directory import (
     read_tokenizers,
     write_model_files,
 )
+from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import RunData, label_names
+from glassformer.tasks.training_data import TrainingData, few_targets
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizers import Tokenizers
 from glassformer.training import metrics_log, non_finite
 from glassformer.training.allocator import keep_freed_memory
 from glassformer.training.checkpointer import differing
 from glassformer.training.fine_tuning import layer_scales
 from glassformer.training.init_from import new_network, prepare_parameters, read_start, tokenizers_of, with_model_of
-from glassformer.training.label_task import LabelMaterial
-from glassformer.training.material import Material, Tokenizers
-from glassformer.training.pair_task import PairMaterial
 from glassformer.training.parallel import (
     Ranks,
     is_first,
@@ -54,10 +57,6 @@ from glassformer.training.parallel import (
     was_restarted,
     watchdog_note,
 )
-from glassformer.training.precision import repeats_bits
-from glassformer.training.reporting import LaunchReporter, Silent
-from glassformer.training.task import Task, few_targets
-from glassformer.training.text_task import TextMaterial
 from glassformer.training.trainer import Trainer
 from glassformer.training.trainer_state_file import read_progress
 
@@ -105,35 +104,31 @@ def launch(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         raise UserError(f"train.compile is true, and {NOT_COMPILED}: leave it out")
     require_memory(run.model)
     run = with_present_rules(run)
+    trainable_task(run).check(run)
     material = material_of(run)
     _require_apart(run, folder)
-    material.check(run)
     device = own_device(choose_device(run.train.device))
     with enough_memory(_memory_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
         reporter = reporter if ranks.is_first else Silent()
         room = _room(device)
         require_room(run, room)
         tokenizers = _learned(run, start, material, reporter, ranks)
-        [trains_starts] = ranks.of_first(ranks.is_first and material.trains_starts(run))  # the others read no text
-        run = replace(
-            run,
-            model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_std, bool(trains_starts)),
-            data=_with_whole_paths(run.data),
-        )
+        model = ranks.text_of_first(lambda: json.dumps(to_dict(material.complete(run, tokenizers))))
+        run = replace(run, model=from_union(ModelConfig, json.loads(model)), data=_with_whole_paths(run.data))
         require_room(run, room)  # once more, now that the vocabulary is known
         with ranks.first_alone():
             prepared = material.prepare(run, tokenizers, reporter, checks_hashes=ranks.is_first)
-        network = new_network(run, start, material.labels, reporter.log).to(device)
+        network = new_network(run, start, label_names(material), reporter.log).to(device)
         n_parameters = network.n_parameters()
         ranks.distribute(network, run.train)
-        task = prepared.task(network, device)
+        data = prepared.training_data(network, device)
         reporter.log(
             f"{run.name}: {n_parameters:,} parameters on {_place(device, ranks)}; {prepared.summary}, "
             f"{_vocabulary(run, tokenizers, is_given=start is not None)}"
         )
-        for sentence in few_targets(task):
+        for sentence in few_targets(data):
             reporter.log(sentence)
-        trainer = _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
+        trainer = _trainer(run, network, tokenizers, data, folder, reporter, device, material, ranks, began)
         if (note := watchdog_note(run.parallel, device, folder)) is not None:
             reporter.log(note)
         with locked(folder) if ranks.is_first else nullcontext():
@@ -226,7 +221,7 @@ def _replay(folder: Path, reporter: LaunchReporter) -> Replay:
 
 
 def _learned(
-    run: Run, start: StoredModel | None, material: Material, reporter: LaunchReporter, ranks: Ranks
+    run: Run, start: StoredModel | None, material: RunData, reporter: LaunchReporter, ranks: Ranks
 ) -> Tokenizers:
     """Read and hash the data and learn the tokenizers in the first process; the others take over what it found."""
     learned: list[Tokenizers] = []
@@ -296,15 +291,15 @@ def _rebuilt(
     prepare_parameters(run, network, reporter.log)
     network = network.to(device)
     ranks.distribute(network, run.train)
-    task = prepared.task(network, device)
-    return _trainer(run, network, tokenizers, task, folder, reporter, device, material, ranks, began)
+    data = prepared.training_data(network, device)
+    return _trainer(run, network, tokenizers, data, folder, reporter, device, material, ranks, began)
 
 
 def _memory_advice(run: Run, folder: Path) -> str:
     """What to lower when a run does not fit, and what is left of it."""
     batch = f"train.batch_size (now {run.train.batch_size:,}), model.max_len (now {run.model.max_len:,})"
-    if not isinstance(run.data, TextData):
-        batch = f"data.batch_tokens (now {run.data.batch_tokens:,})"
+    if budget := trainable_task(run).micro_batch(run).budget:
+        batch = f"data.batch_tokens (now {budget:,})"
     width = f"model.d_model (now {run.model.d_model:,})" if isinstance(run.model, TransformerConfig) else "the widths"
     return (
         f"lower {batch}, {width} or the number of layers, or set train.activation_checkpointing; "
@@ -337,7 +332,7 @@ def _require_apart(run: Run, folder: Path) -> None:
         if name.startswith(PREFIX) or (name.startswith(HUB) and not files.exists(place)):
             continue  # built in, or on the hub: no file here
         files.require_apart(folder, own_paths(place) if files.exists(place) and place.is_dir() else [place])
-        if isinstance(run.data, TextData) and name in data and reads(place, folder / metrics_log.NAME):
+        if name in data and reads(place, folder / metrics_log.NAME):
             raise UserError(
                 f"{folder} is inside of {place}, and the run's own {metrics_log.NAME} would become part of the text: "
                 "name an --out elsewhere"
@@ -365,71 +360,19 @@ def _place(device: torch.device, ranks: Ranks) -> str:
     return str(device) if ranks.n == 1 else f"{ranks.n} processes of {device.type}"
 
 
-def material_of(run: Run) -> Material:
-    """The data of a run, by its kind; `UserError` where nothing is learned from it."""
-    require_objective(run)
+def material_of(run: Run) -> RunData:
+    """The data of a run; `UserError` where nothing is learned from it."""
+    task = trainable_task(run)
     for name in PATHS:
         if not (getattr(run.data, name, None) or "").isprintable():
             path = getattr(run.data, name)
             raise UserError(f"the name of the data {path!r} has characters that cannot be written down: rename it")
-    kinds: dict[str, Callable[[Run], Material]] = {
-        TextData.kind: TextMaterial,
-        PairData.kind: PairMaterial,
-        LabelData.kind: LabelMaterial,
-    }
-    return kinds[run.data.kind](run)
+    return task.open(run)
 
 
 def with_present_rules(run: Run) -> Run:
     """Record that a new run follows the present rules: a `run.toml` of an older version lacks the key."""
     return replace(run, data=replace(run.data, reading=NEWEST_READING))
-
-
-def complete(
-    model: ModelConfig,
-    tokenizers: Tokenizers,
-    n_outputs: int = 0,
-    mean_and_std: tuple[float, float] | None = None,
-    trains_starts: bool = False,
-) -> ModelConfig:
-    """Fill in what the configuration leaves open: special ids, vocabularies, labels, the scale of numbers.
-
-    `decoder_start_id` of a decoder alone records that training begins each document with it (`trains_starts`).
-    """
-    tokenizer = tokenizers.target
-    vocab_size = _vocab_size("vocab_size", model.vocab_size, tokenizer.vocab_size)
-    ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
-    known = {name: value for name, value in ids.items() if value is not None}
-    model = replace(model, vocab_size=vocab_size, **known)
-    if isinstance(model, TransformerConfig) and isinstance(model.head, (PositionHead, SequenceHead)):
-        if model.head.n_labels not in (0, n_outputs):
-            raise UserError(f"model.head.n_labels is {model.head.n_labels} and the data has {n_outputs}: leave it at 0")
-        head = replace(model.head, n_labels=n_outputs)
-        if isinstance(head, SequenceHead) and head.std == 0 and mean_and_std is not None:
-            head = replace(head, mean=mean_and_std[0], std=mean_and_std[1])
-        model = replace(model, head=head)
-    if isinstance(model, TransformerConfig) and (model.encoder is None or model.decoder is None):
-        return replace(model, decoder_start_id=tokenizer.start_id) if trains_starts else model
-    source = None if model.share_embeddings else tokenizers.separate_source
-    size = 0 if source is None else _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
-    start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
-    if tokenizer.roles is not None and model.decoder_start_id is not None:
-        start = model.decoder_start_id  # a tokenizer of another family says nothing of what a decoder starts from
-    return replace(model, source_vocab_size=size, decoder_start_id=start)
-
-
-def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA, then MPS, then the CPU; a device that is not there is an error."""
-    if name == "auto":
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise UserError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
-    return device
 
 
 def _room(device: torch.device) -> Room | None:
@@ -438,12 +381,6 @@ def _room(device: torch.device) -> Room | None:
         return room_of_machine()
     free, total = torch.cuda.mem_get_info(device)
     return Room(f"the GPU {torch.cuda.get_device_name(device)}", total, free, is_cpu=False)
-
-
-def _vocab_size(name: str, wanted: int, n_tokens: int) -> int:
-    if wanted and wanted < n_tokens:
-        raise UserError(f"model.{name} is {wanted} and the tokenizer has {n_tokens} tokens: leave it at 0, or raise it")
-    return wanted or n_tokens
 
 
 def _with_whole_paths(data: DataConfig) -> DataConfig:
@@ -466,22 +403,22 @@ def _trainer(
     run: Run,
     network: Network,
     tokenizers: Tokenizers,
-    task: Task,
+    data: TrainingData,
     folder: Path,
     reporter: LaunchReporter,
     device: torch.device,
-    material: Material,
+    material: RunData,
     ranks: Ranks,
     began: float,
 ) -> Trainer:
     def write_model(into: Path, weights: Tensors) -> None:
-        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, material.labels)
+        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(material))
 
     if device.type == "cpu":
         keep_freed_memory()
     scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     return Trainer(
-        run.train, network, task, folder, write_model, reporter, device, material.digest, scales, ranks, began
+        run.train, network, data, folder, write_model, reporter, device, material.digest, scales, ranks, began
     )
 
 

@@ -23,9 +23,9 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 from torch.nn.parallel import DistributedDataParallel
 
 from glassformer.config.train import MuonConfig, ParallelConfig, TrainConfig
+from glassformer.devices import autocast_dtype
 from glassformer.errors import UserError
 from glassformer.evaluation.division import Division
-from glassformer.training.precision import autocast_dtype
 
 T = TypeVar("T")
 _BACKENDS = {"cuda": "cpu:gloo,cuda:nccl"}

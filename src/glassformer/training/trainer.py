@@ -17,25 +17,25 @@ from torch import nn
 from glassformer import files
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.data.batching import Batch
+from glassformer.devices import arithmetic, autocast_dtype
 from glassformer.errors import Interrupted, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.reporting import Reporter
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import WEIGHTS, has_weights_of, is_published, load_weights, publish, weights_of
 from glassformer.store.shards import own
+from glassformer.tasks.training_data import TrainingData, require_losses
 from glassformer.training.averaging import ExponentialAverage, average_directories
 from glassformer.training.checkpointer import Checkpointer, KeepsLast, Snapshot, WriteModel, publish_step
 from glassformer.training.metrics_log import MetricsLog
 from glassformer.training.non_finite import MAX_ROLLBACKS, MAX_SKIPPED, NonFinite, keep_batch
 from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.parallel import Ranks
-from glassformer.training.precision import arithmetic, autocast_dtype
-from glassformer.training.reporting import Reporter
 from glassformer.training.schedules import Plateau, schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.step import LossScale, StepResult, TrainStep
-from glassformer.training.task import Task, require_losses
 from glassformer.training.trainer_state import Clock, TrainerState, made_with
 from glassformer.training.trainer_state_file import read_progress
 
@@ -55,7 +55,7 @@ class Trainer:
         self,
         config: TrainConfig,
         network: nn.Module,
-        task: Task,
+        data: TrainingData,
         folder: Path,
         write_model: WriteModel,
         reporter: Reporter,
@@ -66,9 +66,9 @@ class Trainer:
         began: float | None = None,
     ) -> None:
         self.began = time.monotonic() if began is None else began
-        self.config, self.network, self.task, self.folder = config, network, task, folder
+        self.config, self.network, self.data, self.folder = config, network, data, folder
         self.reporter, self.device, self.ranks = reporter, device, ranks or Ranks()
-        require_losses(config, task)
+        require_losses(config, data)
         self.optimizer = build_optimizer(network, config.optimizer, scales)
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
         self.plateau = None
@@ -81,13 +81,13 @@ class Trainer:
                 setattr(module, "activation_checkpointing", config.activation_checkpointing)  # noqa: B010
         self.step = TrainStep(
             network,
-            task.objective,
+            data.objective,
             self.optimizer,
             clip_norm=config.clip_norm,
             autocast=self.autocast,
             device=device,
             compiled=config.compile,
-            has_one_shape=task.has_one_shape,
+            has_one_shape=data.has_one_shape,
             ranks=self.ranks,
         )
         self.saver: Checkpointer = Checkpointer(
@@ -245,7 +245,7 @@ class Trainer:
 
     def _micro_batch(self, number: int) -> Batch:
         rng = np.random.default_rng(np.random.SeedSequence(self.config.seed, spawn_key=(_COLLATE, number)))
-        return self.task.objective.collate(self.task.sampler.batch(number), rng)
+        return self.data.objective.collate(self.data.sampler.batch(number), rng)
 
     def _rolls_back(self, bad: NonFinite, log: MetricsLog | None) -> bool:
         """After numbers that are none: whether the run is back at a checkpoint; else the step is to be skipped.
@@ -314,22 +314,22 @@ class Trainer:
             reports = {
                 split: evaluate_loss(
                     self.network,
-                    self.task.objective,
+                    self.data.objective,
                     batches(),
                     self.device,
-                    self.task.n_bytes[split],
+                    self.data.n_bytes[split],
                     self.autocast,
                     division=self.ranks,
                 )
-                for split, batches in self.task.evaluations.items()
+                for split, batches in self.data.evaluations.items()
             }
             # Writing goes step by step, and each would gather all weights: of a model in parts nothing is shown.
             shows = self.ranks.is_first and not self.ranks.holds_parts
-            sample = self.task.sample() if self.task.sample is not None and shows else None
+            sample = self.data.sample() if self.data.sample is not None and shows else None
             scores = {}
-            if self.task.score is not None:
+            if self.data.score is not None:
                 with self.ranks.gathered(self.network):
-                    scores = self.task.score(self.ranks)
+                    scores = self.data.score(self.ranks)
         values = {
             f"{of}/{split}_{name}": value
             for split, report in reports.items()

@@ -10,10 +10,10 @@ import torch
 from glassformer import api
 from glassformer.cli import resume
 from glassformer.config.train import TrainConfig
+from glassformer.devices import WORKSPACE, arithmetic, repeats_bits
 from glassformer.errors import UserError
 from glassformer.training import launch
 from glassformer.training.launch import Replay
-from glassformer.training.precision import WORKSPACE, arithmetic, repeats_bits
 from glassformer.training.step import TrainStep
 from runs import Recording, remains, tiny_run, write_text
 

@@ -1,4 +1,4 @@
-"""The arithmetic of a run: the type of its matrix products, and whether its kernels are deterministic."""
+"""Where a model computes, and with which arithmetic: the device, the type of matrix products, determinism."""
 
 import os
 from collections.abc import Iterator
@@ -12,6 +12,20 @@ from glassformer.errors import UserError
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 """The environment variable that fixes the work memory of cuBLAS, and its values that give the same sums every time."""
+
+
+def choose_device(name: str) -> torch.device:
+    """`auto` takes CUDA, then MPS, then the CPU; a device that is not there is an error."""
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda")
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise UserError(f"the device {name!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    return device
 
 
 def autocast_dtype(precision: str) -> torch.dtype | None:

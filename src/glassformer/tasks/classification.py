@@ -1,0 +1,161 @@
+"""Classification: the class of a text or of two, or a number (regression)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from glassformer.config.run import ClassificationConfig, LabelData, Run
+from glassformer.config.transformer import SequenceHead, TransformerConfig
+from glassformer.data.batching import Example
+from glassformer.data.label_files import Labelled
+from glassformer.data.label_rows import encode_texts
+from glassformer.data.labels import LabelRecord
+from glassformer.errors import UserError
+from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.labels import classification_report, pearson, rmse, spearman
+from glassformer.inference.classify import classify_texts
+from glassformer.inference.embed import Vectors
+from glassformer.inference.ensemble import Vote
+from glassformer.models.build import Network
+from glassformer.objectives.classification import ClassificationObjective, RegressionObjective
+from glassformer.objectives.objective import Objective
+from glassformer.tasks import label_data, one_stack
+from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.label_data import LabelRunData, LabelTask, check_labels, gathered_logits, scores_of, texts_of
+from glassformer.tasks.preparation import labels_of, require_data
+from glassformer.tasks.task import Classifies, Embeds, HasTestSet, Log, Progress, TakesOver, TrainedModel, Votes
+from glassformer.tasks.training_data import MicroBatch
+from glassformer.tokenization.tokenizer import Tokenizer
+
+SCORES: dict[str, dict[str, bool]] = {
+    "classes": {"accuracy": True, "macro_f1": True, "micro_f1": True, "calibration_error": False},
+    "regression": {"rmse": False, "pearson": True, "spearman": True},
+}
+"""The scores of each kind of label, in percent but for `rmse`, and whether higher is better."""
+
+
+class Classification(LabelTask, Classifies, Embeds, Votes, HasTestSet, TakesOver):
+    """One stack says the label of a whole."""
+
+    settings = ClassificationConfig
+    verb = "classify"
+    unit = "text"
+    names_are = "classes"
+
+    def learned(self, run: Run) -> str:
+        texts = "two texts" if self.takes_pairs(run) else "a text"
+        return f"say a {'number' if self.is_regression(run) else 'label'} for {texts}"
+
+    def example(self, run: Run) -> str:
+        return '("…", "…")' if self.takes_pairs(run) else '"…"'
+
+    def special_tokens(self, run: Run) -> tuple[str, ...]:
+        return ()
+
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        return tuple(SCORES[labels_of(run).outputs])
+
+    def is_regression(self, run: Run) -> bool:
+        return labels_of(run).outputs == "regression"
+
+    def takes_pairs(self, run: Run) -> bool:
+        return labels_of(run).second_field is not None
+
+    # Training
+
+    def check(self, run: Run) -> None:
+        require_data(run, LabelData, ("classes", "regression"))
+        check_labels(run, SequenceHead)
+
+    def open(self, run: Run) -> LabelRunData:
+        return LabelRunData(self, run)
+
+    def micro_batch(self, run: Run) -> MicroBatch:
+        return label_data.micro_batch(run)
+
+    def objective(self, run: Run) -> Objective:
+        if not self.is_regression(run):
+            return ClassificationObjective(run.objective.label_smoothing)
+        assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
+        return RegressionObjective(run.model.head.std or 1.0)
+
+    def examples(
+        self,
+        records: Sequence[LabelRecord],
+        tokenizer: Tokenizer,
+        max_len: int,
+        numbers: Mapping[str, int],
+        dropout: float,
+        dropout_seed: int,
+    ) -> tuple[list[Example], int, str]:
+        labelled = [record for record in records if isinstance(record, Labelled)]
+        values = [float(numbers[record.label]) if numbers else float(record.label) for record in labelled]
+        texts = [texts_of(record) for record in labelled]
+        return *encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed), ""
+
+    def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
+        return SCORES[labels_of(run).outputs]
+
+    def label_scores(
+        self,
+        run: Run,
+        network: nn.Module,
+        rows: Sequence[Example],
+        names: Sequence[str],
+        device: torch.device | str,
+        division: Division = ALONE,
+    ) -> dict[str, Any]:
+        """Accuracy, F1 and calibration of classes, the whole report under `report`; errors of numbers."""
+        logits = gathered_logits(network, rows, device, division)
+        if self.is_regression(run):
+            found = np.array([float(x[0]) for x in logits])
+            true = np.array([e.label for e in rows], dtype=np.float64)
+            return {"rmse": rmse(true, found), "pearson": pearson(true, found), "spearman": spearman(true, found)}
+        labels = np.array([int(e.label or 0) for e in rows])
+        return scores_of(classification_report(labels, torch.stack(logits).softmax(dim=1).numpy(), list(names)))
+
+    # Use
+
+    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Example]:
+        return label_data.evaluation(self, model, places, log)
+
+    def scores(
+        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        rows = self.evaluation(model, places, log).records
+        return self.label_scores(model.run, model.vote, rows, model.classes, model.device)
+
+    def test_path(self, run: Run) -> str | None:
+        return label_data.test_path(run)
+
+    def classify(self, model: TrainedModel, rows: Sequence[tuple[str, ...]], log: Log) -> list[dict[str, float]]:
+        for row in rows:
+            if (len(row) > 1) != self.takes_pairs(model.run):
+                texts = "two texts" if self.takes_pairs(model.run) else "one text"
+                raise UserError(f"{model.name} reads {texts} at a time")
+        return classify_texts(model.vote, model.tokenizer, rows, model.classes, model.device, log)
+
+    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
+        return one_stack.text_ids(model, text)
+
+    def embed(self, model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
+        return one_stack.embed(model, texts, log)
+
+    def vectors_are(self, model: TrainedModel) -> str:
+        return one_stack.vectors_are(model)
+
+    def vote(self, run: Run, networks: Sequence[Network]) -> Vote:
+        return Vote(networks, of_numbers=self.is_regression(run))
+
+    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        if not isinstance(getattr(run.model, "head", None), SequenceHead):
+            return None
+        outputs: Any = "classes" if len(labels) > 1 else "regression"
+        return replace(run, data=LabelData(outputs=outputs), objective=ClassificationConfig())
+
+
+TASK = Classification()

@@ -1,0 +1,41 @@
+"""Vectors of texts: of a model that was taken over, and has no loss of its own (sentence encoders)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from glassformer.config.run import NoObjective, Run
+from glassformer.config.transformer import VectorHead
+from glassformer.inference.embed import Vectors
+from glassformer.tasks import one_stack
+from glassformer.tasks.task import Embeds, Log, TakesOver, Task, TrainedModel
+from glassformer.tokenization.tokenizer import Tokenizer
+
+
+class TextVectors(Task, Embeds, TakesOver):
+    """One stack gives a vector of a text. No run can learn it."""
+
+    settings = NoObjective
+    verb = "embed"
+
+    def learned(self, run: Run) -> str:
+        return "make vectors of texts"
+
+    def example(self, run: Run) -> str:
+        return '"…"'
+
+    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
+        return one_stack.text_ids(model, text)
+
+    def embed(self, model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
+        return one_stack.embed(model, texts, log)
+
+    def vectors_are(self, model: TrainedModel) -> str:
+        return one_stack.vectors_are(model)
+
+    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        return (
+            replace(run, objective=NoObjective()) if isinstance(getattr(run.model, "head", None), VectorHead) else None
+        )
+
+
+TASK = TextVectors()
