@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any, Literal, TypeVar, overload
 
 import torch
 
 from glassformer import files
-from glassformer.config.recurrent import ModelConfig, RecurrentConfig
+from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
 from glassformer.data.pair_files import Pair
 from glassformer.devices import arithmetic, autocast_dtype, choose_device
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
-from glassformer.inference.decode import check_prompts
+from glassformer.inference.decode import causal_frame, check_prompts
 from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Vote
 from glassformer.inference.fill import Filling
@@ -31,12 +31,14 @@ from glassformer.models.build import Network
 from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
+from glassformer.tasks import one_stack
+from glassformer.tasks.encoder_decoder import beam
 from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.preparation import has_two_stacks
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import (
     Classifies,
     ContinuesPrompts,
-    Embeds,
     FillsMasks,
     HasLabels,
     HasPairs,
@@ -56,6 +58,7 @@ Place = str | Path | None
 Progress = Callable[[int, int], None]
 Log = Callable[[str], None]
 Prompt = str | Sequence[int]
+Ability = TypeVar("Ability")
 
 
 def _warn(text: str) -> None:
@@ -150,6 +153,12 @@ class Model:
         """What it has learned."""
         return task_of(self.run)
 
+    def _able(self, ability: type[Ability], verb: str) -> Ability:
+        """The task as one that has an ability; `UserError` where the model has learned something else."""
+        if not isinstance(self.task, ability):
+            raise wrong_verb(self.task, self, verb)
+        return self.task
+
     @property
     def vote(self) -> Network | Vote:
         """What says labels of whole rows, and is measured: the network, or the members as one."""
@@ -161,8 +170,7 @@ class Model:
     @property
     def is_seq2seq(self) -> bool:
         """Whether it makes a target from a source; else it goes on with a text."""
-        config = self.network.config
-        return isinstance(config, RecurrentConfig) or (config.encoder is not None and config.decoder is not None)
+        return has_two_stacks(self.config)
 
     @property
     def name(self) -> str:
@@ -177,7 +185,7 @@ class Model:
     @property
     def unit(self) -> str:
         """What a loss is the mean of."""
-        return self._trainable().unit
+        return self._able(TrainableTask, "evaluate").unit
 
     @property
     def takes_pairs(self) -> bool:
@@ -253,9 +261,9 @@ class Model:
             settings["stop"] = (settings["stop"],)
         if settings.get("seed", 0) is None:
             settings["seed"] = secrets.randbits(32)
-        task = self.task
-        if not isinstance(task, ContinuesPrompts) or not isinstance(self.generation, GenerationConfig):
-            raise wrong_verb(task, self, "generate")
+        task = self._able(ContinuesPrompts, "generate")
+        if not isinstance(self.generation, GenerationConfig):
+            raise wrong_verb(self.task, self, "generate")
         config = replace(self.generation, **settings)
         yield from task.stream(self, prompts, config, range(sample, sample + n), slide)
 
@@ -268,10 +276,7 @@ class Model:
 
         Raises `UserError` for an empty prompt where training put nothing before a text.
         """
-        task = self.task
-        if not isinstance(task, ContinuesPrompts):
-            raise wrong_verb(task, self, "generate")
-        return task.prompt_ids(self, prompt)
+        return self._able(ContinuesPrompts, "generate").prompt_ids(self, prompt)
 
     @overload
     def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...
@@ -310,9 +315,8 @@ class Model:
         **settings: Any,
     ) -> list[list[Translation]]:
         """The `n_best` targets of a source, or of each of several, with their ids and scores, best first."""
-        return self._translating().translations(
-            self, sources, settings, n_best=n_best, prefix=prefix, progress=progress
-        )
+        config = beam(self, settings)
+        return self.translator.translate(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 
     @overload
     def score(self, text: str, target: str | None = None, *, source: str | None = None, log: Log = ...) -> Score: ...  # type: ignore[overload-overlap]
@@ -340,30 +344,22 @@ class Model:
         targets = None if target is None else texts_of([target] if isinstance(target, str) else target)
         if targets is not None and (isinstance(target, str), len(targets)) != (is_one, len(texts)):
             raise UserError("score takes one source for each text: two texts, or two lists of equal length")
-        if not isinstance(self.task, ScoresTexts):
-            raise wrong_verb(self.task, self, "score")
-        found = self.task.score(self, texts, targets, log)
+        found = self._able(ScoresTexts, "score").score(self, texts, targets, log)
         return found[0] if is_one else found
 
     @property
     def no_start(self) -> str:
         """The sentence for a model whose training put no start token before a text."""
-        task = self.task
-        return task.no_start(self) if isinstance(task, ContinuesPrompts) else ""
+        return self._able(ContinuesPrompts, "generate").no_start(self)
 
     @property
     def translator(self) -> Translator:
         """What translates with this model; `UserError` when it has no source."""
-        return self._translating().translator(self)
+        return self._able(Translates, "translate").translator(self)
 
     def require_source(self) -> None:
         """`UserError` for a model that makes no target from a source."""
-        self._translating()
-
-    def _translating(self) -> Translates:
-        if not isinstance(self.task, Translates):
-            raise wrong_verb(self.task, self, "translate")
-        return self.task
+        self._able(Translates, "translate")
 
     def encode_source(self, text: str) -> list[int]:
         """The ids that the encoder reads, the end token included."""
@@ -375,11 +371,11 @@ class Model:
 
     def evaluate(
         self,
-        path: str | Path | None = None,
+        path: Place = None,
         progress: Progress | None = None,
         *,
-        source: str | Path | None = None,
-        target: str | Path | None = None,
+        source: Place = None,
+        target: Place = None,
         log: Log = _warn,
     ) -> LossReport:
         """The reported loss on the validation side of the run's own data, or on the whole of other data.
@@ -402,11 +398,11 @@ class Model:
 
     def scores(
         self,
-        path: str | Path | None = None,
+        path: Place = None,
         progress: Progress | None = None,
         *,
-        source: str | Path | None = None,
-        target: str | Path | None = None,
+        source: Place = None,
+        target: Place = None,
         log: Log = _warn,
         **settings: Any,
     ) -> dict[str, Any]:
@@ -415,47 +411,34 @@ class Model:
         BLEU and chrF or error rates of pairs; accuracy, F1 and calibration of labels, with the whole report under
         `report`; the accuracy behind masks. A model that goes on with a text has its loss alone: none.
         """
-        task = self._trainable()
+        task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, HasScores):
             return {}
         return task.scores(self, Places(path, source, target), progress, log, settings)
 
-    def pseudo_perplexity(
-        self, path: str | Path | None = None, progress: Progress | None = None, log: Log = _warn
-    ) -> float:
+    def pseudo_perplexity(self, path: Place = None, progress: Progress | None = None, log: Log = _warn) -> float:
         """exp of the mean -log p of every token of a text given all others: one forward a token."""
-        task = self._trainable()
+        task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, HasPseudoPerplexity):
             raise UserError(f"{self.name} fills no masks, and pseudo-perplexity is for models that do")
         return task.pseudo_perplexity(self, Places(path), progress, log)
 
-    def pairs(
-        self,
-        path: str | Path | None = None,
-        source: str | Path | None = None,
-        target: str | Path | None = None,
-        log: Log = _warn,
-    ) -> list[Pair]:
+    def pairs(self, path: Place = None, source: Place = None, target: Place = None, log: Log = _warn) -> list[Pair]:
         """The validation pairs of the run that fit the model, or the pairs of some files.
 
         `log` is told how many have an empty side, and how many of the run's own are too long, which are left out as
         in training. Of other files a pair that is too long is a `UserError`: without it the scores would be others.
         """
-        task = self._trainable()
+        task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, HasPairs):
-            raise UserError(f"{self.run.name!r} learned to {self.learned}, and pairs of source and target are needed")
+            raise UserError(f"the run {self.run.name!r} learns from a text, and pairs of source and target are needed")
         return task.pairs(self, Places(path, source, target), log)
 
     def evaluation_data(
         self, path: Place = None, source: Place = None, target: Place = None, log: Log = _warn
     ) -> EvaluationData[Any]:
         """The batches that the model is measured on; `UserError` when it predicts nothing."""
-        return self._trainable().evaluation(self, Places(path, source, target), log)
-
-    def _trainable(self) -> TrainableTask:
-        if not isinstance(self.task, TrainableTask):
-            raise wrong_verb(self.task, self, "evaluate")
-        return self.task
+        return self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
 
     @overload
     def fill(self, text: str, n: int = 5, **settings: Any) -> Filling: ...
@@ -467,9 +450,7 @@ class Model:
 
         `n` candidates for each mask; `settings` are fields of `BeamConfig`, for a denoiser.
         """
-        task = self.task
-        if not isinstance(task, FillsMasks):
-            raise wrong_verb(task, self, "fill")
+        task = self._able(FillsMasks, "fill")
         return [task.fill(self, one, n, settings) for one in text]
 
     @overload
@@ -479,9 +460,8 @@ class Model:
     @one_or_list("texts", "a text, or a pair of texts as a tuple", is_row)
     def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = _warn) -> list[dict[str, float]]:
         """The probability of each class for each text or pair of texts, or, under `number`, the number it says."""
-        if not isinstance(self.task, Classifies):
-            raise wrong_verb(self.task, self, "classify")
-        return self.task.classify(self, [(text,) if isinstance(text, str) else text for text in texts], log)
+        rows = [(text,) if isinstance(text, str) else text for text in texts]
+        return self._able(Classifies, "classify").classify(self, rows, log)
 
     @overload
     def tag(self, sentences: str | Sequence[str], log: Log = _warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
@@ -493,10 +473,8 @@ class Model:
 
         A sentence is a list of words, or a text whose words white space separates; a list of texts is one sentence.
         """
-        if not isinstance(self.task, Tags):
-            raise wrong_verb(self.task, self, "tag")
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
-        return self.task.tag(self, rows, log)
+        return self._able(Tags, "tag").tag(self, rows, log)
 
     @overload
     def embed(self, texts: str, log: Log = _warn) -> Vectors: ...
@@ -510,22 +488,23 @@ class Model:
         the last hidden states: an encoder over all tokens, special ones included; a causal model over the text's own
         tokens, without those before it, which see nothing of the text. `log` is told how many texts are cut.
         """
-        task = self.task
-        if not isinstance(task, Embeds):
+        if isinstance(self.task, Translates):
             raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
         if self.others:
             raise UserError("directions mean other things in each model: ask one of them for vectors, not the ensemble")
-        return task.embed(self, texts, log)
+        frame = causal_frame(self.tokenizer, self.config) if self.is_causal_lm else None
+        return one_stack.embed(self, texts, log, frame)
 
     @property
     def vectors_are(self) -> str:
         """What the vectors of `embed` are, in words."""
-        assert isinstance(self.task, Embeds)
-        return self.task.vectors_are(self)
+        return one_stack.vectors_are(self, is_causal=self.is_causal_lm)
 
     def text_ids(self, text: str) -> list[int]:
         """The ids that the model reads for one text, with the special tokens of its training around them; not cut.
 
         Of an encoder-decoder these are the ids that its encoder reads.
         """
-        return self.task.text_ids(self, text)
+        if isinstance(self.task, Translates):
+            return self.encode_source(text)
+        return self.prompt_ids(text) if self.is_causal_lm else one_stack.text_ids(self, text)

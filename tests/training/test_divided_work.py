@@ -16,7 +16,7 @@ from torch import distributed as dist
 
 from faults.children import done, ranks_done
 from glassformer import api, files
-from glassformer.config.run import MaskedConfig, PairData, Run
+from glassformer.config.run import LabelData, MaskedConfig, PairData, Run
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus
@@ -28,8 +28,7 @@ from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference import batched_beam, classify
-from glassformer.tasks.classification import Classification
-from glassformer.tasks.tagging import Tagging
+from glassformer.tasks.label_data import label_scores
 from glassformer.tasks.text_data import TextRunData
 from glassformer.tasks.translation import GREEDY
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -186,8 +185,9 @@ def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int
         data = model.run.data
         if isinstance(data, PairData):
             found |= translation_scores(model.translator, measure.records, data, GREEDY, division=division)
-        if isinstance(model.task, (Classification, Tagging)):
-            scores = model.task.label_scores(model.run, model.network, measure.records, model.labels, CPU, division)
+        if isinstance(data, LabelData):
+            task: Any = model.task
+            scores = label_scores(task, model.run, model.network, measure.records, model.labels, CPU, division)
             found |= {name: value for name, value in scores.items() if name != "report"}
     return found, n_batches, n_own
 

@@ -6,28 +6,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
 from glassformer.config.run import ClassificationConfig, LabelData, Run
 from glassformer.config.transformer import SequenceHead, TransformerConfig
 from glassformer.data.batching import Example
-from glassformer.data.label_files import Labelled
-from glassformer.data.label_rows import encode_texts
-from glassformer.data.labels import LabelRecord
 from glassformer.errors import UserError
-from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import classification_report, pearson, rmse, spearman
 from glassformer.inference.classify import classify_texts
-from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Vote
 from glassformer.models.build import Network
 from glassformer.objectives.classification import ClassificationObjective, RegressionObjective
 from glassformer.objectives.objective import Objective
-from glassformer.tasks import label_data, one_stack
+from glassformer.tasks import label_data
 from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.label_data import LabelRunData, LabelTask, check_labels, gathered_logits, scores_of, texts_of
+from glassformer.tasks.label_data import LabelRunData, LabelTask, check_labels, scores_of
 from glassformer.tasks.preparation import labels_of, require_data
-from glassformer.tasks.task import Classifies, Embeds, HasTestSet, Log, Progress, TakesOver, TrainedModel, Votes
+from glassformer.tasks.task import Classifies, HasTestSet, Log, Progress, TakesOver, TrainedModel, Votes
 from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -38,7 +33,7 @@ SCORES: dict[str, dict[str, bool]] = {
 """The scores of each kind of label, in percent but for `rmse`, and whether higher is better."""
 
 
-class Classification(LabelTask, Classifies, Embeds, Votes, HasTestSet, TakesOver):
+class Classification(LabelTask, Classifies, Votes, HasTestSet, TakesOver):
     """One stack says the label of a whole."""
 
     settings = ClassificationConfig
@@ -83,40 +78,19 @@ class Classification(LabelTask, Classifies, Embeds, Votes, HasTestSet, TakesOver
         assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
         return RegressionObjective(run.model.head.std or 1.0)
 
-    def examples(
-        self,
-        records: Sequence[LabelRecord],
-        tokenizer: Tokenizer,
-        max_len: int,
-        numbers: Mapping[str, int],
-        dropout: float,
-        dropout_seed: int,
-    ) -> tuple[list[Example], int, str]:
-        labelled = [record for record in records if isinstance(record, Labelled)]
-        values = [float(numbers[record.label]) if numbers else float(record.label) for record in labelled]
-        texts = [texts_of(record) for record in labelled]
-        return *encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed), ""
-
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
         return SCORES[labels_of(run).outputs]
 
     def label_scores(
-        self,
-        run: Run,
-        network: nn.Module,
-        rows: Sequence[Example],
-        names: Sequence[str],
-        device: torch.device | str,
-        division: Division = ALONE,
+        self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
         """Accuracy, F1 and calibration of classes, the whole report under `report`; errors of numbers."""
-        logits = gathered_logits(network, rows, device, division)
         if self.is_regression(run):
             found = np.array([float(x[0]) for x in logits])
             true = np.array([e.label for e in rows], dtype=np.float64)
             return {"rmse": rmse(true, found), "pearson": pearson(true, found), "spearman": spearman(true, found)}
         labels = np.array([int(e.label or 0) for e in rows])
-        return scores_of(classification_report(labels, torch.stack(logits).softmax(dim=1).numpy(), list(names)))
+        return scores_of(classification_report(labels, torch.stack(list(logits)).softmax(dim=1).numpy(), list(names)))
 
     # Use
 
@@ -126,8 +100,7 @@ class Classification(LabelTask, Classifies, Embeds, Votes, HasTestSet, TakesOver
     def scores(
         self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        rows = self.evaluation(model, places, log).records
-        return self.label_scores(model.run, model.vote, rows, model.classes, model.device)
+        return label_data.scores(self, model, places, log)
 
     def test_path(self, run: Run) -> str | None:
         return label_data.test_path(run)
@@ -138,15 +111,6 @@ class Classification(LabelTask, Classifies, Embeds, Votes, HasTestSet, TakesOver
                 texts = "two texts" if self.takes_pairs(model.run) else "one text"
                 raise UserError(f"{model.name} reads {texts} at a time")
         return classify_texts(model.vote, model.tokenizer, rows, model.classes, model.device, log)
-
-    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
-        return one_stack.text_ids(model, text)
-
-    def embed(self, model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
-        return one_stack.embed(model, texts, log)
-
-    def vectors_are(self, model: TrainedModel) -> str:
-        return one_stack.vectors_are(model)
 
     def vote(self, run: Run, networks: Sequence[Network]) -> Vote:
         return Vote(networks, of_numbers=self.is_regression(run))

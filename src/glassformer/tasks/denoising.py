@@ -11,13 +11,13 @@ from glassformer.data.batching import Example
 from glassformer.inference.ensemble import Vote
 from glassformer.inference.fill import Filling, fill_by_writing, fill_spans
 from glassformer.inference.score import Score
-from glassformer.inference.translator import Translation, Translator
+from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.denoising import DenoisingObjective, Noise, infilling, spans
 from glassformer.tasks import encoder_decoder
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import has_two_stacks
-from glassformer.tasks.task import FillsMasks, Log, Progress, ScoresTexts, TakesOver, TrainedModel, Translates, Votes
+from glassformer.tasks.task import FillsMasks, Log, ScoresTexts, TakesOver, TrainedModel, Translates, Votes
 from glassformer.tasks.text_data import (
     TextObjective,
     TextRunData,
@@ -106,23 +106,8 @@ class Denoising(TextTask, FillsMasks, Translates, ScoresTexts, Votes, TakesOver)
     def translator(self, model: TrainedModel) -> Translator:
         return encoder_decoder.translator(model)
 
-    def translations(
-        self,
-        model: TrainedModel,
-        sources: Sequence[str],
-        settings: Mapping[str, Any],
-        *,
-        n_best: int,
-        prefix: str,
-        progress: Progress | None,
-    ) -> list[list[Translation]]:
-        return encoder_decoder.translations(model, sources, settings, n_best=n_best, prefix=prefix, progress=progress)
-
     def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
         return encoder_decoder.score(model, texts, targets)
-
-    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
-        return self.translator(model).source_ids(text)
 
     def vote(self, run: Run, networks: Sequence[Network]) -> Vote:
         return Vote(networks)

@@ -8,9 +8,9 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError
 from glassformer.inference.score import Score
-from glassformer.inference.translator import Translation, Translator
+from glassformer.inference.translator import Translator
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.tasks.task import Progress, TrainedModel
+from glassformer.tasks.task import TrainedModel
 from glassformer.tokenization.tokenizers import Tokenizers
 
 
@@ -31,19 +31,6 @@ def beam(model: TrainedModel, settings: Mapping[str, Any]) -> BeamConfig:
 def translator(model: TrainedModel) -> Translator:
     """What makes targets with the model, or with all members of an ensemble."""
     return Translator(model.members, model.tokenizer, model.source_tokenizer, model.device)
-
-
-def translations(
-    model: TrainedModel,
-    sources: Sequence[str],
-    settings: Mapping[str, Any],
-    *,
-    n_best: int,
-    prefix: str,
-    progress: Progress | None,
-) -> list[list[Translation]]:
-    """The `n_best` targets of each source, best first."""
-    return translator(model).translate(sources, beam(model, settings), n_best=n_best, prefix=prefix, progress=progress)
 
 
 def score(model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:

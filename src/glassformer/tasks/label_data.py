@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol
@@ -20,6 +20,7 @@ from glassformer.data.batching import Example, Sampler
 from glassformer.data.budget import TokenBudget, evaluation_batches, example_rows
 from glassformer.data.fresh_cuts import FreshCuts
 from glassformer.data.label_files import Labelled, Tagged
+from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, LabelRecord, class_names, read_labels, require_known
 from glassformer.errors import UserError
 from glassformer.evaluation.division import ALONE, Division
@@ -54,35 +55,14 @@ class LabelTask(TrainableTask, HasLabels, HasScores, Protocol):
 
     def objective(self, run: Run) -> Objective: ...
 
-    def examples(
-        self,
-        records: Sequence[LabelRecord],
-        tokenizer: Tokenizer,
-        max_len: int,
-        numbers: Mapping[str, int],
-        dropout: float,
-        dropout_seed: int,
-    ) -> tuple[list[Example], int, str]:
-        """Records as rows, how many texts lost their end, and what else was lost with it, in words.
-
-        `numbers` are those of the names of labels.
-        """
-        ...
-
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
         """Of each score of a run with these labels."""
         ...
 
     def label_scores(
-        self,
-        run: Run,
-        network: nn.Module,
-        rows: Sequence[Example],
-        names: Sequence[str],
-        device: torch.device | str,
-        division: Division = ALONE,
+        self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
-        """What a network is worth on labelled rows; `division` deals the batches out among processes."""
+        """What the logits of a model are worth on labelled rows."""
         ...
 
 
@@ -164,7 +144,7 @@ class LabelRunData:
         return self.corpus.news()
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        texts = [text for record in self.corpus.split[0] for text in texts_of(record)]
+        texts = [text for record in self.corpus.split[0] for text in _texts(record)]
         return Tokenizers(learn_tokenizer(run.tokenizer, texts, reporter))
 
     def prepare(
@@ -188,14 +168,12 @@ class PreparedLabels:
         self.task, self.run, self.tokenizer, self.records, self.names = task, run, tokenizer, split, names
         with reporter.phase("preparing tokens"):
             self.train = self._train(first_dropout_seed(run), reporter.log)
-            self.valid = examples_of(
-                task, split[1], tokenizer, run.model.max_len, names, "validation texts", reporter.log
-            )
+            self.valid = examples_of(split[1], tokenizer, run.model.max_len, names, "validation texts", reporter.log)
 
     def _train(self, dropout_seed: int, log: Callable[[str], None]) -> list[Example]:
         max_len, share = self.run.model.max_len, self.run.tokenizer.dropout
         return examples_of(
-            self.task, self.records[0], self.tokenizer, max_len, self.names, "training texts", log, share, dropout_seed
+            self.records[0], self.tokenizer, max_len, self.names, "training texts", log, share, dropout_seed
         )
 
     @property
@@ -233,14 +211,13 @@ class PreparedLabels:
         watched_scores(self.run.train, ["loss"], known)
 
         def score(division: Division) -> dict[str, float]:
-            found = self.task.label_scores(self.run, network, self.valid, self.names, device, division)
+            found = label_scores(self.task, self.run, network, self.valid, self.names, device, division)
             return {name: float(found[name]) for name in known if isinstance(found.get(name), float)}
 
         return score
 
 
 def examples_of(
-    task: LabelTask,
     records: Sequence[LabelRecord],
     tokenizer: Tokenizer,
     max_len: int,
@@ -251,15 +228,24 @@ def examples_of(
     dropout_seed: int = 0,
 ) -> list[Example]:
     """Records as rows with their labels, which are known to be among `names`; `dropout` leaves merges out."""
-    numbers = {label: i for i, label in enumerate(names)}
-    rows, n_cut, lost = task.examples(records, tokenizer, max_len, numbers, dropout, dropout_seed)
+    numbers, lost = {label: i for i, label in enumerate(names)}, ""
+    tagged = [record for record in records if isinstance(record, Tagged)]
+    if tagged:
+        tags = [[numbers[tag] for tag in record.tags] for record in tagged]
+        rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
+        n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
+        lost = f", {sum(map(len, tags)) - n_read:,} words with tags"
+    else:
+        labelled = [record for record in records if isinstance(record, Labelled)]
+        values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
+        texts = [_texts(record) for record in labelled]
+        rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed)
     if n_cut:
         log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and lose their end{lost}")
     return rows
 
 
-def texts_of(record: LabelRecord) -> list[str]:
-    """The one text of a record, or its two; words with a space between them."""
+def _texts(record: LabelRecord) -> list[str]:
     if isinstance(record, Tagged):
         return [" ".join(record.words)]
     return [record.text] if record.second is None else [record.text, record.second]
@@ -282,7 +268,7 @@ def evaluation(
         require_known(records, model.classes)
     told = refuse if refuses_cuts and path is not None else log
     max_len = model.vote.config.max_len
-    examples = examples_of(task, records, model.tokenizer, max_len, model.classes, "texts", told)
+    examples = examples_of(records, model.tokenizer, max_len, model.classes, "texts", told)
     rows = example_rows(examples, "texts")
     return EvaluationData(
         lambda: evaluation_batches(rows, data.batch_tokens),
@@ -292,17 +278,29 @@ def evaluation(
     )
 
 
-def gathered_logits(
-    network: nn.Module, rows: Sequence[Example], device: torch.device | str, division: Division
-) -> list[Tensor]:
-    """The logits of each row, from the process that computed them."""
+def label_scores(
+    task: LabelTask,
+    run: Run,
+    network: nn.Module,
+    rows: Sequence[Example],
+    names: Sequence[str],
+    device: torch.device | str,
+    division: Division = ALONE,
+) -> dict[str, Any]:
+    """What a network is worth on labelled rows; `division` deals the batches of rows out among processes."""
     logits = predict(network, rows, device, division.takes)
     if division.n > 1:
         own = {place: x.tolist() for place, x in enumerate(logits) if x.numel()}
         for part in division.texts(json.dumps(own)):  # decimal numbers of Python give the same bits back
             for place, values in json.loads(part).items():
                 logits[int(place)] = torch.tensor(values)
-    return logits
+    return task.label_scores(run, logits, rows, names)
+
+
+def scores(task: LabelTask, model: TrainedModel, places: Places, log: Log) -> dict[str, Any]:
+    """What a model, or a vote, is worth on its validation side, or on all of a file."""
+    rows = task.evaluation(model, places, log).records
+    return label_scores(task, model.run, model.vote, rows, model.classes, model.device)
 
 
 def scores_of(report: ClassificationReport) -> dict[str, Any]:

@@ -9,13 +9,12 @@ from glassformer.config.run import CausalConfig, GenerationConfig, Run
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.inference.decode import causal_frame, generate, never_written, stream_texts
-from glassformer.inference.embed import Vectors
 from glassformer.inference.score import Score, text_scores
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks import one_stack
 from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.task import ContinuesPrompts, Embeds, Log, ScoresTexts, TakesOver, TrainedModel
+from glassformer.tasks.task import ContinuesPrompts, Log, ScoresTexts, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextRunData, TextTask, check_text, evaluation, micro_batch
 from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -24,7 +23,7 @@ SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
 Prompt = str | Sequence[int]
 
 
-class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, Embeds, TakesOver):
+class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
     """A decoder alone goes on with a text."""
 
     settings = CausalConfig
@@ -116,9 +115,6 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, Embeds, TakesOve
             )
         return ids
 
-    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
-        return self.prompt_ids(model, text)
-
     def no_start(self, model: TrainedModel) -> str:
         return f"{model.name} was not trained to start a text: the first token of each text is read and not scored"
 
@@ -135,12 +131,6 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, Embeds, TakesOve
             max_len=model.network.config.max_len,
             device=model.device,
         )
-
-    def embed(self, model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
-        return one_stack.embed(model, texts, log, causal_frame(model.tokenizer, model.network.config))
-
-    def vectors_are(self, model: TrainedModel) -> str:
-        return one_stack.vectors_are(model, is_causal=True)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return run if one_stack.is_over_tokens(run.model, encoder=False) else None

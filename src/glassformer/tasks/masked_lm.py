@@ -10,7 +10,6 @@ from glassformer.config.run import MaskedConfig, Run
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.evaluation import masked
-from glassformer.inference.embed import Vectors
 from glassformer.inference.fill import Filling, fill_masks
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
@@ -18,7 +17,6 @@ from glassformer.objectives.noise import MASKED
 from glassformer.tasks import one_stack
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.task import (
-    Embeds,
     FillsMasks,
     HasPseudoPerplexity,
     HasScores,
@@ -41,7 +39,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
 
 
-class MaskedLanguageModeling(TextTask, FillsMasks, Embeds, HasScores, HasPseudoPerplexity, TakesOver):
+class MaskedLanguageModeling(TextTask, FillsMasks, HasScores, HasPseudoPerplexity, TakesOver):
     """An encoder alone says what stands behind masks."""
 
     settings = MaskedConfig
@@ -118,15 +116,6 @@ class MaskedLanguageModeling(TextTask, FillsMasks, Embeds, HasScores, HasPseudoP
 
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
         return fill_masks(model.network, model.tokenizer, text, n, model.device)
-
-    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
-        return one_stack.text_ids(model, text)
-
-    def embed(self, model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
-        return one_stack.embed(model, texts, log)
-
-    def vectors_are(self, model: TrainedModel) -> str:
-        return one_stack.vectors_are(model)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return replace(run, objective=MaskedConfig()) if one_stack.is_over_tokens(run.model, encoder=True) else None

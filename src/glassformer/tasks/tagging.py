@@ -6,27 +6,22 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor
 
 from glassformer.config.run import LabelData, Run, TaggingConfig
 from glassformer.config.transformer import PositionHead
 from glassformer.data.batching import Example
-from glassformer.data.label_files import Tagged
-from glassformer.data.label_rows import encode_tagged
-from glassformer.data.labels import LabelRecord
-from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import classification_report, is_bio, span_f1
 from glassformer.inference.classify import tag_words
-from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Vote
 from glassformer.models.build import Network
 from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.objective import Objective
-from glassformer.tasks import label_data, one_stack
+from glassformer.tasks import label_data
 from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.label_data import LabelRunData, LabelTask, check_labels, gathered_logits, scores_of
+from glassformer.tasks.label_data import LabelRunData, LabelTask, check_labels, scores_of
 from glassformer.tasks.preparation import require_data
-from glassformer.tasks.task import Embeds, HasTestSet, Log, Progress, Tags, TakesOver, TrainedModel, Votes
+from glassformer.tasks.task import HasTestSet, Log, Progress, Tags, TakesOver, TrainedModel, Votes
 from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -34,7 +29,7 @@ SCORES = {"accuracy": True, "macro_f1": True, "span_f1": True}
 """The scores, in percent, and that higher is better; `span_f1` where tags are those of spans (B-, I-, O)."""
 
 
-class Tagging(LabelTask, Tags, Embeds, Votes, HasTestSet, TakesOver):
+class Tagging(LabelTask, Tags, Votes, HasTestSet, TakesOver):
     """One stack says the tag of every word."""
 
     settings = TaggingConfig
@@ -72,38 +67,15 @@ class Tagging(LabelTask, Tags, Embeds, Votes, HasTestSet, TakesOver):
     def objective(self, run: Run) -> Objective:
         return TaggingObjective(run.objective.label_smoothing)
 
-    def examples(
-        self,
-        records: Sequence[LabelRecord],
-        tokenizer: Tokenizer,
-        max_len: int,
-        numbers: Mapping[str, int],
-        dropout: float,
-        dropout_seed: int,
-    ) -> tuple[list[Example], int, str]:
-        tagged = [record for record in records if isinstance(record, Tagged)]
-        tags = [[numbers[tag] for tag in record.tags] for record in tagged]
-        words = [record.words for record in tagged]
-        rows, n_cut = encode_tagged(tokenizer, words, max_len, tags, dropout, dropout_seed)
-        n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
-        return rows, n_cut, f", {sum(map(len, tags)) - n_read:,} words with tags"
-
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
         return {name: higher for name, higher in SCORES.items() if name != "span_f1" or is_bio(names)}
 
     def label_scores(
-        self,
-        run: Run,
-        network: nn.Module,
-        rows: Sequence[Example],
-        names: Sequence[str],
-        device: torch.device | str,
-        division: Division = ALONE,
+        self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
         """Accuracy and F1 of words, the whole report under `report`, and F1 of spans where tags are those of spans."""
-        logits = gathered_logits(network, rows, device, division)
         gold = [e.labels[e.labels != -100] for e in rows if e.labels is not None]
-        probabilities = torch.cat(logits).softmax(dim=1).numpy()
+        probabilities = torch.cat(list(logits)).softmax(dim=1).numpy()
         scores = scores_of(classification_report(np.concatenate(gold), probabilities, list(names)))
         if is_bio(names):
             written = [[names[i] for i in x.argmax(dim=1).tolist()] for x in logits]
@@ -120,23 +92,13 @@ class Tagging(LabelTask, Tags, Embeds, Votes, HasTestSet, TakesOver):
     def scores(
         self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        rows = self.evaluation(model, places, log).records
-        return self.label_scores(model.run, model.vote, rows, model.classes, model.device)
+        return label_data.scores(self, model, places, log)
 
     def test_path(self, run: Run) -> str | None:
         return label_data.test_path(run)
 
     def tag(self, model: TrainedModel, rows: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]:
         return tag_words(model.vote, model.tokenizer, rows, model.classes, model.device, log)
-
-    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
-        return one_stack.text_ids(model, text)
-
-    def embed(self, model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
-        return one_stack.embed(model, texts, log)
-
-    def vectors_are(self, model: TrainedModel) -> str:
-        return one_stack.vectors_are(model)
 
     def vote(self, run: Run, networks: Sequence[Network]) -> Vote:
         return Vote(networks)

@@ -17,11 +17,10 @@ if TYPE_CHECKING:
     from glassformer.config.recurrent import ModelConfig
     from glassformer.config.run import BeamConfig, GenerationConfig, Run
     from glassformer.data.pair_files import Pair
-    from glassformer.inference.embed import Vectors
     from glassformer.inference.ensemble import Vote
     from glassformer.inference.fill import Filling
     from glassformer.inference.score import Score
-    from glassformer.inference.translator import Translation, Translator
+    from glassformer.inference.translator import Translator
     from glassformer.models.build import Network
     from glassformer.reporting import LaunchReporter
     from glassformer.tasks.evaluation_data import EvaluationData, Places
@@ -157,10 +156,6 @@ class Task(Protocol):
         """An argument of the verb, as one writes it."""
         ...
 
-    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
-        """The ids that the network reads for one text, in the frame of its training; not cut."""
-        ...
-
 
 @runtime_checkable
 class TrainableTask(Task, Protocol):
@@ -233,17 +228,6 @@ class Translates(Protocol):
 
     def translator(self, model: TrainedModel) -> Translator: ...
 
-    def translations(
-        self,
-        model: TrainedModel,
-        sources: Sequence[str],
-        settings: Mapping[str, Any],
-        *,
-        n_best: int,
-        prefix: str,
-        progress: Progress | None,
-    ) -> list[list[Translation]]: ...
-
 
 @runtime_checkable
 class FillsMasks(Protocol):
@@ -277,17 +261,6 @@ class Tags(HasLabels, Protocol):
     """Says a tag for every word."""
 
     def tag(self, model: TrainedModel, rows: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]: ...
-
-
-@runtime_checkable
-class Embeds(Protocol):
-    """Gives a vector of a text."""
-
-    def embed(self, model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors: ...
-
-    def vectors_are(self, model: TrainedModel) -> str:
-        """What the vectors are, in words."""
-        ...
 
 
 @runtime_checkable

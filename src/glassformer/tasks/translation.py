@@ -25,7 +25,7 @@ from glassformer.evaluation.pairs import LOSSES, SCORES, translation_scores
 from glassformer.inference.ensemble import Vote
 from glassformer.inference.fill import Filling, fill_by_writing
 from glassformer.inference.score import Score
-from glassformer.inference.translator import Translation, Translator
+from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks import encoder_decoder
@@ -162,18 +162,6 @@ class TranslationTask(
     def translator(self, model: TrainedModel) -> Translator:
         return encoder_decoder.translator(model)
 
-    def translations(
-        self,
-        model: TrainedModel,
-        sources: Sequence[str],
-        settings: Mapping[str, Any],
-        *,
-        n_best: int,
-        prefix: str,
-        progress: Progress | None,
-    ) -> list[list[Translation]]:
-        return encoder_decoder.translations(model, sources, settings, n_best=n_best, prefix=prefix, progress=progress)
-
     def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
         return encoder_decoder.score(model, texts, targets)
 
@@ -184,9 +172,6 @@ class TranslationTask(
         return fill_by_writing(
             model.network, model.tokenizer, text, encoder_decoder.beam(model, settings), model.device
         )
-
-    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
-        return self.translator(model).source_ids(text)
 
     def vote(self, run: Run, networks: Sequence[Network]) -> Vote:
         return Vote(networks)

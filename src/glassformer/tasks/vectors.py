@@ -5,13 +5,11 @@ from dataclasses import replace
 
 from glassformer.config.run import NoObjective, Run
 from glassformer.config.transformer import VectorHead
-from glassformer.inference.embed import Vectors
-from glassformer.tasks import one_stack
-from glassformer.tasks.task import Embeds, Log, TakesOver, Task, TrainedModel
+from glassformer.tasks.task import TakesOver, Task
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
-class TextVectors(Task, Embeds, TakesOver):
+class TextVectors(Task, TakesOver):
     """One stack gives a vector of a text. No run can learn it."""
 
     settings = NoObjective
@@ -22,15 +20,6 @@ class TextVectors(Task, Embeds, TakesOver):
 
     def example(self, run: Run) -> str:
         return '"…"'
-
-    def text_ids(self, model: TrainedModel, text: str) -> list[int]:
-        return one_stack.text_ids(model, text)
-
-    def embed(self, model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
-        return one_stack.embed(model, texts, log)
-
-    def vectors_are(self, model: TrainedModel) -> str:
-        return one_stack.vectors_are(model)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return (
