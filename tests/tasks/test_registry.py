@@ -180,7 +180,8 @@ def test_a_task_is_registered_by_hand(monkeypatch: pytest.MonkeyPatch, package: 
     monkeypatch.setattr(extensions, "_registered", {})
     monkeypatch.setattr(registry, "_registered", {})
     names: dict[str, Any] = {}
-    exec(FOREIGN.replace('"every-other"', '"by-hand"'), names | {"__name__": __name__}, names)
+    names["__name__"] = __name__
+    exec(FOREIGN.replace('"every-other"', '"by-hand"'), names)
     registry.register(names["TASK"])
     run = from_dict(Run, {"objective": {"kind": "by-hand", "every": 7}})
     assert run.objective.kind == "by-hand" and task_of(run) is names["TASK"]

@@ -21,7 +21,7 @@ from glassformer.objectives.objective import Objective
 from glassformer.tasks import label_data
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.label_data import LabelRunData, LabelTask, check_labels, scores_of
-from glassformer.tasks.preparation import labels_of, require_data
+from glassformer.tasks.preparation import labels_of, micro_batch, require_data
 from glassformer.tasks.task import Classifies, HasTestSet, Log, Progress, TakesOver, TrainedModel, Votes
 from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -70,7 +70,7 @@ class Classification(LabelTask, Classifies, Votes, HasTestSet, TakesOver):
         return LabelRunData(self, run)
 
     def micro_batch(self, run: Run) -> MicroBatch:
-        return label_data.micro_batch(run)
+        return micro_batch(run)
 
     def objective(self, run: Run) -> Objective:
         if not self.is_regression(run):

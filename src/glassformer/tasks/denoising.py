@@ -16,7 +16,7 @@ from glassformer.models.build import Network
 from glassformer.objectives.denoising import DenoisingObjective, Noise, infilling, spans
 from glassformer.tasks import encoder_decoder
 from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.preparation import has_two_stacks
+from glassformer.tasks.preparation import has_two_stacks, micro_batch
 from glassformer.tasks.task import FillsMasks, Log, ScoresTexts, TakesOver, TrainedModel, Translates, Votes
 from glassformer.tasks.text_data import (
     TextObjective,
@@ -24,7 +24,6 @@ from glassformer.tasks.text_data import (
     TextTask,
     check_text,
     evaluation,
-    micro_batch,
     sample_of_filling,
 )
 from glassformer.tasks.training_data import MicroBatch
@@ -78,7 +77,7 @@ class Denoising(TextTask, FillsMasks, Translates, ScoresTexts, Votes, TakesOver)
         return TextRunData(self, run)
 
     def micro_batch(self, run: Run) -> MicroBatch:
-        return replace(micro_batch(run), is_full=False)
+        return micro_batch(run)
 
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         pairs = encoder_decoder.objective_of(run.model, Tokenizers(tokenizer), run.objective.label_smoothing)

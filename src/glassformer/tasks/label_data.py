@@ -40,7 +40,7 @@ from glassformer.tasks.preparation import (
     with_vocabulary,
 )
 from glassformer.tasks.task import HasLabels, HasScores, Log, TrainableTask, TrainedModel
-from glassformer.tasks.training_data import MicroBatch, TrainingData, watched_scores
+from glassformer.tasks.training_data import TrainingData, watched_scores
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 
@@ -81,11 +81,6 @@ def check_labels(run: Run, head: type[PositionHead] | type[SequenceHead]) -> Non
         )
     if run.train.batch_size != TrainConfig().batch_size:
         raise UserError("batches of labelled texts are measured in tokens: give data.batch_tokens")
-
-
-def micro_batch(run: Run) -> MicroBatch:
-    """The batches of a run on labelled texts."""
-    return MicroBatch(budget=labels_of(run).batch_tokens)
 
 
 def test_path(run: Run) -> str | None:

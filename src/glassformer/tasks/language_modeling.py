@@ -14,8 +14,9 @@ from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks import one_stack
 from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.task import ContinuesPrompts, Log, ScoresTexts, TakesOver, TrainedModel
-from glassformer.tasks.text_data import TextObjective, TextRunData, TextTask, check_text, evaluation, micro_batch
+from glassformer.tasks.text_data import TextObjective, TextRunData, TextTask, check_text, evaluation
 from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
 

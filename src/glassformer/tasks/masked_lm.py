@@ -16,6 +16,7 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.tasks import one_stack
 from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.task import (
     FillsMasks,
     HasPseudoPerplexity,
@@ -31,7 +32,6 @@ from glassformer.tasks.text_data import (
     TextTask,
     check_text,
     evaluation,
-    micro_batch,
     sample_of_filling,
 )
 from glassformer.tasks.training_data import MicroBatch

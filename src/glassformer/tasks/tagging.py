@@ -20,7 +20,7 @@ from glassformer.objectives.objective import Objective
 from glassformer.tasks import label_data
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.label_data import LabelRunData, LabelTask, check_labels, scores_of
-from glassformer.tasks.preparation import require_data
+from glassformer.tasks.preparation import micro_batch, require_data
 from glassformer.tasks.task import HasTestSet, Log, Progress, Tags, TakesOver, TrainedModel, Votes
 from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -62,7 +62,7 @@ class Tagging(LabelTask, Tags, Votes, HasTestSet, TakesOver):
         return LabelRunData(self, run)
 
     def micro_batch(self, run: Run) -> MicroBatch:
-        return label_data.micro_batch(run)
+        return micro_batch(run)
 
     def objective(self, run: Run) -> Objective:
         return TaggingObjective(run.objective.label_smoothing)

@@ -32,7 +32,7 @@ from glassformer.tasks.preparation import (
     with_vocabulary,
 )
 from glassformer.tasks.task import Log, TrainableTask, TrainedModel
-from glassformer.tasks.training_data import MicroBatch, TrainingData
+from glassformer.tasks.training_data import TrainingData
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 
@@ -85,12 +85,6 @@ def check_text(task: TextTask, run: Run, encoder: bool, decoder: bool, sentence:
         raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.packing")
     if run.source_tokenizer is not None:
         raise UserError("source_tokenizer is for pairs, and the data is a text")
-
-
-def micro_batch(run: Run) -> MicroBatch:
-    """The batches of a run on a text, all of whose tokens get logits."""
-    data = text_of(run)
-    return MicroBatch(run.train.batch_size, row_length=data.context, is_full=isinstance(data.packing, WindowRows))
 
 
 class TextRunData:

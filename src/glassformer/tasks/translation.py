@@ -36,6 +36,7 @@ from glassformer.tasks.preparation import (
     first_dropout_seed,
     has_two_stacks,
     learn_tokenizer,
+    micro_batch,
     pairs_of,
     refuse,
     require_data,
@@ -111,7 +112,7 @@ class TranslationTask(
         return PairRunData(run)
 
     def micro_batch(self, run: Run) -> MicroBatch:
-        return MicroBatch(budget=pairs_of(run).batch_tokens)
+        return micro_batch(run)
 
     # Use
 
