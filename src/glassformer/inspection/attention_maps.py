@@ -120,7 +120,7 @@ def read_text(model: "Model", text: str) -> Reading:
             f"{model.run.name} makes a target from a source: give --source TEXT, and --target TEXT if you like"
         )
     _require_words("text", text)
-    ids = model.text_ids(text)
+    ids = model.prompt_ids(text) if model.is_causal_lm else model.text_ids(text)
     _check_length("text", ids, model.network.config.max_len)
     weights = collect_attention(model.network, token_ids=torch.tensor([ids], device=model.device))
     tokens = model.tokenizer.tokens(ids)
