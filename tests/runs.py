@@ -27,9 +27,9 @@ from glassformer.config.run import (
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
 from glassformer.evaluation.loss import LossReport
+from glassformer.reporting import Silent
 from glassformer.store import checkpoint
 from glassformer.training.loop import Trainer
-from glassformer.training.reporting import Silent
 
 MODEL = TransformerConfig(decoder=Stack(2, 2, d_ff=32), d_model=16, max_len=32, positions=RotaryPositions())
 TIMES = {"tokens_per_s", "step_ms", "save_ms"}

@@ -19,9 +19,9 @@ from glassformer.errors import UserError
 from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
+from glassformer.tasks import language_modeling
 from glassformer.tokenization import Scheme, Tokenizer
 from glassformer.training.outcome import Outcome
-from glassformer.training.samples import sample
 from runs import MODEL, Recording, made_up_text, tiny_run, write_documents, write_text
 from tokenization import families
 
@@ -194,7 +194,9 @@ def test_a_space_that_a_prompt_has_already_is_left_out_of_all_its_samples_alone(
 def test_the_sample_of_a_run_keeps_the_space_before_what_is_written(model: Model) -> None:
     fresh = with_tokenizer(model, "whitespace")
     row = Example(np.array(fresh.tokenizer.encode(SENTENCE)))
-    shown = sample(fresh.network, fresh.tokenizer, replace(fresh.run, model=fresh.config), row, fresh.device)
+    shown = language_modeling.TASK.sample(
+        fresh.network, fresh.tokenizer, replace(fresh.run, model=fresh.config), row, fresh.device
+    )
     assert shown.startswith("the cat sat on the mat and the│ ")
 
 

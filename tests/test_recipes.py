@@ -16,8 +16,8 @@ from glassformer.config.train import AdamWConfig, CosineSchedule, MuonConfig
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
 from glassformer.recipes.reference import reference
-from glassformer.training.material_kinds import material_of
-from glassformer.training.text_task import context_of
+from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.text_data import context_of
 
 
 def test_the_recipes_that_are_promised_are_there() -> None:
@@ -45,7 +45,7 @@ def test_a_recipe_is_a_run_with_a_result_and_a_model_that_can_be_built(name: str
     if run.data.path is None:
         given = {"source": "a.txt", "target": "b.txt"} if isinstance(run.data, PairData) else {"path": "text.txt"}
         run = replace(run, data=replace(run.data, **given))
-    material_of(run).check(run)
+    trainable_task(run).check(run)
 
 
 def test_shakespeare_char_is_nanogpts_cpu_recipe_to_the_letter() -> None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from glassformer import files, recipes
 from glassformer.config.run import Run
 from glassformer.errors import UserError
+from glassformer.reporting import LaunchReporter, Silent
 from glassformer.training.outcome import Outcome
-from glassformer.training.reporting import LaunchReporter, Silent
 
 if TYPE_CHECKING:
     from glassformer.model import Model

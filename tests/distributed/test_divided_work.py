@@ -28,13 +28,13 @@ from glassformer.distributed.processes import processes, watchdog_note
 from glassformer.errors import UserError
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.label_scores import label_scores
 from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
 from glassformer.evaluation.pairs import translation_scores
 from glassformer.inference import batched_beam, classify
+from glassformer.tasks.label_data import label_scores
+from glassformer.tasks.text_data import TextRunData
+from glassformer.tasks.translation import GREEDY
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.pair_task import GREEDY
-from glassformer.training.text_task import TextMaterial
 from runs import label_run, pair_run, text_run_of, tiny_run, write_text
 
 CPU = torch.device("cpu")
@@ -128,7 +128,7 @@ def test_a_failure_of_the_first_process_ends_the_others(
     def work() -> None:
         ended = tmp_path / "ended"
         if os.environ["RANK"] == "0":
-            monkeypatch.setattr(TextMaterial, place, fails)
+            monkeypatch.setattr(TextRunData, place, fails)
             with pytest.raises(ZeroDivisionError):
                 api.train(run, tmp_path / "run")
             deadline = time.monotonic() + 20
@@ -145,7 +145,7 @@ def test_a_failure_of_the_first_process_ends_the_others(
 
 def test_the_wait_for_the_first_process_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(RUNS["text"](tmp_path), parallel=ParallelConfig(timeout=60, prepare_timeout=1))
-    tokenizers = TextMaterial.tokenizers
+    tokenizers = TextRunData.tokenizers
 
     def slow(*args: Any) -> Any:
         deadline = time.monotonic() + 20
@@ -155,7 +155,7 @@ def test_the_wait_for_the_first_process_is_bounded(tmp_path: Path, monkeypatch: 
 
     def work() -> None:
         if os.environ["RANK"] == "0":
-            monkeypatch.setattr(TextMaterial, "tokenizers", slow)
+            monkeypatch.setattr(TextRunData, "tokenizers", slow)
             with pytest.raises((UserError, RuntimeError)):
                 api.train(run, tmp_path / "run")
             assert (tmp_path / "ended").exists()
@@ -170,7 +170,7 @@ def test_the_wait_for_the_first_process_is_bounded(tmp_path: Path, monkeypatch: 
 def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int]:
     """The loss and the scores of a model; how many batches there are, and how many this process computed."""
     model = api.load(folder)
-    measure = model.measurer().measure()
+    measure = model.evaluation_data()
     n_own, compute = 0, measure.objective.loss
 
     def counted(*args: Any) -> Any:
@@ -185,9 +185,10 @@ def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int
         found = asdict(report)
         data = model.run.data
         if isinstance(data, PairData):
-            found |= translation_scores(model.translator, measure.pairs, data, GREEDY, division=division)
+            found |= translation_scores(model.translator, measure.records, data, GREEDY, division=division)
         if isinstance(data, LabelData):
-            scores = label_scores(model.network, measure.examples, model.labels, data, CPU, division)
+            task: Any = model.task
+            scores = label_scores(task, model.run, model.network, measure.records, model.labels, CPU, division)
             found |= {name: value for name, value in scores.items() if name != "report"}
     return found, n_batches, n_own
 

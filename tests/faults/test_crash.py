@@ -19,10 +19,10 @@ from glassformer.cli import checkpoint as checkpoints
 from glassformer.config.run import Run
 from glassformer.config.train import EarlyStopping
 from glassformer.errors import Interrupted, UserError
+from glassformer.reporting import Silent
 from glassformer.store import checkpoint
 from glassformer.store.lock import locked
-from glassformer.training.material_kinds import material_of
-from glassformer.training.reporting import Silent
+from glassformer.tasks.registry import trainable_task
 from runs import MODEL, label_run, pair_run, remains, tiny_run, write_text
 
 TIMES = {"max_steps": 12, "eval_every": 4, "checkpoint_every": 2, "log_every": 1}
@@ -262,7 +262,7 @@ def test_7_a_preparation_that_dies_leaves_nothing_that_is_taken_for_whole(
 
             def work(fresh: Run = fresh, k: int = k) -> None:
                 with at_touch(k, die):
-                    material = material_of(fresh)
+                    material = trainable_task(fresh).open(fresh)
                     tokenizers = material.tokenizers(fresh, Silent())
                     material.prepare(fresh, tokenizers, Silent())
 

@@ -31,11 +31,10 @@ from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
+from glassformer.tasks.encoder_decoder import objective_of
+from glassformer.tasks.preparation import with_vocabulary
 from glassformer.tokenization import Tokenizer
-from glassformer.training.completion import complete
-from glassformer.training.material import Tokenizers
-from glassformer.training.pair_task import objective_of
-from glassformer.training.text_objectives import sentinel_ids
+from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids
 from tokenization import families
 
 TEXTS = ["the cat sat on the mat and the dog ran, to be or not to be. "] * 20
@@ -162,7 +161,7 @@ def test_texts_and_pairs_of_an_encoder(bart: Tokenizer) -> None:
 
 def test_a_run_that_goes_on_with_such_a_model_keeps_what_its_decoder_starts_from(bart: Tokenizer) -> None:
     config = TransformerConfig(encoder=Stack(1, 2), decoder=Stack(1, 2), decoder_start_id=2)
-    done = complete(config, Tokenizers(bart))
+    done = with_vocabulary(config, Tokenizers(bart))
     assert (done.decoder_start_id, done.eos_id, done.bos_id, done.mask_id) == (2, 2, 0, 4)
 
 

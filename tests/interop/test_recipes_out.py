@@ -19,8 +19,9 @@ from glassformer.interop.importing import import_model  # noqa: E402
 from glassformer.models.build import build_model  # noqa: E402
 from glassformer.store.manifest import Manifest  # noqa: E402
 from glassformer.store.model_directory import read_model, weights_of, write_model_files  # noqa: E402
+from glassformer.tasks.preparation import with_vocabulary  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
-from glassformer.training.completion import Tokenizers, complete  # noqa: E402
+from glassformer.tokenization.tokenizers import Tokenizers  # noqa: E402
 from interop.checkpoints import TEXT, randomise  # noqa: E402
 
 FAMILY_OF = {
@@ -73,7 +74,9 @@ def untrained(name: str, folder: Path) -> Path:
             sizes[side] = replace(stack, n_layers=1, d_ff=96 if is_large else stack.d_ff)
             sizes |= {"d_model": 8 * stack.n_heads} if is_large else {}
     n_labels = 16 if isinstance(model.head, (PositionHead, SequenceHead)) else 0
-    model = complete(replace(model, **sizes), Tokenizers(tokenizer, tokenizer), n_labels)
+    if n_labels:
+        sizes["head"] = replace(model.head, n_labels=n_labels)
+    model = with_vocabulary(replace(model, **sizes), Tokenizers(tokenizer, tokenizer))
     torch.manual_seed(0)
     network = build_model(model)
     randomise(network)

@@ -17,10 +17,10 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint
+from glassformer.tasks.training_data import TrainingData, few_targets
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.evaluations import Evaluations
 from glassformer.training.step import StepResult, TrainStep
-from glassformer.training.task import Task, few_targets
 from glassformer.training.trainer_state_file import read_progress
 from runs import MODEL, label_run, metrics, pair_run, tiny_run, write_text
 
@@ -184,6 +184,6 @@ def test_a_validation_side_of_few_targets_is_told(n_targets: int, n_batches: int
             return replace(super().collate(examples, rng), n_targets=n_targets)
 
     batches = [[Example(np.arange(1200))] for _ in range(n_batches)]
-    task = Task(Few(), None, {"valid": lambda: batches}, {"valid": None})  # type: ignore[arg-type]
+    task = TrainingData(Few(), None, {"valid": lambda: batches}, {"valid": None})  # type: ignore[arg-type]
     said = few_targets(task)
     assert [f"has only {n_targets * n_batches:,} targets" in sentence for sentence in said] == ([True] if told else [])

@@ -14,11 +14,11 @@ from glassformer.data.batching import Example
 from glassformer.data.fresh_cuts import FreshCuts
 from glassformer.errors import Interrupted
 from glassformer.models.build import build_model
-from glassformer.training.completion import complete, with_present_rules
-from glassformer.training.material import Tokenizers
-from glassformer.training.material_kinds import material_of
-from glassformer.training.reporting import Silent
-from glassformer.training.task import Task
+from glassformer.reporting import Silent
+from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.training_data import TrainingData
+from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.training.completion import with_present_rules
 from runs import label_run, pair_run, remains, signal_at, tiny_run, write_documents, write_text
 
 
@@ -41,14 +41,15 @@ RUNS: dict[str, Callable[[Path], Run]] = {
 }
 
 
-def prepared(run: Run) -> tuple[Task, Tokenizers]:
-    material = material_of(run)
+def prepared(run: Run) -> tuple[TrainingData, Tokenizers]:
+    material = trainable_task(run).open(run)
     tokenizers = material.tokenizers(run, Silent())
-    run = replace(run, model=complete(run.model, tokenizers, material.n_outputs, material.mean_and_std))
-    return material.prepare(run, tokenizers, Silent()).task(build_model(run.model), torch.device("cpu")), tokenizers
+    run = replace(run, model=material.complete(run, tokenizers))
+    data = material.prepare(run, tokenizers, Silent())
+    return data.training_data(build_model(run.model), torch.device("cpu")), tokenizers
 
 
-def rows(task: Task, epoch: int) -> list[Example]:
+def rows(task: TrainingData, epoch: int) -> list[Example]:
     n = task.sampler.n_steps_per_epoch
     return [row for step in range(epoch * n, (epoch + 1) * n) for row in task.sampler.batch(step)]
 

@@ -11,11 +11,11 @@ from glassformer import api
 from glassformer.config.run import InitConfig, LoraConfig, MaskedConfig, Run, SpansConfig, TokenizerConfig
 from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
 from glassformer.errors import UserError
+from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.completion import complete
-from glassformer.training.material import Tokenizers
+from glassformer.tokenization.tokenizers import Tokenizers
 from glassformer.training.outcome import Outcome
-from runs import ENCODER, MODEL, Recording, label_run, text_run_of, tiny_run, write_text
+from runs import ENCODER, MODEL, Recording, label_run, text_run_of, tiny_run, write_documents, write_text
 
 
 @pytest.fixture(scope="module")
@@ -191,8 +191,11 @@ def test_the_vocabulary_of_a_start_is_told_as_its_own(masked: Outcome, tmp_path:
 
 @pytest.mark.parametrize(("model", "trains_starts"), [(MODEL, True), (MODEL, False), (ENCODER, False)])
 def test_a_start_token_is_recorded_where_one_is_trained_and_nowhere_else(
-    model: TransformerConfig, trains_starts: bool
+    model: TransformerConfig, trains_starts: bool, tmp_path: Path
 ) -> None:
     tokenizer = Tokenizer.train(["ab"], vocab_size=0, special_tokens=("[PAD]", "[BOS]", "[EOS]"))
-    found = complete(model, Tokenizers(tokenizer), trains_starts=trains_starts)
+    several = trains_starts or model is ENCODER  # a single text has no starts to train
+    run = tiny_run(write_documents(tmp_path) if several else write_text(tmp_path), model=model)
+    run = replace(run, objective=MaskedConfig()) if model is ENCODER else run
+    found = trainable_task(run).open(run).complete(run, Tokenizers(tokenizer))
     assert found.decoder_start_id == (tokenizer.start_id if trains_starts else None)

@@ -17,12 +17,11 @@ from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, Muo
 from glassformer.data.corpus import Corpus
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
+from glassformer.reporting import Silent
 from glassformer.store import checkpoint, model_directory
+from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.training import checkpointer
-from glassformer.training.completion import complete
-from glassformer.training.material_kinds import material_of
-from glassformer.training.reporting import Silent
 from runs import MODEL, Recording, remains, signal_at, tiny_run, write_documents, write_text
 
 Make = Callable[[Path], Run]
@@ -265,10 +264,10 @@ def test_pitfall_22_the_tokenizer_never_sees_the_validation_text(
 def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path) -> None:
     path = write_documents(tmp_path)
     run = tiny_run(path, data={"packing": ExampleRows(), "valid_fraction": 0.3})
-    material = material_of(run)
+    material = trainable_task(run).open(run)
     tokenizers = material.tokenizers(run, Silent())
-    run = replace(run, model=complete(run.model, tokenizers))
-    task = material.prepare(run, tokenizers, Silent()).task(build_model(run.model), torch.device("cpu"))
+    run = replace(run, model=material.complete(run, tokenizers))
+    task = material.prepare(run, tokenizers, Silent()).training_data(build_model(run.model), torch.device("cpu"))
     valid = {tuple(row.token_ids) for rows in task.evaluations["valid"]() for row in rows}
     seen = {tuple(row.token_ids) for step in range(30) for row in task.sampler.batch(step)}
     assert valid and seen and not valid & seen

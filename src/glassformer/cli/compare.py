@@ -12,15 +12,14 @@ from glassformer.cli.evaluate import told_already
 from glassformer.cli.members import Measured
 from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter
-from glassformer.config.run import LabelData, PairData
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
 from glassformer.inspection.figures import figure_paths, save_figure
+from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import HasPairs
 
 if TYPE_CHECKING:
     from glassformer.model import Model
-
-MAIN_SCORE = {"sentences": "bleu", "pronunciations": "wer"}
 
 
 def main(
@@ -77,24 +76,12 @@ def _names(directories: Sequence[Path]) -> list[str]:
 
 def _score_of(model: "Model", directory: Path, asked: str | None) -> str:
     """The score that the table shows of a model; `UserError`, before anything is decoded, for one that it has not."""
-    from glassformer.evaluation.label_scores import LABEL_SCORES
-    from glassformer.evaluation.pairs import SCORES, require_scores
-
-    data = model.run.data
-    if isinstance(data, PairData):
-        require_scores(data.outputs)
-        known = list(SCORES[data.outputs])
-        main = MAIN_SCORE[data.outputs]
-    elif isinstance(data, LabelData):
-        known = list(LABEL_SCORES[data.outputs])
-        main = known[0]
-    else:
-        known = {"causal": ["bits_per_byte"], "masked": ["masked_accuracy"]}.get(model.run.objective.kind, [])
-        known = [*known, "perplexity"]
-        main = known[0]
+    if isinstance(model.task, HasPairs):
+        model.task.require_scores(model.run)
+    known = trainable_task(model.run).metrics(model.run)
     if asked is not None and asked not in known:
         raise UserError(f"{directory} has no score {asked!r}; there are {', '.join(known)}")
-    return asked or main
+    return asked or known[0]
 
 
 def _row(
@@ -112,8 +99,8 @@ def _row(
     with reporter.phase(f"{name}: loss") as progress:
         report = model.evaluate(progress=progress, log=reporter.log, **places)
     rate, found = None, dict(report.to_dict())
-    if isinstance(model.run.data, PairData):
-        rate, scores = _decoded(model, model.run.data, name, places, settings, reporter)
+    if isinstance(model.task, HasPairs):
+        rate, scores = _decoded(model, model.task, name, places, settings, reporter)
         found |= scores
     elif score not in found:
         found |= model.scores(log=told_already, **places)
@@ -133,14 +120,14 @@ def _row(
 
 def _decoded(
     model: "Model",
-    data: PairData,
+    task: HasPairs,
     name: str,
     places: dict[str, Any],
     settings: dict[str, Any],
     reporter: TerminalReporter,
 ) -> tuple[float, dict[str, Any]]:
     """Sentences a second, and the scores of what was written."""
-    from glassformer.evaluation.pairs import distinct_sources, output_scores
+    from glassformer.evaluation.pairs import distinct_sources
 
     pairs = model.pairs(log=told_already, **places)
     sources = distinct_sources(pairs)
@@ -150,4 +137,4 @@ def _decoded(
         found = model.translations(sources, progress=progress, **settings)
     rate = len(sources) / (time.perf_counter() - began)
     outputs = {source: best[0].text for source, best in zip(sources, found, strict=True)}
-    return rate, dict(output_scores(outputs, pairs, data))
+    return rate, dict(task.output_scores(model.run, outputs, pairs))

@@ -7,8 +7,9 @@ from typing import Any
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.members import Loading, Measured
 from glassformer.cli.progress import TerminalReporter
-from glassformer.config.run import PairData
 from glassformer.errors import UserError
+from glassformer.model import Model
+from glassformer.tasks.task import HasPairs
 
 
 def main(
@@ -33,8 +34,8 @@ def main(
     """
     model = loading.ensemble(directories)
     places = data.places
-    if isinstance(model.run.data, PairData) and not loss_only:
-        _require_scores(model.run.data)
+    if not loss_only:
+        _require_scores(model)
     with TerminalReporter() as reporter:
         with reporter.phase("evaluating") as progress:
             report = model.evaluate(progress=progress, log=reporter.log, **places)
@@ -65,11 +66,10 @@ def told_already(sentence: str) -> None:
     """The loss of the same pairs was measured before, and said so."""
 
 
-def _require_scores(data: PairData) -> None:
-    from glassformer.evaluation.pairs import require_scores
-
+def _require_scores(model: "Model") -> None:
     try:
-        require_scores(data.outputs)
+        if isinstance(model.task, HasPairs):
+            model.task.require_scores(model.run)
     except UserError as error:
         raise UserError(f"{error}; or measure the loss alone: --loss-only") from error
 

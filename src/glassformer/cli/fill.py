@@ -8,6 +8,8 @@ from glassformer.cli.given_texts import given_texts
 from glassformer.cli.members import Loading
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
+from glassformer.inference.fill import with_masks
+from glassformer.tasks.task import Translates
 
 
 def main(
@@ -30,14 +32,13 @@ def main(
         n: Candidates of each mask, 5 by default; a denoiser writes whole texts and has none.
         json_: Print a JSON object a text.
     """
-    from glassformer.inference.fill import with_masks
 
     given = given_texts(text, input)
     model = loading.model(directory)
     for place, one in enumerate(given.texts):
         with given.at(place):
             with_masks(model.tokenizer, one)
-    is_denoiser = model.is_seq2seq
+    is_denoiser = isinstance(model.task, Translates)
     if n is not None and is_denoiser:
         raise UserError(f"{directory} writes whole texts and has no candidates: leave out --n")
     if search and not is_denoiser:

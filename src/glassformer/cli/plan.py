@@ -12,6 +12,7 @@ from glassformer.config.presets import PRESETS, preset
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.cost.hardware import GIB, MFU, USABLE, find_gpu
 from glassformer.errors import UserError, nearest_name
+from glassformer.evaluation.compare import describe_model
 from glassformer.files import exists
 from glassformer.formatting import count, duration
 from glassformer.store.model_directory import RUN, read_run
@@ -47,6 +48,7 @@ def main(
         price: Of a GPU for an hour, in your currency; without it no cost is told.
         json_: Print one JSON object.
     """
+    from glassformer.cost.plan import plan_run  # which needs torch; --help does not
 
     if len(configs) != 1:
         fail("plan needs one preset, recipe, TOML file or model directory; see `glassformer presets` and `recipes`")

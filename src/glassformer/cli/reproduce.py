@@ -7,7 +7,11 @@ from glassformer import recipes
 from glassformer.cli.arguments import fail, with_flags
 from glassformer.cli.progress import err
 from glassformer.cli.train import train
-from glassformer.config.run import CausalConfig, ExpectedResult, LabelData, MaskedConfig, PairData, Run, TextData
+from glassformer.config.run import ExpectedResult, Run
+from glassformer.evaluation.pairs import LOSSES
+from glassformer.model import Model
+from glassformer.tasks.registry import task_of, trainable_task
+from glassformer.tasks.task import HasPairs, HasTestSet
 
 if TYPE_CHECKING:
     from glassformer.model import Model
@@ -44,40 +48,24 @@ def main(*names: Annotated[str, "RECIPE"], out: str | None = None, **keys: str) 
 
 def _check(run: Run, result: ExpectedResult) -> None:
     """`UserError` for a result that could not be measured, before hours of training."""
-    from glassformer.evaluation.label_scores import LABEL_SCORES
-    from glassformer.evaluation.pairs import SCORES, require_scores
-
-    data = run.data
     if result.side == "test" and _test_path(run) is None:
         fail("result.side is test, and only built-in pairs and labelled texts, or a data.test_path, have a test side")
-    known = {"loss"}
-    if isinstance(data, PairData):
-        known |= set(SCORES[data.outputs])
-        if result.metric in known - {"loss"}:
-            require_scores(data.outputs)
-    elif isinstance(data, LabelData):
-        known |= set(LABEL_SCORES[data.outputs])
-    elif isinstance(run.objective, CausalConfig):
-        known |= {"bits_per_byte"}
-    elif isinstance(run.objective, MaskedConfig):
-        known |= {"masked_accuracy"}
+    task = trainable_task(run)
+    known = {"loss", *task.metrics(run)} - {"perplexity"}  # it says what the loss says
+    if isinstance(task, HasPairs) and result.metric in known - {"loss"}:
+        task.require_scores(run)
     if result.metric not in known:
         fail(f"result.metric is {result.metric}, and this run has {', '.join(sorted(known))}")
 
 
 def _test_path(run: Run) -> str | None:
     """Where the test data of a run stands; None where it has none."""
-    data = run.data
-    if isinstance(data, TextData):
-        return None
-    if isinstance(data, LabelData) and data.test_path is not None:
-        return data.test_path
-    return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
+    task = task_of(run)
+    return task.test_path(run) if isinstance(task, HasTestSet) else None
 
 
 def _reached(model: "Model", result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
-    from glassformer.evaluation.pairs import LOSSES
 
     path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:

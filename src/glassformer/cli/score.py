@@ -12,6 +12,7 @@ from glassformer.cli.translate import cell
 from glassformer.data.pair_files import aligned_lines
 from glassformer.data.records import lines
 from glassformer.errors import UserError
+from glassformer.tasks.task import Translates
 
 
 def main(
@@ -36,7 +37,7 @@ def main(
     if target is None:
         raise UserError("the target side is missing: give --target FILE")
     model = loading.ensemble(directories)
-    if source is None and model.is_seq2seq:
+    if source is None and isinstance(model.task, Translates):
         raise UserError("the source side is missing: give --source FILE")
     if source is None:
         sources, targets = None, lines(files.read_text(Path(target)))

@@ -50,7 +50,8 @@ def train(run: Run, out: str | None) -> "Outcome":
 
 def what_next(outcome: "Outcome") -> str:
     """Where the model is and what to do with it."""
-    verbs = {"causal": "generate", "seq2seq": "translate", "classification": "classify", "tagging": "tag"}
-    verb = verbs.get(outcome.run.objective.kind, "fill")
+    from glassformer.tasks.registry import task_of
+
+    verb = task_of(outcome.run).verb
     example = ' "… [MASK] …"' if verb == "fill" else ""
     return f"done: {outcome.folder} is the model; try: glassformer {verb} {outcome.folder}{example}"

@@ -1,8 +1,9 @@
 """What a run is: the sections of a recipe beside `[model]`. `recipes/REFERENCE.toml` lists every key."""
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
+from glassformer.config.extensions import TASKS, Extensible
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.schema import checked, require, require_at_most, setting
 from glassformer.config.train import ParallelConfig, TrainConfig
@@ -314,7 +315,7 @@ class NoObjective:
     label_smoothing: ClassVar[float] = 0.0
 
 
-ObjectiveConfig = (
+ObjectiveConfig = Annotated[
     CausalConfig
     | Seq2SeqConfig
     | MaskedConfig
@@ -322,17 +323,9 @@ ObjectiveConfig = (
     | SpansConfig
     | ClassificationConfig
     | TaggingConfig
-    | NoObjective
-)
-
-
-def require_objective(run: "Run") -> None:
-    """`UserError` for a run in which nothing is learned."""
-    if isinstance(run.objective, NoObjective):
-        raise UserError(
-            f"the objective of {run.name!r} is none, so it has nothing to learn: to train its model on, start a run "
-            "that learns something from it, with --init"
-        )
+    | NoObjective,
+    Extensible(TASKS),
+]
 
 
 def _require_smoothing(share: float) -> None:

@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, Union, cast
 
+from glassformer.config.extensions import Extensible, registered_settings
 from glassformer.config.former_names import KEYS, KINDS, VALUES
 from glassformer.errors import Note, UserError, nearest_name, shown
 
@@ -73,13 +74,13 @@ def checked(cls: type[T]) -> type[T]:
 
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    return typing.get_type_hints(cls, include_extras=True)
 
 
 def _of_type(kind: Any, value: Any, name: str) -> Any:
     """A value as a field of this type holds it."""
-    if dataclasses.is_dataclass(value) and isinstance(value, members(kind)):
-        return value
+    if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
+        return value  # other packages are looked at for what is none of ours
     return _Reader("", []).value(kind, value, name)
 
 
@@ -187,7 +188,7 @@ class Entry:
 
 def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
     """Walks a configuration class and yields every key in order; a union yields its `kind`, then each member's keys."""
-    hints = typing.get_type_hints(cls)
+    hints = _hints(cls)
     for field in dataclasses.fields(cls):
         key, kind = f"{prefix}{field.name}", hints[field.name]
         tables = [m for m in members(kind) if dataclasses.is_dataclass(m)]
@@ -344,7 +345,14 @@ def toml_value(value: Any) -> str:
 
 
 def members(kind: Any) -> tuple[Any, ...]:
-    """The members of a union, or the type alone."""
+    """The members of a union, those from other packages too (`Extensible`), or the type alone."""
+    groups = [mark.group for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Extensible)]
+    return (*own_members(kind), *(cls for group in groups for cls in registered_settings(group)))
+
+
+def own_members(kind: Any) -> tuple[Any, ...]:
+    """The members of a union as it is written, or the type alone."""
+    kind = getattr(kind, "__origin__", kind) if hasattr(kind, "__metadata__") else kind
     return typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from glassformer.config.recurrent import ModelConfig, RecurrentConfig
-from glassformer.config.run import MaskedConfig, Run, TextData, require_objective
+from glassformer.config.run import Run
 from glassformer.config.train import MuonConfig, TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.cost.activations import Activations, Kernels, activations
@@ -17,6 +17,8 @@ from glassformer.cost.memory import Memory, cache_bytes, sharded, training_memor
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
+from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.training_data import MicroBatch
 
 NODE = 8
 """GPUs of one machine, between which a gathered layer travels fast."""
@@ -186,7 +188,8 @@ def plan_run(
     """
     _check(run, n_gpus, n_tokens, mfu, price)
     config, assumptions = _complete(run)
-    shape = _shape(run, config, context)
+    batch = trainable_task(run).micro_batch(run)
+    shape = _shape(batch, config, context)
     train, half = run.train, run.train.precision != "fp32"
     gpu.flops(train.precision)  # it must have a rate for this
     plain, recomputed = (activations(config, shape, Kernels(half), on) for on in (False, True))
@@ -198,7 +201,7 @@ def plan_run(
     if grad_accumulation != train.grad_accumulation:
         settings["train.grad-accumulation"] = str(grad_accumulation)
     least_gpus = _least_gpus(config, train, kept, gpu)
-    of_batch = shape.n_rows * shape.n_tokens if isinstance(run.data, TextData) else run.data.batch_tokens
+    of_batch = batch.budget or shape.n_rows * shape.n_tokens
     return Plan(
         name=run.name,
         config=config,
@@ -290,7 +293,6 @@ def _check(run: Run, n_gpus: int, n_tokens: int | None, mfu: float, price: float
         raise UserError(f"--price is {price} and must be a number that is not negative")
     if run.lora is not None or run.init.freeze:
         raise UserError("plan counts runs in which every weight learns: leave out [lora] and init.freeze")
-    require_objective(run)
 
 
 def _complete(run: Run) -> tuple[ModelConfig, tuple[str, ...]]:
@@ -318,17 +320,13 @@ def _asked(name: str, vocab_size: int) -> int:
     return vocab_size
 
 
-def _shape(run: Run, config: ModelConfig, context: int | None) -> Shape:
+def _shape(batch: MicroBatch, config: ModelConfig, context: int | None) -> Shape:
     """A full micro-batch: rows of the context, or as many of the longest as the budget of tokens holds."""
-    longest = run.data.context if isinstance(run.data, TextData) else 0
-    n_tokens = context or longest or config.max_len
+    n_tokens = context or batch.row_length or config.max_len
     if n_tokens > config.max_len or n_tokens < 1:
         raise UserError(f"the context is {n_tokens} and must be from 1 to model.max_len, {config.max_len}")
-    n_source = (context or longest or config.encoder_max_len) if config.is_encoder_decoder else 0
+    n_source = (context or batch.row_length or config.encoder_max_len) if config.is_encoder_decoder else 0
     if n_source > config.encoder_max_len:
         raise UserError(f"the context is {n_source} and model.source_max_len only {config.source_max_len}")
-    n_rows = run.train.batch_size
-    if not isinstance(run.data, TextData):
-        n_rows = max(1, run.data.batch_tokens // max(n_tokens, n_source))
-    n_scored = max(1, round(run.objective.mask_prob * n_tokens)) if isinstance(run.objective, MaskedConfig) else 0
-    return Shape(n_rows, n_tokens, n_source, n_scored)
+    n_scored = max(1, round(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
+    return Shape(batch.rows(max(n_tokens, n_source)), n_tokens, n_source, n_scored)

@@ -4,13 +4,14 @@ import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from glassformer.config.run import MaskedConfig, Run, TextData, WindowRows
+from glassformer.config.run import Run
 from glassformer.config.transformer import SPECIAL_IDS
 from glassformer.cost.activations import Activations, Kernels, activations
 from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
 from glassformer.cost.memory import Memory, training_memory
 from glassformer.errors import UserError
+from glassformer.tasks.registry import trainable_task
 
 MARGIN = 1.5
 """Only what needs this × the whole memory is refused: the estimate is within a fifth, or too small."""
@@ -59,13 +60,10 @@ def least_memory(run: Run, on_cpu: bool) -> Memory:
     config, train = run.model, run.train
     ids = [getattr(config, name) for name in SPECIAL_IDS if getattr(config, name) is not None]
     config = replace(config, vocab_size=config.vocab_size or 1 + max(ids, default=0))
-    n_rows, n_tokens = 1, 1
-    if isinstance(run.data, TextData):
-        n_rows = train.batch_size
-        if isinstance(run.data.packing, WindowRows) and not config.is_encoder_decoder:
-            n_tokens = run.data.context or config.max_len
-    n_scored = max(1, int(run.objective.mask_prob * n_tokens)) if isinstance(run.objective, MaskedConfig) else 0
-    shape = Shape(n_rows, n_tokens, int(config.is_encoder_decoder), n_scored)
+    batch = trainable_task(run).micro_batch(run)
+    n_tokens = (batch.row_length or config.max_len) if batch.is_full else 1
+    n_scored = max(1, int(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
+    shape = Shape(batch.n_rows or 1, n_tokens, int(config.is_encoder_decoder), n_scored)
     kept = activations(config, shape, Kernels(train.precision != "fp32", on_cpu), train.activation_checkpointing)
     if train.compile or run.lora is not None or run.init.freeze:
         kept = Activations(0, 0)

@@ -9,7 +9,7 @@ from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import shown
 from glassformer.inference.decode import never_written
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.text_objectives import sentinel_ids
+from glassformer.tokenization.tokenizers import sentinel_ids
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Keys that have the same name and meaning on both sides, where text is drawn."""

@@ -9,19 +9,7 @@ import torch
 from torch import Tensor
 
 from glassformer import files
-from glassformer.config.run import (
-    BeamConfig,
-    ClassificationConfig,
-    GenerationConfig,
-    LabelData,
-    MaskedConfig,
-    NoObjective,
-    PairData,
-    Run,
-    Seq2SeqConfig,
-    SpansConfig,
-    TaggingConfig,
-)
+from glassformer.config.run import Run
 from glassformer.config.transformer import (
     MAX_VOCAB,
     SPECIAL_IDS,
@@ -43,8 +31,9 @@ from glassformer.interop.keymap import Key, matches, renamed
 from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, SOME_FILES, write_model_files
+from glassformer.tasks.registry import HOMES, task_of_kind
+from glassformer.tasks.task import TakesOver
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.text_objectives import sentinel_ids
 
 Log = Callable[[str], None]
 MAX_LISTED = 8
@@ -95,8 +84,14 @@ def import_model(
     _say_what_stays(folder, log)
     if isinstance(config.head, VectorHead):
         log(f"a vector is {described(config.head)}")
-    run = _run(out.resolve().name, family, config, generation, labels, len(sentinel_ids(tokenizer)))
-    run = replace(run, architecture=architecture)
+    run = Run(
+        name=out.resolve().name,
+        description=f"{family.name}, taken over",
+        architecture=architecture,
+        model=config,
+        generation=generation,
+    )
+    run = as_learned(run, tokenizer, labels)
     with files.new_folder(out) as new:
         write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
         Manifest.of(new, "model", 0, [name for name in [*MODEL_FILES, *SOME_FILES] if (new / name).exists()]).write(new)
@@ -331,25 +326,10 @@ def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: To
     return replace(config, **found)
 
 
-def _run(
-    name: str,
-    family: Family,
-    config: TransformerConfig,
-    generation: GenerationConfig | BeamConfig,
-    labels: Sequence[str],
-    n_sentinels: int,
-) -> Run:
-    """What the model is for, as a run: so `generate`, `fill`, `translate`, `classify` and `train --init` know it."""
-    run = Run(name=name, description=f"{family.name}, taken over", model=config, generation=generation)
-    if config.is_encoder_decoder:
-        if n_sentinels > 1:  # it writes the spans that they stand for, and translates all the same
-            return replace(run, objective=SpansConfig(n_sentinels=n_sentinels))
-        return replace(run, data=PairData(), objective=Seq2SeqConfig())
-    if isinstance(config.head, SequenceHead):
-        outputs: Any = "classes" if len(labels) > 1 else "regression"
-        return replace(run, data=LabelData(outputs=outputs), objective=ClassificationConfig())
-    if isinstance(config.head, PositionHead):
-        return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())
-    if isinstance(config.head, VectorHead):
-        return replace(run, objective=NoObjective())
-    return run if config.encoder is None else replace(run, objective=MaskedConfig())
+def as_learned(run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run:
+    """The run with the task of its network, so that `generate`, `fill`, `translate`, … and `train --init` know it."""
+    tasks = [task for task in map(task_of_kind, HOMES) if isinstance(task, TakesOver)]
+    found = [taken for task in tasks if (taken := task.taken_over(run, tokenizer, labels)) is not None]
+    if len(found) != 1:
+        raise UserError(f"no task of glassformer is known for the network of {run.name!r} ({run.architecture})")
+    return found[0]

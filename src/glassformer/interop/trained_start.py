@@ -1,7 +1,8 @@
 """The token that a model was trained to start a text from: the only one that an export may call `bos_token`."""
 
-from glassformer.config.run import CausalConfig
 from glassformer.store.model_directory import StoredModel
+from glassformer.tasks.registry import task_of
+from glassformer.tasks.task import ContinuesPrompts
 
 
 def trained_start(stored: StoredModel) -> int | None:
@@ -16,9 +17,9 @@ def trained_start(stored: StoredModel) -> int | None:
     """
     config = stored.config
     is_seq2seq = config.is_encoder_decoder
-    is_causal_lm = isinstance(stored.run.objective, CausalConfig) and not is_seq2seq
+    is_causal_lm = isinstance(task_of(stored.run), ContinuesPrompts) and not is_seq2seq
     if is_causal_lm and config.decoder_start_id is not None:
         return config.decoder_start_id
-    if stored.tokenizer.roles is not None:
+    if stored.tokenizer.is_imported:
         return config.bos_id
     return config.bos_id if is_seq2seq and config.bos_id == config.decoder_start_id else None

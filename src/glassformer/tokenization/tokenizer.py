@@ -270,6 +270,11 @@ class Tokenizer:
         """The size of the vocabulary, as `vocab_size`."""
         return self.vocab_size
 
+    @property
+    def is_imported(self) -> bool:
+        """Whether it came from elsewhere, with special tokens of other names: `roles` says which."""
+        return self.roles is not None
+
     def __repr__(self) -> str:
         return f"Tokenizer({self.scheme or 'imported'}, {self.vocab_size:,} tokens)"
 

@@ -10,12 +10,12 @@ from torch import nn
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.devices import autocast_dtype
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.tasks.training_data import TrainingData
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.host import Host
 from glassformer.training.metrics_log import NoLog
 from glassformer.training.non_finite import NonFinite
 from glassformer.training.schedules import Plateau
-from glassformer.training.task import Task
 from glassformer.training.trainer_state import TrainerState
 
 
@@ -23,9 +23,14 @@ class Evaluations:
     """Measures a network as it is now, with the averaged weights when there are any, and draws the conclusions."""
 
     def __init__(
-        self, config: TrainConfig, network: nn.Module, task: Task, host: Host, average: ExponentialAverage | None
+        self,
+        config: TrainConfig,
+        network: nn.Module,
+        data: TrainingData,
+        host: Host,
+        average: ExponentialAverage | None,
     ) -> None:
-        self.config, self.network, self.task, self.host, self.average = config, network, task, host, average
+        self.config, self.network, self.data, self.host, self.average = config, network, data, host, average
         schedule = config.schedule
         self.plateau: Plateau | None = None
         if isinstance(schedule, PlateauSchedule):
@@ -73,28 +78,28 @@ class Evaluations:
 
     def _measured(self) -> tuple[dict[str, LossReport], dict[str, float], str | None]:
         """Reports, scores, and a text that the model writes."""
-        task, ranks, network = self.task, self.host.ranks, self.network
+        data, ranks, network = self.data, self.host.ranks, self.network
         weights = nullcontext() if self.average is None else self.average.swapped_in()
         with weights, ranks.evaluating(network), evaluation_mode(network):
             reports = {
                 split: evaluate_loss(
                     network,
-                    task.objective,
+                    data.objective,
                     batches(),
                     self.host.device,
-                    task.n_bytes[split],
+                    data.n_bytes[split],
                     autocast_dtype(self.config.precision),
                     division=ranks,
                 )
-                for split, batches in task.evaluations.items()
+                for split, batches in data.evaluations.items()
             }
             # Writing goes step by step, and each would gather all weights: of a model in parts nothing is shown.
             shows = ranks.is_first and not ranks.holds_parts
-            sample = task.sample() if task.sample is not None and shows else None
+            sample = data.sample() if data.sample is not None and shows else None
             scores = {}
-            if task.score is not None:
+            if data.score is not None:
                 with ranks.gathered(network):
-                    scores = task.score(ranks)
+                    scores = data.score(ranks)
         return reports, scores, sample
 
 

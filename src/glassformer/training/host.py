@@ -8,13 +8,14 @@ from pathlib import Path
 
 import torch
 
-from glassformer.config.run import Run, TextData
+from glassformer.config.run import Run
 from glassformer.config.transformer import TransformerConfig
 from glassformer.devices import choose_device
 from glassformer.distributed.processes import own_device, processes
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import enough_memory
-from glassformer.training.reporting import LaunchReporter, Silent
+from glassformer.reporting import LaunchReporter, Silent
+from glassformer.tasks.registry import trainable_task
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,8 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
 def _advice(run: Run, folder: Path) -> str:
     """What to lower when a run does not fit, and what is left of it."""
     batch = f"train.batch_size (now {run.train.batch_size:,}), model.max_len (now {run.model.max_len:,})"
-    if not isinstance(run.data, TextData):
-        batch = f"data.batch_tokens (now {run.data.batch_tokens:,})"
+    if budget := trainable_task(run).micro_batch(run).budget:
+        batch = f"data.batch_tokens (now {budget:,})"
     width = f"model.d_model (now {run.model.d_model:,})" if isinstance(run.model, TransformerConfig) else "the widths"
     return (
         f"lower {batch}, {width} or the number of layers, or set train.activation_checkpointing; "

@@ -16,10 +16,10 @@ from glassformer.models.build import Network, build_model
 from glassformer.models.transforms import add_lora, merge_lora, take_weights, token_rows
 from glassformer.seeds import Stream, seed_of
 from glassformer.store.model_directory import StoredModel, read_model, weights_of
+from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizers import Tokenizers
 from glassformer.training.fine_tuning import freeze
-from glassformer.training.material import Tokenizers
-from glassformer.training.text_objectives import needed_special_tokens
 
 Log = Callable[[str], None]
 
@@ -66,7 +66,9 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
                 f"{name}.path is {config.path}, which is not the vocabulary of {run.init.path}: leave it out to go on "
                 "with that model's own"
             )
-    return Tokenizers(start.tokenizer.with_special_tokens(needed_special_tokens(run.objective)), start.source_tokenizer)
+    return Tokenizers(
+        start.tokenizer.with_special_tokens(trainable_task(run).special_tokens(run)), start.source_tokenizer
+    )
 
 
 def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log: Log) -> Network:

@@ -21,6 +21,7 @@ from glassformer.seeds import Stream, rng, seed_of
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import load_weights, weights_of
+from glassformer.tasks.training_data import TrainingData, require_losses
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.checkpointer import Checkpointer, Snapshot
 from glassformer.training.evaluations import Evaluations
@@ -34,7 +35,6 @@ from glassformer.training.publication import MeanOfCheckpoints, chosen_step
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.step import StepResult, TrainStep
-from glassformer.training.task import Task, require_losses
 from glassformer.training.trainer_state import Clock, TrainerState
 from glassformer.training.trainer_state_file import read_progress
 
@@ -52,31 +52,31 @@ class Trainer:
         config: TrainConfig,
         network: nn.Module,
         optimizer: torch.optim.Optimizer,
-        task: Task,
+        data: TrainingData,
         checkpointer: Checkpointer,
         host: Host,
         data_digest: str = "",
     ) -> None:
-        require_losses(config, task)
-        self.config, self.network, self.optimizer, self.task = config, network, optimizer, task
+        require_losses(config, data)
+        self.config, self.network, self.optimizer, self.data = config, network, optimizer, data
         self.checkpointer, self.folder = checkpointer, checkpointer.folder
         self.host, self.ranks, self.reporter = host, host.ranks, host.reporter
         self.progress = TrainerState(data_digest=data_digest, made_with=made_with(host.device, host.ranks.n))
         self.log = NoLog()
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
-        self.evaluations = Evaluations(config, network, task, host, self.average)
+        self.evaluations = Evaluations(config, network, data, host, self.average)
         for module in network.modules():
             if hasattr(module, "activation_checkpointing"):
                 setattr(module, "activation_checkpointing", config.activation_checkpointing)  # noqa: B010
         self.step = TrainStep(
             network,
-            task.objective,
+            data.objective,
             optimizer,
             clip_norm=config.clip_norm,
             autocast=autocast_dtype(config.precision),
             device=host.device,
             compiled=config.compile,
-            has_one_shape=task.has_one_shape,
+            has_one_shape=data.has_one_shape,
             ranks=host.ranks,
         )
 
@@ -148,7 +148,7 @@ class Trainer:
 
     def _micro_batch(self, number: int) -> Batch:
         draw = rng(self.config.seed, Stream.COLLATE, number)
-        return self.task.objective.collate(self.task.sampler.batch(number), draw)
+        return self.data.objective.collate(self.data.sampler.batch(number), draw)
 
     # What is due after it
 

@@ -6,18 +6,20 @@ from glassformer.config.run import Run
 from glassformer.devices import repeats_bits
 from glassformer.distributed.processes import watchdog_note
 from glassformer.store import checkpoint
+from glassformer.tasks.training_data import TrainingData, few_targets
+from glassformer.tokenization.tokenizers import Tokenizers
 from glassformer.training.host import Host
 from glassformer.training.machine import differences
-from glassformer.training.material import Tokenizers
-from glassformer.training.task import Task, few_targets
 from glassformer.training.trainer_state import TrainerState
 
 
-def tell_of_new_run(run: Run, n_parameters: int, summary: str, tokenizers: Tokenizers, task: Task, host: Host) -> None:
+def tell_of_new_run(
+    run: Run, n_parameters: int, summary: str, tokenizers: Tokenizers, data: TrainingData, host: Host
+) -> None:
     """How large the model is, where it is trained, and what on; `summary` is that of its data."""
     vocabulary = _vocabulary(run, tokenizers)
     host.reporter.log(f"{run.name}: {n_parameters:,} parameters on {host}; {summary}, {vocabulary}")
-    for sentence in few_targets(task):
+    for sentence in few_targets(data):
         host.reporter.log(sentence)
 
 

@@ -20,11 +20,14 @@ from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import build_model
+from glassformer.reporting import LaunchReporter, Silent
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_run, write_model_files
+from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import label_names
 from glassformer.training.checkpointer import Checkpointer, WritesNothing
 from glassformer.training.completion import as_new, completed
 from glassformer.training.fine_tuning import layer_scales
@@ -32,14 +35,12 @@ from glassformer.training.host import Host, host_of
 from glassformer.training.init_from import new_network, prepare_parameters, read_start
 from glassformer.training.loop import Trainer
 from glassformer.training.machine import room_of
-from glassformer.training.material_kinds import material_of
 from glassformer.training.news import changed_machine, tell_of_new_run, tell_of_resumed_run, tell_of_watchdog
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.outcome import Outcome
 from glassformer.training.preparation import learned_tokenizers, stored_tokenizers
 from glassformer.training.publication import put_right
 from glassformer.training.replay import Replay, differing
-from glassformer.training.reporting import LaunchReporter, Silent
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
 from glassformer.training.trainer_state import TrainerState
 
@@ -60,7 +61,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     run = as_new(run, start)
     if _cannot_compile(run):
         raise UserError(f"train.compile is true, and {NOT_COMPILED}: leave it out")
-    material_of(run).check(run)
+    trainable_task(run).check(run)
     require_apart(run, folder)
     with host_of(run, folder, reporter, began) as host:
         run, trainer = assemble(run, folder, host, start=start)
@@ -124,7 +125,7 @@ def assemble(
     """The trainer of a run before its first step, and the run with all that its data decides.
 
     Of a new run, from nothing or from the model that it starts from; or as one of its checkpoints (`stored`) describes
-    it. In this order: is there room, the data, the tokenizers, the tokens, the network, the task, the trainer.
+    it. In this order: is there room, the data, the tokenizers, the tokens, the network, the training data, the trainer.
     """
     if stored is not None:
         Manifest.read(stored).require(stored, [*MODEL_FILES, checkpoint.STATE])
@@ -132,28 +133,28 @@ def assemble(
     room = room_of(host.device)
     require_memory(run.model)
     require_room(run, room)
-    material = material_of(run)
+    run_data = trainable_task(run).open(run)
     if stored is None:
-        tokenizers = learned_tokenizers(run, start, material, host)
-        run = completed(run, tokenizers, material, host.ranks)
+        tokenizers = learned_tokenizers(run, start, run_data, host)
+        run = completed(run, tokenizers, run_data, host.ranks)
         require_room(run, room)  # once more, now that the vocabulary is known
     else:
-        tokenizers = stored_tokenizers(stored, material, host)
+        tokenizers = stored_tokenizers(stored, run_data, host)
     with host.ranks.first_alone():
-        prepared = material.prepare(run, tokenizers, host.reporter, checks_hashes=host.ranks.is_first)
+        prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=host.ranks.is_first)
 
     is_new, log = stored is None, host.reporter.log
-    network = new_network(run, start, material.labels, log) if is_new else build_model(run.model)
+    network = new_network(run, start, label_names(run_data), log) if is_new else build_model(run.model)
     prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()
     host.ranks.distribute(network, run.train)
-    task = prepared.task(network, host.device)
+    data = prepared.training_data(network, host.device)
     if is_new:
-        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, task, host)
+        tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, host)
 
     def write_model(into: Path, weights: Tensors) -> None:
-        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, material.labels)
+        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
 
     scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
@@ -161,7 +162,7 @@ def assemble(
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=host.ranks)
     if not writes:
         checkpointer = WritesNothing(folder)
-    return run, Trainer(run.train, network, optimizer, task, checkpointer, host, material.digest)
+    return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.digest)
 
 
 # What a run cannot do

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from glassformer import files
-from glassformer.config.run import Run, TextData
+from glassformer.config.run import Run
 from glassformer.data.sources import reads
 from glassformer.distributed.environment import RUN_ID, was_restarted
 from glassformer.errors import UserError
@@ -43,7 +43,7 @@ def require_apart(run: Run, folder: Path) -> None:
         if place is None:
             continue
         files.require_apart(folder, own_paths(place) if files.exists(place) and place.is_dir() else [place])
-        if isinstance(run.data, TextData) and name in data and reads(place, folder / metrics_log.NAME):
+        if name in data and reads(place, folder / metrics_log.NAME):
             raise UserError(
                 f"{folder} is inside of {place}, and the run's own {metrics_log.NAME} would become part of the text: "
                 "name an --out elsewhere"

@@ -98,7 +98,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
             return [prefix_token_id]
         if self.before_text:
             return self.before_text
-        if tokenizer.roles is not None and tokenizer.start_id is not None:  # from elsewhere: the rule of the harness
+        if tokenizer.is_imported and tokenizer.start_id is not None:  # from elsewhere: the rule of the harness
             return [tokenizer.start_id]
         logger.warning(f"{self.model.no_start}; prefix_token_id=ID sets what is read before it")
         return []

@@ -10,8 +10,8 @@ from glassformer import api
 from glassformer.config.run import LabelData
 from glassformer.config.train import EarlyStopping
 from glassformer.errors import UserError
-from glassformer.training.label_task import LabelMaterial
-from glassformer.training.reporting import Silent
+from glassformer.reporting import Silent
+from glassformer.tasks.registry import trainable_task
 from runs import label_run, write_tags
 
 
@@ -77,7 +77,7 @@ def test_a_class_that_the_runs_own_file_has_gained_is_one_sentence(tmp_path: Pat
 @pytest.mark.parametrize("outputs", ["classes", "tags"])
 def test_merges_are_left_out_of_the_training_texts_alone(tmp_path: Path, outputs: str) -> None:
     run = label_run(tmp_path, outputs)
-    material = LabelMaterial(run)
+    material = trainable_task(run).open(run)
     tokenizers = material.tokenizers(run, Silent())
     plain, dropped = (
         material.prepare(replace(run, tokenizer=replace(run.tokenizer, dropout=share)), tokenizers, Silent())

@@ -12,19 +12,19 @@ from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.objectives.denoising import DenoisingObjective
 from glassformer.objectives.masked import MaskedObjective
+from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.completion import complete
-from glassformer.training.material import Tokenizers
-from glassformer.training.text_objectives import needed_special_tokens, text_objective
+from glassformer.tokenization.tokenizers import Tokenizers
 from runs import made_up_text, text_run_of
 
 
 def objective_of(folder: Path, config: ObjectiveConfig, scheme: Any = "byte") -> tuple[Tokenizer, Any]:
     run = text_run_of(folder, config)
     tokenizer = Tokenizer.train([made_up_text()], vocab_size=290, scheme=scheme)
-    tokenizer = tokenizer.with_special_tokens(needed_special_tokens(config))
-    run = replace(run, model=complete(run.model, Tokenizers(tokenizer)))
-    return tokenizer, text_objective(run, tokenizer, 32)
+    task: Any = trainable_task(run)
+    tokenizer = tokenizer.with_special_tokens(task.special_tokens(run))
+    run = replace(run, model=task.open(run).complete(run, Tokenizers(tokenizer)))
+    return tokenizer, task.text_objective(run, tokenizer, 32)
 
 
 def rows(tokenizer: Tokenizer, n: int = 60) -> list[Example]:

@@ -16,7 +16,7 @@ FEW_TARGETS = 1000
 
 
 @dataclass(frozen=True)
-class Task:
+class TrainingData:
     """What is trained on what; `evaluations` gives fresh batches of each split and the bytes of its text."""
 
     objective: Objective
@@ -32,13 +32,33 @@ class Task:
     """Every batch of training has as many rows and tokens as the first, and no padding."""
 
 
-def require_losses(config: TrainConfig, task: Task) -> None:
+@dataclass(frozen=True)
+class MicroBatch:
+    """How large a batch of training is, as far as the settings tell: of so many rows, or of a budget of tokens."""
+
+    n_rows: int = 0
+    """Rows of each batch; 0 = as many as the budget holds."""
+    budget: int = 0
+    """Tokens of a batch, padding included."""
+    row_length: int = 0
+    """Tokens of the longest row; 0 = as many as the model reads."""
+    is_full: bool = False
+    """Every row is as long as the longest."""
+    scored_share: float = 1.0
+    """Of the tokens, those that get logits."""
+
+    def rows(self, longest: int) -> int:
+        """Rows of a batch whose longest row has so many tokens."""
+        return self.n_rows or max(1, self.budget // longest)
+
+
+def require_losses(config: TrainConfig, data: TrainingData) -> None:
     """Raise `UserError` before the first step when a loss that a setting watches is not measured."""
-    missing = set() if task.n_bytes["valid"] else {"bits_per_byte"}
-    missing |= set() if task.objective.label_smoothing else {"smoothed_loss"}
+    missing = set() if data.n_bytes["valid"] else {"bits_per_byte"}
+    missing |= set() if data.objective.label_smoothing else {"smoothed_loss"}
     known = [name for name in LOSSES if name not in missing]
     for key, watcher in config.watchers.items():
-        if watcher.metric not in known and (task.score is None or watcher.metric in LOSSES):
+        if watcher.metric not in known and (data.score is None or watcher.metric in LOSSES):
             raise UserError(f"{key}.metric is {watcher.metric!r}, which is unknown here; there are {', '.join(known)}")
 
 
@@ -65,11 +85,11 @@ def watched_scores(
     return list(dict.fromkeys(found))
 
 
-def few_targets(task: Task) -> list[str]:
+def few_targets(data: TrainingData) -> list[str]:
     """Return a sentence where the validation side has fewer than `FEW_TARGETS` targets."""
     n, draw = 0, rng(0, Stream.EVALUATION)
-    for examples in task.evaluations["valid"]():
-        n += task.objective.collate(examples, draw).n_targets
+    for examples in data.evaluations["valid"]():
+        n += data.objective.collate(examples, draw).n_targets
         if n >= FEW_TARGETS:
             return []
     return [

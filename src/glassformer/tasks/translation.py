@@ -1,7 +1,9 @@
-"""Pairs as material: aligned texts, their tokens, and the target learned from the source."""
+"""Translation: a target is made from a source, as from a sentence in another language, or from a word its sounds."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -9,52 +11,88 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig
+from glassformer.data import pair_files
 from glassformer.data.batching import Example, Sampler
 from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.fresh_cuts import FreshCuts
-from glassformer.data.pair_tokens import PairFile, PairSplits, Progress, prepare_pairs
-from glassformer.data.pairs import PairCorpus
+from glassformer.data.pair_files import Pair
+from glassformer.data.pair_tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
+from glassformer.data.pairs import PairCorpus, read_pairs
 from glassformer.errors import UserError
+from glassformer.evaluation import pairs as pair_scores
 from glassformer.evaluation.division import Division
-from glassformer.evaluation.pairs import LOSSES, SCORES, require_scores, translation_scores
+from glassformer.evaluation.pairs import LOSSES, SCORES, translation_scores
+from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.fill import Filling, fill_by_writing
+from glassformer.inference.score import Score
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
-from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.training.material import Tokenizers, cache_folder, first_dropout_seed, learn_tokenizer
-from glassformer.training.reporting import LaunchReporter
-from glassformer.training.task import Task, watched_scores
+from glassformer.reporting import LaunchReporter
+from glassformer.tasks import encoder_decoder
+from glassformer.tasks.encoder_decoder import objective_of
+from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.preparation import (
+    cache_folder,
+    first_dropout_seed,
+    learn_tokenizer,
+    micro_batch,
+    pairs_of,
+    refuse,
+    require_data,
+    say_changed,
+    say_dropped,
+    with_vocabulary,
+)
+from glassformer.tasks.task import (
+    FillsMasks,
+    HasPairs,
+    HasScores,
+    HasTestSet,
+    Log,
+    Progress,
+    ScoresTexts,
+    TakesOver,
+    TrainableTask,
+    TrainedModel,
+    Translates,
+    Votes,
+    wrong_verb,
+)
+from glassformer.tasks.training_data import MicroBatch, TrainingData, watched_scores
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
 GREEDY = BeamConfig(beam=1, max_ratio=3.0)
 """How validation sources are decoded while a model trains."""
 
 
-class PairMaterial:
-    """The pairs of a run and their split."""
+class TranslationTask(
+    TrainableTask, Translates, ScoresTexts, FillsMasks, HasScores, HasPairs, HasTestSet, Votes, TakesOver
+):
+    """An encoder-decoder learns targets from sources."""
 
-    labels: tuple[str, ...] = ()
-    n_outputs = 0
-    mean_and_std = None
+    settings = Seq2SeqConfig
+    verb = "translate"
+    unit = "token"
 
-    def __init__(self, run: Run) -> None:
-        self.data = pairs_of(run)
-        self.corpus = PairCorpus(self.data)
-        self.name = self.corpus.name
+    def learned(self, run: Run) -> str:
+        return "make a target from a source"
 
-    @property
-    def digest(self) -> str:
-        return self.corpus.digest
+    def example(self, run: Run) -> str:
+        return '"…"'
 
-    def trains_starts(self, run: Run) -> bool:
-        return False
+    def special_tokens(self, run: Run) -> tuple[str, ...]:
+        return ()
 
-    def take_digest(self, digest: str) -> None:
-        self.corpus.digest = digest
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        return tuple(SCORES[pairs_of(run).outputs])
+
+    # Training
 
     def check(self, run: Run) -> None:
+        require_data(run, PairData)
         model = run.model
-        if not isinstance(run.objective, Seq2SeqConfig):
-            raise UserError(f"pairs are learned with objective.kind seq2seq, and it is {run.objective.kind}")
         if isinstance(model, TransformerConfig):
             if not model.is_encoder_decoder:
                 raise UserError("a target is made from a source by [model.encoder] and [model.decoder]; one is missing")
@@ -69,8 +107,101 @@ class PairMaterial:
         if model.source_vocab_size and run.source_tokenizer is None:
             raise UserError("model.source_vocab_size is for a source with a tokenizer of its own: [source_tokenizer]")
 
+    def open(self, run: Run) -> "PairRunData":
+        return PairRunData(run)
+
+    def micro_batch(self, run: Run) -> MicroBatch:
+        return micro_batch(run)
+
+    # Use
+
+    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Pair]:
+        """Pairs that fit the model. Of other data a pair that is too long is refused: scores would be others."""
+        data, tokenizers = pairs_of(model.run), _tokenizers_of(model)
+        if places == Places():
+            corpus = PairCorpus(data)
+            say_changed(model, corpus.digest, corpus.name, log)
+            pairs, too_long = corpus.split[1], log
+        else:
+            asked: Any = {name: None if place is None else str(place) for name, place in vars(places).items()}
+            dropped = pair_files.DroppedPairs()
+            given = replace(data, **asked, valid_path=None, valid_source=None, valid_target=None)
+            pairs, too_long = read_pairs(given, dropped), refuse
+            say_dropped(dropped, log)
+        config = model.vote.config
+        encoded = within(
+            encode_pairs(pairs, tokenizers.target, tokenizers.source, "pairs"), config, tokenizers, too_long
+        )
+        return EvaluationData(
+            lambda: evaluation_batches(pair_rows(encoded), data.batch_tokens),
+            objective_of(config, tokenizers, model.run.objective.label_smoothing),
+            int(encoded.target_lengths.sum()) + tokenizers.target.frames.target.n_added * encoded.n_pairs,
+            records=[pairs[row] for row in encoded.rows],
+        )
+
+    def pairs(self, model: TrainedModel, places: Places, log: Log) -> list[Pair]:
+        return list(self.evaluation(model, places, log).records)
+
+    def scores(
+        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """BLEU and chrF of sentences, or error rates of pronunciations, in percent."""
+        pairs, config = self.pairs(model, places, log), encoder_decoder.beam(model, settings)
+        return dict(translation_scores(self.translator(model), pairs, pairs_of(model.run), config, progress))
+
+    def require_scores(self, run: Run) -> None:
+        pair_scores.require_scores(pairs_of(run).outputs)
+
+    def output_scores(self, run: Run, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> dict[str, float | str]:
+        return pair_scores.output_scores(outputs, pairs, pairs_of(run))
+
+    def test_path(self, run: Run) -> str | None:
+        path = pairs_of(run).path or ""
+        return f"{path}#test" if path.startswith("builtin:") else None
+
+    def translator(self, model: TrainedModel) -> Translator:
+        return encoder_decoder.translator(model)
+
+    def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
+        return encoder_decoder.score(model, texts, targets)
+
+    def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
+        """The text that BART writes for one with masks: it learned that before it was made to translate."""
+        if not model.tokenizer.is_imported or model.tokenizer.mask_id is None:
+            raise wrong_verb(self, model, "fill")
+        return fill_by_writing(
+            model.network, model.tokenizer, text, encoder_decoder.beam(model, settings), model.device
+        )
+
+    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
+        return Ensemble(networks)
+
+    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        if len(sentinel_ids(tokenizer)) > 1 or not run.model.is_encoder_decoder:
+            return None
+        return replace(run, data=PairData(), objective=Seq2SeqConfig())
+
+
+class PairRunData:
+    """The pairs of a run and their split."""
+
+    def __init__(self, run: Run) -> None:
+        self.data = pairs_of(run)
+        self.corpus = PairCorpus(self.data)
+        self.name = self.corpus.name
+
+    @property
+    def digest(self) -> str:
+        return self.corpus.digest
+
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
+
     def news(self) -> list[str]:
         return self.corpus.news()
+
+    def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
+        return with_vocabulary(run.model, tokenizers)
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         train, _ = self.corpus.split
@@ -135,7 +266,7 @@ class PreparedPairs:
             f"{train.target_lengths.mean():.1f} target tokens, {valid.n_pairs:,} validation pairs"
         )
 
-    def task(self, network: Network, device: torch.device) -> Task:
+    def training_data(self, network: Network, device: torch.device) -> TrainingData:
         run, data = self.run, pairs_of(self.run)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
@@ -151,7 +282,7 @@ class PreparedPairs:
         def batches(pairs: PairFile) -> Callable[[], Sequence[Sequence[Example]]]:
             return lambda: list(evaluation_batches(pair_rows(pairs), data.batch_tokens))
 
-        return Task(
+        return TrainingData(
             objective,
             FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
             {"train": batches(slice_of_train), "valid": batches(self.valid)},
@@ -175,7 +306,7 @@ class PreparedPairs:
         names = watched_scores(self.run.train, LOSSES, SCORES[data.outputs], f"for {data.outputs}")
         if not names:
             return None
-        require_scores(data.outputs)
+        pair_scores.require_scores(data.outputs)
 
         def score(division: Division) -> dict[str, float]:
             translator = self._translator(network, device)
@@ -183,21 +314,6 @@ class PreparedPairs:
             return {name: float(scores[name]) for name in names}
 
         return score
-
-
-def pairs_of(run: Run) -> PairData:
-    """The pairs of a run; `UserError` when it learns from a text."""
-    if not isinstance(run.data, PairData):
-        raise UserError(f"the run {run.name!r} learns from a text, and pairs of source and target are needed")
-    return run.data
-
-
-def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: float) -> Seq2SeqObjective:
-    """The objective with the ids that the model and its tokenizers say."""
-    if model.decoder_start_id is None or model.eos_id is None:
-        raise UserError("an encoder-decoder needs decoder_start_id and eos_id in its configuration")
-    source, target = tokenizers.source.frames.source, tokenizers.target.frames.target
-    return Seq2SeqObjective(model.decoder_start_id, source, target, label_smoothing)
 
 
 def within(pairs: PairFile, model: ModelConfig, tokenizers: Tokenizers, log: Callable[[str], None]) -> PairFile:
@@ -211,3 +327,10 @@ def within(pairs: PairFile, model: ModelConfig, tokenizers: Tokenizers, log: Cal
             f"source or {target_max:,} target tokens and are left out"
         )
     return kept
+
+
+def _tokenizers_of(model: TrainedModel) -> Tokenizers:
+    return Tokenizers(model.tokenizer, None if model.source_tokenizer is model.tokenizer else model.source_tokenizer)
+
+
+TASK = TranslationTask()

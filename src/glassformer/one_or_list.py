@@ -1,0 +1,99 @@
+"""A verb that reads a list reads one item by itself too: one gives one result, and a list gives a list."""
+
+import functools
+from collections.abc import Callable, Sequence
+from numbers import Integral
+from typing import Any
+
+from glassformer.errors import UserError
+
+PROMPT = "a text or a list of ids"
+
+
+def is_text(_: Any, given: Any) -> bool:
+    return isinstance(given, str)
+
+
+def is_prompt(_: Any, given: Any) -> bool:
+    """Whether it is one prompt: a text, or ids."""
+    return isinstance(given, str) or (is_list(given) and len(given) > 0 and all(isinstance(i, Integral) for i in given))
+
+
+def is_row(model: Any, given: Any) -> bool:
+    """Whether it is what a classifier reads: a text, or a tuple of two where it reads pairs."""
+    return isinstance(given, tuple if model.takes_pairs else str)
+
+
+def is_sentence(_: Any, given: Any) -> bool:
+    """Whether it is one sentence: a text, whose words white space separates, or a list of words."""
+    if isinstance(given, str):
+        return True
+    is_words = is_list(given) and len(given) > 0 and all(isinstance(word, str) for word in given)
+    if is_words and (longer := [word for word in given if len(word.split()) > 1]):
+        raise UserError(f"{longer[0]!r:.60} is not one word: give several sentences as lists of words")
+    return is_words
+
+
+def is_list(given: Any) -> bool:
+    return isinstance(given, Sequence) and not isinstance(given, (str, bytes))
+
+
+def _listed(
+    model: Any, given: Any, argument: str, what: str, is_one: Callable[[Any, Any], bool]
+) -> tuple[list[Any], bool]:
+    """The items that a verb was given, and whether it was one by itself; `UserError` that names `argument` and `what`.
+
+    Arrays and tensors become lists.
+    """
+    given = given.tolist() if hasattr(given, "tolist") else given
+    if is_one(model, given):
+        return [given], True
+    if not is_list(given):
+        raise UserError(f"{argument} must be {what}, or a list of such, not {given!r:.60}")
+    items = [item.tolist() if hasattr(item, "tolist") else item for item in given]
+    for item in items:
+        if not isinstance(item, str) and not is_list(item):
+            raise UserError(f"{argument} must be {what}, or a list of such, and {item!r:.60} is in it")
+    return items, False
+
+
+def one_or_list(
+    argument: str, what: str, is_one: Callable[[Any, Any], bool] = is_text
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Let a verb that reads a list read one item by itself too: one gives one result, a list gives a list.
+
+    `argument` is the first one of the verb, and `what` says what it takes, for the `UserError` that names it.
+    """
+
+    def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(verb)
+        def wrapped(self: Any, *args: Any, **settings: Any) -> Any:
+            if not args and argument not in settings:
+                return verb(self, **settings)  # Python names what is missing
+            given, *rest = args or [settings.pop(argument)]
+            items, is_alone = _listed(self, given, argument, what, is_one)
+            found = verb(self, items, *rest, **settings)
+            return found[0] if is_alone else found
+
+        return wrapped
+
+    return decorate
+
+
+def one_or_streams(stream: Callable[..., Any]) -> Callable[..., Any]:
+    """Let `stream` read one prompt by itself too, and yield its pieces as texts."""
+
+    @functools.wraps(stream)
+    def wrapped(self: Any, prompts: Any, **settings: Any) -> Any:
+        items, is_alone = _listed(self, prompts, "prompts", PROMPT, is_prompt)
+        steps = stream(self, items, **settings)
+        return (pieces[0] for pieces in steps) if is_alone and settings.get("n", 1) == 1 else steps
+
+    return wrapped
+
+
+def texts_of(given: Any) -> list[str]:
+    """A list of texts as it was given; `UserError` for anything else."""
+    if not is_list(given) or not all(isinstance(text, str) for text in given):
+        raise UserError(f"score takes a text or a list of texts, not {given!r:.60}")
+    return list(given)

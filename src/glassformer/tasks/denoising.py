@@ -1,0 +1,147 @@
+"""Denoising: an encoder-decoder restores a text that was damaged, as BART (infilling) and T5 (spans) do."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from glassformer.config.run import BeamConfig, InfillingConfig, Run, SpansConfig
+from glassformer.data.batching import Example
+from glassformer.inference.ensemble import Ensemble
+from glassformer.inference.fill import Filling, fill_by_writing, fill_spans
+from glassformer.inference.score import Score
+from glassformer.inference.translator import Translator
+from glassformer.models.build import Network
+from glassformer.objectives.denoising import DenoisingObjective, Noise, infilling, spans
+from glassformer.tasks import encoder_decoder
+from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.preparation import micro_batch
+from glassformer.tasks.task import FillsMasks, Log, ScoresTexts, TakesOver, TrainedModel, Translates, Votes
+from glassformer.tasks.text_data import (
+    TextObjective,
+    TextRunData,
+    TextTask,
+    check_text,
+    evaluation,
+    sample_of_filling,
+)
+from glassformer.tasks.training_data import MicroBatch
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids, sentinels
+from glassformer.tokenization.word_boundaries import word_boundaries
+
+GREEDY = BeamConfig(beam=1, max_ratio=2.0)
+"""How a sample is written while a model trains."""
+Fill = Callable[[Network, Tokenizer, str, BeamConfig, torch.device], Filling]
+
+
+class Denoising(TextTask, FillsMasks, Translates, ScoresTexts, Votes, TakesOver):
+    """The two ways to damage a text differ in their noise, and in what a mask of a user's text becomes."""
+
+    verb = "fill"
+    unit = "token"
+    predicts_next = False
+
+    def __init__(
+        self,
+        settings: type[InfillingConfig] | type[SpansConfig],
+        special_tokens: Callable[[Run], tuple[str, ...]],
+        noise: Callable[[Run, Tokenizer], Noise],
+        fill: Fill,
+        n_masks: Callable[[Tokenizer], int | None],
+    ) -> None:
+        """`n_masks` is how many masks a text may have; None is any number."""
+        self.settings, self._special_tokens, self._noise, self._fill = settings, special_tokens, noise, fill
+        self._n_masks = n_masks
+
+    def learned(self, run: Run) -> str:
+        return "fill masks"
+
+    def example(self, run: Run) -> str:
+        return '"… [MASK] …"'
+
+    def special_tokens(self, run: Run) -> tuple[str, ...]:
+        return self._special_tokens(run)
+
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        return ("perplexity",)
+
+    # Training
+
+    def check(self, run: Run) -> None:
+        needs = "restoring a text needs a Transformer with [model.encoder] and [model.decoder]"
+        check_text(self, run, encoder=True, decoder=True, sentence=needs)
+
+    def open(self, run: Run) -> TextRunData:
+        return TextRunData(self, run)
+
+    def micro_batch(self, run: Run) -> MicroBatch:
+        return micro_batch(run)
+
+    def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
+        pairs = encoder_decoder.objective_of(run.model, Tokenizers(tokenizer), run.objective.label_smoothing)
+        n_added = max(pairs.source_frame.n_added, pairs.target_frame.n_added)
+        objective = DenoisingObjective(self._noise(run, tokenizer), pairs)
+        return TextObjective(objective, context - n_added, changes_lengths=True)
+
+    def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
+        most = self._n_masks(tokenizer)
+
+        def filled(text: str, n_masks: int) -> Filling | None:
+            too_many = most is not None and n_masks > most
+            return None if too_many else self._fill(network, tokenizer, text, GREEDY, device)
+
+        return sample_of_filling(tokenizer, run, row, filled)
+
+    # Use
+
+    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
+        return evaluation(self, model, places, log)
+
+    def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
+        return self._fill(model.network, model.tokenizer, text, encoder_decoder.beam(model, settings), model.device)
+
+    def translator(self, model: TrainedModel) -> Translator:
+        return encoder_decoder.translator(model)
+
+    def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
+        return encoder_decoder.score(model, texts, targets)
+
+    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
+        return Ensemble(networks)
+
+    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        """T5 writes the spans that sentinels stand for, and translates all the same."""
+        n = len(sentinel_ids(tokenizer))
+        if self.settings is not SpansConfig or n < 2 or not run.model.is_encoder_decoder:
+            return None
+        return replace(run, objective=SpansConfig(n_sentinels=n))
+
+
+def _infilling_noise(run: Run, tokenizer: Tokenizer) -> Noise:
+    config = run.objective
+    assert isinstance(config, InfillingConfig) and tokenizer.mask_id is not None
+    edges = word_boundaries(tokenizer)
+    return infilling(edges, tokenizer.mask_id, config.noise_density, config.mean_span_length, config.permute_sentences)
+
+
+def _span_noise(run: Run, tokenizer: Tokenizer) -> Noise:
+    config = run.objective
+    assert isinstance(config, SpansConfig)
+    return spans(sentinel_ids(tokenizer), config.noise_density, config.mean_span_length)
+
+
+def _span_tokens(run: Run) -> tuple[str, ...]:
+    assert isinstance(run.objective, SpansConfig)
+    return ("[EOS]", *sentinels(run.objective.n_sentinels))
+
+
+def _fill_spans(network: Network, tokenizer: Tokenizer, text: str, config: BeamConfig, device: torch.device) -> Filling:
+    return fill_spans(network, tokenizer, text, sentinel_ids(tokenizer), config, device)
+
+
+INFILLING = Denoising(
+    InfillingConfig, lambda run: ("[MASK]", "[EOS]"), _infilling_noise, fill_by_writing, lambda tokenizer: None
+)
+SPANS = Denoising(SpansConfig, _span_tokens, _span_noise, _fill_spans, lambda tokenizer: len(sentinel_ids(tokenizer)))

@@ -1,0 +1,40 @@
+"""What the tasks of an encoder-decoder share: translating, scoring targets, voting."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import BeamConfig
+from glassformer.errors import UserError
+from glassformer.inference.score import Score
+from glassformer.inference.translator import Translator
+from glassformer.objectives.seq2seq import Seq2SeqObjective
+from glassformer.tasks.task import TrainedModel
+from glassformer.tokenization.tokenizers import Tokenizers
+
+
+def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: float) -> Seq2SeqObjective:
+    """The objective with the ids that the model and its tokenizers say."""
+    if model.decoder_start_id is None or model.eos_id is None:
+        raise UserError("an encoder-decoder needs decoder_start_id and eos_id in its configuration")
+    source, target = tokenizers.source.frames.source, tokenizers.target.frames.target
+    return Seq2SeqObjective(model.decoder_start_id, source, target, label_smoothing)
+
+
+def beam(model: TrainedModel, settings: Mapping[str, Any]) -> BeamConfig:
+    """How targets are searched for: as the model says, but for some settings."""
+    config = model.generation if isinstance(model.generation, BeamConfig) else BeamConfig()
+    return replace(config, **settings)
+
+
+def translator(model: TrainedModel) -> Translator:
+    """What makes targets with the model, or with all members of an ensemble."""
+    return Translator(model.vote, model.tokenizer, model.source_tokenizer, model.device)
+
+
+def score(model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
+    """log p of each target given the text that is its source."""
+    if targets is None:
+        raise UserError(f"{model.name} makes a target from a source: give the target too, as score(target, source=…)")
+    return model.translator.score(texts, targets)

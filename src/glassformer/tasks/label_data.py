@@ -1,0 +1,309 @@
+"""Texts with labels as the data of a task: classes, numbers, or tags of words."""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import Run
+from glassformer.config.train import TrainConfig
+from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
+from glassformer.data import label_files
+from glassformer.data.batching import Example, Sampler
+from glassformer.data.budget import TokenBudget, evaluation_batches, example_rows
+from glassformer.data.fresh_cuts import FreshCuts
+from glassformer.data.label_files import Labelled, Tagged
+from glassformer.data.label_rows import encode_tagged, encode_texts
+from glassformer.data.labels import LabelCorpus, LabelRecord, class_names, read_labels, require_known
+from glassformer.errors import UserError
+from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.labels import ClassificationReport
+from glassformer.inference.classify import predict
+from glassformer.models.build import Network
+from glassformer.objectives.objective import Objective
+from glassformer.reporting import LaunchReporter
+from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.preparation import (
+    first_dropout_seed,
+    labels_of,
+    learn_tokenizer,
+    refuse,
+    say_changed,
+    say_dropped,
+    with_vocabulary,
+)
+from glassformer.tasks.task import HasLabels, HasScores, Log, TrainableTask, TrainedModel
+from glassformer.tasks.training_data import TrainingData, watched_scores
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizers import Tokenizers
+
+ROWS_OF_TRAIN_EVALUATED = 1000
+
+
+class LabelTask(TrainableTask, HasLabels, HasScores, Protocol):
+    """A task that is learned from labelled texts."""
+
+    names_are: str
+    """What the names of labels are: classes or tags."""
+
+    def objective(self, run: Run) -> Objective: ...
+
+    def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
+        """Of each score of a run with these labels."""
+        ...
+
+    def label_scores(
+        self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
+    ) -> dict[str, Any]:
+        """What the logits of a model are worth on labelled rows."""
+        ...
+
+
+def check_labels(run: Run, head: type[PositionHead] | type[SequenceHead]) -> None:
+    """`UserError` when the model is not one stack with this head, or a setting is not for labels."""
+    model, data = run.model, labels_of(run)
+    if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
+        raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
+    if data.outputs == "regression" and run.objective.label_smoothing:
+        raise UserError("numbers have no label smoothing: set objective.label_smoothing 0")
+    if not isinstance(model.head, head):
+        raise UserError(f"data.outputs {data.outputs} needs [model.head] of kind {head.kind}")
+    if data.second_field is not None and model.n_token_types < 2:
+        raise UserError(
+            "a pair of texts is told apart by token types, and the model has none: give --model.n-token-types 2"
+        )
+    if run.train.batch_size != TrainConfig().batch_size:
+        raise UserError("batches of labelled texts are measured in tokens: give data.batch_tokens")
+
+
+def test_path(run: Run) -> str | None:
+    """Where the test data stands; None where there is none."""
+    data = labels_of(run)
+    if data.test_path is not None:
+        return data.test_path
+    return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
+
+
+class LabelRunData:
+    """The labelled texts of a run and their split."""
+
+    def __init__(self, task: LabelTask, run: Run) -> None:
+        self.task, self.data = task, labels_of(run)
+        self.corpus = LabelCorpus(self.data)
+        self.name = self.corpus.name
+
+    @property
+    def digest(self) -> str:
+        return self.corpus.digest
+
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes or tags of the training data, by number; none where labels are numbers."""
+        return () if self.data.outputs == "regression" else tuple(class_names(self.corpus.split[0]))
+
+    @cached_property
+    def mean_and_std(self) -> tuple[float, float] | None:
+        """Of the numbers that are trained on: their mean and standard deviation."""
+        if self.data.outputs != "regression":
+            return None
+        numbers = np.array([float(record.label) for record in self.corpus.split[0] if isinstance(record, Labelled)])
+        with np.errstate(over="ignore"):
+            mean, std = float(numbers.mean()), float(numbers.std())
+        if not math.isfinite(std):
+            raise UserError(f"{self.name} has numbers that are too large to square: divide them")
+        return mean, std or 1.0
+
+    def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
+        """The model with as many outputs as there are labels, and the scale of numbers."""
+        model = with_vocabulary(run.model, tokenizers)
+        assert isinstance(model, TransformerConfig) and isinstance(model.head, (PositionHead, SequenceHead))
+        n_outputs = len(self.labels) or 1
+        if model.head.n_labels not in (0, n_outputs):
+            raise UserError(f"model.head.n_labels is {model.head.n_labels} and the data has {n_outputs}: leave it at 0")
+        head = replace(model.head, n_labels=n_outputs)
+        if isinstance(head, SequenceHead) and head.std == 0 and self.mean_and_std is not None:
+            head = replace(head, mean=self.mean_and_std[0], std=self.mean_and_std[1])
+        return replace(model, head=head)
+
+    def news(self) -> list[str]:
+        return self.corpus.news()
+
+    def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
+        texts = [text for record in self.corpus.split[0] for text in _texts(record)]
+        return Tokenizers(learn_tokenizer(run.tokenizer, texts, reporter))
+
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedLabels":
+        return PreparedLabels(self.task, run, tokenizers.target, self.corpus.split, self.labels, reporter)
+
+
+class PreparedLabels:
+    """Both sides as examples, in memory; texts that are too long lose their end, and that is told."""
+
+    def __init__(
+        self,
+        task: LabelTask,
+        run: Run,
+        tokenizer: Tokenizer,
+        split: tuple[Sequence[LabelRecord], Sequence[LabelRecord]],
+        names: Sequence[str],
+        reporter: LaunchReporter,
+    ) -> None:
+        self.task, self.run, self.tokenizer, self.records, self.names = task, run, tokenizer, split, names
+        with reporter.phase("preparing tokens"):
+            self.train = self._train(first_dropout_seed(run), reporter.log)
+            self.valid = examples_of(split[1], tokenizer, run.model.max_len, names, "validation texts", reporter.log)
+
+    def _train(self, dropout_seed: int, log: Callable[[str], None]) -> list[Example]:
+        max_len, share = self.run.model.max_len, self.run.tokenizer.dropout
+        return examples_of(
+            self.records[0], self.tokenizer, max_len, self.names, "training texts", log, share, dropout_seed
+        )
+
+    @property
+    def summary(self) -> str:
+        n_tokens = np.mean([len(e.token_ids) for e in self.train])
+        kinds = f", {len(self.names)} {self.task.names_are}" if self.names else ""
+        return f"{len(self.train):,} training texts of {n_tokens:.1f} tokens, {len(self.valid):,} for validation{kinds}"
+
+    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+        run, data = self.run, labels_of(self.run)
+
+        def sampler_of(examples: Sequence[Example], seed: int) -> TokenBudget:
+            return TokenBudget(example_rows(examples, "training texts"), data.batch_tokens, seed)
+
+        def sampler_of_cuts(seed: int) -> tuple[Sampler, None]:
+            return sampler_of(self._train(seed, lambda _: None), seed), None  # long texts: said of the first epoch
+
+        seed = first_dropout_seed(run)
+        first = sampler_of(self.train, seed or run.train.seed)
+
+        def batches(examples: Sequence[Example]) -> Callable[[], Sequence[Sequence[Example]]]:
+            return lambda: list(evaluation_batches(example_rows(examples, "texts"), data.batch_tokens))
+
+        return TrainingData(
+            self.task.objective(run),
+            FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
+            {"train": batches(self.train[:ROWS_OF_TRAIN_EVALUATED]), "valid": batches(self.valid)},
+            n_bytes={"train": None, "valid": None},
+            score=self._score(network, device),
+        )
+
+    def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
+        """Scores at each evaluation; `UserError` for a setting that watches another metric."""
+        known = self.task.higher_is_better(self.run, self.names)
+        watched_scores(self.run.train, ["loss"], known)
+
+        def score(division: Division) -> dict[str, float]:
+            found = label_scores(self.task, self.run, network, self.valid, self.names, device, division)
+            return {name: float(found[name]) for name in known if isinstance(found.get(name), float)}
+
+        return score
+
+
+def examples_of(
+    records: Sequence[LabelRecord],
+    tokenizer: Tokenizer,
+    max_len: int,
+    names: Sequence[str],
+    name: str,
+    log: Callable[[str], None],
+    dropout: float = 0.0,
+    dropout_seed: int = 0,
+) -> list[Example]:
+    """Records as rows with their labels, which are known to be among `names`; `dropout` leaves merges out."""
+    numbers, lost = {label: i for i, label in enumerate(names)}, ""
+    tagged = [record for record in records if isinstance(record, Tagged)]
+    if tagged:
+        tags = [[numbers[tag] for tag in record.tags] for record in tagged]
+        rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
+        n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
+        lost = f", {sum(map(len, tags)) - n_read:,} words with tags"
+    else:
+        labelled = [record for record in records if isinstance(record, Labelled)]
+        values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
+        texts = [_texts(record) for record in labelled]
+        rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed)
+    if n_cut:
+        log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and lose their end{lost}")
+    return rows
+
+
+def _texts(record: LabelRecord) -> list[str]:
+    if isinstance(record, Tagged):
+        return [" ".join(record.words)]
+    return [record.text] if record.second is None else [record.text, record.second]
+
+
+def evaluation(
+    task: LabelTask, model: TrainedModel, places: Places, log: Log, *, refuses_cuts: bool = False
+) -> EvaluationData[Example]:
+    """The validation side of the run, or all of a file; `refuses_cuts` refuses texts of a file that lose their end."""
+    data, path = labels_of(model.run), places.path_alone(model.run.name, "texts with labels")
+    if path is None:
+        corpus = LabelCorpus(data)
+        say_changed(model, corpus.digest, corpus.name, log)
+        records: Sequence[LabelRecord] = corpus.split[1]
+    else:
+        dropped = label_files.DroppedLabels()
+        records = read_labels(data, str(path), dropped)
+        say_dropped(dropped, log)
+    if model.classes:
+        require_known(records, model.classes)
+    told = refuse if refuses_cuts and path is not None else log
+    max_len = model.vote.config.max_len
+    examples = examples_of(records, model.tokenizer, max_len, model.classes, "texts", told)
+    rows = example_rows(examples, "texts")
+    return EvaluationData(
+        lambda: evaluation_batches(rows, data.batch_tokens),
+        task.objective(model.run),
+        sum(int((e.labels != -100).sum()) if e.labels is not None else 1 for e in examples),
+        records=examples,
+    )
+
+
+def label_scores(
+    task: LabelTask,
+    run: Run,
+    network: nn.Module,
+    rows: Sequence[Example],
+    names: Sequence[str],
+    device: torch.device | str,
+    division: Division = ALONE,
+) -> dict[str, Any]:
+    """What a network is worth on labelled rows; `division` deals the batches of rows out among processes."""
+    logits = predict(network, rows, device, division.takes)
+    if division.n > 1:
+        own = {place: x.tolist() for place, x in enumerate(logits) if x.numel()}
+        for part in division.texts(json.dumps(own)):  # decimal numbers of Python give the same bits back
+            for place, values in json.loads(part).items():
+                logits[int(place)] = torch.tensor(values)
+    return task.label_scores(run, logits, rows, names)
+
+
+def scores(task: LabelTask, model: TrainedModel, places: Places, log: Log) -> dict[str, Any]:
+    """What a model, or a vote, is worth on its validation side, or on all of a file."""
+    rows = task.evaluation(model, places, log).records
+    return label_scores(task, model.run, model.vote, rows, model.classes, model.device)
+
+
+def scores_of(report: ClassificationReport) -> dict[str, Any]:
+    """The figures of a report, in percent, and the report itself."""
+    return {
+        "accuracy": report.accuracy,
+        "macro_f1": report.macro_f1,
+        "calibration_error": report.calibration_error,
+        "most_frequent_share": report.most_frequent_share,
+        "report": report,
+    }

@@ -1,0 +1,132 @@
+"""Language modelling: every next token of a text is predicted from those before it."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+
+from glassformer.config.run import CausalConfig, GenerationConfig, Run
+from glassformer.data.batching import Example
+from glassformer.errors import UserError
+from glassformer.inference.decode import EncodedPrompt, causal_frame, generate, never_written, stream_texts
+from glassformer.inference.score import Score, text_scores
+from glassformer.models.build import Network
+from glassformer.objectives.causal import CausalObjective
+from glassformer.tasks import one_stack
+from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.preparation import micro_batch
+from glassformer.tasks.task import ContinuesPrompts, Log, ScoresTexts, TakesOver, TrainedModel
+from glassformer.tasks.text_data import TextObjective, TextRunData, TextTask, check_text, evaluation
+from glassformer.tasks.training_data import MicroBatch
+from glassformer.tokenization.tokenizer import Tokenizer
+
+SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
+Prompt = str | Sequence[int]
+
+
+class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
+    """A decoder alone goes on with a text."""
+
+    settings = CausalConfig
+    verb = "generate"
+    unit = "token"
+    predicts_next = True
+
+    def learned(self, run: Run) -> str:
+        return "go on with a text"
+
+    def example(self, run: Run) -> str:
+        return '"…"'
+
+    def special_tokens(self, run: Run) -> tuple[str, ...]:
+        return ()
+
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        return ("bits_per_byte", "perplexity")
+
+    # Training
+
+    def check(self, run: Run) -> None:
+        needs = "predicting the next token needs a Transformer with [model.decoder] alone"
+        check_text(self, run, encoder=False, decoder=True, sentence=needs)
+        if not isinstance(run.generation, GenerationConfig):
+            raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
+
+    def open(self, run: Run) -> TextRunData:
+        return TextRunData(self, run)
+
+    def micro_batch(self, run: Run) -> MicroBatch:
+        return micro_batch(run)
+
+    def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
+        start = run.model.decoder_start_id
+        unscored = None if start == tokenizer.eos_id else start  # where one token does both, it is the target that ends
+        return TextObjective(CausalObjective(run.objective.label_smoothing, unscored), context + 1, overlap=1)
+
+    def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
+        """The beginning of the row, and how the model goes on."""
+        n_prompt = max(1, min(SAMPLE_PROMPT, (run.data.context or run.model.max_len) // 4))  # type: ignore[union-attr]
+        prompt = row.token_ids[:n_prompt].tolist()
+        length = max(1, min(SAMPLE_LENGTH, run.model.max_len - n_prompt))
+        config = GenerationConfig(max_new_tokens=length, temperature=0.8, top_k=50, seed=run.train.seed)
+        end = [] if run.model.eos_id is None else [run.model.eos_id]
+        suppress_ids = never_written(tokenizer, run.model.vocab_size)
+        steps = generate(
+            network, [prompt], config, max_len=run.model.max_len, end_ids=end, suppress_ids=suppress_ids, device=device
+        )
+        new = [ids[0] for ids in steps if ids[0] is not None]
+        stream = tokenizer.stream(after=prompt)
+        return "".join([tokenizer.decode(prompt), "│", *map(stream.push, new), stream.flush()])
+
+    # Use
+
+    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
+        return evaluation(self, model, places, log)
+
+    def stream(
+        self,
+        model: TrainedModel,
+        prompts: Sequence[EncodedPrompt],
+        config: GenerationConfig,
+        samples: Sequence[int],
+        slide: bool,
+    ) -> Iterator[list[str]]:
+        return stream_texts(
+            model.network, model.tokenizer, prompts, config, slide=slide, device=model.device, samples=samples
+        )
+
+    def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
+        frame = causal_frame(model.tokenizer, model.network.config)
+        ids = frame.around(model.tokenizer.encode(prompt) if isinstance(prompt, str) else [])
+        if not isinstance(prompt, str) and prompt:
+            ids = list(prompt)
+        if not ids:
+            raise UserError(
+                f"the prompt is empty, and {model.name} was not trained to start a text (no start token is recorded): "
+                "give a prompt of at least one token"
+            )
+        is_spaced = isinstance(prompt, str) and prompt[-1:].isspace() and not model.tokenizer.decode(ids)[-1:].isspace()
+        return EncodedPrompt(ids, is_spaced)
+
+    def no_start(self, model: TrainedModel) -> str:
+        return f"{model.name} was not trained to start a text: the first token of each text is read and not scored"
+
+    def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
+        start = causal_frame(model.tokenizer, model.network.config).before
+        if not start and texts and (targets is None or not all(texts)):
+            log(self.no_start(model))
+        return text_scores(
+            model.network,
+            model.tokenizer,
+            texts,
+            targets,
+            start=start,
+            max_len=model.network.config.max_len,
+            device=model.device,
+        )
+
+    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        return run if one_stack.is_over_tokens(run.model, encoder=False) else None
+
+
+TASK = LanguageModeling()

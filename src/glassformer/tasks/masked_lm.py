@@ -1,0 +1,124 @@
+"""Masked language modelling: masked tokens of a text are predicted from all around them (Devlin 2019)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from glassformer.config.run import MaskedConfig, Run
+from glassformer.data.batching import Example
+from glassformer.errors import UserError
+from glassformer.evaluation import masked
+from glassformer.inference.fill import Filling, fill_masks
+from glassformer.models.build import Network
+from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.noise import MASKED
+from glassformer.tasks import one_stack
+from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.preparation import micro_batch
+from glassformer.tasks.task import (
+    FillsMasks,
+    HasPseudoPerplexity,
+    HasScores,
+    Log,
+    Progress,
+    TakesOver,
+    TrainedModel,
+)
+from glassformer.tasks.text_data import (
+    TextObjective,
+    TextRunData,
+    TextTask,
+    check_text,
+    evaluation,
+    sample_of_filling,
+)
+from glassformer.tasks.training_data import MicroBatch
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.word_boundaries import word_boundaries
+
+
+class MaskedLanguageModeling(TextTask, FillsMasks, HasScores, HasPseudoPerplexity, TakesOver):
+    """An encoder alone says what stands behind masks."""
+
+    settings = MaskedConfig
+    verb = "fill"
+    unit = "chosen token"
+    predicts_next = False
+
+    def learned(self, run: Run) -> str:
+        return "fill masks"
+
+    def example(self, run: Run) -> str:
+        return '"… [MASK] …"'
+
+    def special_tokens(self, run: Run) -> tuple[str, ...]:
+        return ("[MASK]",)
+
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        return ("masked_accuracy", "perplexity")
+
+    # Training
+
+    def check(self, run: Run) -> None:
+        needs = "predicting masked tokens needs a Transformer with [model.encoder] alone"
+        check_text(self, run, encoder=True, decoder=False, sentence=needs)
+
+    def open(self, run: Run) -> TextRunData:
+        return TextRunData(self, run)
+
+    def micro_batch(self, run: Run) -> MicroBatch:
+        return replace(micro_batch(run), scored_share=self._config(run).mask_prob)
+
+    def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
+        config = self._config(run)
+        assert tokenizer.mask_id is not None  # special_tokens
+        if config.whole_words and tokenizer.scheme == "whitespace":
+            raise UserError(
+                "objective.whole_words: pieces of a whitespace tokenizer do not tell where a word ends; use another "
+                "tokenizer.scheme, or leave it out"
+            )
+        frame, edges = tokenizer.frames.text, word_boundaries(tokenizer)
+        objective = MaskedObjective(
+            tokenizer.mask_id, edges, config.mask_prob, config.whole_words, frame, config.label_smoothing
+        )
+        return TextObjective(objective, context - frame.n_added)
+
+    def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
+        return sample_of_filling(tokenizer, run, row, lambda text, _: fill_masks(network, tokenizer, text, 1, device))
+
+    def _config(self, run: Run) -> MaskedConfig:
+        assert isinstance(run.objective, MaskedConfig)
+        return run.objective
+
+    # Use
+
+    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
+        return evaluation(self, model, places, log)
+
+    def scores(
+        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        """Accuracy behind masks, and the share of the most frequent token, in percent."""
+        data = evaluation(self, model, places, log)
+        assert isinstance(data.objective, MaskedObjective)
+        n_masked = int(data.n_targets * data.objective.mask_prob * MASKED)
+        report = (lambda done: progress(done, n_masked)) if progress else None
+        return asdict(masked.masked_scores(model.network, data.objective, data.batches(), model.device, report))
+
+    def pseudo_perplexity(self, model: TrainedModel, places: Places, progress: Progress | None, log: Log) -> float:
+        """exp of the mean -log p of every token of a text given all others: one forward a token."""
+        data = evaluation(self, model, places, log)
+        assert isinstance(data.objective, MaskedObjective)
+        report = (lambda done: progress(done, data.n_targets)) if progress else None
+        return masked.pseudo_perplexity(model.network, data.objective, data.batches(), model.device, report)
+
+    def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
+        return fill_masks(model.network, model.tokenizer, text, n, model.device)
+
+    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        return replace(run, objective=MaskedConfig()) if one_stack.is_over_tokens(run.model, encoder=True) else None
+
+
+TASK = MaskedLanguageModeling()

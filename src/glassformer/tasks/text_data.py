@@ -1,0 +1,315 @@
+"""Texts as the data of a task: a corpus, its tokens, their batches, and how the model is evaluated on them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from glassformer.config.recurrent import ModelConfig
+from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, WindowRows
+from glassformer.config.transformer import TokenHead, TransformerConfig
+from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
+from glassformer.data.corpus import Corpus
+from glassformer.data.fresh_cuts import FreshCuts
+from glassformer.data.sources import read_documents
+from glassformer.data.tokens import TokenFile, TokenSplits, encode_text, prepare
+from glassformer.errors import UserError
+from glassformer.evaluation.loss import evaluation_rows
+from glassformer.inference.fill import Filling
+from glassformer.models.build import Network
+from glassformer.objectives.objective import Objective
+from glassformer.reporting import LaunchReporter
+from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.preparation import (
+    cache_folder,
+    first_dropout_seed,
+    learn_tokenizer,
+    require_data,
+    say_changed,
+    text_of,
+    with_vocabulary,
+)
+from glassformer.tasks.task import Log, TrainableTask, TrainedModel
+from glassformer.tasks.training_data import TrainingData
+from glassformer.tokenization.tokenizer import Tokenizer
+from glassformer.tokenization.tokenizers import Tokenizers
+
+TRAIN_TOKENS_EVALUATED = 32_768
+SAMPLE_PROMPT = 16
+"""Tokens of a validation row that a sample begins with."""
+
+
+@dataclass(frozen=True)
+class TextObjective:
+    """An objective, and the ids of a row beyond which the model could not read what it makes of them."""
+
+    objective: Objective
+    row_length: int
+    overlap: int = 0
+    """Ids that windows of an evaluation share: 1 where an id is the target of the one before it."""
+    changes_lengths: bool = False
+    """What the model reads of rows of one length has several lengths."""
+
+
+class TextTask(TrainableTask, Protocol):
+    """A task that is learned from texts."""
+
+    predicts_next: bool
+    """Every token is predicted from those before it: documents begin with a start token, and bytes are counted."""
+
+    def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
+        """What is learned; the model of `run` is complete (`RunData.complete`)."""
+        ...
+
+    def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
+        """What the model makes now of a validation row, shown at each evaluation."""
+        ...
+
+
+def check_text(task: TextTask, run: Run, encoder: bool, decoder: bool, sentence: str) -> None:
+    """`UserError` when the data is no text, or the model has not the stacks that are needed, which `sentence` says."""
+    require_data(run, TextData)
+    model = run.model
+    has = isinstance(model, TransformerConfig)
+    if not has or (model.encoder is not None, model.decoder is not None) != (encoder, decoder):  # type: ignore[union-attr]
+        raise UserError(sentence)
+    if not isinstance(model.head, TokenHead):  # type: ignore[union-attr]
+        raise UserError(f"{sentence} and a head of kind tokens")
+    for name in ("max_len", "source_max_len"):
+        longest = getattr(model, name, 0)
+        if longest and context_of(run) > longest:
+            raise UserError(f"data.context is {context_of(run)} and model.{name} only {longest}")
+    if not task.predicts_next and isinstance(text_of(run).packing, PackedRows):
+        raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.packing")
+    if run.source_tokenizer is not None:
+        raise UserError("source_tokenizer is for pairs, and the data is a text")
+
+
+class TextRunData:
+    """The text of a run and its split."""
+
+    def __init__(self, task: TextTask, run: Run) -> None:
+        self.task, self.corpus = task, corpus_of(run)
+        self.name = self.corpus.name
+
+    @property
+    def digest(self) -> str:
+        return self.corpus.digest
+
+    @property
+    def trains_starts(self) -> bool:
+        """Whether each document begins with a start token, often enough for a model to learn what begins a text."""
+        return self.task.predicts_next and self.corpus.plan.end_tokens
+
+    def take_digest(self, digest: str) -> None:
+        self.corpus.digest = digest
+
+    def news(self) -> list[str]:
+        return self.corpus.news()
+
+    def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
+        tokenizer = learn_tokenizer(
+            run.tokenizer, self.corpus.training_texts(), reporter, needed=self.task.special_tokens(run)
+        )
+        if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
+            reporter.log("the tokenizer has no end token: nothing marks the end of a document")
+        if self.trains_starts and tokenizer.start_id is None:
+            reporter.log("the tokenizer has no start token: the first token of each document is not predicted")
+        elif not self.trains_starts and tokenizer.frames.prompt.before:
+            reporter.log(
+                f"the tokenizer puts {tokenizer.tokens(tokenizer.frames.prompt.before)[0]} before every prompt, and a "
+                "single text does not train it: give several documents to train how a text begins"
+            )
+        return Tokenizers(tokenizer)
+
+    def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
+        """`decoder_start_id` of a decoder alone records that training begins each document with it."""
+        model = with_vocabulary(run.model, tokenizers)
+        return replace(model, decoder_start_id=tokenizers.target.start_id) if self.trains_starts else model
+
+    def prepare(
+        self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
+    ) -> "PreparedText":
+        with reporter.phase("preparing tokens") as progress:
+            splits = prepared_tokens(
+                self.task, run, self.corpus, tokenizers.target, progress, checks_hashes=checks_hashes
+            )
+        return PreparedText(self.task, run, self.corpus, tokenizers.target, splits, reporter)
+
+
+class PreparedText:
+    """The tokens of both sides."""
+
+    def __init__(
+        self,
+        task: TextTask,
+        run: Run,
+        corpus: Corpus,
+        tokenizer: Tokenizer,
+        splits: TokenSplits,
+        reporter: LaunchReporter,
+    ) -> None:
+        self.task, self.run, self.corpus, self.tokenizer = task, run, corpus, tokenizer
+        self.splits, self.reporter = splits, reporter
+
+    @property
+    def summary(self) -> str:
+        train, valid = self.splits.train, self.splits.valid
+        return (
+            f"{train.n_tokens:,} training and {valid.n_tokens:,} validation tokens of "
+            f"{valid.n_bytes / valid.n_tokens:.2f} bytes"
+        )
+
+    def training_data(self, network: Network, device: torch.device) -> TrainingData:
+        """The sampler and the evaluations of the run."""
+        task, run, splits, data = self.task, self.run, self.splits, text_of(self.run)
+        samplers: dict[type, type[Windows] | type[Epochs] | type[Packed]] = {
+            WindowRows: Windows,
+            ExampleRows: Epochs,
+            PackedRows: Packed,
+        }
+        learned = task.text_objective(run, self.tokenizer, context_of(run))
+        context = learned.row_length - 1  # of a sampler, whose rows have one id more
+
+        def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
+            return samplers[type(data.packing)](tokens, context, run.train.batch_size, seed)
+
+        def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
+            cut = prepared_tokens(task, run, self.corpus, self.tokenizer, dropout_seed=seed)
+            return sampler_of(cut.train, seed), cut.folder
+
+        seed = first_dropout_seed(run)
+        sampler = sampler_of(splits.train, seed or run.train.seed)
+        log = self.reporter.log
+        if isinstance(sampler, Epochs) and sampler.n_cut:
+            log(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and lose their end")
+        if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
+            log(f"{sampler.n_skipped:,} documents of a single token have nothing to predict and are left out")
+        apart = not isinstance(data.packing, WindowRows)
+        n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
+        slice_of_train = _beginning(splits.train, n_evaluated, context, self.tokenizer)
+
+        def rows(tokens: TokenFile) -> Callable[[], Iterable[Sequence[Example]]]:
+            return lambda: evaluation_rows(tokens, context, run.model.vocab_size, apart, learned.overlap)
+
+        evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
+        for batches in evaluations.values():
+            next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
+        # Flavours other than these do not keep white space: the bytes of a part of the text are unknown.
+        lossless = self.tokenizer.scheme in ("byte", "char")
+        return TrainingData(
+            learned.objective,
+            FreshCuts(sampler, sampler_of_cuts, run.train.seed) if seed else sampler,
+            evaluations,
+            n_bytes={
+                "train": predicted_bytes(task, run, self.tokenizer, slice_of_train) if lossless else None,
+                "valid": predicted_bytes(task, run, self.tokenizer, splits.valid),
+            },
+            sample=lambda: task.sample(network, self.tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
+            has_one_shape=isinstance(sampler, Windows) and not learned.changes_lengths,
+        )
+
+
+def evaluation(task: TextTask, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
+    """The validation text of the run, or the whole of another text, as batches."""
+    run, tokenizer, data = model.run, model.tokenizer, text_of(model.run)
+    path = places.path_alone(run.name, "a text")
+    # The validation text that the run names is read as the trainer read it, end tokens and all.
+    is_own = path is None or str(Path(path).absolute()) == data.valid_path
+    if path is not None and not is_own:
+        documents = read_documents([path], text_field=data.text_field)
+        tokens = encode_text(tokenizer, documents, start_id=start_id_of(task, run), name=str(path))
+    elif data.path is None:
+        raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
+    else:
+        corpus = corpus_of(run)
+        say_changed(model, corpus.digest, corpus.name, log)
+        tokens = prepared_tokens(task, run, corpus, tokenizer).valid
+    learned = task.text_objective(run, tokenizer, context_of(run))
+    apart = not isinstance(data.packing, WindowRows)
+    return EvaluationData(
+        lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
+        learned.objective,
+        tokens.n_tokens,
+        predicted_bytes(task, run, tokenizer, tokens),
+    )
+
+
+def start_id_of(task: TextTask, run: Run) -> int | None:
+    """The id that begins each document of a run on next tokens, as its configuration records; None where none does."""
+    return run.model.decoder_start_id if task.predicts_next else None
+
+
+def predicted_bytes(task: TextTask, run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
+    """Bytes of a text whose tokens are predicted: the divisor of bits per byte; None where only some are targets.
+
+    The first id of a window or document is never predicted. It is a start token, which stands for no byte, or else the
+    first token of the text or document, whose bytes are left out.
+    """
+    if not task.predicts_next:
+        return None
+    apart = not isinstance(text_of(run).packing, WindowRows)
+    return tokens.n_bytes - tokenizer.n_bytes_of(
+        (tokens.ids[tokens.document_starts] if apart else tokens.ids[:1]).tolist()
+    )
+
+
+def context_of(run: Run) -> int:
+    """Tokens that a row feeds the model."""
+    return text_of(run).context or run.model.max_len
+
+
+def corpus_of(run: Run) -> Corpus:
+    """The text of a run and its split."""
+    data = text_of(run)
+    if data.path is None:
+        raise UserError(f"the run {run.name!r} names no text: give it as --data.path FILE")
+    return Corpus(
+        [data.path],
+        valid_paths=[data.valid_path] if data.valid_path else [],
+        valid_fraction=data.valid_fraction,
+        text_field=data.text_field,
+        reading=data.reading,
+    )
+
+
+def prepared_tokens(
+    task: TextTask,
+    run: Run,
+    corpus: Corpus,
+    tokenizer: Tokenizer,
+    progress: Callable[[int, int], None] | None = None,
+    dropout_seed: int | None = None,
+    *,
+    checks_hashes: bool = True,
+) -> TokenSplits:
+    """The tokens of a run's text, from the cache when they are there; by default with the cuts of the first epoch."""
+    return prepare(
+        corpus,
+        tokenizer,
+        cache_folder(run.data),
+        start_id=start_id_of(task, run),
+        dropout=run.tokenizer.dropout,
+        dropout_seed=first_dropout_seed(run) if dropout_seed is None else dropout_seed,
+        progress=progress,
+        checks_hashes=checks_hashes,
+    )
+
+
+def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:
+    """The first `n_tokens` or so of a text, with the bytes that they stand for: enough to see over-fitting."""
+    ids = tokens.ids[: max(n_tokens, context + 1)]
+    starts = tokens.document_starts[tokens.document_starts < len(ids)]
+    return replace(tokens, ids=ids, document_starts=starts, n_bytes=len(tokenizer.decode(ids.tolist()).encode()))
+
+
+def sample_of_filling(tokenizer: Tokenizer, run: Run, row: Example, fill: Callable[[str, int], Filling | None]) -> str:
+    """The beginning of a row with every fourth word masked, and what `fill` makes of it and the number of its masks."""
+    ids = row.token_ids[: max(3, min(SAMPLE_PROMPT, run.model.max_len - 3))].tolist()
+    words = tokenizer.decode(ids).split()
+    masked = [i for i in range(len(words)) if i % 4 == 2]
+    text = " ".join("[MASK]" if i in masked else word for i, word in enumerate(words))
+    filling = fill(text, len(masked)) if masked else None
+    return text if filling is None else f"{text} │ {filling.text}"

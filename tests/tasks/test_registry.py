@@ -1,0 +1,189 @@
+"""Every kind of objective has a task, and a package of somebody else may bring one."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer.config.run import ObjectiveConfig, Run, TextData
+from glassformer.config.schema import own_members
+from glassformer.errors import UserError
+from glassformer.tasks import registry, task
+from glassformer.tasks.registry import HOMES, task_of, task_of_kind, trainable_task
+from glassformer.tasks.task import Task, TrainableTask
+from runs import write_text
+
+ABILITIES = {
+    "causal": {"ContinuesPrompts", "ScoresTexts"},
+    "masked": {"FillsMasks", "HasScores", "HasPseudoPerplexity"},
+    "infilling": {"FillsMasks", "Translates", "ScoresTexts", "Votes"},
+    "spans": {"FillsMasks", "Translates", "ScoresTexts", "Votes"},
+    "seq2seq": {"Translates", "ScoresTexts", "FillsMasks", "HasScores", "HasPairs", "HasTestSet", "Votes"},
+    "classification": {"HasLabels", "Classifies", "HasScores", "HasTestSet", "Votes"},
+    "tagging": {"HasLabels", "Tags", "HasScores", "HasTestSet", "Votes"},
+    "none": set(),
+}
+PROTOCOLS = {
+    name: protocol
+    for name, protocol in vars(task).items()
+    if getattr(protocol, "_is_runtime_protocol", False) and name not in ("Task", "TrainableTask", "HasLabelNames")
+}
+
+
+def test_every_kind_of_objective_has_a_task_and_every_task_a_kind() -> None:
+    kinds = [settings.kind for settings in own_members(ObjectiveConfig)]
+    assert kinds != [] and set(kinds) == set(HOMES) == set(ABILITIES)
+    for settings in own_members(ObjectiveConfig):
+        found = task_of(Run(objective=settings()))
+        assert isinstance(found, Task) and found.settings is settings and found is task_of_kind(settings.kind)
+
+
+@pytest.mark.parametrize("kind", HOMES)
+def test_a_task_can_do_what_its_protocols_say_and_nothing_else(kind: str) -> None:
+    found = task_of_kind(kind)
+    assert {name for name, protocol in PROTOCOLS.items() if isinstance(found, protocol)} - {"TakesOver"} == (
+        ABILITIES[kind]
+    )
+    assert isinstance(found, TrainableTask) == (kind != "none")
+    for protocol in type(found).__mro__:
+        members = [name for name in getattr(protocol, "__protocol_attrs__", vars(protocol)) if not name.startswith("_")]
+        for name in members if getattr(protocol, "_is_protocol", False) else ():
+            own = getattr(type(found), name, None)
+            assert own is None or "Protocol" not in str(getattr(own, "__qualname__", "")), name
+            home = next(cls for cls in type(found).__mro__ if name in vars(cls))
+            assert not getattr(home, "_is_protocol", False), f"{kind} says {protocol.__name__} and has no {name}"
+
+
+def test_nothing_can_be_learned_of_vectors() -> None:
+    run = Run(objective=task_of_kind("none").settings())
+    with pytest.raises(UserError, match="the objective of 'run' is none, so it has nothing to learn"):
+        trainable_task(run)
+
+
+def test_a_task_is_imported_when_it_is_asked_for() -> None:
+    program = (
+        "import sys, glassformer.model\n"
+        "from glassformer.config.run import Run\n"
+        "from glassformer.tasks.registry import HOMES, task_of\n"
+        "homes = {home.split(':')[0] for home in HOMES.values()}\n"
+        "assert not homes & set(sys.modules), homes & set(sys.modules)\n"
+        "task_of(Run())\n"
+        "assert homes & set(sys.modules) == {'glassformer.tasks.language_modeling'}\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=300)
+
+
+FOREIGN = '''
+from dataclasses import dataclass
+from typing import ClassVar
+
+from glassformer.config.schema import checked, setting
+
+
+@checked
+@dataclass(frozen=True)
+class EveryOther:
+    """Predict every other token."""
+
+    kind: ClassVar[str] = "every-other"
+    every: int = setting(2, "tokens from one target to the next")
+    label_smoothing: float = setting(0.0, "probability spread over the vocabulary")
+
+
+class EveryOtherTask:
+    settings = EveryOther
+
+    def __getattr__(self, name):  # trained, used and evaluated as a language model is
+        from glassformer.tasks.language_modeling import TASK
+
+        return getattr(TASK, name)
+
+    def learned(self, run):
+        return f"predict one token in {run.objective.every}"
+
+
+TASK = EveryOtherTask()
+'''
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An installed package with a task of its own."""
+    site = tmp_path / "site"
+    (site / "every_other-1.0.dist-info").mkdir(parents=True)
+    (site / "every_other.py").write_text(FOREIGN, "utf-8")
+    (site / "every_other-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: every-other\n", "utf-8")
+    (site / "every_other-1.0.dist-info" / "entry_points.txt").write_text(
+        "[glassformer.tasks]\nevery-other = every_other:TASK\n", "utf-8"
+    )
+    monkeypatch.syspath_prepend(str(site))
+    return site
+
+
+def test_a_package_of_somebody_else_brings_a_task(package: Path, tmp_path: Path) -> None:
+    """In a process of its own, as it is for the command line: recipe, flags, help, training, and the model in use."""
+    text = write_text(tmp_path)
+    recipe = tmp_path / "foreign.toml"
+    recipe.write_text(
+        f'name = "foreign"\n[data]\npath = "{text}"\n[objective]\nkind = "every-other"\nevery = 3\n'
+        "[tokenizer]\nvocab_size = 290\n[model]\nd_model = 16\nmax_len = 32\n[model.decoder]\nn_layers = 1\n"
+        'n_heads = 2\n[train]\nmax_steps = 2\nbatch_size = 2\ndevice = "cpu"\n',
+        "utf-8",
+    )
+    program = f"""
+import sys
+sys.path.insert(0, {str(package)!r})
+from glassformer import api, recipes
+from glassformer.config.run import Run
+from glassformer.cli.train import main
+from glassformer.tasks.registry import kinds
+assert "every-other" in kinds()
+main(["--help"])
+out = {str(tmp_path / "run")!r}
+main([{str(recipe)!r}, "--objective.every", "5", "--data.cache-dir", {str(tmp_path)!r}, "--out", out])
+model = api.load(out)
+assert model.run.objective.every == 5 and model.learned == "predict one token in 5"
+assert model.evaluate(log=print).loss > 0
+print(model)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "--objective.every" in done.stdout and "tokens from one target to the next" in done.stdout
+    assert "learned to predict one token in 5" in done.stdout
+
+
+def test_an_unknown_key_of_a_foreign_task_is_named(package: Path) -> None:
+    from glassformer.config.schema import from_dict
+
+    with pytest.raises(UserError, match=r"unknown key objective\.evry: did you mean objective\.every"):
+        from_dict(Run, {"objective": {"kind": "every-other", "evry": 3}})
+    with pytest.raises(UserError, match=r"unknown key objective\.every: it belongs to another objective.kind"):
+        from_dict(Run, {"objective": {"kind": "causal", "every": 3}})
+
+
+def test_a_package_that_cannot_be_loaded_is_named(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from glassformer.config.schema import from_dict
+
+    (package / "every_other.py").write_text("import no_such_module\n", "utf-8")
+    monkeypatch.delitem(sys.modules, "every_other", raising=False)
+    with pytest.raises(UserError, match=r"'every-other' .* of the package every-other cannot be loaded: No module"):
+        from_dict(Run, {"objective": {"kind": "every-other"}})
+    assert Run(data=TextData()).objective.kind == "causal", "what is ours needs no other package"
+
+
+def test_a_task_is_registered_by_hand(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+    from glassformer.config import extensions
+    from glassformer.config.schema import from_dict
+
+    monkeypatch.setattr(extensions, "_registered", {})
+    monkeypatch.setattr(registry, "_registered", {})
+    names: dict[str, Any] = {}
+    names["__name__"] = __name__
+    exec(FOREIGN.replace('"every-other"', '"by-hand"'), names)
+    registry.register(names["TASK"])
+    run = from_dict(Run, {"objective": {"kind": "by-hand", "every": 7}})
+    assert run.objective.kind == "by-hand" and task_of(run) is names["TASK"]
+    with pytest.raises(UserError, match="the task 'causal' is glassformer's own"):
+        registry.register(task_of_kind("causal"))
