@@ -34,9 +34,16 @@ def test_a_page_is_short(page: Path) -> None:
     assert len(page.read_text("utf-8").splitlines()) <= MAX_LINES
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_reading_guide_opens_eight_files_each_way() -> None:
+    ways = (ROOT / "docs" / "reading.md").read_text("utf-8").split("\n## ")[1:]
+    firsts = [re.findall(r"^\d+\. `([\w/.]+)", way, re.MULTILINE) for way in ways]
+    assert [len(set(files)) for files in firsts] == [8, 8]
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "reading.md"], ids=lambda page: page.stem)
 def test_what_a_page_names_is_there(page: Path) -> None:
     for path, name in NAMED.findall(page.read_text("utf-8")):
         if "NAME" not in path:
-            text = (ROOT / path).read_text("utf-8")
+            assert (ROOT / path).exists(), path
+            text = (ROOT / path).read_text("utf-8") if name else ""
             assert not name or re.search(rf"^\s*(def|class) {name}\b|^{name}\b", text, re.MULTILINE), f"{path}::{name}"
