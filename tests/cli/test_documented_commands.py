@@ -375,7 +375,7 @@ class Bigrams(nn.Module):
         ("glassformer plan gpt2 --gpus 8 --gpu h200", None),
         ("glassformer plan gpt2 --gpuss 8 --gpu h200", "exit code 2"),
         ("$ glassformer recipes\nNAME  WHAT", "not printed: NAME WHAT"),
-        ("torchrun --standalone --nproc-per-node 2 -m glassformer train RECIPE --train.accumulation 2", None),
+        ("torchrun --standalone --nproc-per-node 2 -m glassformer train RECIPE --train.grad-accumulation 2", None),
         ("torchrun --standalone --nproc-per-node 2 -m glassformer train RECIPE --train.acumulation 2", "exit code 2"),
         ("torchrun --standalone --nproc-per-node 2 train.py", "torchrun does not start glassformer"),
         ("make everything", "no target everything"),

@@ -19,8 +19,9 @@ from glassformer.data.corpus import Corpus
 from glassformer.data.tokens import TokenFile, encode_text, prepare
 from glassformer.model import Model
 from glassformer.objectives.causal import CausalObjective
+from glassformer.tasks import text_data
+from glassformer.tasks.language_modeling import TASK
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training import text_task
 
 ARRANGEMENTS = {"windows": WindowRows(), "examples": ExampleRows(), "packed": PackedRows()}
 SPECIAL = {"a token of its own": ("[PAD]", "[BOS]", "[EOS]"), "the end token": ("[EOS]",)}
@@ -73,7 +74,7 @@ def test_the_word_that_begins_every_document_is_expected_and_written(model: Mode
 def test_bits_per_byte_count_every_byte_of_the_validation_text_once(model: Model) -> None:
     """Equal in every arrangement and tokenizer: the divisor is the text, and each of its tokens is a target."""
     report = model.evaluate()
-    corpus = text_task.corpus_of(model.run)
+    corpus = text_data.corpus_of(model.run)
     texts = [piece.text for piece in corpus.pieces("valid")]
     assert report.n_tokens == sum(len(model.tokenizer.encode(text)) + 1 for text in texts), "and one end for each"
     assert report.bits_per_byte is not None
@@ -137,10 +138,10 @@ def test_bytes_that_nothing_predicts_do_not_count(corpus: Path) -> None:
     assert tokens.n_bytes == n_bytes
     for packing, left_out in ((WindowRows(), 1), (ExampleRows(), 3), (PackedRows(), 3)):
         run = run_on(corpus, packing, ("[EOS]",))
-        assert text_task.predicted_bytes(run, tokenizer, tokens) == n_bytes - left_out
+        assert text_data.predicted_bytes(TASK, run, tokenizer, tokens) == n_bytes - left_out
     started = encode_text(tokenizer, texts, start_id=tokenizer.start_id)
     run = run_on(corpus, PackedRows(), ("[EOS]",))
-    assert text_task.predicted_bytes(run, tokenizer, started) == n_bytes
+    assert text_data.predicted_bytes(TASK, run, tokenizer, started) == n_bytes
 
 
 def test_a_resumed_run_keeps_the_start_that_it_was_made_with(corpus: Path, tmp_path: Path) -> None:
@@ -151,8 +152,8 @@ def test_a_resumed_run_keeps_the_start_that_it_was_made_with(corpus: Path, tmp_p
     assert outcome.run.model.decoder_start_id == api.load(tmp_path / "run").tokenizer.bos_id
     old = replace(outcome.run, model=replace(outcome.run.model, decoder_start_id=None))
     tokenizer = api.load(tmp_path / "run").tokenizer
-    text = text_task.corpus_of(old)
-    without, with_start = (text_task.prepared_tokens(one, text, tokenizer) for one in (old, outcome.run))
+    text = text_data.corpus_of(old)
+    without, with_start = (text_data.prepared_tokens(TASK, one, text, tokenizer) for one in (old, outcome.run))
     assert tokenizer.bos_id not in without.train.ids
     assert (with_start.train.ids == tokenizer.bos_id).sum() == with_start.train.n_documents
     assert with_start.folder != without.folder
@@ -180,4 +181,4 @@ def test_a_document_that_the_split_cuts_has_no_beginning_in_validation_and_no_en
     assert long.endswith(tokenizer.decode(valid[: splits.valid.document_lengths[0]]))
     run = run_on(path, PackedRows(), special)
     first = len(tokenizer.pieces[valid[0]])
-    assert text_task.predicted_bytes(run, tokenizer, splits.valid) == splits.valid.n_bytes - first
+    assert text_data.predicted_bytes(TASK, run, tokenizer, splits.valid) == splits.valid.n_bytes - first

@@ -8,7 +8,6 @@ from glassformer.cli.given_texts import given_texts
 from glassformer.cli.members import Loading
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
-from glassformer.inference.fill import with_masks
 from glassformer.tasks.task import Translates
 
 
@@ -34,6 +33,8 @@ def main(
     """
 
     given = given_texts(text, input)
+    from glassformer.inference.fill import with_masks  # which needs torch; --help does not
+
     model = loading.model(directory)
     for place, one in enumerate(given.texts):
         with given.at(place):
