@@ -2,14 +2,16 @@
 
 import json
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.members import Loading, Measured
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
-from glassformer.model import Model
 from glassformer.tasks.task import HasPairs
+
+if TYPE_CHECKING:
+    from glassformer.model import Model
 
 
 def main(

@@ -8,8 +8,6 @@ from glassformer.cli.arguments import fail, with_flags
 from glassformer.cli.progress import err
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
-from glassformer.evaluation.pairs import LOSSES
-from glassformer.model import Model
 from glassformer.tasks.registry import task_of, trainable_task
 from glassformer.tasks.task import HasPairs, HasTestSet
 
@@ -66,6 +64,7 @@ def _test_path(run: Run) -> str | None:
 
 def _reached(model: "Model", result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
+    from glassformer.evaluation.pairs import LOSSES  # which needs torch; --help does not
 
     path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:
