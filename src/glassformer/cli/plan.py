@@ -15,7 +15,6 @@ from glassformer.errors import UserError, nearest_name
 from glassformer.evaluation.compare import describe_model
 from glassformer.files import exists
 from glassformer.formatting import count, duration
-from glassformer.store.model_directory import RUN, read_run
 
 if TYPE_CHECKING:
     from glassformer.cost.plan import Layout, Plan
@@ -72,6 +71,7 @@ def run_of(place: str) -> Run:
         return replace(run, objective=MaskedConfig()) if config.decoder is None else run
     if place.endswith(".toml") or place in recipes.names():
         return recipes.load(place)
+    from glassformer.store.model_directory import RUN, read_run  # which needs torch; --help does not
 
     path = Path(place)
     if not exists(path):
