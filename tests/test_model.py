@@ -242,6 +242,15 @@ def test_a_model_moves_to_a_device_and_shows_its_configuration(models: dict[str,
     assert {x.device.type for x in meta.network.parameters()} == {"meta"} == {meta.device.type}
 
 
+def test_a_model_names_the_network_for_what_a_module_has(models: dict[str, Model]) -> None:
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'parameters'; the torch module has it: model\.network\.par"
+    ):
+        models["causal"].parameters()  # type: ignore[attr-defined]
+    with pytest.raises(AttributeError, match="a Model has no attribute 'generat'$"):
+        models["causal"].generat  # type: ignore[attr-defined]  # noqa: B018
+
+
 def test_a_model_says_what_it_is_in_three_lines(models: dict[str, Model]) -> None:
     for kind, verb in (("causal", "generate"), ("pairs", "translate"), ("tags", "tag")):
         lines = repr(models[kind]).splitlines()

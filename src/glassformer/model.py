@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
 
@@ -107,6 +107,13 @@ class Model:
             f"  {type(config).__name__}: {n:,} parameters, at most {config.max_len:,} tokens\n"
             f"  {self.tokenizer} on {self.device}"
         )
+
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            """Name the network for what a `torch.nn.Module` has and a `Model` has not."""
+            hint = f"; the torch module has it: model.network.{name}" if hasattr(torch.nn.Module, name) else ""
+            raise AttributeError(f"a Model has no attribute {name!r}{hint}")
 
     @property
     def config(self) -> ModelConfig:

@@ -347,3 +347,13 @@ def test_weights_that_a_tap_sees_are_those_before_dropout() -> None:
     tap = Recorder()
     made(torch.randn(2, 5, 12).double(), tap=tap)
     torch.testing.assert_close(tap.seen["weights"].sum(-1), torch.ones(2, 4, 5).double())
+
+
+def test_a_wrong_mask_or_width_is_named() -> None:
+    attention = MultiHeadAttention(8, 2)
+    with pytest.raises(
+        TypeError, match=r"mask must be a glassformer\.nn\.Mask, such as Mask\(causal=True\), not Tensor"
+    ):
+        attention(torch.zeros(1, 3, 8), mask=torch.ones(3, 3, dtype=torch.bool))  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="x has width 9, and this attention was made for d_model 8"):
+        attention(torch.zeros(1, 3, 9))

@@ -55,7 +55,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         if d_head is None and d_model % n_heads:
             raise ValueError(f"d_model {d_model} is not divisible by n_heads {n_heads}")
-        self.n_heads = n_heads
+        self.d_model, self.n_heads = d_model, n_heads
         self.n_kv_heads = n_kv_heads or n_heads
         if n_heads % self.n_kv_heads:
             raise ValueError(f"n_heads {n_heads} is not divisible by n_kv_heads {n_kv_heads}")
@@ -99,8 +99,12 @@ class MultiHeadAttention(nn.Module):
         Without a `mask` every query sees every key. `bias` (B or 1, H, T, S) is added to the scores. With a `cache`,
         keys and values of `x` are written into `slots` and all filled slots are attended to. With a `grid` the rows of
         `x`, one token each, attend as queries of their groups, to which mask, bias, rotary, cache and memory belong.
-        Returns (B, T, D).
+        Returns (B, T, D). Raises `TypeError` for a mask that is no `Mask`, `ValueError` for another width than D.
         """
+        if mask is not None and not isinstance(mask, Mask):
+            raise TypeError(f"mask must be a glassformer.nn.Mask, such as Mask(causal=True), not {type(mask).__name__}")
+        if x.shape[-1] != self.d_model:
+            raise ValueError(f"x has width {x.shape[-1]}, and this attention was made for d_model {self.d_model}")
         if memory_kv is not None:
             query, (key, value) = self.heads(self.q_proj(x), self.q_norm, grid=grid), memory_kv
         elif memory is not None:
