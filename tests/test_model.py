@@ -247,7 +247,7 @@ def test_a_model_names_the_network_for_what_a_module_has(models: dict[str, Model
         AttributeError, match=r"no attribute 'parameters'; the torch module has it: model\.network\.par"
     ):
         models["causal"].parameters()  # type: ignore[attr-defined]
-    with pytest.raises(AttributeError, match="a Model has no attribute 'generat'$"):
+    with pytest.raises(AttributeError, match=r"a Model has no attribute .generat.$"):
         models["causal"].generat  # type: ignore[attr-defined]  # noqa: B018
 
 
