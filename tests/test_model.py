@@ -278,9 +278,9 @@ def test_the_doctor_takes_a_folder_a_model_and_modules(
 
     def check(network: torch.nn.Module, **given: Any) -> doctor.Report:
         seen.append((network, {name: value for name, value in given.items() if name != "fresh"}))
-        return doctor.Report((doctor.Result("causality", True, "", ""), doctor.Result("sight", False, "", "")))
+        return doctor.Report((doctor.Result("causality", True, "", ""), doctor.Result("visibility", False, "", "")))
 
-    monkeypatch.setattr("glassformer.doctor.ours.check", check)
+    monkeypatch.setattr("glassformer.doctor.glassformer_models.check", check)
     for given in (model.network, model, model.folder, str(model.folder)):
         report = doctor.check_model(given)
         network, settings = seen[-1]
@@ -288,7 +288,7 @@ def test_the_doctor_takes_a_folder_a_model_and_modules(
         tensors = model.network.state_dict()
         assert all(torch.equal(x, tensors[name]) for name, x in network.state_dict().items())
     lines = repr(report).splitlines()
-    assert len(lines) == 3 and "1 passed, 1 failed" in lines[0] and lines[1] == "  failed: sight"
+    assert len(lines) == 3 and "1 passed, 1 failed" in lines[0] and lines[1] == "  failed: visibility"
 
 
 def test_a_loaded_model_is_exported_with_the_weights_in_memory(
@@ -301,7 +301,7 @@ def test_a_loaded_model_is_exported_with_the_weights_in_memory(
         seen.append(stored)
         return ["written"]
 
-    monkeypatch.setattr("glassformer.interop.export.write", write)
+    monkeypatch.setattr("glassformer.interop.export.write_checked", write)
     with torch.no_grad():
         other = replace(model, network=_scaled(model))
     for given, name in ((str(model.folder), "folder"), (model, "model"), (other, "other")):
