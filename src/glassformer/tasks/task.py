@@ -7,6 +7,7 @@ some tasks can do is a protocol of its own, asked for with `isinstance`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from glassformer.errors import UserError
@@ -98,23 +99,26 @@ class PreparedData(Protocol):
         ...
 
 
-class RunData(Protocol):
-    """The data of a run; nothing is read before it is asked for."""
+class SplitCorpus(Protocol):
+    """Two sides of data: for training, and for validation."""
 
     name: str
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """A hash of the data's bytes and of the rule that splits them."""
-        ...
-
-    def take_digest(self, digest: str) -> None:
-        """Use the digest that another process of the run computed, without hashing the data again."""
+        """A hash of the data's bytes and of the rule that splits them; set where another process has computed it."""
         ...
 
     def news(self) -> list[str]:
         """Reads the data; what was dropped or changed, in sentences."""
         ...
+
+
+class RunData(Protocol):
+    """The data of a run; nothing is read before it is asked for."""
+
+    @property
+    def corpus(self) -> SplitCorpus: ...
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         """Those that the run names, or new ones learned on the training side."""
@@ -160,7 +164,7 @@ class Task(Protocol):
 
     def example(self, run: Run) -> str:
         """An argument of the verb, as one writes it."""
-        ...
+        return '"…"'
 
 
 @runtime_checkable
@@ -180,7 +184,7 @@ class TrainableTask(Task, Protocol):
 
     def special_tokens(self, run: Run) -> tuple[str, ...]:
         """Special tokens without which the task cannot be."""
-        ...
+        return ()
 
     def micro_batch(self, run: Run) -> MicroBatch:
         """How large the batches of training are, as far as the settings tell."""

@@ -17,32 +17,33 @@ from glassformer.training.trainer_state_file import read_progress
 
 def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host: Host) -> Tokenizers:
     """Read and hash the data and learn the tokenizers in the first process; the others take over what it found."""
-    learned: list[Tokenizers] = []
+    corpus, learned = data.corpus, list[Tokenizers]()
 
     def work() -> str:
         with host.reporter.phase("reading the data") as _:
-            news = data.news()
+            news = corpus.news()
         for line in news:
             host.reporter.log(line)
         tokenizers = data.tokenizers(run, host.reporter) if start is None else tokenizers_of(run, start)
         learned.append(tokenizers)
         source = tokenizers.separate_source
-        return json.dumps([data.digest, tokenizers.target.to_json(), None if source is None else source.to_json()])
+        return json.dumps([corpus.digest, tokenizers.target.to_json(), None if source is None else source.to_json()])
 
     text = host.ranks.text_of_first(work)
     if learned:
         return learned[0]
     digest, target, source = json.loads(text)
-    data.take_digest(digest)
+    corpus.digest = digest
     return Tokenizers(Tokenizer.from_json(target), None if source is None else Tokenizer.from_json(source))
 
 
 def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers:
     """The tokenizers that a checkpoint holds; `UserError` where the data is not what it was trained on."""
-    data.take_digest(host.ranks.text_of_first(lambda: data.digest))
-    if read_progress(checkpoint).data_digest != data.digest:
+    corpus = data.corpus
+    corpus.digest = host.ranks.text_of_first(lambda: corpus.digest)
+    if read_progress(checkpoint).data_digest != corpus.digest:
         raise UserError(
-            f"the text of {data.name} is not the one that {checkpoint.parent.parent} was trained on: put the old "
+            f"the text of {corpus.name} is not the one that {checkpoint.parent.parent} was trained on: put the old "
             "text back, or start a new run"
         )
     return Tokenizers(*read_tokenizers(checkpoint, Manifest.read(checkpoint)))

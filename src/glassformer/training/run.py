@@ -162,7 +162,7 @@ def assemble(
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=host.ranks)
     if not writes:
         checkpointer = WritesNothing(folder)
-    return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.digest)
+    return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
 
 
 # What a run cannot do
