@@ -110,6 +110,5 @@ def _model_step(folder: Path) -> int | None:
 
 
 main = Group(
-    "The checkpoints of a run: what there is, whether it is intact, and which to delete.",
-    (list_, verify, prune),
+    "The checkpoints of a run: what there is, whether it is intact, and which to delete.", (list_, verify, prune)
 )

@@ -2,10 +2,11 @@
 
 import json
 import math
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -32,6 +33,7 @@ from glassformer.objectives.objective import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
+    CommonTask,
     first_dropout_seed,
     labels_of,
     learn_tokenizer,
@@ -41,15 +43,24 @@ from glassformer.tasks.preparation import (
     say_dropped,
     with_vocabulary,
 )
-from glassformer.tasks.task import HasLabels, HasScores, HasTestSet, Log, Progress, TrainableTask, TrainedModel, Votes
-from glassformer.tasks.training_data import MicroBatch, TrainingData, watched_scores
+from glassformer.tasks.task import (
+    HasLabels,
+    HasScores,
+    HasTestSet,
+    Log,
+    Progress,
+    RunData,
+    TrainedModel,
+    Votes,
+)
+from glassformer.tasks.training_data import TrainingData, watched_scores
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 
 ROWS_OF_TRAIN_EVALUATED = 1000
 
 
-class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes, Protocol):
+class LabelTask(CommonTask, HasLabels, HasScores, HasTestSet, Votes):
     """A task that is learned from labelled texts."""
 
     names_are: str
@@ -61,12 +72,15 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes, Protocol
     refuses_cuts: bool = False
     """Texts of a file that lose their end are refused, where a model is evaluated."""
 
+    @abstractmethod
     def objective(self, run: Run) -> Objective: ...
 
+    @abstractmethod
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
         """Of each score of a run with these labels."""
         ...
 
+    @abstractmethod
     def label_scores(
         self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
@@ -91,9 +105,6 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes, Protocol
 
     def open(self, run: Run) -> "LabelRunData":
         return LabelRunData(self, run)
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        return MicroBatch(budget=labels_of(run).batch_tokens)
 
     def test_path(self, run: Run) -> str | None:
         data = labels_of(run)
@@ -134,8 +145,10 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes, Protocol
         return Ensemble(networks, of_numbers=self.is_regression(run))
 
 
-class LabelRunData:
+class LabelRunData(RunData):
     """The labelled texts of a run and their split."""
+
+    corpus: LabelCorpus
 
     def __init__(self, task: LabelTask, run: Run) -> None:
         self.task, self.data = task, labels_of(run)

@@ -6,12 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import DataConfig, LabelData, PairData, Run, TextData, TokenizerConfig
+from glassformer.config.run import DataConfig, LabelData, PairData, Run, TextData, TokenizerConfig, WindowRows
 from glassformer.data.records import Dropped
 from glassformer.errors import UserError
 from glassformer.reporting import LaunchReporter
 from glassformer.seeds import Stream, seed_of
-from glassformer.tasks.task import Log, TrainedModel
+from glassformer.tasks.task import Log, TrainableTask, TrainedModel
+from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 
@@ -57,6 +58,24 @@ def require_data(
         raise UserError(f"pairs are learned with objective.kind seq2seq, and it is {kind}")
     right = "tagging" if data.outputs == "tags" else "classification"
     raise UserError(f"data.outputs {data.outputs} is learned with objective.kind {right}, and it is {kind}")
+
+
+class CommonTask(TrainableTask):
+    """What a task has unless it says otherwise: it reads one text, needs no special token, and gives all logits."""
+
+    def example(self, run: Run) -> str:
+        return '"…"'
+
+    def special_tokens(self, run: Run) -> tuple[str, ...]:
+        return ()
+
+    def micro_batch(self, run: Run) -> MicroBatch:
+        """The batches of a run, all of whose tokens get logits: rows of a text, or a budget of tokens."""
+        data = run.data
+        if not isinstance(data, TextData):
+            return MicroBatch(budget=data.batch_tokens)
+        is_full = isinstance(data.packing, WindowRows) and not run.model.is_encoder_decoder
+        return MicroBatch(run.train.batch_size, row_length=data.context, is_full=is_full)
 
 
 def learn_tokenizer(

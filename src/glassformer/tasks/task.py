@@ -117,8 +117,12 @@ class SplitCorpus(Protocol):
 class RunData(Protocol):
     """The data of a run; nothing is read before it is asked for."""
 
+    corpus: SplitCorpus
+
     @property
-    def corpus(self) -> SplitCorpus: ...
+    def labels(self) -> tuple[str, ...]:
+        """Names of classes or tags, by number; empty where the data has none."""
+        return ()
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         """Those that the run names, or new ones learned on the training side."""
@@ -140,16 +144,6 @@ class RunData(Protocol):
 
 
 @runtime_checkable
-class HasLabelNames(Protocol):
-    """Data that has names of classes or tags."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """By number."""
-        ...
-
-
-@runtime_checkable
 class Task(Protocol):
     """What every model has: something that it has learned, and a verb for it."""
 
@@ -164,7 +158,7 @@ class Task(Protocol):
 
     def example(self, run: Run) -> str:
         """An argument of the verb, as one writes it."""
-        return '"…"'
+        ...
 
 
 @runtime_checkable
@@ -184,7 +178,7 @@ class TrainableTask(Task, Protocol):
 
     def special_tokens(self, run: Run) -> tuple[str, ...]:
         """Special tokens without which the task cannot be."""
-        return ()
+        ...
 
     def micro_batch(self, run: Run) -> MicroBatch:
         """How large the batches of training are, as far as the settings tell."""
@@ -287,12 +281,7 @@ class HasScores(Protocol):
     """Has metrics of what it says beside its loss."""
 
     def scores(
-        self,
-        model: TrainedModel,
-        places: Places,
-        progress: Progress | None,
-        log: Log,
-        settings: Mapping[str, Any],
+        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]: ...
 
 
@@ -334,11 +323,6 @@ class TakesOver(Protocol):
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         """The run of a model with this network, tokenizer and labels; None where they belong to another task."""
         ...
-
-
-def label_names(data: RunData) -> tuple[str, ...]:
-    """Names of classes or tags, by number; empty where the data has none."""
-    return data.labels if isinstance(data, HasLabelNames) else ()
 
 
 def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:

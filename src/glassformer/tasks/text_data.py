@@ -1,9 +1,10 @@
 """Texts as the data of a task: a corpus, its tokens, their batches, and how the model is evaluated on them."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -23,6 +24,7 @@ from glassformer.objectives.objective import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
+    CommonTask,
     cache_folder,
     first_dropout_seed,
     learn_tokenizer,
@@ -31,8 +33,8 @@ from glassformer.tasks.preparation import (
     text_of,
     with_vocabulary,
 )
-from glassformer.tasks.task import Log, TrainableTask, TrainedModel
-from glassformer.tasks.training_data import MicroBatch, TrainingData
+from glassformer.tasks.task import Log, RunData, TrainedModel
+from glassformer.tasks.training_data import TrainingData
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 
@@ -53,7 +55,7 @@ class TextObjective:
     """What the model reads of rows of one length has several lengths."""
 
 
-class TextTask(TrainableTask, Protocol):
+class TextTask(CommonTask):
     """A task that is learned from texts."""
 
     predicts_next: bool
@@ -63,13 +65,13 @@ class TextTask(TrainableTask, Protocol):
     needs: str
     """A sentence on the stacks that the model must have."""
 
+    @abstractmethod
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         """What is learned; the model of `run` is complete (`RunData.complete`)."""
-        ...
 
+    @abstractmethod
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
         """What the model makes now of a validation row, shown at each evaluation."""
-        ...
 
     def check(self, run: Run) -> None:
         require_data(run, TextData)
@@ -92,12 +94,6 @@ class TextTask(TrainableTask, Protocol):
 
     def open(self, run: Run) -> "TextRunData":
         return TextRunData(self, run)
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        """Rows, all of whose tokens get logits."""
-        data = text_of(run)
-        is_full = isinstance(data.packing, WindowRows) and not run.model.is_encoder_decoder
-        return MicroBatch(run.train.batch_size, row_length=data.context, is_full=is_full)
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
         """The validation text of the run, or the whole of another text, as batches."""
@@ -124,8 +120,10 @@ class TextTask(TrainableTask, Protocol):
         )
 
 
-class TextRunData:
+class TextRunData(RunData):
     """The text of a run and its split."""
+
+    corpus: Corpus
 
     def __init__(self, task: TextTask, run: Run) -> None:
         self.task, self.corpus = task, corpus_of(run)

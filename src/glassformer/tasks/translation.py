@@ -29,6 +29,7 @@ from glassformer.reporting import LaunchReporter
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
+    CommonTask,
     cache_folder,
     first_dropout_seed,
     learn_tokenizer,
@@ -46,12 +47,12 @@ from glassformer.tasks.task import (
     HasTestSet,
     Log,
     Progress,
+    RunData,
     TakesOver,
-    TrainableTask,
     TrainedModel,
     wrong_verb,
 )
-from glassformer.tasks.training_data import MicroBatch, TrainingData, watched_scores
+from glassformer.tasks.training_data import TrainingData, watched_scores
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids
 
@@ -60,7 +61,7 @@ GREEDY = BeamConfig(beam=1, max_ratio=3.0)
 """How validation sources are decoded while a model trains."""
 
 
-class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, HasPairs, HasTestSet, TakesOver):
+class TranslationTask(CommonTask, EncoderDecoderTask, FillsMasks, HasScores, HasPairs, HasTestSet, TakesOver):
     """An encoder-decoder learns targets from sources."""
 
     settings = Seq2SeqConfig
@@ -94,9 +95,6 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
 
     def open(self, run: Run) -> "PairRunData":
         return PairRunData(run)
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        return MicroBatch(budget=pairs_of(run).batch_tokens)
 
     # Use
 
@@ -156,8 +154,10 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
         return replace(run, data=PairData(), objective=Seq2SeqConfig())
 
 
-class PairRunData:
+class PairRunData(RunData):
     """The pairs of a run and their split."""
+
+    corpus: PairCorpus
 
     def __init__(self, run: Run) -> None:
         self.data = pairs_of(run)

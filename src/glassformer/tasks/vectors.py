@@ -18,6 +18,9 @@ class TextVectors(Task, TakesOver):
     def learned(self, run: Run) -> str:
         return "make vectors of texts"
 
+    def example(self, run: Run) -> str:
+        return '"…"'
+
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return (
             replace(run, objective=NoObjective()) if isinstance(getattr(run.model, "head", None), VectorHead) else None
