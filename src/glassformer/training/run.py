@@ -28,7 +28,7 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_run, write_model_files
 from glassformer.tasks.registry import trainable_task
 from glassformer.training.checkpointer import Checkpointer, WritesNothing
-from glassformer.training.completion import as_new, completed
+from glassformer.training.completion import as_new, completed, learned_tokenizers, stored_tokenizers
 from glassformer.training.fine_tuning import layer_scales
 from glassformer.training.host import Host, host_of
 from glassformer.training.init_from import new_network, prepare_parameters, read_start
@@ -37,7 +37,6 @@ from glassformer.training.machine import room_of
 from glassformer.training.news import changed_machine, tell_of_new_run, tell_of_resumed_run, tell_of_watchdog
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.outcome import Outcome
-from glassformer.training.preparation import learned_tokenizers, stored_tokenizers
 from glassformer.training.publication import put_right
 from glassformer.training.replay import Replay, differing
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
