@@ -163,20 +163,16 @@ class TextRunData(RunData):
         return PreparedText(self.task, run, self.corpus, tokenizers.target, splits, reporter)
 
 
+@dataclass(frozen=True)
 class PreparedText:
     """The tokens of both sides."""
 
-    def __init__(
-        self,
-        task: TextTask,
-        run: Run,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        splits: TokenSplits,
-        reporter: LaunchReporter,
-    ) -> None:
-        self.task, self.run, self.corpus, self.tokenizer = task, run, corpus, tokenizer
-        self.splits, self.reporter = splits, reporter
+    task: TextTask
+    run: Run
+    corpus: Corpus
+    tokenizer: Tokenizer
+    splits: TokenSplits
+    reporter: LaunchReporter
 
     @property
     def summary(self) -> str:
