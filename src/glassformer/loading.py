@@ -15,8 +15,7 @@ from glassformer.model import Model
 from glassformer.models.half_precision import convert, weights_dtype
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
-from glassformer.training.trainer_state import TrainerState
-from glassformer.training.trainer_state_file import read_progress
+from glassformer.training.trainer_state import TrainerState, read_progress
 
 
 def load_model(folder: str | Path, step: int | None = None, device: str = "auto", dtype: str | None = None) -> Model:

@@ -219,19 +219,13 @@ class Model:
         return self.task.learned(self.run)
 
     @overload
-    def generate(
-        self, prompt: str, *, n: Literal[1] = 1, sample: int = 0, slide: bool = False, **settings: Any
-    ) -> str: ...
+    def generate(self, prompt: str, *, n: Literal[1] = 1, **settings: Any) -> str: ...
     @overload
-    def generate(self, prompt: str, *, n: int, sample: int = 0, slide: bool = False, **settings: Any) -> list[str]: ...
+    def generate(self, prompt: str, *, n: int, **settings: Any) -> list[str]: ...
     @overload
-    def generate(
-        self, prompt: Sequence[Prompt], *, n: Literal[1] = 1, sample: int = 0, slide: bool = False, **settings: Any
-    ) -> list[str]: ...
+    def generate(self, prompt: Sequence[Prompt], *, n: Literal[1] = 1, **settings: Any) -> list[str]: ...
     @overload
-    def generate(
-        self, prompt: Sequence[Prompt], *, n: int, sample: int = 0, slide: bool = False, **settings: Any
-    ) -> list[list[str]]: ...
+    def generate(self, prompt: Sequence[Prompt], *, n: int, **settings: Any) -> list[list[str]]: ...
     @one_or_list("prompt", PROMPT, is_prompt)
     def generate(self, prompt: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
         """The continuation of a prompt, or of each of several (texts or ids); a batch gives what each gives alone.
@@ -251,13 +245,9 @@ class Model:
         return texts if n == 1 else [texts[i : i + n] for i in range(0, len(texts), n)]
 
     @overload
-    def stream(
-        self, prompts: str, *, n: Literal[1] = 1, sample: int = 0, slide: bool = False, **settings: Any
-    ) -> Iterator[str]: ...
+    def stream(self, prompts: str, *, n: Literal[1] = 1, **settings: Any) -> Iterator[str]: ...
     @overload
-    def stream(
-        self, prompts: Sequence[Prompt], *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any
-    ) -> Iterator[list[str]]: ...
+    def stream(self, prompts: Sequence[Prompt], *, n: int = 1, **settings: Any) -> Iterator[list[str]]: ...
     @one_or_streams
     def stream(self, prompts: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
         """Yields the new text of every row, step by step; no character is ever cut in two.
@@ -309,19 +299,9 @@ class Model:
         return [found[0].text for found in self.translations(source, prefix=prefix, **settings)]
 
     @overload
-    def translations(
-        self, sources: str, *, n_best: int = 1, prefix: str = "", progress: Progress | None = None, **settings: Any
-    ) -> list[Translation]: ...
+    def translations(self, sources: str, **settings: Any) -> list[Translation]: ...
     @overload
-    def translations(
-        self,
-        sources: Sequence[str],
-        *,
-        n_best: int = 1,
-        prefix: str = "",
-        progress: Progress | None = None,
-        **settings: Any,
-    ) -> list[list[Translation]]: ...
+    def translations(self, sources: Sequence[str], **settings: Any) -> list[list[Translation]]: ...
     @one_or_list("sources", "a text")
     def translations(
         self,

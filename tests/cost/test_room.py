@@ -13,9 +13,9 @@ from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import Stack, TransformerConfig
 from glassformer.cost.memory import require_memory
 from glassformer.cost.room import Room, least_memory, require_room, room_of_machine
+from glassformer.data.corpus import Corpus
 from glassformer.errors import UserError
 from glassformer.reporting import Silent
-from glassformer.tasks.text_data import TextRunData
 from glassformer.training.run import train_run
 from runs import tiny_run, write_text
 
@@ -114,7 +114,7 @@ def test_the_run_is_refused_before_its_data_is_prepared(tmp_path: Path, monkeypa
 
     run = tiny_run(write_text(tmp_path), batch_size=1 << 24)
     require_memory(run.model)
-    monkeypatch.setattr(TextRunData, "news", prepared)
+    monkeypatch.setattr(Corpus, "news", prepared)
     with pytest.raises(UserError, match=r"a step of 16,777,216 rows takes at least [\d,.]+ GiB, and this machine has"):
         train_run(run, tmp_path / "run", Silent())
     assert not (tmp_path / "run").exists()

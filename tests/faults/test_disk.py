@@ -20,7 +20,7 @@ from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.manifest import NAME, Manifest
 from glassformer.store.model_directory import read_model
-from glassformer.training.trainer_state_file import read_progress
+from glassformer.training.trainer_state import read_progress
 from runs import Recording, remains, tiny_run, write_text
 
 FILES = [

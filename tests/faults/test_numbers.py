@@ -22,8 +22,7 @@ from glassformer.objectives.loss import LossSums
 from glassformer.store import checkpoint
 from glassformer.training import evaluations
 from glassformer.training.loop import Trainer
-from glassformer.training.loss_scale import GROWTH_INTERVAL, LossScale
-from glassformer.training.non_finite import MAX_ROLLBACKS, MAX_SKIPPED, NonFinite
+from glassformer.training.non_finite import GROWTH_INTERVAL, MAX_ROLLBACKS, MAX_SKIPPED, LossScale, NonFinite
 from glassformer.training.step import TrainStep
 from runs import Recording, metrics, remains, signal_at, tiny_run, write_text
 

@@ -28,7 +28,7 @@ ABILITIES = {
 PROTOCOLS = {
     name: protocol
     for name, protocol in vars(task).items()
-    if getattr(protocol, "_is_runtime_protocol", False) and name not in ("Task", "TrainableTask", "HasLabelNames")
+    if getattr(protocol, "_is_runtime_protocol", False) and name not in ("Task", "TrainableTask")
 }
 
 

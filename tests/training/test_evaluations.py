@@ -21,7 +21,7 @@ from glassformer.tasks.training_data import TrainingData, few_targets
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.evaluations import Evaluations
 from glassformer.training.step import StepResult, TrainStep
-from glassformer.training.trainer_state_file import read_progress
+from glassformer.training.trainer_state import read_progress
 from runs import MODEL, label_run, metrics, pair_run, tiny_run, write_text
 
 PEAK = 1e-3

@@ -20,7 +20,7 @@ def list_(folder: Dir, /, *, json_: bool = False) -> int:
         json_: as JSON.
     """
     from glassformer.store import checkpoint
-    from glassformer.training.trainer_state_file import read_progress
+    from glassformer.training.trainer_state import read_progress
 
     rows: list[dict[str, Any]] = []
     for step in _steps(folder):
@@ -77,7 +77,7 @@ def prune(folder: Dir, /, *, keep: int = 1) -> int:
         keep: how many of the newest stay.
     """
     from glassformer.store import checkpoint
-    from glassformer.training.trainer_state_file import read_progress
+    from glassformer.training.trainer_state import read_progress
 
     if keep < 1:
         fail(f"--keep is {keep} and must be at least 1")
@@ -110,6 +110,5 @@ def _model_step(folder: Path) -> int | None:
 
 
 main = Group(
-    "The checkpoints of a run: what there is, whether it is intact, and which to delete.",
-    (list_, verify, prune),
+    "The checkpoints of a run: what there is, whether it is intact, and which to delete.", (list_, verify, prune)
 )

@@ -161,12 +161,7 @@ def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
 
 
 def confusion(
-    directory: Dir,
-    /,
-    *,
-    data__path: File | None = None,
-    out: Path = Path("confusion"),
-    stored: Stored,
+    directory: Dir, /, *, data__path: File | None = None, out: Path = Path("confusion"), stored: Stored
 ) -> int:
     """Which class or tag is taken for which.
 

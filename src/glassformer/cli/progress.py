@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from glassformer.distributed.environment import is_first
 
@@ -71,12 +64,7 @@ class TerminalReporter:
         if not self.live:
             yield lambda done, total: None
         else:
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-            )
+            columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
             with Progress(*columns, console=self.console, transient=True) as bar:
                 task = bar.add_task(title, total=None)
                 yield lambda done, total: bar.update(task, completed=done, total=total)

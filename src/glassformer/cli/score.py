@@ -16,11 +16,7 @@ from glassformer.tasks.task import Translates
 
 
 def main(
-    *directories: Dirs,
-    source: File | None = None,
-    target: File | None = None,
-    json_: bool = False,
-    loading: Loading,
+    *directories: Dirs, source: File | None = None, target: File | None = None, json_: bool = False, loading: Loading
 ) -> int:
     """The log probability of given targets: one line a target, "nats TAB tokens TAB target", and the order is kept.
 

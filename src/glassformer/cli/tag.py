@@ -9,10 +9,7 @@ from glassformer.cli.progress import err
 
 
 def main(
-    *models: Annotated[str, "DIR… [TEXT]"],
-    input: str | None = None,
-    json_: bool = False,
-    loading: Loading,
+    *models: Annotated[str, "DIR… [TEXT]"], input: str | None = None, json_: bool = False, loading: Loading
 ) -> int:
     """The tag of every word and its probability: "word TAB tag TAB probability", and an empty line behind each text.
 

@@ -44,14 +44,7 @@ def train(
     return 0
 
 
-def encode(
-    tokenizer: TokenizerFile,
-    text: str,
-    /,
-    *,
-    allow_special: bool = False,
-    tokens: bool = False,
-) -> int:
+def encode(tokenizer: TokenizerFile, text: str, /, *, allow_special: bool = False, tokens: bool = False) -> int:
     """The ids of a text.
 
     Args:
@@ -62,8 +55,7 @@ def encode(
     """
     loaded = load_tokenizer(tokenizer)
     ids = loaded.encode(
-        read_stdin() if text == "-" else text,
-        allow_special=loaded.special_tokens if allow_special else (),
+        read_stdin() if text == "-" else text, allow_special=loaded.special_tokens if allow_special else ()
     )
     print(" ".join(loaded.tokens(ids) if tokens else map(str, ids)))
     return 0

@@ -86,9 +86,19 @@ class TextData:
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
 
+class _Records:
+    valid_fraction: float
+    batch_tokens: int
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for numbers that mean nothing."""
+        require(self.batch_tokens >= 1, "data.batch_tokens", self.batch_tokens, "be at least 1")
+        require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
+
+
 @checked
 @dataclass(frozen=True)
-class PairData:
+class PairData(_Records):
     """Pairs of a source and a target: two aligned files, or one file that holds both."""
 
     kind: ClassVar[str] = "pairs"
@@ -109,15 +119,10 @@ class PairData:
     batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest side, padding included")
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
-    def __post_init__(self) -> None:
-        """Raises `UserError` for numbers that mean nothing."""
-        require(self.batch_tokens >= 1, "data.batch_tokens", self.batch_tokens, "be at least 1")
-        require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
-
 
 @checked
 @dataclass(frozen=True)
-class LabelData:
+class LabelData(_Records):
     """Texts, or pairs of texts, each with a label: a class, a number, or a tag for every word."""
 
     kind: ClassVar[str] = "labels"
@@ -137,40 +142,36 @@ class LabelData:
     batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest, padding included")
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
-    def __post_init__(self) -> None:
-        """Raises `UserError` for numbers that mean nothing."""
-        require(self.batch_tokens >= 1, "data.batch_tokens", self.batch_tokens, "be at least 1")
-        require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
-
 
 DataConfig = TextData | PairData | LabelData
 
 
+class _Smoothed:
+    label_smoothing: float
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for a probability that is none."""
+        share = self.label_smoothing
+        require(0 <= share < 1, "objective.label_smoothing", share, "be at least 0 and below 1")
+
+
 @checked
 @dataclass(frozen=True)
-class CausalConfig:
+class CausalConfig(_Smoothed):
     """Predict every next token."""
 
     kind: ClassVar[str] = "causal"
     is_default_kind: ClassVar[bool] = True
     label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
 
-    def __post_init__(self) -> None:
-        """Raises `UserError` for a probability that is none."""
-        _require_smoothing(self.label_smoothing)
-
 
 @checked
 @dataclass(frozen=True)
-class Seq2SeqConfig:
+class Seq2SeqConfig(_Smoothed):
     """Predict every token of the target from the source and the target's tokens before it (teacher forcing)."""
 
     kind: ClassVar[str] = "seq2seq"
     label_smoothing: float = setting(0.1, "probability spread over the vocabulary; reported losses leave it out")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for a probability that is none."""
-        _require_smoothing(self.label_smoothing)
 
 
 @checked
@@ -230,7 +231,7 @@ class BeamConfig:
 
 @checked
 @dataclass(frozen=True)
-class MaskedConfig:
+class MaskedConfig(_Smoothed):
     """Predict tokens that were masked, from all around them (Devlin 2019)."""
 
     kind: ClassVar[str] = "masked"
@@ -241,12 +242,12 @@ class MaskedConfig:
     def __post_init__(self) -> None:
         """Raises `UserError` for probabilities that mean nothing."""
         require(0 < self.mask_prob < 1, "objective.mask_prob", self.mask_prob, "be above 0 and below 1")
-        _require_smoothing(self.label_smoothing)
+        super().__post_init__()
 
 
 @checked
 @dataclass(frozen=True)
-class InfillingConfig:
+class InfillingConfig(_Smoothed):
     """Restore a text whose spans were each replaced by one mask, and whose sentences were shuffled (Lewis 2020)."""
 
     kind: ClassVar[str] = "infilling"
@@ -258,12 +259,12 @@ class InfillingConfig:
     def __post_init__(self) -> None:
         """Raises `UserError` for shares and lengths that mean nothing."""
         _require_noise(self.noise_density, self.mean_span_length)
-        _require_smoothing(self.label_smoothing)
+        super().__post_init__()
 
 
 @checked
 @dataclass(frozen=True)
-class SpansConfig:
+class SpansConfig(_Smoothed):
     """Write the spans that sentinels stand for (Raffel 2020)."""
 
     kind: ClassVar[str] = "spans"
@@ -277,33 +278,25 @@ class SpansConfig:
         _require_noise(self.noise_density, self.mean_span_length)
         require(self.n_sentinels >= 2, "objective.n_sentinels", self.n_sentinels, "be at least 2")
         require_at_most(self, "objective", {"n_sentinels": MAX_SENTINELS})
-        _require_smoothing(self.label_smoothing)
+        super().__post_init__()
 
 
 @checked
 @dataclass(frozen=True)
-class ClassificationConfig:
+class ClassificationConfig(_Smoothed):
     """Say the class of a text or a pair of texts; where labels are numbers, say the number."""
 
     kind: ClassVar[str] = "classification"
     label_smoothing: float = setting(0.0, "probability spread over the classes; reported losses leave it out")
 
-    def __post_init__(self) -> None:
-        """Raises `UserError` for a probability that is none."""
-        _require_smoothing(self.label_smoothing)
-
 
 @checked
 @dataclass(frozen=True)
-class TaggingConfig:
+class TaggingConfig(_Smoothed):
     """Say the tag of every word, at its first token."""
 
     kind: ClassVar[str] = "tagging"
     label_smoothing: float = setting(0.0, "probability spread over the tags; reported losses leave it out")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for a probability that is none."""
-        _require_smoothing(self.label_smoothing)
 
 
 @checked
@@ -326,10 +319,6 @@ ObjectiveConfig = Annotated[
     | NoObjective,
     Extensible(TASKS),
 ]
-
-
-def _require_smoothing(share: float) -> None:
-    require(0 <= share < 1, "objective.label_smoothing", share, "be at least 0 and below 1")
 
 
 def _require_noise(density: float, mean_span_length: float) -> None:

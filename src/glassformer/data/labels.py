@@ -9,7 +9,6 @@ named validation; else as many texts as come nearest to `valid_fraction` of all 
 (`records.held_out_keys`). Equal texts stand on one side, and of each label one text at least is trained on.
 """
 
-import hashlib
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 from glassformer.config.run import NEWEST_READING, LabelData, Reading
 from glassformer.data.builtin import PREFIX
 from glassformer.data.label_files import DroppedLabels, Labelled, Tagged, read_labelled, read_tagged
-from glassformer.data.records import HUB, hub_splits, split_records
+from glassformer.data.records import HUB, digest_of, hub_splits, split_records
 from glassformer.data.split import share_news
 from glassformer.errors import UserError, nearest_name
 
@@ -47,15 +46,12 @@ class LabelCorpus:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the records of both sides and of their order: equal digests, equal training."""
-        digest = hashlib.sha256(f"labels {self.data.reading}".encode())
-        for records in self.split:
-            for record in records:
-                inputs = _inputs(record)
-                for text in (str(len(inputs)), *inputs, *labels_in(record)):
-                    data = text.encode()
-                    digest.update(len(data).to_bytes(8, "little") + data)
-            digest.update(b"|")
-        return digest.hexdigest()
+
+        def texts(record: LabelRecord) -> tuple[str, ...]:
+            inputs = _inputs(record)
+            return (str(len(inputs)), *inputs, *labels_in(record))
+
+        return digest_of(f"labels {self.data.reading}", (map(texts, records) for records in self.split))
 
     @cached_property
     def split(self) -> tuple[list[LabelRecord], list[LabelRecord]]:

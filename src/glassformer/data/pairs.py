@@ -11,7 +11,6 @@ their source (`records.held_out_keys`). All targets of one source then stand on 
 files.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
@@ -20,7 +19,7 @@ from typing import Any
 from glassformer.config.run import NEWEST_READING, PairData, Reading
 from glassformer.data import builtin_pairs
 from glassformer.data.pair_files import DroppedPairs, Pair, read_pair_files
-from glassformer.data.records import HUB, hub_splits, split_records
+from glassformer.data.records import HUB, digest_of, hub_splits, split_records
 from glassformer.data.split import share_news
 from glassformer.errors import UserError
 
@@ -41,14 +40,8 @@ class PairCorpus:
     @cached_property
     def digest(self) -> str:
         """SHA-256 of the pairs of both sides and of their order: equal digests, equal training."""
-        digest = hashlib.sha256(f"pairs {self.data.reading}".encode())
-        for pairs in self.split:
-            for pair in pairs:
-                for text in (pair.source, pair.target):
-                    data = text.encode()
-                    digest.update(len(data).to_bytes(8, "little") + data)
-            digest.update(b"|")
-        return digest.hexdigest()
+        sides = ([(pair.source, pair.target) for pair in pairs] for pairs in self.split)
+        return digest_of(f"pairs {self.data.reading}", sides)
 
     @cached_property
     def split(self) -> tuple[list[Pair], list[Pair]]:

@@ -153,6 +153,17 @@ def held_out_keys(
     return first
 
 
+def digest_of(begin: str, sides: Iterable[Iterable[Iterable[str]]]) -> str:
+    """SHA-256 of `begin` and of the texts of every record of every side, in their order."""
+    digest = hashlib.sha256(begin.encode())
+    for records in sides:
+        for text in (text for record in records for text in record):
+            data = text.encode()
+            digest.update(len(data).to_bytes(8, "little") + data)
+        digest.update(b"|")
+    return digest.hexdigest()
+
+
 def split_records(
     records: Sequence[T],
     keys: Sequence[str],

@@ -81,9 +81,7 @@ CHECKS = (
         invariance.batch,
     ),
     Check(
-        "cache",
-        "Generation with the cache computes another function than the one that was trained.",
-        invariance.cache,
+        "cache", "Generation with the cache computes another function than the one that was trained.", invariance.cache
     ),
     Check(
         "accumulation",

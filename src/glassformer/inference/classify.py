@@ -35,12 +35,7 @@ def classify_texts(
 
 
 def text_rows(
-    tokenizer: Tokenizer,
-    texts: Sequence[Sequence[str]],
-    max_len: int,
-    log: Log,
-    *,
-    frame: Frame | None = None,
+    tokenizer: Tokenizer, texts: Sequence[Sequence[str]], max_len: int, log: Log, *, frame: Frame | None = None
 ) -> list[Example]:
     """Texts or pairs in their frames; `log` is told how many are cut, having more than `max_len` tokens.
 

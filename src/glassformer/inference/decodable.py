@@ -31,11 +31,7 @@ class Decodable(Protocol):
     """A model that can be asked for one more token at a time."""
 
     def start(
-        self,
-        n_rows: int,
-        max_len: int,
-        source_ids: Tensor | None = None,
-        source_attention_mask: Tensor | None = None,
+        self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
     ) -> Any: ...
 
     def step(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Any]:

@@ -54,11 +54,7 @@ class Ensemble(nn.Module):
         return torch.stack(outputs).mean(dim=0) if self.of_numbers else mean_log_probs(outputs)
 
     def start(
-        self,
-        n_rows: int,
-        max_len: int,
-        source_ids: Tensor | None = None,
-        source_attention_mask: Tensor | None = None,
+        self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
     ) -> EnsembleState:
         return EnsembleState([model.start(n_rows, max_len, source_ids, source_attention_mask) for model in self.models])
 

@@ -161,13 +161,7 @@ def labels_apart(
 
 
 def _note(
-    axes: "Axes",
-    text: str,
-    point: tuple[float, float],
-    radius: float,
-    far: float,
-    angle: float,
-    leader: bool = False,
+    axes: "Axes", text: str, point: tuple[float, float], radius: float, far: float, angle: float, leader: bool = False
 ) -> "Annotation":
     """A text at an angle (degrees) and a distance from the rim of a disc (points)."""
     dx, dy = math.cos(math.radians(angle)), math.sin(math.radians(angle))

@@ -72,12 +72,7 @@ SCORES = {
 
 
 def heat_map(
-    weights: Tensor,
-    rows: Sequence[str],
-    columns: Sequence[str],
-    name: str,
-    row_axis: str = "",
-    column_axis: str = "",
+    weights: Tensor, rows: Sequence[str], columns: Sequence[str], name: str, row_axis: str = "", column_axis: str = ""
 ) -> "Figure":
     """One matrix of weights from 0 to 1, (T, S): a row for each of T tokens, a column for each of S."""
     return heat_maps(weights[None], rows, columns, [""], name, row_axis, column_axis)

@@ -112,10 +112,7 @@ def _norm(config: c.TransformerConfig) -> NormFactory:
     if config.norm == "rmsnorm":
         return functools.partial(RMSNorm, eps=config.norm_eps, weight=config.norm_weight)
     return functools.partial(
-        LayerNorm,
-        eps=config.norm_eps,
-        weight=config.norm_weight,
-        bias=config.norm_weight and config.norm_bias,
+        LayerNorm, eps=config.norm_eps, weight=config.norm_weight, bias=config.norm_weight and config.norm_bias
     )
 
 

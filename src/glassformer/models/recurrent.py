@@ -77,11 +77,7 @@ class RecurrentModel(nn.Module):
         return self.encoder(source_ids, source_attention_mask, scoped(tap, "encoder"))
 
     def start(
-        self,
-        n_rows: int,
-        max_len: int,
-        source_ids: Tensor | None = None,
-        source_attention_mask: Tensor | None = None,
+        self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
     ) -> RecurrentState:
         """The state before the first token of `n_rows` rows; encodes the source, once. It never fills up."""
         if source_ids is None:
@@ -91,11 +87,7 @@ class RecurrentModel(nn.Module):
         return self.first_state(self.encode(source_ids, source_attention_mask), source_attention_mask)
 
     def step(
-        self,
-        token_ids: Tensor,
-        state: RecurrentState,
-        attention_mask: Tensor | None = None,
-        tap: Tap | None = None,
+        self, token_ids: Tensor, state: RecurrentState, attention_mask: Tensor | None = None, tap: Tap | None = None
     ) -> tuple[Tensor, RecurrentState]:
         """Logits (B, T, V) of T more tokens a row (prefill, or T = 1), and the state that holds them."""
         hidden, state = self.decoder(token_ids, state, attention_mask, scoped(tap, "decoder"))

@@ -140,11 +140,7 @@ class Decoder(_BlockStack):
         return self.run_blocks(x, positions, positions, inputs)
 
     def step(
-        self,
-        token_ids: Tensor,
-        state: TransformerState,
-        attention_mask: Tensor | None = None,
-        tap: Tap | None = None,
+        self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None = None, tap: Tap | None = None
     ) -> tuple[Tensor, TransformerState]:
         """Adds (B, T) tokens to a cached prefix; padding (False in `attention_mask`) leaves no trace in it."""
         if state.branches is not None:

@@ -18,11 +18,7 @@ class Transformer(nn.Module):
     """
 
     def __init__(
-        self,
-        config: TransformerConfig,
-        encoder: Encoder | None,
-        decoder: Decoder | None,
-        output: nn.Module,
+        self, config: TransformerConfig, encoder: Encoder | None, decoder: Decoder | None, output: nn.Module
     ) -> None:
         super().__init__()
         self.config = config
@@ -124,11 +120,7 @@ class Transformer(nn.Module):
         return self.encoder(source_ids, source_attention_mask, token_types=token_types, tap=scoped(tap, "encoder"))
 
     def start(
-        self,
-        n_rows: int,
-        max_len: int,
-        source_ids: Tensor | None = None,
-        source_attention_mask: Tensor | None = None,
+        self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
     ) -> TransformerState:
         """An empty state for `n_rows` rows of at most `max_len` tokens; encodes the source, once."""
         if self.decoder is None:
@@ -147,11 +139,7 @@ class Transformer(nn.Module):
         )
 
     def step(
-        self,
-        token_ids: Tensor,
-        state: TransformerState,
-        attention_mask: Tensor | None = None,
-        tap: Tap | None = None,
+        self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None = None, tap: Tap | None = None
     ) -> tuple[Tensor, TransformerState]:
         """Logits (B, T, V) of T more tokens a row (prefill, or T = 1), and the state that holds them."""
         assert self.decoder is not None

@@ -1,6 +1,6 @@
 """Classification: the class of a text or of two, or a number (regression)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,16 +14,11 @@ from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.evaluation.labels import classification_report, pearson, rmse, spearman
 from glassformer.inference.classify import classify_texts
-from glassformer.inference.ensemble import Ensemble
-from glassformer.models.build import Network
 from glassformer.objectives.classification import ClassificationObjective, RegressionObjective
 from glassformer.objectives.objective import Objective
-from glassformer.tasks import label_data
-from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.label_data import LabelRunData, LabelTask, check_labels, scores_of
-from glassformer.tasks.preparation import labels_of, micro_batch, require_data
-from glassformer.tasks.task import Classifies, HasTestSet, Log, Progress, TakesOver, TrainedModel, Votes
-from glassformer.tasks.training_data import MicroBatch
+from glassformer.tasks.label_data import LabelTask, scores_of
+from glassformer.tasks.preparation import labels_of
+from glassformer.tasks.task import Classifies, Log, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SCORES: dict[str, dict[str, bool]] = {
@@ -33,13 +28,15 @@ SCORES: dict[str, dict[str, bool]] = {
 """The scores of each kind of label, in percent but for `rmse`, and whether higher is better."""
 
 
-class Classification(LabelTask, Classifies, Votes, HasTestSet, TakesOver):
+class Classification(LabelTask, Classifies, TakesOver):
     """One stack says the label of a whole."""
 
     settings = ClassificationConfig
     verb = "classify"
     unit = "text"
     names_are = "classes"
+    outputs = ("classes", "regression")
+    head = SequenceHead
 
     def learned(self, run: Run) -> str:
         texts = "two texts" if self.takes_pairs(run) else "a text"
@@ -47,9 +44,6 @@ class Classification(LabelTask, Classifies, Votes, HasTestSet, TakesOver):
 
     def example(self, run: Run) -> str:
         return '("…", "…")' if self.takes_pairs(run) else '"…"'
-
-    def special_tokens(self, run: Run) -> tuple[str, ...]:
-        return ()
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return tuple(SCORES[labels_of(run).outputs])
@@ -61,16 +55,6 @@ class Classification(LabelTask, Classifies, Votes, HasTestSet, TakesOver):
         return labels_of(run).second_field is not None
 
     # Training
-
-    def check(self, run: Run) -> None:
-        require_data(run, LabelData, ("classes", "regression"))
-        check_labels(run, SequenceHead)
-
-    def open(self, run: Run) -> LabelRunData:
-        return LabelRunData(self, run)
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        return micro_batch(run)
 
     def objective(self, run: Run) -> Objective:
         if not self.is_regression(run):
@@ -94,26 +78,12 @@ class Classification(LabelTask, Classifies, Votes, HasTestSet, TakesOver):
 
     # Use
 
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Example]:
-        return label_data.evaluation(self, model, places, log)
-
-    def scores(
-        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        return label_data.scores(self, model, places, log)
-
-    def test_path(self, run: Run) -> str | None:
-        return label_data.test_path(run)
-
     def classify(self, model: TrainedModel, rows: Sequence[tuple[str, ...]], log: Log) -> list[dict[str, float]]:
         for row in rows:
             if (len(row) > 1) != self.takes_pairs(model.run):
                 texts = "two texts" if self.takes_pairs(model.run) else "one text"
                 raise UserError(f"{model.name} reads {texts} at a time")
         return classify_texts(model.vote, model.tokenizer, rows, model.classes, model.device, log)
-
-    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
-        return Ensemble(networks, of_numbers=self.is_regression(run))
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if not isinstance(getattr(run.model, "head", None), SequenceHead):

@@ -8,25 +8,12 @@ import torch
 
 from glassformer.config.run import BeamConfig, InfillingConfig, Run, SpansConfig
 from glassformer.data.batching import Example
-from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import Filling, fill_by_writing, fill_spans
-from glassformer.inference.score import Score
-from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.denoising import DenoisingObjective, Noise, infilling, spans
-from glassformer.tasks import encoder_decoder
-from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.preparation import micro_batch
-from glassformer.tasks.task import FillsMasks, Log, ScoresTexts, TakesOver, TrainedModel, Translates, Votes
-from glassformer.tasks.text_data import (
-    TextObjective,
-    TextRunData,
-    TextTask,
-    check_text,
-    evaluation,
-    sample_of_filling,
-)
-from glassformer.tasks.training_data import MicroBatch
+from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
+from glassformer.tasks.task import FillsMasks, TakesOver, TrainedModel
+from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids, sentinels
 from glassformer.tokenization.word_boundaries import word_boundaries
@@ -36,12 +23,14 @@ GREEDY = BeamConfig(beam=1, max_ratio=2.0)
 Fill = Callable[[Network, Tokenizer, str, BeamConfig, torch.device], Filling]
 
 
-class Denoising(TextTask, FillsMasks, Translates, ScoresTexts, Votes, TakesOver):
+class Denoising(TextTask, EncoderDecoderTask, FillsMasks, TakesOver):
     """The two ways to damage a text differ in their noise, and in what a mask of a user's text becomes."""
 
     verb = "fill"
     unit = "token"
     predicts_next = False
+    has_encoder, has_decoder = True, True
+    needs = "restoring a text needs a Transformer with [model.encoder] and [model.decoder]"
 
     def __init__(
         self,
@@ -69,18 +58,8 @@ class Denoising(TextTask, FillsMasks, Translates, ScoresTexts, Votes, TakesOver)
 
     # Training
 
-    def check(self, run: Run) -> None:
-        needs = "restoring a text needs a Transformer with [model.encoder] and [model.decoder]"
-        check_text(self, run, encoder=True, decoder=True, sentence=needs)
-
-    def open(self, run: Run) -> TextRunData:
-        return TextRunData(self, run)
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        return micro_batch(run)
-
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
-        pairs = encoder_decoder.objective_of(run.model, Tokenizers(tokenizer), run.objective.label_smoothing)
+        pairs = objective_of(run.model, Tokenizers(tokenizer), run.objective.label_smoothing)
         n_added = max(pairs.source_frame.n_added, pairs.target_frame.n_added)
         objective = DenoisingObjective(self._noise(run, tokenizer), pairs)
         return TextObjective(objective, context - n_added, changes_lengths=True)
@@ -96,20 +75,8 @@ class Denoising(TextTask, FillsMasks, Translates, ScoresTexts, Votes, TakesOver)
 
     # Use
 
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
-        return evaluation(self, model, places, log)
-
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
-        return self._fill(model.network, model.tokenizer, text, encoder_decoder.beam(model, settings), model.device)
-
-    def translator(self, model: TrainedModel) -> Translator:
-        return encoder_decoder.translator(model)
-
-    def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
-        return encoder_decoder.score(model, texts, targets)
-
-    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
-        return Ensemble(networks)
+        return self._fill(model.network, model.tokenizer, text, beam(model, settings), model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         """T5 writes the spans that sentinels stand for, and translates all the same."""

@@ -5,12 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import BeamConfig
+from glassformer.config.run import BeamConfig, Run
 from glassformer.errors import UserError
+from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.score import Score
 from glassformer.inference.translator import Translator
+from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import Seq2SeqObjective
-from glassformer.tasks.task import TrainedModel
+from glassformer.tasks.task import Log, ScoresTexts, TrainedModel, Translates, Votes
 from glassformer.tokenization.tokenizers import Tokenizers
 
 
@@ -28,13 +30,20 @@ def beam(model: TrainedModel, settings: Mapping[str, Any]) -> BeamConfig:
     return replace(config, **settings)
 
 
-def translator(model: TrainedModel) -> Translator:
-    """What makes targets with the model, or with all members of an ensemble."""
-    return Translator(model.vote, model.tokenizer, model.source_tokenizer, model.device)
+class EncoderDecoderTask(Translates, ScoresTexts, Votes):
+    """A task whose models make targets from sources."""
 
+    def translator(self, model: TrainedModel) -> Translator:
+        """What makes targets with the model, or with all members of an ensemble."""
+        return Translator(model.vote, model.tokenizer, model.source_tokenizer, model.device)
 
-def score(model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None) -> list[Score]:
-    """log p of each target given the text that is its source."""
-    if targets is None:
-        raise UserError(f"{model.name} makes a target from a source: give the target too, as score(target, source=…)")
-    return model.translator.score(texts, targets)
+    def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
+        """log p of each target given the text that is its source."""
+        if targets is None:
+            raise UserError(
+                f"{model.name} makes a target from a source: give the target too, as score(target, source=…)"
+            )
+        return model.translator.score(texts, targets)
+
+    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
+        return Ensemble(networks)

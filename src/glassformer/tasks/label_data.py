@@ -2,17 +2,18 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import Run
+from glassformer.config.run import LabelData, Run
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
 from glassformer.data import label_files
@@ -26,20 +27,32 @@ from glassformer.errors import UserError
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import ClassificationReport
 from glassformer.inference.classify import predict
+from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
 from glassformer.objectives.objective import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
+    CommonTask,
     first_dropout_seed,
     labels_of,
     learn_tokenizer,
     refuse,
+    require_data,
     say_changed,
     say_dropped,
     with_vocabulary,
 )
-from glassformer.tasks.task import HasLabels, HasScores, Log, TrainableTask, TrainedModel
+from glassformer.tasks.task import (
+    HasLabels,
+    HasScores,
+    HasTestSet,
+    Log,
+    Progress,
+    RunData,
+    TrainedModel,
+    Votes,
+)
 from glassformer.tasks.training_data import TrainingData, watched_scores
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
@@ -47,64 +60,99 @@ from glassformer.tokenization.tokenizers import Tokenizers
 ROWS_OF_TRAIN_EVALUATED = 1000
 
 
-class LabelTask(TrainableTask, HasLabels, HasScores, Protocol):
+class LabelTask(CommonTask, HasLabels, HasScores, HasTestSet, Votes):
     """A task that is learned from labelled texts."""
 
     names_are: str
     """What the names of labels are: classes or tags."""
+    outputs: tuple[str, ...]
+    """The `data.outputs` that it learns."""
+    head: type[PositionHead] | type[SequenceHead]
+    """Of its models."""
+    refuses_cuts: bool = False
+    """Texts of a file that lose their end are refused, where a model is evaluated."""
 
+    @abstractmethod
     def objective(self, run: Run) -> Objective: ...
 
+    @abstractmethod
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
         """Of each score of a run with these labels."""
         ...
 
+    @abstractmethod
     def label_scores(
         self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
         """What the logits of a model are worth on labelled rows."""
         ...
 
+    def check(self, run: Run) -> None:
+        require_data(run, LabelData, self.outputs)
+        model, data = run.model, labels_of(run)
+        if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
+            raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
+        if data.outputs == "regression" and run.objective.label_smoothing:
+            raise UserError("numbers have no label smoothing: set objective.label_smoothing 0")
+        if not isinstance(model.head, self.head):
+            raise UserError(f"data.outputs {data.outputs} needs [model.head] of kind {self.head.kind}")
+        if data.second_field is not None and model.n_token_types < 2:
+            raise UserError(
+                "a pair of texts is told apart by token types, and the model has none: give --model.n-token-types 2"
+            )
+        if run.train.batch_size != TrainConfig().batch_size:
+            raise UserError("batches of labelled texts are measured in tokens: give data.batch_tokens")
 
-def check_labels(run: Run, head: type[PositionHead] | type[SequenceHead]) -> None:
-    """`UserError` when the model is not one stack with this head, or a setting is not for labels."""
-    model, data = run.model, labels_of(run)
-    if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
-        raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
-    if data.outputs == "regression" and run.objective.label_smoothing:
-        raise UserError("numbers have no label smoothing: set objective.label_smoothing 0")
-    if not isinstance(model.head, head):
-        raise UserError(f"data.outputs {data.outputs} needs [model.head] of kind {head.kind}")
-    if data.second_field is not None and model.n_token_types < 2:
-        raise UserError(
-            "a pair of texts is told apart by token types, and the model has none: give --model.n-token-types 2"
+    def open(self, run: Run) -> "LabelRunData":
+        return LabelRunData(self, run)
+
+    def test_path(self, run: Run) -> str | None:
+        data = labels_of(run)
+        if data.test_path is not None:
+            return data.test_path
+        return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
+
+    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Example]:
+        data, path = labels_of(model.run), places.path_alone(model.run.name, "texts with labels")
+        if path is None:
+            corpus = LabelCorpus(data)
+            say_changed(model, corpus.digest, corpus.name, log)
+            records: Sequence[LabelRecord] = corpus.split[1]
+        else:
+            dropped = label_files.DroppedLabels()
+            records = read_labels(data, str(path), dropped)
+            say_dropped(dropped, log)
+        if model.classes:
+            require_known(records, model.classes)
+        told = refuse if self.refuses_cuts and path is not None else log
+        max_len = model.vote.config.max_len
+        examples = examples_of(records, model.tokenizer, max_len, model.classes, "texts", told)
+        rows = example_rows(examples, "texts")
+        return EvaluationData(
+            lambda: evaluation_batches(rows, data.batch_tokens),
+            self.objective(model.run),
+            sum(int((e.labels != -100).sum()) if e.labels is not None else 1 for e in examples),
+            records=examples,
         )
-    if run.train.batch_size != TrainConfig().batch_size:
-        raise UserError("batches of labelled texts are measured in tokens: give data.batch_tokens")
+
+    def scores(
+        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        rows = self.evaluation(model, places, log).records
+        return label_scores(self, model.run, model.vote, rows, model.classes, model.device)
+
+    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
+        return Ensemble(networks, of_numbers=self.is_regression(run))
 
 
-def test_path(run: Run) -> str | None:
-    """Where the test data stands; None where there is none."""
-    data = labels_of(run)
-    if data.test_path is not None:
-        return data.test_path
-    return f"{data.path}#test" if (data.path or "").startswith("builtin:") else None
-
-
-class LabelRunData:
+class LabelRunData(RunData):
     """The labelled texts of a run and their split."""
+
+    corpus: LabelCorpus
 
     def __init__(self, task: LabelTask, run: Run) -> None:
         self.task, self.data = task, labels_of(run)
         self.corpus = LabelCorpus(self.data)
-        self.name = self.corpus.name
-
-    @property
-    def digest(self) -> str:
-        return self.corpus.digest
-
-    def take_digest(self, digest: str) -> None:
-        self.corpus.digest = digest
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -120,7 +168,7 @@ class LabelRunData:
         with np.errstate(over="ignore"):
             mean, std = float(numbers.mean()), float(numbers.std())
         if not math.isfinite(std):
-            raise UserError(f"{self.name} has numbers that are too large to square: divide them")
+            raise UserError(f"{self.corpus.name} has numbers that are too large to square: divide them")
         return mean, std or 1.0
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
@@ -134,9 +182,6 @@ class LabelRunData:
         if isinstance(head, SequenceHead) and head.std == 0 and self.mean_and_std is not None:
             head = replace(head, mean=self.mean_and_std[0], std=self.mean_and_std[1])
         return replace(model, head=head)
-
-    def news(self) -> list[str]:
-        return self.corpus.news()
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         texts = [text for record in self.corpus.split[0] for text in _texts(record)]
@@ -246,33 +291,6 @@ def _texts(record: LabelRecord) -> list[str]:
     return [record.text] if record.second is None else [record.text, record.second]
 
 
-def evaluation(
-    task: LabelTask, model: TrainedModel, places: Places, log: Log, *, refuses_cuts: bool = False
-) -> EvaluationData[Example]:
-    """The validation side of the run, or all of a file; `refuses_cuts` refuses texts of a file that lose their end."""
-    data, path = labels_of(model.run), places.path_alone(model.run.name, "texts with labels")
-    if path is None:
-        corpus = LabelCorpus(data)
-        say_changed(model, corpus.digest, corpus.name, log)
-        records: Sequence[LabelRecord] = corpus.split[1]
-    else:
-        dropped = label_files.DroppedLabels()
-        records = read_labels(data, str(path), dropped)
-        say_dropped(dropped, log)
-    if model.classes:
-        require_known(records, model.classes)
-    told = refuse if refuses_cuts and path is not None else log
-    max_len = model.vote.config.max_len
-    examples = examples_of(records, model.tokenizer, max_len, model.classes, "texts", told)
-    rows = example_rows(examples, "texts")
-    return EvaluationData(
-        lambda: evaluation_batches(rows, data.batch_tokens),
-        task.objective(model.run),
-        sum(int((e.labels != -100).sum()) if e.labels is not None else 1 for e in examples),
-        records=examples,
-    )
-
-
 def label_scores(
     task: LabelTask,
     run: Run,
@@ -290,12 +308,6 @@ def label_scores(
             for place, values in json.loads(part).items():
                 logits[int(place)] = torch.tensor(values)
     return task.label_scores(run, logits, rows, names)
-
-
-def scores(task: LabelTask, model: TrainedModel, places: Places, log: Log) -> dict[str, Any]:
-    """What a model, or a vote, is worth on its validation side, or on all of a file."""
-    rows = task.evaluation(model, places, log).records
-    return label_scores(task, model.run, model.vote, rows, model.classes, model.device)
 
 
 def scores_of(report: ClassificationReport) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Language modelling: every next token of a text is predicted from those before it."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import torch
 
@@ -13,11 +12,8 @@ from glassformer.inference.score import Score, text_scores
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
 from glassformer.tasks import one_stack
-from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.task import ContinuesPrompts, Log, ScoresTexts, TakesOver, TrainedModel
-from glassformer.tasks.text_data import TextObjective, TextRunData, TextTask, check_text, evaluation
-from glassformer.tasks.training_data import MicroBatch
+from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
@@ -31,15 +27,11 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
     verb = "generate"
     unit = "token"
     predicts_next = True
+    has_encoder, has_decoder = False, True
+    needs = "predicting the next token needs a Transformer with [model.decoder] alone"
 
     def learned(self, run: Run) -> str:
         return "go on with a text"
-
-    def example(self, run: Run) -> str:
-        return '"…"'
-
-    def special_tokens(self, run: Run) -> tuple[str, ...]:
-        return ()
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return ("bits_per_byte", "perplexity")
@@ -47,16 +39,9 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
     # Training
 
     def check(self, run: Run) -> None:
-        needs = "predicting the next token needs a Transformer with [model.decoder] alone"
-        check_text(self, run, encoder=False, decoder=True, sentence=needs)
+        super().check(run)
         if not isinstance(run.generation, GenerationConfig):
             raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
-
-    def open(self, run: Run) -> TextRunData:
-        return TextRunData(self, run)
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        return micro_batch(run)
 
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         start = run.model.decoder_start_id
@@ -79,9 +64,6 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         return "".join([tokenizer.decode(prompt), "│", *map(stream.push, new), stream.flush()])
 
     # Use
-
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
-        return evaluation(self, model, places, log)
 
     def stream(
         self,

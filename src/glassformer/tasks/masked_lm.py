@@ -15,25 +15,9 @@ from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.tasks import one_stack
-from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.preparation import micro_batch
-from glassformer.tasks.task import (
-    FillsMasks,
-    HasPseudoPerplexity,
-    HasScores,
-    Log,
-    Progress,
-    TakesOver,
-    TrainedModel,
-)
-from glassformer.tasks.text_data import (
-    TextObjective,
-    TextRunData,
-    TextTask,
-    check_text,
-    evaluation,
-    sample_of_filling,
-)
+from glassformer.tasks.evaluation_data import Places
+from glassformer.tasks.task import FillsMasks, HasPseudoPerplexity, HasScores, Log, Progress, TakesOver, TrainedModel
+from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
@@ -46,6 +30,8 @@ class MaskedLanguageModeling(TextTask, FillsMasks, HasScores, HasPseudoPerplexit
     verb = "fill"
     unit = "chosen token"
     predicts_next = False
+    has_encoder, has_decoder = True, False
+    needs = "predicting masked tokens needs a Transformer with [model.encoder] alone"
 
     def learned(self, run: Run) -> str:
         return "fill masks"
@@ -61,15 +47,8 @@ class MaskedLanguageModeling(TextTask, FillsMasks, HasScores, HasPseudoPerplexit
 
     # Training
 
-    def check(self, run: Run) -> None:
-        needs = "predicting masked tokens needs a Transformer with [model.encoder] alone"
-        check_text(self, run, encoder=True, decoder=False, sentence=needs)
-
-    def open(self, run: Run) -> TextRunData:
-        return TextRunData(self, run)
-
     def micro_batch(self, run: Run) -> MicroBatch:
-        return replace(micro_batch(run), scored_share=self._config(run).mask_prob)
+        return replace(super().micro_batch(run), scored_share=self._config(run).mask_prob)
 
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         config = self._config(run)
@@ -94,14 +73,11 @@ class MaskedLanguageModeling(TextTask, FillsMasks, HasScores, HasPseudoPerplexit
 
     # Use
 
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
-        return evaluation(self, model, places, log)
-
     def scores(
         self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """Accuracy behind masks, and the share of the most frequent token, in percent."""
-        data = evaluation(self, model, places, log)
+        data = self.evaluation(model, places, log)
         assert isinstance(data.objective, MaskedObjective)
         n_masked = int(data.n_targets * data.objective.mask_prob * MASKED)
         report = (lambda done: progress(done, n_masked)) if progress else None
@@ -109,7 +85,7 @@ class MaskedLanguageModeling(TextTask, FillsMasks, HasScores, HasPseudoPerplexit
 
     def pseudo_perplexity(self, model: TrainedModel, places: Places, progress: Progress | None, log: Log) -> float:
         """exp of the mean -log p of every token of a text given all others: one forward a token."""
-        data = evaluation(self, model, places, log)
+        data = self.evaluation(model, places, log)
         assert isinstance(data.objective, MaskedObjective)
         report = (lambda done: progress(done, data.n_targets)) if progress else None
         return masked.pseudo_perplexity(model.network, data.objective, data.batches(), model.device, report)

@@ -1,6 +1,6 @@
 """Tagging: a tag for every word of a text, read off its first token."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,38 +13,29 @@ from glassformer.config.transformer import PositionHead
 from glassformer.data.batching import Example
 from glassformer.evaluation.labels import classification_report, is_bio, span_f1
 from glassformer.inference.classify import tag_words
-from glassformer.inference.ensemble import Ensemble
-from glassformer.models.build import Network
 from glassformer.objectives.classification import TaggingObjective
 from glassformer.objectives.objective import Objective
-from glassformer.tasks import label_data
-from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.label_data import LabelRunData, LabelTask, check_labels, scores_of
-from glassformer.tasks.preparation import micro_batch, require_data
-from glassformer.tasks.task import HasTestSet, Log, Progress, Tags, TakesOver, TrainedModel, Votes
-from glassformer.tasks.training_data import MicroBatch
+from glassformer.tasks.label_data import LabelTask, scores_of
+from glassformer.tasks.task import Log, Tags, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SCORES = {"accuracy": True, "macro_f1": True, "span_f1": True}
 """The scores, in percent, and that higher is better; `span_f1` where tags are those of spans (B-, I-, O)."""
 
 
-class Tagging(LabelTask, Tags, Votes, HasTestSet, TakesOver):
+class Tagging(LabelTask, Tags, TakesOver):
     """One stack says the tag of every word."""
 
     settings = TaggingConfig
     verb = "tag"
     unit = "word"
     names_are = "tags"
+    outputs = ("tags",)
+    head = PositionHead
+    refuses_cuts = True  # words that are cut off have no tag: of other data the scores would be others
 
     def learned(self, run: Run) -> str:
         return "tag words"
-
-    def example(self, run: Run) -> str:
-        return '"…"'
-
-    def special_tokens(self, run: Run) -> tuple[str, ...]:
-        return ()
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return tuple(SCORES)
@@ -53,16 +44,6 @@ class Tagging(LabelTask, Tags, Votes, HasTestSet, TakesOver):
         return False
 
     # Training
-
-    def check(self, run: Run) -> None:
-        require_data(run, LabelData, ("tags",))
-        check_labels(run, PositionHead)
-
-    def open(self, run: Run) -> LabelRunData:
-        return LabelRunData(self, run)
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        return micro_batch(run)
 
     def objective(self, run: Run) -> Objective:
         return TaggingObjective(run.objective.label_smoothing)
@@ -85,23 +66,8 @@ class Tagging(LabelTask, Tags, Votes, HasTestSet, TakesOver):
 
     # Use
 
-    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Example]:
-        # Words that are cut off have no tag: of other data the scores would be others.
-        return label_data.evaluation(self, model, places, log, refuses_cuts=True)
-
-    def scores(
-        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
-    ) -> dict[str, Any]:
-        return label_data.scores(self, model, places, log)
-
-    def test_path(self, run: Run) -> str | None:
-        return label_data.test_path(run)
-
     def tag(self, model: TrainedModel, rows: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]:
         return tag_words(model.vote, model.tokenizer, rows, model.classes, model.device, log)
-
-    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
-        return Ensemble(networks)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if not isinstance(getattr(run.model, "head", None), PositionHead):

@@ -7,6 +7,7 @@ some tasks can do is a protocol of its own, asked for with `isinstance`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from glassformer.errors import UserError
@@ -98,23 +99,30 @@ class PreparedData(Protocol):
         ...
 
 
-class RunData(Protocol):
-    """The data of a run; nothing is read before it is asked for."""
+class SplitCorpus(Protocol):
+    """Two sides of data: for training, and for validation."""
 
     name: str
 
-    @property
+    @cached_property
     def digest(self) -> str:
-        """A hash of the data's bytes and of the rule that splits them."""
-        ...
-
-    def take_digest(self, digest: str) -> None:
-        """Use the digest that another process of the run computed, without hashing the data again."""
+        """A hash of the data's bytes and of the rule that splits them; set where another process has computed it."""
         ...
 
     def news(self) -> list[str]:
         """Reads the data; what was dropped or changed, in sentences."""
         ...
+
+
+class RunData(Protocol):
+    """The data of a run; nothing is read before it is asked for."""
+
+    corpus: SplitCorpus
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of classes or tags, by number; empty where the data has none."""
+        return ()
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         """Those that the run names, or new ones learned on the training side."""
@@ -132,16 +140,6 @@ class RunData(Protocol):
         Without `checks_hashes` only the sizes of large files of the cache are compared, because another process of
         the run has compared their hashes.
         """
-        ...
-
-
-@runtime_checkable
-class HasLabelNames(Protocol):
-    """Data that has names of classes or tags."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """By number."""
         ...
 
 
@@ -283,12 +281,7 @@ class HasScores(Protocol):
     """Has metrics of what it says beside its loss."""
 
     def scores(
-        self,
-        model: TrainedModel,
-        places: Places,
-        progress: Progress | None,
-        log: Log,
-        settings: Mapping[str, Any],
+        self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]: ...
 
 
@@ -330,11 +323,6 @@ class TakesOver(Protocol):
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         """The run of a model with this network, tokenizer and labels; None where they belong to another task."""
         ...
-
-
-def label_names(data: RunData) -> tuple[str, ...]:
-    """Names of classes or tags, by number; empty where the data has none."""
-    return data.labels if isinstance(data, HasLabelNames) else ()
 
 
 def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:

@@ -1,9 +1,10 @@
 """Texts as the data of a task: a corpus, its tokens, their batches, and how the model is evaluated on them."""
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
@@ -23,6 +24,7 @@ from glassformer.objectives.objective import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
+    CommonTask,
     cache_folder,
     first_dropout_seed,
     learn_tokenizer,
@@ -31,7 +33,7 @@ from glassformer.tasks.preparation import (
     text_of,
     with_vocabulary,
 )
-from glassformer.tasks.task import Log, TrainableTask, TrainedModel
+from glassformer.tasks.task import Log, RunData, TrainedModel
 from glassformer.tasks.training_data import TrainingData
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
@@ -53,61 +55,83 @@ class TextObjective:
     """What the model reads of rows of one length has several lengths."""
 
 
-class TextTask(TrainableTask, Protocol):
+class TextTask(CommonTask):
     """A task that is learned from texts."""
 
     predicts_next: bool
     """Every token is predicted from those before it: documents begin with a start token, and bytes are counted."""
+    has_encoder: bool
+    has_decoder: bool
+    needs: str
+    """A sentence on the stacks that the model must have."""
 
+    @abstractmethod
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         """What is learned; the model of `run` is complete (`RunData.complete`)."""
-        ...
 
+    @abstractmethod
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
         """What the model makes now of a validation row, shown at each evaluation."""
-        ...
+
+    def check(self, run: Run) -> None:
+        require_data(run, TextData)
+        model = run.model
+        if not isinstance(model, TransformerConfig) or (self.has_encoder, self.has_decoder) != (
+            model.encoder is not None,
+            model.decoder is not None,
+        ):
+            raise UserError(self.needs)
+        if not isinstance(model.head, TokenHead):
+            raise UserError(f"{self.needs} and a head of kind tokens")
+        for name in ("max_len", "source_max_len"):
+            longest = getattr(model, name)
+            if longest and context_of(run) > longest:
+                raise UserError(f"data.context is {context_of(run)} and model.{name} only {longest}")
+        if not self.predicts_next and isinstance(text_of(run).packing, PackedRows):
+            raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.packing")
+        if run.source_tokenizer is not None:
+            raise UserError("source_tokenizer is for pairs, and the data is a text")
+
+    def open(self, run: Run) -> "TextRunData":
+        return TextRunData(self, run)
+
+    def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
+        """The validation text of the run, or the whole of another text, as batches."""
+        run, tokenizer, data = model.run, model.tokenizer, text_of(model.run)
+        path = places.path_alone(run.name, "a text")
+        # The validation text that the run names is read as the trainer read it, end tokens and all.
+        is_own = path is None or str(Path(path).absolute()) == data.valid_path
+        if path is not None and not is_own:
+            documents = read_documents([path], text_field=data.text_field)
+            tokens = encode_text(tokenizer, documents, start_id=start_id_of(self, run), name=str(path))
+        elif data.path is None:
+            raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
+        else:
+            corpus = corpus_of(run)
+            say_changed(model, corpus.digest, corpus.name, log)
+            tokens = prepared_tokens(self, run, corpus, tokenizer).valid
+        learned = self.text_objective(run, tokenizer, context_of(run))
+        apart = not isinstance(data.packing, WindowRows)
+        return EvaluationData(
+            lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
+            learned.objective,
+            tokens.n_tokens,
+            predicted_bytes(self, run, tokenizer, tokens),
+        )
 
 
-def check_text(task: TextTask, run: Run, encoder: bool, decoder: bool, sentence: str) -> None:
-    """`UserError` when the data is no text, or the model has not the stacks that are needed, which `sentence` says."""
-    require_data(run, TextData)
-    model = run.model
-    has = isinstance(model, TransformerConfig)
-    if not has or (model.encoder is not None, model.decoder is not None) != (encoder, decoder):  # type: ignore[union-attr]
-        raise UserError(sentence)
-    if not isinstance(model.head, TokenHead):  # type: ignore[union-attr]
-        raise UserError(f"{sentence} and a head of kind tokens")
-    for name in ("max_len", "source_max_len"):
-        longest = getattr(model, name, 0)
-        if longest and context_of(run) > longest:
-            raise UserError(f"data.context is {context_of(run)} and model.{name} only {longest}")
-    if not task.predicts_next and isinstance(text_of(run).packing, PackedRows):
-        raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.packing")
-    if run.source_tokenizer is not None:
-        raise UserError("source_tokenizer is for pairs, and the data is a text")
-
-
-class TextRunData:
+class TextRunData(RunData):
     """The text of a run and its split."""
+
+    corpus: Corpus
 
     def __init__(self, task: TextTask, run: Run) -> None:
         self.task, self.corpus = task, corpus_of(run)
-        self.name = self.corpus.name
-
-    @property
-    def digest(self) -> str:
-        return self.corpus.digest
 
     @property
     def trains_starts(self) -> bool:
         """Whether each document begins with a start token, often enough for a model to learn what begins a text."""
         return self.task.predicts_next and self.corpus.plan.end_tokens
-
-    def take_digest(self, digest: str) -> None:
-        self.corpus.digest = digest
-
-    def news(self) -> list[str]:
-        return self.corpus.news()
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         tokenizer = learn_tokenizer(
@@ -139,20 +163,16 @@ class TextRunData:
         return PreparedText(self.task, run, self.corpus, tokenizers.target, splits, reporter)
 
 
+@dataclass(frozen=True)
 class PreparedText:
     """The tokens of both sides."""
 
-    def __init__(
-        self,
-        task: TextTask,
-        run: Run,
-        corpus: Corpus,
-        tokenizer: Tokenizer,
-        splits: TokenSplits,
-        reporter: LaunchReporter,
-    ) -> None:
-        self.task, self.run, self.corpus, self.tokenizer = task, run, corpus, tokenizer
-        self.splits, self.reporter = splits, reporter
+    task: TextTask
+    run: Run
+    corpus: Corpus
+    tokenizer: Tokenizer
+    splits: TokenSplits
+    reporter: LaunchReporter
 
     @property
     def summary(self) -> str:
@@ -210,31 +230,6 @@ class PreparedText:
             sample=lambda: task.sample(network, self.tokenizer, run, next(iter(evaluations["valid"]()))[0], device),
             has_one_shape=isinstance(sampler, Windows) and not learned.changes_lengths,
         )
-
-
-def evaluation(task: TextTask, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
-    """The validation text of the run, or the whole of another text, as batches."""
-    run, tokenizer, data = model.run, model.tokenizer, text_of(model.run)
-    path = places.path_alone(run.name, "a text")
-    # The validation text that the run names is read as the trainer read it, end tokens and all.
-    is_own = path is None or str(Path(path).absolute()) == data.valid_path
-    if path is not None and not is_own:
-        documents = read_documents([path], text_field=data.text_field)
-        tokens = encode_text(tokenizer, documents, start_id=start_id_of(task, run), name=str(path))
-    elif data.path is None:
-        raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
-    else:
-        corpus = corpus_of(run)
-        say_changed(model, corpus.digest, corpus.name, log)
-        tokens = prepared_tokens(task, run, corpus, tokenizer).valid
-    learned = task.text_objective(run, tokenizer, context_of(run))
-    apart = not isinstance(data.packing, WindowRows)
-    return EvaluationData(
-        lambda: evaluation_rows(tokens, learned.row_length - 1, run.model.vocab_size, apart, learned.overlap),
-        learned.objective,
-        tokens.n_tokens,
-        predicted_bytes(task, run, tokenizer, tokens),
-    )
 
 
 def start_id_of(task: TextTask, run: Run) -> int | None:

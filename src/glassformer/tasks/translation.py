@@ -22,20 +22,17 @@ from glassformer.errors import UserError
 from glassformer.evaluation import pairs as pair_scores
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.pairs import LOSSES, SCORES, translation_scores
-from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import Filling, fill_by_writing
-from glassformer.inference.score import Score
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.reporting import LaunchReporter
-from glassformer.tasks import encoder_decoder
-from glassformer.tasks.encoder_decoder import objective_of
+from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
+    CommonTask,
     cache_folder,
     first_dropout_seed,
     learn_tokenizer,
-    micro_batch,
     pairs_of,
     refuse,
     require_data,
@@ -50,15 +47,12 @@ from glassformer.tasks.task import (
     HasTestSet,
     Log,
     Progress,
-    ScoresTexts,
+    RunData,
     TakesOver,
-    TrainableTask,
     TrainedModel,
-    Translates,
-    Votes,
     wrong_verb,
 )
-from glassformer.tasks.training_data import MicroBatch, TrainingData, watched_scores
+from glassformer.tasks.training_data import TrainingData, watched_scores
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids
 
@@ -67,9 +61,7 @@ GREEDY = BeamConfig(beam=1, max_ratio=3.0)
 """How validation sources are decoded while a model trains."""
 
 
-class TranslationTask(
-    TrainableTask, Translates, ScoresTexts, FillsMasks, HasScores, HasPairs, HasTestSet, Votes, TakesOver
-):
+class TranslationTask(CommonTask, EncoderDecoderTask, FillsMasks, HasScores, HasPairs, HasTestSet, TakesOver):
     """An encoder-decoder learns targets from sources."""
 
     settings = Seq2SeqConfig
@@ -78,12 +70,6 @@ class TranslationTask(
 
     def learned(self, run: Run) -> str:
         return "make a target from a source"
-
-    def example(self, run: Run) -> str:
-        return '"…"'
-
-    def special_tokens(self, run: Run) -> tuple[str, ...]:
-        return ()
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return tuple(SCORES[pairs_of(run).outputs])
@@ -109,9 +95,6 @@ class TranslationTask(
 
     def open(self, run: Run) -> "PairRunData":
         return PairRunData(run)
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        return micro_batch(run)
 
     # Use
 
@@ -146,7 +129,7 @@ class TranslationTask(
         self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
         """BLEU and chrF of sentences, or error rates of pronunciations, in percent."""
-        pairs, config = self.pairs(model, places, log), encoder_decoder.beam(model, settings)
+        pairs, config = self.pairs(model, places, log), beam(model, settings)
         return dict(translation_scores(self.translator(model), pairs, pairs_of(model.run), config, progress))
 
     def require_scores(self, run: Run) -> None:
@@ -159,22 +142,11 @@ class TranslationTask(
         path = pairs_of(run).path or ""
         return f"{path}#test" if path.startswith("builtin:") else None
 
-    def translator(self, model: TrainedModel) -> Translator:
-        return encoder_decoder.translator(model)
-
-    def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
-        return encoder_decoder.score(model, texts, targets)
-
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
         """The text that BART writes for one with masks: it learned that before it was made to translate."""
         if not model.tokenizer.is_imported or model.tokenizer.mask_id is None:
             raise wrong_verb(self, model, "fill")
-        return fill_by_writing(
-            model.network, model.tokenizer, text, encoder_decoder.beam(model, settings), model.device
-        )
-
-    def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
-        return Ensemble(networks)
+        return fill_by_writing(model.network, model.tokenizer, text, beam(model, settings), model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         if len(sentinel_ids(tokenizer)) > 1 or not run.model.is_encoder_decoder:
@@ -182,23 +154,14 @@ class TranslationTask(
         return replace(run, data=PairData(), objective=Seq2SeqConfig())
 
 
-class PairRunData:
+class PairRunData(RunData):
     """The pairs of a run and their split."""
+
+    corpus: PairCorpus
 
     def __init__(self, run: Run) -> None:
         self.data = pairs_of(run)
         self.corpus = PairCorpus(self.data)
-        self.name = self.corpus.name
-
-    @property
-    def digest(self) -> str:
-        return self.corpus.digest
-
-    def take_digest(self, digest: str) -> None:
-        self.corpus.digest = digest
-
-    def news(self) -> list[str]:
-        return self.corpus.news()
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
         return with_vocabulary(run.model, tokenizers)

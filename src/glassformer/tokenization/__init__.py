@@ -5,14 +5,4 @@ from glassformer.tokenization.pretokenize import SCHEMES, Scheme
 from glassformer.tokenization.special_tokens_template import Frame, Frames
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Learner, Tokenizer
 
-__all__ = [
-    "SCHEMES",
-    "SPECIAL_TOKENS",
-    "Frame",
-    "Frames",
-    "Learner",
-    "Scheme",
-    "Tokenizer",
-    "pad",
-    "truncate",
-]
+__all__ = ["SCHEMES", "SPECIAL_TOKENS", "Frame", "Frames", "Learner", "Scheme", "Tokenizer", "pad", "truncate"]

@@ -87,10 +87,7 @@ def learn_bpe(
 
 
 def starting_vocabulary(
-    chunk_counts: Mapping[str, int],
-    special_tokens: Sequence[str],
-    initial_alphabet: Iterable[str],
-    vocab_size: int,
+    chunk_counts: Mapping[str, int], special_tokens: Sequence[str], initial_alphabet: Iterable[str], vocab_size: int
 ) -> list[str]:
     """The special tokens, then every character of the chunks and of `initial_alphabet` in code-point order.
 

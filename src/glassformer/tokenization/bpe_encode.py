@@ -17,10 +17,7 @@ class MergeStep:
 
 
 def merge_steps(
-    symbols: list[str],
-    ranks: Mapping[tuple[str, str], int],
-    dropout: float = 0.0,
-    rng: random.Random | None = None,
+    symbols: list[str], ranks: Mapping[tuple[str, str], int], dropout: float = 0.0, rng: random.Random | None = None
 ) -> Iterator[MergeStep]:
     """Joins neighbours in place, the pair of lowest rank first and the leftmost of equals, until no pair has a rank.
 

@@ -46,9 +46,7 @@ class SchemeCodec:
         """BPE-dropout; one random stream serves all texts."""
         rng = random.Random(seed)
         return self._encode_between(
-            texts,
-            allow_special,
-            lambda pieces: [self.reference.encode(p, dropout=dropout, rng=rng) for p in pieces],
+            texts, allow_special, lambda pieces: [self.reference.encode(p, dropout=dropout, rng=rng) for p in pieces]
         )
 
     def encode_longest_match(self, text: str, allow_special: Collection[str]) -> list[int]:
@@ -59,10 +57,7 @@ class SchemeCodec:
         return ids
 
     def _encode_between(
-        self,
-        texts: Iterable[str],
-        allow_special: Collection[str],
-        encode: Callable[[list[str]], list[list[int]]],
+        self, texts: Iterable[str], allow_special: Collection[str], encode: Callable[[list[str]], list[list[int]]]
     ) -> list[list[int]]:
         """Cuts the texts at the special tokens that are allowed, and encodes what is between them."""
         rows = [self._cut(text, allow_special) for text in texts]

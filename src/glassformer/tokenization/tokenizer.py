@@ -303,12 +303,7 @@ class Tokenizer:
         return self._tokens[token_id]
 
     def encode(
-        self,
-        text: str,
-        *,
-        allow_special: Collection[str] = (),
-        dropout: float = 0.0,
-        seed: int | None = None,
+        self, text: str, *, allow_special: Collection[str] = (), dropout: float = 0.0, seed: int | None = None
     ) -> list[int]:
         """The ids of a text, and nothing around them: `frames`, or a `Frame` of your own, puts special tokens there.
 

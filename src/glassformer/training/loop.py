@@ -26,17 +26,15 @@ from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.checkpointer import Checkpointer, Snapshot
 from glassformer.training.evaluations import Evaluations
 from glassformer.training.host import Host
-from glassformer.training.loss_scale import LossScale
 from glassformer.training.machine import made_with
 from glassformer.training.metrics_log import MetricsLog, NoLog
-from glassformer.training.non_finite import NonFinite, answer, keep_batch
+from glassformer.training.non_finite import LossScale, NonFinite, answer, keep_batch
 from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
 from glassformer.training.publication import MeanOfCheckpoints, chosen_step
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.step import StepResult, TrainStep
-from glassformer.training.trainer_state import Clock, TrainerState
-from glassformer.training.trainer_state_file import read_progress
+from glassformer.training.trainer_state import Clock, TrainerState, read_progress
 
 
 class Trainer:

@@ -1,8 +1,9 @@
-"""Losses, gradients and weights that are no numbers: what is raised, and what is kept for looking at."""
+"""Losses, gradients and weights that are no numbers: how fp16 avoids them, what is raised, and what is kept."""
 
 import os
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from glassformer.data.batching import Batch
 from glassformer.store.tensors import save_tensors
@@ -11,6 +12,29 @@ PREFIX = "bad-batch-"
 """Begins the name of a file with the batch whose loss was no number."""
 MAX_SKIPPED, MAX_ROLLBACKS, MAX_KEPT = 10, 5, 10
 """Bad steps in a row, and returns to a checkpoint, after which a run is given up; batches that are kept."""
+GROWTH_INTERVAL = 2000
+SMALLEST_SCALE = 2.0**-10
+
+
+@dataclass
+class LossScale:
+    """The factor that keeps small gradients within fp16 (Micikevicius 2018, section 3.2).
+
+    Halved by a gradient that runs over, doubled after `GROWTH_INTERVAL` steps without.
+    """
+
+    factor: float = 65536.0
+    n_good_steps: int = 0
+
+    def update(self, is_finite: bool) -> None:
+        self.n_good_steps = self.n_good_steps + 1 if is_finite else 0
+        if not is_finite:
+            self.factor /= 2
+        elif self.n_good_steps == GROWTH_INTERVAL:
+            self.factor, self.n_good_steps = 2 * self.factor, 0
+
+    def state(self) -> dict[str, Any]:
+        return asdict(self)
 
 
 class NonFinite(Exception):

@@ -115,10 +115,7 @@ def _decay_groups(model: nn.Module, named: NamedParameters, config: AdamConfig |
     spared = _embedding_tables(model) if config.decay == "matrices" else set()
     decayed = [(name, p) for name, p in named if p.ndim >= 2 and id(p) not in spared]
     kept = [(name, p) for name, p in named if p.ndim < 2 or id(p) in spared]
-    groups = (
-        _group(decayed, config.learning_rate, config.weight_decay),
-        _group(kept, config.learning_rate, 0.0),
-    )
+    groups = (_group(decayed, config.learning_rate, config.weight_decay), _group(kept, config.learning_rate, 0.0))
     return [group for group in groups if group["params"]]
 
 
@@ -136,12 +133,7 @@ def _scaled(groups: list[Group], scales: Mapping[str, float] | None) -> list[Gro
 
 
 def _group(named: NamedParameters, learning_rate: float, weight_decay: float) -> Group:
-    return {
-        "params": named,
-        "lr": learning_rate,
-        "initial_lr": learning_rate,
-        "weight_decay": weight_decay,
-    }
+    return {"params": named, "lr": learning_rate, "initial_lr": learning_rate, "weight_decay": weight_decay}
 
 
 def _trained(model: nn.Module) -> NamedParameters:

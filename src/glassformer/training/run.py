@@ -27,9 +27,8 @@ from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_run, write_model_files
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import label_names
 from glassformer.training.checkpointer import Checkpointer, WritesNothing
-from glassformer.training.completion import as_new, completed
+from glassformer.training.completion import as_new, completed, learned_tokenizers, stored_tokenizers
 from glassformer.training.fine_tuning import layer_scales
 from glassformer.training.host import Host, host_of
 from glassformer.training.init_from import new_network, prepare_parameters, read_start
@@ -38,7 +37,6 @@ from glassformer.training.machine import room_of
 from glassformer.training.news import changed_machine, tell_of_new_run, tell_of_resumed_run, tell_of_watchdog
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.outcome import Outcome
-from glassformer.training.preparation import learned_tokenizers, stored_tokenizers
 from glassformer.training.publication import put_right
 from glassformer.training.replay import Replay, differing
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
@@ -144,7 +142,7 @@ def assemble(
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=host.ranks.is_first)
 
     is_new, log = stored is None, host.reporter.log
-    network = new_network(run, start, label_names(run_data), log) if is_new else build_model(run.model)
+    network = new_network(run, start, run_data.labels, log) if is_new else build_model(run.model)
     prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()
@@ -154,7 +152,7 @@ def assemble(
         tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, host)
 
     def write_model(into: Path, weights: Tensors) -> None:
-        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
+        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, run_data.labels)
 
     scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
@@ -162,7 +160,7 @@ def assemble(
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=host.ranks)
     if not writes:
         checkpointer = WritesNothing(folder)
-    return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.digest)
+    return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
 
 
 # What a run cannot do

@@ -14,8 +14,7 @@ from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.objectives.loss import LossSums
 from glassformer.objectives.objective import Objective
-from glassformer.training.loss_scale import SMALLEST_SCALE, LossScale
-from glassformer.training.non_finite import NonFinite
+from glassformer.training.non_finite import SMALLEST_SCALE, LossScale, NonFinite
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,7 @@ from glassformer.config.transformer import (
     VectorHead,
 )
 from glassformer.interop.compatibility import Compatibility, vector_head
-from glassformer.interop.equivalent import (
-    SCALES_AND_BIASES,
-    Recast,
-    Weights,
-    with_scales_and_biases,
-    with_zero_biases,
-)
+from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases, with_zero_biases
 from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
 from glassformer.interop.keymap import Rule, rule
