@@ -59,9 +59,8 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         return micro_batch(run)
 
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
-        start = run.model.decoder_start_id
-        unscored = None if start == tokenizer.eos_id else start  # where one token does both, it is the target that ends
-        return TextObjective(CausalObjective(run.objective.label_smoothing, unscored), context + 1, overlap=1)
+        objective = CausalObjective(run.objective.label_smoothing, unscored_start(run, tokenizer))
+        return TextObjective(objective, context + 1, overlap=1)
 
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
         """The beginning of the row, and how the model goes on."""
@@ -127,6 +126,12 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return run if one_stack.is_over_tokens(run.model, encoder=False) else None
+
+
+def unscored_start(run: Run, tokenizer: Tokenizer) -> int | None:
+    """The id that begins a document and is no target; None where one token also ends documents, as a target."""
+    start = run.model.decoder_start_id
+    return None if start == tokenizer.eos_id else start
 
 
 TASK = LanguageModeling()
