@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from glassformer.model import Model
     from glassformer.models.build import build_model
     from glassformer.tokenization.tokenizer import Tokenizer
+    from glassformer.training.any_module import train_module
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ _HOMES = {
     "merge": "glassformer.api",
     "resume": "glassformer.api",
     "train": "glassformer.api",
+    "train_module": "glassformer.training.any_module",
 }
 _MODULES = {
     "doctor": "glassformer.doctor",
@@ -70,6 +72,7 @@ __all__ = [
     "recipes",
     "resume",
     "train",
+    "train_module",
 ]
 
 

@@ -224,3 +224,25 @@ def test_the_allocator_is_told_by_verbs_that_train(verb: str, keeps: bool, monke
     with pytest.raises(SystemExit):
         main.main([verb])
     assert calls == (["kept", verb] if keeps else [verb])
+
+
+def test_a_package_of_somebody_else_brings_a_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    info = tmp_path / "foreign-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: foreign\n", "utf-8")
+    (info / "entry_points.txt").write_text(
+        "[glassformer.verbs]\nhail = foreign_verb:hail\ntrain = foreign_verb:hail\n", "utf-8"
+    )
+    (tmp_path / "foreign_verb.py").write_text(
+        'def hail(name: str, /, *, loud: bool = False) -> int:\n    """Say hello."""\n'
+        "    print(name.upper() if loud else name)\n    return 3\n",
+        "utf-8",
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert main.run(["hail", "you", "--loud"]) == 3 and capsys.readouterr().out == "YOU\n"
+    assert main.run(["--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "hail       of the module foreign_verb" in shown and "learn from text" in shown, "ours are not replaced"
+    assert main.run(["hial"]) == 2 and "hail" in capsys.readouterr().err

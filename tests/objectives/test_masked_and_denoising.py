@@ -118,8 +118,8 @@ def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer)
     """A model that says what it reads is right only where a chosen token was left as it was: about one in ten."""
 
     class Copy(nn.Module):
-        def forward(self, token_ids: torch.Tensor, scored: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
-            return nn.functional.one_hot(token_ids.flatten()[scored], tokenizer.vocab_size).double()
+        def forward(self, token_ids: torch.Tensor, loss_positions: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
+            return nn.functional.one_hot(token_ids.flatten()[loss_positions], tokenizer.vocab_size).double()
 
     right = n = 0
     for seed in range(200):

@@ -52,12 +52,12 @@ class Batch:
                 return x.pin_memory().to(device, non_blocking=True)
             return x.to(device)
 
-        moved: dict[str, Any] = {name: move(x) for name, x in self._tensors().items()}
+        moved: dict[str, Any] = {name: move(x) for name, x in self.tensors().items()}
         return dataclasses.replace(self, **moved)
 
     def model_inputs(self) -> dict[str, Tensor]:
         """The keywords of a model's forward: every tensor that is present, but the labels."""
-        return {name: x for name, x in self._tensors().items() if name != "labels"}
+        return {name: x for name, x in self.tensors().items() if name != "labels"}
 
     def with_masks(self) -> "Batch":
         """The same batch with masks of True in place of None: what a compiled step is given, so that batches with and
@@ -72,7 +72,8 @@ class Batch:
             source_attention_mask=whole(self.source_attention_mask, self.source_ids),
         )
 
-    def _tensors(self) -> dict[str, Tensor]:
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor that is present, by the name of its field."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: x for name, x in fields.items() if isinstance(x, Tensor)}
 
@@ -156,7 +157,7 @@ class Epochs:
         self.lengths = np.minimum(lengths[lengths >= 2], context + 1)
         self.n_cut = int((lengths > context + 1).sum())
         self.n_skipped = int((lengths < 2).sum())
-        self._order = _EpochOrder(_require_examples(len(self.starts), tokens), batch_size, seed)
+        self._order = EpochOrder(_require_examples(len(self.starts), tokens), batch_size, seed)
 
     @property
     def n_steps_per_epoch(self) -> int:
@@ -185,7 +186,7 @@ class Packed:
         self.n_rows = int(row_of_piece.max(initial=-1)) + 1
         self._by_row = np.argsort(row_of_piece, kind="stable")
         self._row_starts = np.searchsorted(row_of_piece[self._by_row], np.arange(self.n_rows + 1))
-        self._order = _EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
+        self._order = EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
 
     @property
     def n_steps_per_epoch(self) -> int:
@@ -256,7 +257,7 @@ def require_positive(**numbers: int) -> None:
             raise UserError(f"{name} is {number} and must be at least 1")
 
 
-class _EpochOrder:
+class EpochOrder:
     """Batches of indices from shuffled epochs of `range(n)` that follow one another without a gap."""
 
     def __init__(self, n: int, batch_size: int, seed: int) -> None:

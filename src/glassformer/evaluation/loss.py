@@ -12,7 +12,6 @@ from torch import nn
 from glassformer.data.batching import Batch, Example, consecutive_windows, document_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.objectives.classification import RegressionObjective
 from glassformer.objectives.objective import Forward, Objective
 from glassformer.seeds import Stream, rng
 
@@ -107,7 +106,7 @@ def evaluate_loss(
     nats, total, n_targets = 0.0, 0.0, 0
     for of_batch in zip(of_all, of_all, of_all, strict=True):
         nats, total, n_targets = nats + of_batch[0], total + of_batch[1], n_targets + int(of_batch[2])
-    is_density = isinstance(objective, RegressionObjective)
+    is_density = getattr(objective, "is_density", False)
     smoothed = total if objective.label_smoothing else None
     return loss_report(nats, n_targets, n_bytes, smoothed, is_density=is_density)
 

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -42,6 +43,8 @@ class RegressionObjective:
     std: float = 1.0
     label_smoothing: float = field(default=0.0, init=False)
     """Of all objectives; numbers have none."""
+    is_density: ClassVar[bool] = True
+    """The likelihood is a density, so the loss has no perplexity (`evaluation.loss`)."""
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         """Rows of ids and one number each."""

@@ -14,7 +14,10 @@ Forward = Callable[..., Tensor]
 
 
 class Objective(Protocol):
-    """A task: how examples become a batch, and what its loss is. The loop knows nothing else of it."""
+    """A task: how examples become a batch, and what its loss is. The loop knows nothing else of it.
+
+    One with `is_density = True` has a loss whose exponential is no perplexity, such as that of numbers.
+    """
 
     @property
     def label_smoothing(self) -> float:

@@ -44,9 +44,8 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
             raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
 
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
-        start = run.model.decoder_start_id
-        unscored = None if start == tokenizer.eos_id else start  # where one token does both, it is the target that ends
-        return TextObjective(CausalObjective(run.objective.label_smoothing, unscored), context + 1, overlap=1)
+        objective = CausalObjective(run.objective.label_smoothing, unscored_start(run, tokenizer))
+        return TextObjective(objective, context + 1, overlap=1)
 
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
         """The beginning of the row, and how the model goes on."""
@@ -109,6 +108,12 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         return run if one_stack.is_over_tokens(run.model, encoder=False) else None
+
+
+def unscored_start(run: Run, tokenizer: Tokenizer) -> int | None:
+    """The id that begins a document and is no target; None where one token also ends documents, as a target."""
+    start = run.model.decoder_start_id
+    return None if start == tokenizer.eos_id else start
 
 
 TASK = LanguageModeling()

@@ -39,8 +39,10 @@ class Evaluations:
     def measure(self, step: int, log: NoLog, of: str = "eval") -> tuple[dict[str, LossReport], dict[str, float]]:
         """Losses of both splits by the reported protocol, and scores; told, and logged under names beginning with `of`.
 
-        Raises `NonFinite` where a loss is no number.
+        Nothing where there is no split to measure. Raises `NonFinite` where a loss is no number.
         """
+        if not self.data.evaluations:
+            return {}, {}
         reports, scores, sample = self._measured()
         if self.host.ranks.any(not all(math.isfinite(report.loss) for report in reports.values())):
             raise NonFinite("an evaluated loss is no number", is_of_step=False)
@@ -52,6 +54,8 @@ class Evaluations:
 
     def conclude(self, progress: TrainerState, reports: dict[str, LossReport], scores: dict[str, float]) -> None:
         """Is it the best, does the run stop, does the rate drop: written into `progress` and the plateau."""
+        if not reports:
+            return
         progress.valid = reports["valid"].to_dict()
         stopping, measured = self.config.early_stopping, progress.valid | scores
 

@@ -59,6 +59,7 @@ class Trainer:
         self.config, self.network, self.optimizer, self.data = config, network, optimizer, data
         self.checkpointer, self.folder = checkpointer, checkpointer.folder
         self.host, self.ranks, self.reporter = host, host.ranks, host.reporter
+        self.way_on = f"glassformer resume {shlex.quote(str(self.folder))}"  # of a run that was interrupted
         self.progress = TrainerState(data_digest=data_digest, made_with=made_with(host.device, host.ranks.n))
         self.log = NoLog()
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
@@ -79,7 +80,7 @@ class Trainer:
         )
 
     def train(self) -> dict[str, LossReport]:
-        """Runs to the end, and returns the reports of the last evaluation.
+        """Runs to the end, and returns the reports of the last evaluation, which may be one before an interruption.
 
         Raises `Interrupted` after saving, when a signal or the time asked to stop.
         """
@@ -96,6 +97,8 @@ class Trainer:
             except Exception:  # a second signal is none: it leaves at once
                 self.checkpointer.drain()
                 raise
+        if not reports and self.progress.valid:
+            reports = {"valid": LossReport(**self.progress.valid)}  # type: ignore[arg-type]
         return reports
 
     def replay(self, until: int) -> Snapshot:
@@ -184,7 +187,7 @@ class Trainer:
         cause = None if code == 1 else signal.Signals(code - 1)
         name = "train.max_time" if cause is None else cause.name
         saved = f"saved at step {self.progress.step} of {self.config.max_steps}"
-        return Interrupted(f"{name}: {saved}; go on with: glassformer resume {shlex.quote(str(self.folder))}", cause)
+        return Interrupted(f"{name}: {saved}; go on with: {self.way_on}", cause)
 
     def _publish_mean(self, was_done: bool) -> dict[str, LossReport]:
         """The run's own folder, and the network, hold the mean of the newest checkpoints; what the mean is worth."""

@@ -66,7 +66,6 @@ def keep_batch(batch: Batch, folder: Path, step: int) -> str:
         return ""
     path = folder / f"{PREFIX}step-{step}.safetensors"
     temporary = path.with_name(f".{path.name}.tmp")
-    tensors = {"labels": batch.labels} | batch.model_inputs()
-    save_tensors({name: x.contiguous() for name, x in tensors.items()}, temporary)
+    save_tensors({name: x.contiguous() for name, x in batch.tensors().items()}, temporary)
     os.replace(temporary, path)
     return f" (its batch is kept in {path})"

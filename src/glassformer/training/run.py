@@ -18,7 +18,6 @@ from glassformer.devices import repeats_bits
 from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
-from glassformer.evaluation.loss import LossReport
 from glassformer.models.build import build_model
 from glassformer.reporting import LaunchReporter, Silent
 from glassformer.store import checkpoint
@@ -40,7 +39,6 @@ from glassformer.training.outcome import Outcome
 from glassformer.training.publication import put_right
 from glassformer.training.replay import Replay, differing
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
-from glassformer.training.trainer_state import TrainerState
 
 NOT_COMPILED = "torch.compile does not trace PyTorch's recurrent modules"
 
@@ -86,7 +84,7 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
             put_right(folder, run.train, trainer.progress, host)
             tell_of_resumed_run(run, newest, trainer.progress, host)
             tell_of_watchdog(run, folder, host)
-            return Outcome(folder, trainer.train() or _reports_so_far(trainer.progress), run)
+            return Outcome(folder, trainer.train(), run)
 
 
 def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
@@ -195,8 +193,3 @@ def _two_newest(folder: Path, reporter: LaunchReporter) -> tuple[int, int]:
             f"{folder} has {len(steps)} intact checkpoints, and a replay goes from one to the next: train on"
         )
     return steps[-2], steps[-1]
-
-
-def _reports_so_far(progress: TrainerState) -> dict[str, LossReport]:
-    """What the last evaluation of a finished run said, when there was nothing left to train."""
-    return {"valid": LossReport(**progress.valid)} if progress.valid else {}  # type: ignore[arg-type]

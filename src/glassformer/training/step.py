@@ -34,8 +34,9 @@ class TrainStep:
     """Forward and backward over the micro-batches, clipping, update.
 
     The sums of all micro-batches, of all processes, are divided once, by the number of all their targets, so neither
-    accumulation nor processes change what one large batch would give, however the targets are spread. Raises
-    `NonFinite`, with the weights untouched, in all processes alike.
+    accumulation nor processes change what one large batch would give, however the targets are spread. Where the
+    batches do not know their targets (`n_targets` 0) the losses count them, and the gradients are divided in the end.
+    Raises `NonFinite`, with the weights untouched, in all processes alike.
 
     `compiled`: the loss of a batch is one graph. Where batches differ in shape the sizes are symbols from the first
     step on, and every batch has masks, so that later ones need no other graph; with `has_one_shape` sizes are numbers.
@@ -75,7 +76,7 @@ class TrainStep:
         n_targets = int(self.ranks.sum(sum(batch.n_targets for batch in micro_batches))[0])
         # Wrappers for data parallelism average over processes, and a sum is wanted.
         factor = self.ranks.n * (self.scale.factor if self.scale else 1.0) / max(1, n_targets)
-        nats = []
+        nats, counted = [], 0
         self.network.train()
         for number, batch in enumerate(micro_batches):
             if seeds is not None:
@@ -87,8 +88,13 @@ class TrainStep:
                     sums = self.loss(batch.to(self.device))
                 (sums.total * factor).backward()
             nats.append(sums.nats)
-        if self.scale is not None:
-            torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], self.scale.factor)
+            counted += sums.n_targets
+        divisor = self.scale.factor if self.scale else 1.0
+        if not n_targets:
+            n_targets = int(self.ranks.sum(counted)[0])
+            divisor *= max(1, n_targets)
+        if divisor != 1:
+            torch._foreach_div_([p.grad for p in self.parameters if p.grad is not None], divisor)
         norm = whole(nn.utils.clip_grad_norm_(self.parameters, self.clip_norm or float("inf")))
         own_nats = torch.stack(nats).tolist()
         [all_nats] = self.ranks.sum(sum(own_nats))

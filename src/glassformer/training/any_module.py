@@ -1,0 +1,136 @@
+"""Any `nn.Module` on any examples, by our loop: what other people's code gives stands in the place of a task."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+
+from glassformer import files
+from glassformer.config.train import TrainConfig
+from glassformer.devices import choose_device
+from glassformer.distributed.environment import is_several
+from glassformer.errors import UserError, enough_memory
+from glassformer.evaluation.loss import LossReport
+from glassformer.objectives.loss import LossSums
+from glassformer.reporting import LaunchReporter, Silent
+from glassformer.store import checkpoint
+from glassformer.store.model_directory import WEIGHTS, load_weights
+from glassformer.store.tensors import save_tensors
+from glassformer.tasks.training_data import TrainingData
+from glassformer.training.any_data import AnyBatch, Collate, source_of
+from glassformer.training.checkpointer import Checkpointer
+from glassformer.training.host import Host
+from glassformer.training.loop import Trainer
+from glassformer.training.optimizers import build_optimizer
+from glassformer.training.publication import put_right
+from glassformer.training.run_folder import holding, require_new, require_run
+
+Loss = Callable[[Any, Any], tuple[Tensor, int]]
+
+
+def train_module(
+    module: nn.Module,
+    loss: Loss,
+    data: Any,
+    out: str | Path,
+    *,
+    valid: Any = None,
+    config: TrainConfig | None = None,
+    collate: Collate = default_collate,
+    reporter: LaunchReporter | None = None,
+    resume: bool = False,
+) -> dict[str, LossReport]:
+    """Trains any module into a folder, and returns the reports of the last evaluation; `valid` is what it measures.
+
+    `loss(module, batch)` gives the sum of the loss over the targets of a batch, and the number of targets: a step
+    divides once, so accumulation changes nothing. `data` is a `Dataset` or a sequence of examples, which `collate`
+    makes batches of `config.batch_size` from, in a new order each epoch; or an iterable of ready batches, such as a
+    `DataLoader`, taken in order and begun again when it ends. `valid` is the same, without an order.
+
+    `out` holds `model.safetensors`, the weights that `config.select` says (in the end the module has them too),
+    `checkpoints` and `metrics.jsonl`. With `resume` the run goes on from its newest checkpoint, to the same bits when
+    the arguments are the same: examples are a function of (seed, number), and torch's generator is seeded before each
+    batch is drawn; of an iterable the batches that were taken are drawn again and left out. Raises `Interrupted` after
+    a signal, when all is saved, and `UserError` for arguments that cannot be.
+
+    >>> import tempfile, torch
+    >>> from glassformer.config.train import AdamWConfig
+    >>> points = [(torch.tensor([x / 8]), torch.tensor([x / 4])) for x in range(8)]
+    >>> def squares(line, batch):
+    ...     return (line(batch[0]) - batch[1]).square().sum(), len(batch[0])
+    >>> line, config = nn.Linear(1, 1), TrainConfig(optimizer=AdamWConfig(learning_rate=0.1), max_steps=200)
+    >>> report = train_module(line, squares, points, tempfile.mkdtemp(), valid=points, config=config)["valid"]
+    >>> report.loss < 0.01, report.n_tokens
+    (True, 8)
+    """
+    config, folder, reporter = config or TrainConfig(), files.as_path(out, "out"), reporter or Silent()
+    host = Host(choose_device(config.device), reporter=reporter, began=time.monotonic())
+    _check(config, module, folder, valid, resume)
+    source = source_of(data, config, collate, "data")
+    evaluations = {} if valid is None else {"valid": source_of(valid, config, collate, "valid").each}
+    for batches in evaluations.values():
+        if next(iter(batches()), None) is None:
+            raise UserError("valid has no examples")
+
+    def write_model(into: Path, weights: checkpoint.Tensors) -> None:
+        save_tensors(weights, into / WEIGHTS)
+
+    advice = f"lower config.batch_size, or make the batches smaller; what was saved before stays in {folder}"
+    with enough_memory(advice), holding(folder, is_first=True, is_new=not resume):
+        module.to(host.device)
+        optimizer = build_optimizer(module, config.optimizer)
+        writer = Checkpointer(folder, write_model, in_background=config.background_saving, log=reporter.log)
+        training = TrainingData(_AnyObjective(loss), source, evaluations, {"valid": None})
+        trainer = Trainer(config, module, optimizer, training, writer, host)
+        trainer.way_on = "train_module(…, resume=True)"
+        if resume:
+            trainer.restore(checkpoint.newest(folder, reporter.log))
+            put_right(folder, config, trainer.progress, host)
+        reports = trainer.train()
+        load_weights(module, folder / WEIGHTS)
+    return reports
+
+
+def _check(config: TrainConfig, module: nn.Module, folder: Path, valid: Any, resume: bool) -> None:
+    if is_several():
+        raise UserError("train_module trains in one process: start it without torchrun")
+    for key, watcher in config.watchers.items():
+        if valid is None or watcher.metric != "loss":
+            raise UserError(f"{key} watches the validation {watcher.metric}: give valid=…, and let it watch loss")
+    counts = [name for name, x in module.state_dict().items() if not x.is_floating_point()]
+    if counts and config.select == "average":
+        raise UserError(f"{counts[0]} has whole numbers, which have no mean: set select to best or last")
+    if resume:
+        require_run(folder)
+    elif checkpoint.steps(folder):
+        raise UserError(f"{folder} already holds a run: go on with resume=True, or give another folder")
+    else:
+        require_new(folder)
+        files.require_writable(folder)
+
+
+class _AnyObjective:
+    """A loss of one's own as the loop asks for it."""
+
+    label_smoothing = 0.0
+    is_density = True  # whether exp(loss) means something is not known
+
+    def __init__(self, function: Loss) -> None:
+        self.function = function
+
+    def collate(self, examples: Any, rng: Any) -> Any:
+        return AnyBatch(examples)
+
+    def loss(self, model: Any, batch: Any) -> LossSums:
+        match self.function(model, batch.value):
+            case Tensor() as total, int() | Tensor() as n if total.numel() == 1 and n >= 0:
+                return LossSums(total.squeeze(), total.detach().squeeze(), int(n))
+            case other:
+                kinds = [type(part).__name__ for part in (other if isinstance(other, tuple) else [other])]
+                raise UserError(
+                    "loss(module, batch) must return the sum of the loss over the targets, a tensor of one number, and "
+                    f"the number of targets: (total, n_targets), not {', '.join(kinds)}"
+                )
