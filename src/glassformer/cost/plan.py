@@ -17,7 +17,7 @@ from glassformer.cost.memory import Memory, cache_bytes, sharded, training_memor
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
-from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.preparation import micro_batch
 from glassformer.tasks.training_data import MicroBatch
 
 NODE = 8
@@ -188,7 +188,7 @@ def plan_run(
     """
     _check(run, n_gpus, n_tokens, mfu, price)
     config, assumptions = _complete(run)
-    batch = trainable_task(run).micro_batch(run)
+    batch = micro_batch(run)
     shape = _shape(batch, config, context)
     train, half = run.train, run.train.precision != "fp32"
     gpu.flops(train.precision)  # it must have a rate for this

@@ -11,7 +11,7 @@ from glassformer.cost.flops import Shape
 from glassformer.cost.hardware import GIB
 from glassformer.cost.memory import Memory, training_memory
 from glassformer.errors import UserError
-from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.preparation import micro_batch
 
 MARGIN = 1.5
 """Only what needs this × the whole memory is refused: the estimate is within a fifth, or too small."""
@@ -60,7 +60,7 @@ def least_memory(run: Run, on_cpu: bool) -> Memory:
     config, train = run.model, run.train
     ids = [getattr(config, name) for name in SPECIAL_IDS if getattr(config, name) is not None]
     config = replace(config, vocab_size=config.vocab_size or 1 + max(ids, default=0))
-    batch = trainable_task(run).micro_batch(run)
+    batch = micro_batch(run)
     n_tokens = (batch.row_length or config.max_len) if batch.is_full else 1
     n_scored = max(1, int(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
     shape = Shape(batch.n_rows or 1, n_tokens, int(config.is_encoder_decoder), n_scored)

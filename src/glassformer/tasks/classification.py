@@ -37,6 +37,7 @@ class Classification(LabelTask, Classifies, TakesOver):
     names_are = "classes"
     outputs = ("classes", "regression")
     head = SequenceHead
+    refuses_cuts = False
 
     def learned(self, run: Run) -> str:
         texts = "two texts" if self.takes_pairs(run) else "a text"

@@ -12,7 +12,7 @@ from glassformer.inference.fill import Filling, fill_by_writing, fill_spans
 from glassformer.models.build import Network
 from glassformer.objectives.denoising import DenoisingObjective, Noise, infilling, spans
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
-from glassformer.tasks.task import FillsMasks, TakesOver, TrainedModel
+from glassformer.tasks.task import FillsMasks, NeedsSpecialTokens, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids, sentinels
@@ -23,7 +23,7 @@ GREEDY = BeamConfig(beam=1, max_ratio=2.0)
 Fill = Callable[[Network, Tokenizer, str, BeamConfig, torch.device], Filling]
 
 
-class Denoising(TextTask, EncoderDecoderTask, FillsMasks, TakesOver):
+class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsMasks, TakesOver):
     """The two ways to damage a text differ in their noise, and in what a mask of a user's text becomes."""
 
     verb = "fill"

@@ -33,7 +33,6 @@ from glassformer.objectives.objective import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
-    CommonTask,
     first_dropout_seed,
     labels_of,
     learn_tokenizer,
@@ -50,6 +49,7 @@ from glassformer.tasks.task import (
     Log,
     Progress,
     RunData,
+    TrainableTask,
     TrainedModel,
     Votes,
 )
@@ -60,7 +60,7 @@ from glassformer.tokenization.tokenizers import Tokenizers
 ROWS_OF_TRAIN_EVALUATED = 1000
 
 
-class LabelTask(CommonTask, HasLabels, HasScores, HasTestSet, Votes):
+class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
     """A task that is learned from labelled texts."""
 
     names_are: str
@@ -69,7 +69,7 @@ class LabelTask(CommonTask, HasLabels, HasScores, HasTestSet, Votes):
     """The `data.outputs` that it learns."""
     head: type[PositionHead] | type[SequenceHead]
     """Of its models."""
-    refuses_cuts: bool = False
+    refuses_cuts: bool
     """Texts of a file that lose their end are refused, where a model is evaluated."""
 
     @abstractmethod

@@ -33,6 +33,9 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
     def learned(self, run: Run) -> str:
         return "go on with a text"
 
+    def example(self, run: Run) -> str:
+        return '"…"'
+
     def metrics(self, run: Run) -> tuple[str, ...]:
         return ("bits_per_byte", "perplexity")
 

@@ -16,14 +16,25 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.tasks import one_stack
 from glassformer.tasks.evaluation_data import Places
-from glassformer.tasks.task import FillsMasks, HasPseudoPerplexity, HasScores, Log, Progress, TakesOver, TrainedModel
+from glassformer.tasks.task import (
+    FillsMasks,
+    HasPseudoPerplexity,
+    HasScores,
+    Log,
+    NeedsSpecialTokens,
+    Progress,
+    ScoresSome,
+    TakesOver,
+    TrainedModel,
+)
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
-from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
 
 
-class MaskedLanguageModeling(TextTask, FillsMasks, HasScores, HasPseudoPerplexity, TakesOver):
+class MaskedLanguageModeling(
+    TextTask, NeedsSpecialTokens, ScoresSome, FillsMasks, HasScores, HasPseudoPerplexity, TakesOver
+):
     """An encoder alone says what stands behind masks."""
 
     settings = MaskedConfig
@@ -47,8 +58,8 @@ class MaskedLanguageModeling(TextTask, FillsMasks, HasScores, HasPseudoPerplexit
 
     # Training
 
-    def micro_batch(self, run: Run) -> MicroBatch:
-        return replace(super().micro_batch(run), scored_share=self._config(run).mask_prob)
+    def scored_share(self, run: Run) -> float:
+        return self._config(run).mask_prob
 
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         config = self._config(run)

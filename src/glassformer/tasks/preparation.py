@@ -11,7 +11,8 @@ from glassformer.data.records import Dropped
 from glassformer.errors import UserError
 from glassformer.reporting import LaunchReporter
 from glassformer.seeds import Stream, seed_of
-from glassformer.tasks.task import Log, TrainableTask, TrainedModel
+from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import Log, ScoresSome, TrainedModel
 from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
@@ -60,22 +61,14 @@ def require_data(
     raise UserError(f"data.outputs {data.outputs} is learned with objective.kind {right}, and it is {kind}")
 
 
-class CommonTask(TrainableTask):
-    """What a task has unless it says otherwise: it reads one text, needs no special token, and gives all logits."""
-
-    def example(self, run: Run) -> str:
-        return '"…"'
-
-    def special_tokens(self, run: Run) -> tuple[str, ...]:
-        return ()
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        """The batches of a run, all of whose tokens get logits: rows of a text, or a budget of tokens."""
-        data = run.data
-        if not isinstance(data, TextData):
-            return MicroBatch(budget=data.batch_tokens)
-        is_full = isinstance(data.packing, WindowRows) and not run.model.is_encoder_decoder
-        return MicroBatch(run.train.batch_size, row_length=data.context, is_full=is_full)
+def micro_batch(run: Run) -> MicroBatch:
+    """How large the batches of a run are, as far as its settings tell: rows of a text, or a budget of tokens."""
+    task, data = trainable_task(run), run.data
+    share = task.scored_share(run) if isinstance(task, ScoresSome) else 1.0
+    if not isinstance(data, TextData):
+        return MicroBatch(budget=data.batch_tokens, scored_share=share)
+    is_full = isinstance(data.packing, WindowRows) and not run.model.is_encoder_decoder
+    return MicroBatch(run.train.batch_size, row_length=data.context, is_full=is_full, scored_share=share)
 
 
 def learn_tokenizer(

@@ -37,6 +37,9 @@ class Tagging(LabelTask, Tags, TakesOver):
     def learned(self, run: Run) -> str:
         return "tag words"
 
+    def example(self, run: Run) -> str:
+        return '"…"'
+
     def metrics(self, run: Run) -> tuple[str, ...]:
         return tuple(SCORES)
 

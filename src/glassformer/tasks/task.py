@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from glassformer.models.build import Network
     from glassformer.reporting import LaunchReporter
     from glassformer.tasks.evaluation_data import EvaluationData, Places
-    from glassformer.tasks.training_data import MicroBatch, TrainingData
+    from glassformer.tasks.training_data import TrainingData
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.tokenization.tokenizers import Tokenizers
 
@@ -176,20 +176,28 @@ class TrainableTask(Task, Protocol):
         """The data that the run names; `UserError` where it names none."""
         ...
 
-    def special_tokens(self, run: Run) -> tuple[str, ...]:
-        """Special tokens without which the task cannot be."""
-        ...
-
-    def micro_batch(self, run: Run) -> MicroBatch:
-        """How large the batches of training are, as far as the settings tell."""
-        ...
-
     def metrics(self, run: Run) -> tuple[str, ...]:
         """What `evaluate` and `scores` give beside the loss; the one that stands for the model first."""
         ...
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
         """The validation side of the run's own data, or the whole of other data; `log` is told what is left out."""
+        ...
+
+
+@runtime_checkable
+class NeedsSpecialTokens(Protocol):
+    """Cannot be learned without certain special tokens, which its tokenizer gets."""
+
+    def special_tokens(self, run: Run) -> tuple[str, ...]: ...
+
+
+@runtime_checkable
+class ScoresSome(Protocol):
+    """Gives logits of some of its tokens alone."""
+
+    def scored_share(self, run: Run) -> float:
+        """Of the tokens of a batch, those that get logits: from 0 to 1."""
         ...
 
 
@@ -323,6 +331,11 @@ class TakesOver(Protocol):
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         """The run of a model with this network, tokenizer and labels; None where they belong to another task."""
         ...
+
+
+def needed_special_tokens(task: Task, run: Run) -> tuple[str, ...]:
+    """The special tokens without which a task cannot be; none for most."""
+    return task.special_tokens(run) if isinstance(task, NeedsSpecialTokens) else ()
 
 
 def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:

@@ -24,7 +24,6 @@ from glassformer.objectives.objective import Objective
 from glassformer.reporting import LaunchReporter
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
-    CommonTask,
     cache_folder,
     first_dropout_seed,
     learn_tokenizer,
@@ -33,7 +32,7 @@ from glassformer.tasks.preparation import (
     text_of,
     with_vocabulary,
 )
-from glassformer.tasks.task import Log, RunData, TrainedModel
+from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, needed_special_tokens
 from glassformer.tasks.training_data import TrainingData
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
@@ -55,7 +54,7 @@ class TextObjective:
     """What the model reads of rows of one length has several lengths."""
 
 
-class TextTask(CommonTask):
+class TextTask(TrainableTask):
     """A task that is learned from texts."""
 
     predicts_next: bool
@@ -135,7 +134,7 @@ class TextRunData(RunData):
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         tokenizer = learn_tokenizer(
-            run.tokenizer, self.corpus.training_texts(), reporter, needed=self.task.special_tokens(run)
+            run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(self.task, run)
         )
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
             reporter.log("the tokenizer has no end token: nothing marks the end of a document")

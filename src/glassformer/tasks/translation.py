@@ -29,7 +29,6 @@ from glassformer.reporting import LaunchReporter
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
 from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
-    CommonTask,
     cache_folder,
     first_dropout_seed,
     learn_tokenizer,
@@ -49,6 +48,7 @@ from glassformer.tasks.task import (
     Progress,
     RunData,
     TakesOver,
+    TrainableTask,
     TrainedModel,
     wrong_verb,
 )
@@ -61,7 +61,7 @@ GREEDY = BeamConfig(beam=1, max_ratio=3.0)
 """How validation sources are decoded while a model trains."""
 
 
-class TranslationTask(CommonTask, EncoderDecoderTask, FillsMasks, HasScores, HasPairs, HasTestSet, TakesOver):
+class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, HasPairs, HasTestSet, TakesOver):
     """An encoder-decoder learns targets from sources."""
 
     settings = Seq2SeqConfig
@@ -70,6 +70,9 @@ class TranslationTask(CommonTask, EncoderDecoderTask, FillsMasks, HasScores, Has
 
     def learned(self, run: Run) -> str:
         return "make a target from a source"
+
+    def example(self, run: Run) -> str:
+        return '"…"'
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return tuple(SCORES[pairs_of(run).outputs])

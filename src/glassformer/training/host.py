@@ -15,7 +15,7 @@ from glassformer.distributed.processes import own_device, processes
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import enough_memory
 from glassformer.reporting import LaunchReporter, Silent
-from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.preparation import micro_batch
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
 def _advice(run: Run, folder: Path) -> str:
     """What to lower when a run does not fit, and what is left of it."""
     batch = f"train.batch_size (now {run.train.batch_size:,}), model.max_len (now {run.model.max_len:,})"
-    if budget := trainable_task(run).micro_batch(run).budget:
+    if budget := micro_batch(run).budget:
         batch = f"data.batch_tokens (now {budget:,})"
     width = f"model.d_model (now {run.model.d_model:,})" if isinstance(run.model, TransformerConfig) else "the widths"
     return (

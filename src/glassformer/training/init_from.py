@@ -17,6 +17,7 @@ from glassformer.models.transforms import add_lora, merge_lora, take_weights, to
 from glassformer.seeds import Stream, seed_of
 from glassformer.store.model_directory import StoredModel, read_model, weights_of
 from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import needed_special_tokens
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 from glassformer.training.fine_tuning import freeze
@@ -67,7 +68,7 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
                 "with that model's own"
             )
     return Tokenizers(
-        start.tokenizer.with_special_tokens(trainable_task(run).special_tokens(run)), start.source_tokenizer
+        start.tokenizer.with_special_tokens(needed_special_tokens(trainable_task(run), run)), start.source_tokenizer
     )
 
 
