@@ -137,12 +137,13 @@ import sys
 sys.path.insert(0, {str(package)!r})
 from glassformer import api, recipes
 from glassformer.config.run import Run
-from glassformer.cli.train import main
+from glassformer.cli.main import run
 from glassformer.tasks.registry import kinds
 assert "every-other" in kinds()
-main(["--help"])
+assert run(["train", "--help"]) == 0
 out = {str(tmp_path / "run")!r}
-main([{str(recipe)!r}, "--objective.every", "5", "--data.cache-dir", {str(tmp_path)!r}, "--out", out])
+words = ["--objective.every", "5", "--data.cache-dir", {str(tmp_path)!r}, "--out", out]
+assert run(["train", {str(recipe)!r}, *words]) == 0
 model = api.load(out)
 assert model.run.objective.every == 5 and model.learned == "predict one token in 5"
 assert model.evaluate(log=print).loss > 0
