@@ -39,10 +39,10 @@ def test_a_replay_sees_what_is_otherwise(tmp_path: Path, monkeypatch: pytest.Mon
     api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
     from glassformer.training import loop
 
-    real = loop._seed
+    real = loop.seed_of
     monkeypatch.setattr(loop, "schedule_factor", lambda *a: 0.5 if a[1] == 15 else 1.0)
     replay = api.replay(tmp_path / "run", Recording())
-    assert real is loop._seed
+    assert real is loop.seed_of
     assert any(name.endswith("exp_avg") for name in replay.differing) and "seconds" not in replay.differing
 
 
