@@ -17,9 +17,9 @@ from runs import write_text
 
 ABILITIES = {
     "causal": {"ContinuesPrompts", "ScoresTexts"},
-    "masked": {"FillsMasks", "HasScores", "HasPseudoPerplexity"},
-    "infilling": {"FillsMasks", "Translates", "ScoresTexts", "Votes"},
-    "spans": {"FillsMasks", "Translates", "ScoresTexts", "Votes"},
+    "masked": {"NeedsSpecialTokens", "ScoresSome", "FillsMasks", "HasScores", "HasPseudoPerplexity"},
+    "infilling": {"NeedsSpecialTokens", "FillsMasks", "Translates", "ScoresTexts", "Votes"},
+    "spans": {"NeedsSpecialTokens", "FillsMasks", "Translates", "ScoresTexts", "Votes"},
     "seq2seq": {"Translates", "ScoresTexts", "FillsMasks", "HasScores", "HasPairs", "HasTestSet", "Votes"},
     "classification": {"HasLabels", "Classifies", "HasScores", "HasTestSet", "Votes"},
     "tagging": {"HasLabels", "Tags", "HasScores", "HasTestSet", "Votes"},
