@@ -14,9 +14,9 @@ from glassformer.store.model_directory import StoredModel, read_tokenizers
 from glassformer.tasks.task import RunData
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
-from glassformer.training.data_paths import with_whole_paths
 from glassformer.training.host import Host
 from glassformer.training.init_from import tokenizers_of, with_model_of
+from glassformer.training.run_folder import with_whole_paths
 from glassformer.training.trainer_state import read_progress
 
 

@@ -1,12 +1,16 @@
-"""The folder of a run: what may stand in it before the run, who holds it, and what it must stay apart from."""
+"""The places of a run: its folder, who holds it, where its data stands, and that the two stay apart."""
 
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from glassformer import files
-from glassformer.config.run import Run
+from glassformer.config.run import DataConfig, Run
+from glassformer.data.builtin import PREFIX
+from glassformer.data.records import HUB
 from glassformer.data.sources import reads
 from glassformer.distributed.environment import RUN_ID, was_restarted
 from glassformer.errors import UserError
@@ -14,12 +18,13 @@ from glassformer.store import checkpoint, lock
 from glassformer.store.lock import locked
 from glassformer.store.model_directory import own_paths
 from glassformer.training import metrics_log, non_finite
-from glassformer.training.data_paths import file_of, paths_of
 
 _OF_TORCHRUN = ".torchrun"
 """A file with the name of the `torchrun` that began the run."""
 _OF_A_RUN = {checkpoint.FOLDER, metrics_log.NAME, "tensorboard", lock.LOCK, lock.OWNER, _OF_TORCHRUN}
 """What a run that died before its first checkpoint may leave in its folder."""
+_PATHS = ("path", "valid_path", "test_path", "source", "target", "valid_source", "valid_target", "cache_dir")
+"""Keys of `[data]` that name places."""
 
 
 def require_new(folder: Path) -> None:
@@ -79,3 +84,40 @@ def holding(folder: Path, is_first: bool, *, is_new: bool = False) -> Iterator[N
         if is_new and (name := os.environ.get(RUN_ID)) is not None:
             files.write_text(folder / _OF_TORCHRUN, name)
         yield
+
+
+def paths_of(data: DataConfig) -> dict[str, str]:
+    """The places that the data's configuration names, by key.
+
+    Raises `UserError` for a name that a `run.toml` cannot hold.
+    """
+    found = {name: path for name in _PATHS if (path := getattr(data, name, None)) is not None}
+    for path in found.values():
+        if not path.isprintable():
+            raise UserError(f"the name of the data {path!r} has characters that cannot be written down: rename it")
+    return found
+
+
+def with_whole_paths(data: DataConfig) -> DataConfig:
+    """The data's place as seen from anywhere: the run may be resumed or evaluated from another folder."""
+    paths: dict[str, Any] = {name: _whole(path) for name, path in paths_of(data).items()}
+    return replace(data, **paths)
+
+
+def file_of(place: str) -> Path | None:
+    """The file or folder of a place; None for what is built in, or on the hub."""
+    if place.startswith(PREFIX):
+        return None
+    if not place.startswith(HUB):
+        return Path(place)
+    path = Path(place.removeprefix(HUB).partition("#")[0])  # a name of the hub, or a folder on this disk
+    return path if files.exists(path) else None
+
+
+def _whole(place: str) -> str:
+    if place.startswith(PREFIX):
+        return place
+    if place.startswith(HUB):
+        name, mark, split = place.removeprefix(HUB).partition("#")
+        return f"{HUB}{Path(name).absolute()}{mark}{split}" if Path(name).is_dir() else place
+    return str(Path(place).absolute())
