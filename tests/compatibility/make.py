@@ -64,7 +64,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {
     "examples": lambda folder: texts(folder, ExampleRows()),
     "packed": lambda folder: texts(folder, PackedRows()),
     "merges-left-out": lambda folder: sized(
-        tiny_run(write_text(folder)), SMALL, TokenizerConfig(scheme="char", vocab_size=60, dropout=0.3)
+        tiny_run(write_text(folder)), SMALL, TokenizerConfig(scheme="char", vocab_size=60, bpe_dropout=0.3)
     ),
     "masked": lambda folder: sized(text_run_of(folder, MaskedConfig()), ENCODER),
     "infilling": lambda folder: sized(text_run_of(folder, InfillingConfig()), BOTH),

@@ -98,7 +98,7 @@ def test_a_value_of_the_wrong_type_names_its_key(text: str, words: str) -> None:
         ("[train.optimizer]\nkind = 'muon'\n[train.optimizer.adamw]\nbetas = [0.9, 1]", "optimizer.adamw.betas"),
         ("[train.schedule]\nkind = 'plateau'\nwarmup_steps = -1", "train.schedule.warmup_steps is -1"),
         ("[objective]\nlabel_smoothing = 1", "objective.label_smoothing is 1.0"),
-        ("[tokenizer]\ndropout = 2", "tokenizer.dropout is 2.0"),
+        ("[tokenizer]\nbpe_dropout = 2", "tokenizer.bpe_dropout is 2.0"),
         ("[generation]\ntop_p = 0", "top_p is 0.0"),
         ("[model.decoder]\nn_heads = 7", "model.d_model 512 is not divisible by model.decoder.n_heads 7"),
         ("[model]\nd_model = 0\n[model.decoder]", "model.d_model is 0"),

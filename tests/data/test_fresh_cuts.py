@@ -23,8 +23,8 @@ from runs import label_run, pair_run, remains, signal_at, tiny_run, write_docume
 
 
 def dropped(run: Run) -> Run:
-    source = run.source_tokenizer and replace(run.source_tokenizer, dropout=0.4)
-    return replace(run, tokenizer=replace(run.tokenizer, dropout=0.4), source_tokenizer=source)
+    source = run.source_tokenizer and replace(run.source_tokenizer, bpe_dropout=0.4)
+    return replace(run, tokenizer=replace(run.tokenizer, bpe_dropout=0.4), source_tokenizer=source)
 
 
 def documents(folder: Path, packing: ExampleRows | PackedRows) -> Run:
@@ -86,7 +86,7 @@ def test_the_cuts_of_all_epochs_decode_to_the_same_texts(name: str, tmp_path: Pa
     plain, _ = prepared(
         replace(
             run,
-            tokenizer=replace(run.tokenizer, dropout=0.0),
+            tokenizer=replace(run.tokenizer, bpe_dropout=0.0),
             source_tokenizer=None if run.source_tokenizer is None else replace(run.source_tokenizer, dropout=0.0),
         )
     )
@@ -166,7 +166,7 @@ def test_each_epoch_has_an_order_of_its_own(tmp_path: Path) -> None:
 
 def test_dropout_of_the_source_alone_is_drawn_for_each_epoch_too(tmp_path: Path) -> None:
     run = dropped(with_present_rules(RUNS["pairs"](tmp_path)))
-    task, _ = prepared(replace(run, tokenizer=replace(run.tokenizer, dropout=0.0)))
+    task, _ = prepared(replace(run, tokenizer=replace(run.tokenizer, bpe_dropout=0.0)))
     first, second = (sorted(source for _, source in ids(rows(task, epoch))) for epoch in (0, 1))
     assert first != second
 

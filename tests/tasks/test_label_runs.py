@@ -80,7 +80,7 @@ def test_merges_are_left_out_of_the_training_texts_alone(tmp_path: Path, outputs
     material = trainable_task(run).open(run)
     tokenizers = material.tokenizers(run, Silent())
     plain, dropped = (
-        material.prepare(replace(run, tokenizer=replace(run.tokenizer, dropout=share)), tokenizers, Silent())
+        material.prepare(replace(run, tokenizer=replace(run.tokenizer, bpe_dropout=share)), tokenizers, Silent())
         for share in (0.0, 0.5)
     )
     n_tokens = [[sum(len(e.token_ids) for e in side) for side in (p.train, p.valid)] for p in (plain, dropped)]

@@ -11,6 +11,7 @@ KEYS = {
     "SpansConfig.mean_length": "mean_span_length",
     "SpansConfig.share": "noise_density",
     "TextData.arrangement": "packing",
+    "TokenizerConfig.dropout": "bpe_dropout",
     "TokenizerConfig.flavour": "scheme",
     "TrainConfig.accumulation": "grad_accumulation",
     "TrainConfig.on_bad_numbers": "on_nonfinite",

@@ -28,15 +28,15 @@ class TokenizerConfig:
     special_tokens: tuple[str, ...] = setting(
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "they take the first ids"
     )
-    dropout: float = setting(
-        0.0, "BPE-dropout: share of merges left out of the training text at random, anew each epoch"
+    bpe_dropout: float = setting(
+        0.0, "BPE-dropout (Provilkov 2020): share of merges left out of the training text at random, anew each epoch"
     )
 
     def __post_init__(self) -> None:
         """Raises `UserError` for a share that is none."""
-        require(0 <= self.dropout <= 1, "tokenizer.dropout", self.dropout, "be from 0 to 1")
-        if self.dropout and self.scheme == "whole_words":
-            raise UserError("tokenizer.dropout leaves out merges, and whole_words has none: leave it out")
+        require(0 <= self.bpe_dropout <= 1, "tokenizer.bpe_dropout", self.bpe_dropout, "be from 0 to 1")
+        if self.bpe_dropout and self.scheme == "whole_words":
+            raise UserError("tokenizer.bpe_dropout leaves out merges, and whole_words has none: leave it out")
 
 
 Reading = Literal[1, 2]

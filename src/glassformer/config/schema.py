@@ -272,6 +272,9 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
         return name  # `from_dict` names the nearest key of a dotted one that is unknown
     alike = [key for key in known if key.rsplit(".", 1)[-1] == name]
     found = [key for key in alike if key in own] if len(alike) > 1 else alike
+    relatives = [key for key in own if key.endswith(f"_{name}")]
+    if relatives and not any(key in own for key in found):
+        raise UserError(f"{name} may be {' or '.join([*found, *relatives])}: give the whole key")
     for section in sections if len(found) > 1 else ():
         nearest = sorted((key.count("."), key) for key in found if key.startswith(f"{section}."))
         if nearest:

@@ -211,7 +211,7 @@ class PreparedLabels:
             self.valid = examples_of(split[1], tokenizer, run.model.max_len, names, "validation texts", reporter.log)
 
     def _train(self, dropout_seed: int, log: Callable[[str], None]) -> list[Example]:
-        max_len, share = self.run.model.max_len, self.run.tokenizer.dropout
+        max_len, share = self.run.model.max_len, self.run.tokenizer.bpe_dropout
         return examples_of(
             self.records[0], self.tokenizer, max_len, self.names, "training texts", log, share, dropout_seed
         )

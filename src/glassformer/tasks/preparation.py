@@ -97,7 +97,7 @@ def learn_tokenizer(
 
 def first_dropout_seed(run: Run) -> int:
     """Return the seed of BPE-dropout in the first epoch; 0 where it is drawn once or not used."""
-    shares = [config.dropout for config in (run.tokenizer, run.source_tokenizer) if config is not None]
+    shares = [config.bpe_dropout for config in (run.tokenizer, run.source_tokenizer) if config is not None]
     return seed_of(run.train.seed, Stream.CUTS) if run.data.reading >= 2 and any(shares) else 0
 
 

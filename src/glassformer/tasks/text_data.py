@@ -285,7 +285,7 @@ def prepared_tokens(
         tokenizer,
         cache_folder(run.data),
         start_id=start_id_of(task, run),
-        dropout=run.tokenizer.dropout,
+        dropout=run.tokenizer.bpe_dropout,
         dropout_seed=first_dropout_seed(run) if dropout_seed is None else dropout_seed,
         progress=progress,
         checks_hashes=checks_hashes,
