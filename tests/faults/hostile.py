@@ -17,16 +17,16 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 TEXT = "to be or not to be"
 TOKENIZER = Tokenizer.train([TEXT], vocab_size=0, scheme="char")
-WITHIN_S = 5.0
-"""Seconds in which any file is read or refused."""
+WITHIN_S = 20.0
+"""CPU seconds in which any file is read or refused, on a slow machine too; an attack that works takes minutes or more."""
 
 
 def refused(attack: Callable[[], object], *words: str) -> str:
     """The one sentence that refuses an attack, with all of the words in it, in time."""
-    begin = time.monotonic()
+    begin = time.process_time()
     with pytest.raises(UserError) as caught:
         attack()
-    took = time.monotonic() - begin
+    took = time.process_time() - begin
     message = str(caught.value)
     assert took < WITHIN_S, f"{took:.1f} s until: {message}"
     assert "\n" not in message and len(message) < 2000, "a sentence"

@@ -56,14 +56,14 @@ def fuzzed(path: Path, originals: list[bytes], rng: random.Random, n: int) -> in
             place = rng.randrange(len(data))
             data[place : place + rng.choice((0, 1, 1, 1, 50))] = rng.randbytes(rng.choice((0, 1, 1, 1, 3)))
         path.write_bytes(data)
-        begin = time.monotonic()
+        begin = time.process_time()
         try:
             tokenizer = Tokenizer.load(path)
             use(tokenizer)
             n_loaded += 1
         except UserError as error:
             assert "\n" not in str(error)
-        assert time.monotonic() - begin < WITHIN_S
+        assert time.process_time() - begin < WITHIN_S
     return n_loaded
 
 
@@ -92,13 +92,13 @@ def test_fault_25_a_damaged_map_of_characters_gives_ids_or_a_sentence() -> None:
         for _ in range(rng.choice((1, 100, 20_000))):
             data[rng.randrange(4, len(data) - 1)] = rng.randrange(256)
         damaged = {"type": "Precompiled", "precompiled_charsmap": families.charsmap_text(bytes(data))}
-        begin = time.monotonic()
+        begin = time.process_time()
         try:
             use(Tokenizer.imported(json.dumps({**description, "normalizer": damaged}), roles))
             n_encoded += 1
         except UserError as error:
             assert "\n" not in str(error)
-        assert time.monotonic() - begin < WITHIN_S
+        assert time.process_time() - begin < WITHIN_S
     record(25, n, n, f"{seed}; {n_encoded} loaded")
 
 
@@ -295,9 +295,9 @@ def test_fault_25_every_known_expression_ends(expression: str) -> None:
     for unit in ("a", "A", "aA", "'s", "1", " ", "\n", " \n", "\t ", "!", " !", "\u0301", "字", "ǅ", "ʰ", "_", "\r"):
         for end in ("", "!", "a", "\n", " "):
             run = unit * (n // len(unit)) + end
-            begin = time.monotonic()
+            begin = time.process_time()
             chunks = splitting.pre_tokenize_str(run)
-            assert time.monotonic() - begin < WITHIN_S
+            assert time.process_time() - begin < WITHIN_S
             assert "".join(chunk for chunk, _ in chunks) == run
     record(25, 1, 1, "none")
 
