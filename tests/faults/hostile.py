@@ -18,7 +18,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 TEXT = "to be or not to be"
 TOKENIZER = Tokenizer.train([TEXT], vocab_size=0, scheme="char")
 WITHIN_S = 20.0
-"""CPU seconds in which any file is read or refused, on a slow machine too; an attack that works takes minutes or more."""
+"""CPU seconds in which any file is read or refused, on a slow machine too; an attack that works takes minutes."""
 
 
 def refused(attack: Callable[[], object], *words: str) -> str:
