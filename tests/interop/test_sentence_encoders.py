@@ -62,7 +62,7 @@ def test_vectors_are_made(encoder: Path, tmp_path: Path) -> None:
 def test_there_is_nothing_to_learn(encoder: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command([verb, str(encoder / "run.toml")]) == 2
     said = capsys.readouterr().err
-    assert "the objective of 'ours' is nothing, so it has nothing to learn" in said and said.count("\n") == 1
+    assert "the objective of 'ours' is none, so it has nothing to learn" in said and said.count("\n") == 1
 
 
 def test_training_goes_on_from_it(encoder: Path, tmp_path: Path) -> None:
