@@ -1,5 +1,6 @@
 """The help: what it lists, each thing once, in 80 columns; and verbs of other packages."""
 
+import os
 import re
 import subprocess
 import sys
@@ -157,7 +158,7 @@ def test_a_verb_of_another_package(environment: dict[str, str], tmp_path: Path) 
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: waving\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[glassformer.verbs]\nwave = waving:wave\ntrain = waving:wave\n")
-    environment["PYTHONPATH"] += f":{tmp_path}"
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [environment.get("PYTHONPATH"), str(tmp_path)]))
 
     def call(*words: str) -> tuple[int, str, str]:
         done = subprocess.run(

@@ -87,7 +87,7 @@ def test_the_cuts_of_all_epochs_decode_to_the_same_texts(name: str, tmp_path: Pa
         replace(
             run,
             tokenizer=replace(run.tokenizer, bpe_dropout=0.0),
-            source_tokenizer=None if run.source_tokenizer is None else replace(run.source_tokenizer, dropout=0.0),
+            source_tokenizer=None if run.source_tokenizer is None else replace(run.source_tokenizer, bpe_dropout=0.0),
         )
     )
     whole = texts(rows(plain, 0), tokenizers)
