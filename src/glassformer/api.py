@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer import files, recipes
 from glassformer.config.run import Run
-from glassformer.errors import UserError
 from glassformer.reporting import LaunchReporter, Silent
 from glassformer.training.outcome import Outcome
 
@@ -90,11 +89,9 @@ def train(
     with the nearest one, and for a short name of several keys.
     """
     chosen = run if isinstance(run, Run) else recipes.run_of(files.as_path(run, "run"))
-    if twice := set(changes or {}) & set(settings):
-        raise UserError(f"{min(twice)} is given twice: give it once")
     start = {} if init is None else {"init.path": files.as_path(init, "init")}
-    if every := {**start, **(changes or {}), **settings}:
-        chosen = recipes.with_changes(chosen, every)
+    if start or changes or settings:
+        chosen = recipes.with_changes(chosen, {**start, **(changes or {})}, **settings)
     from glassformer.training.run import train_run
 
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")

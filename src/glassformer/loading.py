@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 
 from glassformer import files
-from glassformer.config.run import LabelData
 from glassformer.devices import choose_device
 from glassformer.errors import UserError
 from glassformer.model import Model
 from glassformer.models.half_precision import convert, weights_dtype
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
+from glassformer.tasks.task import Votes
 from glassformer.training.trainer_state import TrainerState, read_progress
 
 
@@ -52,7 +52,7 @@ def voting_model(models: Sequence[Model | str | Path]) -> Model:
         raise UserError("name at least one model directory, in a list")
     first, *others = (member if isinstance(member, Model) else load_model(member) for member in models)
     for number, other in enumerate(others, 2):
-        if not (first.is_seq2seq or isinstance(first.run.data, LabelData)):
+        if not isinstance(first.task, Votes):
             raise UserError(f"models vote on targets of sources and on labels; {first.name} learned to {first.learned}")
         difference = _difference(first, other)
         if difference is not None:

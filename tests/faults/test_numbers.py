@@ -188,10 +188,10 @@ def test_13_weights_that_are_lost_in_an_evaluation_are_rolled_back(
     run = tiny_run(write_text(tmp_path), on_nonfinite="rollback")
     api.train(run, tmp_path / "run")
     [event] = [line["event"] for line in metrics(tmp_path / "run") if "event" in line]
-    assert event == "an evaluated loss is no number in step 20: back to step 10, the rate is × 0.5 from here on"
+    assert event == "an evaluated loss is not finite in step 20: back to step 10, the rate is × 0.5 from here on"
     for policy in ("stop", "skip"):
         evaluated.clear()
-        with pytest.raises(UserError, match="an evaluated loss is no number in step 20: lower"):
+        with pytest.raises(UserError, match="an evaluated loss is not finite in step 20: lower"):
             api.train(tiny_run(write_text(tmp_path), on_nonfinite=policy), tmp_path / policy)
     record(13, 3, 3, "-")
 

@@ -144,7 +144,9 @@ class Signature:
                 title = " ".join(str(table.__doc__).split()).rstrip(".").partition(":")[0]
                 is_whole = table is type_
                 some = [extra for extra in extras if isinstance(extra, str)]
-                found.groups[name] = (title, type_) if is_whole else (f"{title} (by default as it says)", dict)
+                found.groups[name] = (
+                    (title, type_) if is_whole else (f"{title} (defaults: those of the model directory)", dict)
+                )
                 inner = typing.get_type_hints(table, include_extras=True)
                 for field in (field for field in dataclasses.fields(table) if not some or field.name in some):
                     default = field.default if is_whole else None

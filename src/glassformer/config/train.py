@@ -172,7 +172,7 @@ class TrainConfig:
     early_stopping: EarlyStopping | None = setting(None, "stop before max_steps")
     on_nonfinite: Literal["stop", "skip", "rollback"] = setting(
         "stop",
-        "what a loss or gradient that is no number does: rollback = back to the last checkpoint, at half the rate",
+        "what to do after a loss or gradient of NaN or Inf: rollback = back to the last checkpoint, at half the rate",
     )
     max_time: float = setting(0.0, "seconds after which the process saves and stops; 0 = none")
     tensorboard: bool = setting(False, "also write TensorBoard events (extra: log)")

@@ -41,11 +41,6 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
 
     # Training
 
-    def check(self, run: Run) -> None:
-        super().check(run)
-        if not isinstance(run.generation, GenerationConfig):
-            raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
-
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
         objective = CausalObjective(run.objective.label_smoothing, unscored_start(run, tokenizer))
         return TextObjective(objective, context + 1, overlap=1)

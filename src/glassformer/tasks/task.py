@@ -119,11 +119,6 @@ class RunData(Protocol):
 
     corpus: SplitCorpus
 
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """Names of classes or tags, by number; empty where the data has none."""
-        return ()
-
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         """Those that the run names, or new ones learned on the training side."""
         ...
@@ -140,6 +135,16 @@ class RunData(Protocol):
         Without `checks_hashes` only the sizes of large files of the cache are compared, because another process of
         the run has compared their hashes.
         """
+        ...
+
+
+@runtime_checkable
+class HasLabelNames(Protocol):
+    """Data that has names of classes or tags."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """By number."""
         ...
 
 
@@ -336,6 +341,11 @@ class TakesOver(Protocol):
 def needed_special_tokens(task: Task, run: Run) -> tuple[str, ...]:
     """The special tokens without which a task cannot be; none for most."""
     return task.special_tokens(run) if isinstance(task, NeedsSpecialTokens) else ()
+
+
+def label_names(data: RunData) -> tuple[str, ...]:
+    """Names of classes or tags, by number; empty where the data has none."""
+    return data.labels if isinstance(data, HasLabelNames) else ()
 
 
 def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import ExampleRows, PackedRows, Run, TextData, WindowRows
+from glassformer.config.run import ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
@@ -86,6 +86,8 @@ class TextTask(TrainableTask):
             longest = getattr(model, name)
             if longest and context_of(run) > longest:
                 raise UserError(f"data.context is {context_of(run)} and model.{name} only {longest}")
+        if self.predicts_next and not isinstance(run.generation, GenerationConfig):
+            raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
         if not self.predicts_next and isinstance(text_of(run).packing, PackedRows):
             raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.packing")
         if run.source_tokenizer is not None:
@@ -216,7 +218,7 @@ class PreparedText:
         evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
         for batches in evaluations.values():
             next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
-        # Flavours other than these do not keep white space: the bytes of a part of the text are unknown.
+        # Other schemes do not keep white space: the bytes of a part of the text are unknown.
         lossless = self.tokenizer.scheme in ("byte", "char")
         return TrainingData(
             learned.objective,

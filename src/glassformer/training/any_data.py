@@ -1,4 +1,4 @@
-"""Data of any kind as the loop draws it: by the number of a batch. Nobody but the user's loss looks into one."""
+"""Data of any kind as the loop draws it, by the number of a batch. Only the user's loss reads what is in a batch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -78,7 +78,7 @@ class Batches:
 
 
 class AnyBatch:
-    """A batch that nobody but the loss looks into."""
+    """A batch whose content only the loss reads."""
 
     n_targets = 0  # the loss counts them
 

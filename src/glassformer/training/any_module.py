@@ -1,4 +1,4 @@
-"""Any `nn.Module` on any examples, by our loop: what other people's code gives stands in the place of a task."""
+"""Train any `nn.Module` on any examples with our loop: the caller's loss and data take the place of a task."""
 
 import time
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def train_module(
     reporter: LaunchReporter | None = None,
     resume: bool = False,
 ) -> dict[str, LossReport]:
-    """Trains any module into a folder, and returns the reports of the last evaluation; `valid` is what it measures.
+    """Train any module into a folder; return the reports of the last evaluation, which reads `valid`.
 
     `loss(module, batch)` gives the sum of the loss over the targets of a batch, and the number of targets: a step
     divides once, so accumulation changes nothing. `data` is a `Dataset` or a sequence of examples, which `collate`
@@ -54,7 +54,7 @@ def train_module(
     `checkpoints` and `metrics.jsonl`. With `resume` the run goes on from its newest checkpoint, to the same bits when
     the arguments are the same: examples are a function of (seed, number), and torch's generator is seeded before each
     batch is drawn; of an iterable the batches that were taken are drawn again and left out. Raises `Interrupted` after
-    a signal, when all is saved, and `UserError` for arguments that cannot be.
+    a signal, when all is saved, and `UserError` for wrong arguments.
 
     >>> import tempfile, torch
     >>> from glassformer.config.train import AdamWConfig
@@ -113,7 +113,7 @@ def _check(config: TrainConfig, module: nn.Module, folder: Path, valid: Any, res
 
 
 class _AnyObjective:
-    """A loss of one's own as the loop asks for it."""
+    """The caller's loss as an `Objective`."""
 
     label_smoothing = 0.0
     is_density = True  # whether exp(loss) means something is not known

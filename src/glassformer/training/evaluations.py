@@ -39,13 +39,13 @@ class Evaluations:
     def measure(self, step: int, log: NoLog, of: str = "eval") -> tuple[dict[str, LossReport], dict[str, float]]:
         """Losses of both splits by the reported protocol, and scores; told, and logged under names beginning with `of`.
 
-        Nothing where there is no split to measure. Raises `NonFinite` where a loss is no number.
+        Nothing where there is no split to measure. Raises `NonFinite` for a loss of NaN or Inf.
         """
         if not self.data.evaluations:
             return {}, {}
         reports, scores, sample = self._measured()
         if self.host.ranks.any(not all(math.isfinite(report.loss) for report in reports.values())):
-            raise NonFinite("an evaluated loss is no number", is_of_step=False)
+            raise NonFinite("an evaluated loss is not finite", is_of_step=False)
         log.write(step, **_named(reports, scores, of), sample=sample)
         self.host.reporter.evaluation(step, reports, sample)
         if scores:

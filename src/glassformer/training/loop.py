@@ -94,7 +94,7 @@ class Trainer:
                 reports = self._loop(stop, config.max_steps)
                 if config.select == "average":
                     reports = self._publish_mean(was_done)
-            except Exception:  # a second signal is none: it leaves at once
+            except Exception:  # a second signal raises no Exception, and ends the process at once
                 self.checkpointer.drain()
                 raise
         if not reports and self.progress.valid:
@@ -207,7 +207,7 @@ class Trainer:
     def _save(self, *, is_scheduled: bool) -> None:
         """A checkpoint; and the run's own folder holds its weights when they are the ones to choose."""
         if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
-            raise NonFinite("weights are no numbers", is_of_step=False)
+            raise NonFinite("weights are not finite", is_of_step=False)
         if is_scheduled:
             steps = [*self.progress.scheduled, self.progress.step]
             self.progress.scheduled = steps[-self.config.keep_checkpoints :]
@@ -243,7 +243,7 @@ class Trainer:
         if self.step.scale is not None and self.progress.scaler is not None:
             self.step.scale = LossScale(**self.progress.scaler)
 
-    # After numbers that are none
+    # After NaN or Inf
 
     def _recover(self, bad: NonFinite) -> bool:
         """Whether the step is to be skipped; else the run is back at a checkpoint.

@@ -1,4 +1,4 @@
-"""What a run says of itself before its first step."""
+"""The messages of a run before its first step: sizes, what it goes on from, what to know about processes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Losses, gradients and weights that are no numbers: how fp16 avoids them, what is raised, and what is kept."""
+"""NaN and Inf in losses, gradients and weights: how fp16 avoids them, what is raised, and which batch is kept."""
 
 import os
 from dataclasses import asdict, dataclass
@@ -9,7 +9,7 @@ from glassformer.data.batching import Batch
 from glassformer.store.tensors import save_tensors
 
 PREFIX = "bad-batch-"
-"""Begins the name of a file with the batch whose loss was no number."""
+"""The beginning of the name of a file that holds a batch with a loss of NaN or Inf."""
 MAX_SKIPPED, MAX_ROLLBACKS, MAX_KEPT = 10, 5, 10
 """Bad steps in a row, and returns to a checkpoint, after which a run is given up; batches that are kept."""
 GROWTH_INTERVAL = 2000
@@ -38,18 +38,18 @@ class LossScale:
 
 
 class NonFinite(Exception):
-    """A loss or gradient that is no number, seen before the weights were touched; or weights that are none."""
+    """NaN or Inf: in a loss or gradient, before the weights were changed; or in the weights themselves."""
 
     def __init__(self, what: str, micro_batch: int | None = None, *, is_of_step: bool = True) -> None:
         super().__init__(what)
         self.is_of_step = is_of_step
         """Whether a step can be left out; else the weights themselves are lost."""
         self.micro_batch = micro_batch
-        """That of this process whose loss it is, from 0; None when the gradient alone is no number, or another's."""
+        """The micro-batch of this process with that loss, from 0; None for a gradient alone, or for another process."""
 
 
 def answer(bad: NonFinite, policy: str, n_skipped: int, n_rollbacks: int) -> Literal["skip", "rollback", "stop"]:
-    """What a run does after numbers that are none, by `train.on_nonfinite` and what it has tried already.
+    """What a run does after NaN or Inf: by `train.on_nonfinite` and by what it has tried already.
 
     >>> bad = NonFinite("the loss is nan")
     >>> answer(bad, "skip", 0, 0), answer(bad, "skip", MAX_SKIPPED, 0), answer(bad, "rollback", 0, 0)

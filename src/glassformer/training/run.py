@@ -26,6 +26,7 @@ from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_run, write_model_files
 from glassformer.tasks.registry import trainable_task
+from glassformer.tasks.task import label_names
 from glassformer.training.checkpointer import Checkpointer, WritesNothing
 from glassformer.training.completion import as_new, completed, learned_tokenizers, stored_tokenizers
 from glassformer.training.fine_tuning import layer_scales
@@ -140,7 +141,7 @@ def assemble(
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=host.ranks.is_first)
 
     is_new, log = stored is None, host.reporter.log
-    network = new_network(run, start, run_data.labels, log) if is_new else build_model(run.model)
+    network = new_network(run, start, label_names(run_data), log) if is_new else build_model(run.model)
     prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()
@@ -150,7 +151,7 @@ def assemble(
         tell_of_new_run(run, n_parameters, prepared.summary, tokenizers, data, host)
 
     def write_model(into: Path, weights: Tensors) -> None:
-        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, run_data.labels)
+        write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
 
     scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)

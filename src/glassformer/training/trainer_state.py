@@ -42,7 +42,7 @@ class TrainerState:
     scheduled: list[int] = field(default_factory=list)
     """Steps of the newest checkpoints that the recipe asks for; a signal's is none of them."""
     n_skipped: int = 0
-    """Steps in a row, up to now, whose loss or gradient was no number."""
+    """Steps in a row, up to now, whose loss or gradient was not finite."""
     made_with: dict[str, Any] = field(default_factory=dict)
     """The machine and the versions: bits are promised for the same ones."""
 
