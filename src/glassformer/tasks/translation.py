@@ -146,7 +146,11 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
         return f"{path}#test" if path.startswith("builtin:") else None
 
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
-        """The text that BART writes for one with masks: it learned that before it was made to translate."""
+        """The text that is written for one with masks, as BART writes it (Lewis 2020, section 2).
+
+        Only a vocabulary from elsewhere tells: its own files name a mask if the model learned to restore masked texts.
+        Every vocabulary that is learned here has a mask, so it tells nothing.
+        """
         if not model.tokenizer.is_imported or model.tokenizer.mask_id is None:
             raise wrong_verb(self, model, "fill")
         return fill_by_writing(model.network, model.tokenizer, text, beam(model, settings), model.device)
