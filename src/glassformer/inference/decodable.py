@@ -11,11 +11,9 @@ class DecoderState(Protocol):
     @property
     def lengths(self) -> Tensor:
         """(B,) real tokens so far."""
-        ...
 
     def select(self, rows: Tensor) -> Self:
         """The state whose row i is row `rows[i]` of this one: expands, reorders, drops."""
-        ...
 
 
 @runtime_checkable
@@ -24,7 +22,6 @@ class Branching(Protocol):
 
     def branched(self) -> Any:
         """The same rows; from now on a step adds one token per row."""
-        ...
 
 
 class Decodable(Protocol):
@@ -36,4 +33,3 @@ class Decodable(Protocol):
 
     def step(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """(B, T) more tokens → logits (B, T, V) and the state that holds them."""
-        ...

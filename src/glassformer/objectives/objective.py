@@ -22,7 +22,6 @@ class Objective(Protocol):
     @property
     def label_smoothing(self) -> float:
         """Probability spread over the vocabulary in `LossSums.total`."""
-        ...
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch: ...
 

@@ -78,14 +78,12 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
     @abstractmethod
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
         """Of each score of a run with these labels."""
-        ...
 
     @abstractmethod
     def label_scores(
         self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
         """What the logits of a model are worth on labelled rows."""
-        ...
 
     def check(self, run: Run) -> None:
         require_data(run, LabelData, self.outputs)
