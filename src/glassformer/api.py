@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer import files, recipes
 from glassformer.config.run import Run
-from glassformer.reporting import LaunchReporter, Silent
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import LaunchReporter, Outcome, Silent
 
 if TYPE_CHECKING:
     from glassformer.model import Model
-    from glassformer.training.replay import Replay
+    from glassformer.training.run import Replay
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto", dtype: str | None = None) -> "Model":

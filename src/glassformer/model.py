@@ -33,8 +33,8 @@ from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tasks import one_stack
+from glassformer.tasks.batches import EvaluationData, Places
 from glassformer.tasks.encoder_decoder import beam
-from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import (
     Classifies,

@@ -13,8 +13,8 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.distributed.environment import is_several
+from glassformer.distributed.process_group import Replicated, Sharded
 from glassformer.distributed.ranks import Ranks
-from glassformer.distributed.strategies import Replicated, Sharded
 from glassformer.errors import UserError, first_line
 
 _BACKENDS = {"cuda": "cpu:gloo,cuda:nccl"}

@@ -1,4 +1,4 @@
-"""Scores of text: BLEU and chrF by sacreBLEU, error rates by edit distance; all in percent.
+"""Scores of text: BLEU and chrF by sacreBLEU, error rates by edit distance; all in percent. Overlap with another text.
 
 Everywhere item i of `references` holds all the texts that hypothesis i may equal: one, or several.
 """
@@ -209,3 +209,20 @@ def _moses(lang: str) -> tuple[Any, Any]:
     with needs("bleu_tok_lc", "eval"):
         from sacremoses import MosesPunctNormalizer, MosesTokenizer  # type: ignore[import-untyped]
     return MosesPunctNormalizer(lang), MosesTokenizer(lang)
+
+
+def longest_overlap(text: str, corpus: str) -> str:
+    """The longest stretch of `text` that stands verbatim in `corpus`; the first one among equals.
+
+    >>> longest_overlap("the cat sat", "a cat sits")
+    ' cat s'
+    """
+    best = ""
+    end = 0
+    for start in range(len(text)):
+        end = max(end, start)
+        while end < len(text) and text[start : end + 1] in corpus:
+            end += 1
+        if end - start > len(best):
+            best = text[start:end]
+    return best

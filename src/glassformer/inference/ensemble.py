@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Branching
-from glassformer.inference.log_probs import mean_log_probs
+from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network
 
 

@@ -8,7 +8,7 @@ import torch
 
 from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError, quoted
-from glassformer.inference.batched_beam import decode_sorted
+from glassformer.inference.beam import decode_sorted
 from glassformer.inference.decode import never_written
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer

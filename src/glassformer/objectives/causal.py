@@ -5,8 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
-from glassformer.objectives.objective import Forward
+from glassformer.objectives.loss import NOT_SCORED, Forward, LossSums, token_cross_entropy
 
 
 class CausalObjective:

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import LossSums, token_cross_entropy
-from glassformer.objectives.objective import Forward
+from glassformer.objectives.loss import Forward, LossSums, token_cross_entropy
 
 
 @dataclass(frozen=True)

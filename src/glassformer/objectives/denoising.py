@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from glassformer.data.batching import Batch, Example
-from glassformer.objectives.loss import LossSums
+from glassformer.objectives.loss import Forward, LossSums
 from glassformer.objectives.noise import corrupt_spans, infill, permute_sentences
-from glassformer.objectives.objective import Forward
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.word_boundaries import WordBoundaries
 

@@ -7,9 +7,8 @@ import numpy as np
 import torch
 
 from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
+from glassformer.objectives.loss import NOT_SCORED, Forward, LossSums, token_cross_entropy
 from glassformer.objectives.noise import mask_tokens
-from glassformer.objectives.objective import Forward
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.word_boundaries import WordBoundaries
 

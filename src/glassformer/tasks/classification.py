@@ -15,7 +15,7 @@ from glassformer.errors import UserError
 from glassformer.evaluation.labels import classification_report, pearson, rmse, spearman
 from glassformer.inference.classify import classify_texts
 from glassformer.objectives.classification import ClassificationObjective, RegressionObjective
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, scores_of
 from glassformer.tasks.preparation import labels_of
 from glassformer.tasks.task import Classifies, Log, TakesOver, TrainedModel

@@ -29,9 +29,9 @@ from glassformer.evaluation.labels import ClassificationReport
 from glassformer.inference.classify import predict
 from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
-from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.preparation import (
     first_dropout_seed,
     labels_of,
@@ -53,7 +53,6 @@ from glassformer.tasks.task import (
     TrainedModel,
     Votes,
 )
-from glassformer.tasks.training_data import TrainingData, watched_scores
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 

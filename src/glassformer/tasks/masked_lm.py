@@ -15,7 +15,7 @@ from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
 from glassformer.tasks import one_stack
-from glassformer.tasks.evaluation_data import Places
+from glassformer.tasks.batches import Places
 from glassformer.tasks.task import (
     FillsMasks,
     HasPseudoPerplexity,

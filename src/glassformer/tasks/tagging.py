@@ -14,7 +14,7 @@ from glassformer.data.batching import Example
 from glassformer.evaluation.labels import classification_report, is_bio, span_f1
 from glassformer.inference.classify import tag_words
 from glassformer.objectives.classification import TaggingObjective
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import Objective
 from glassformer.tasks.label_data import LabelTask, scores_of
 from glassformer.tasks.task import Log, Tags, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer

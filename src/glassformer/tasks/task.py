@@ -25,8 +25,7 @@ if TYPE_CHECKING:
     from glassformer.inference.translator import Translator
     from glassformer.models.build import Network
     from glassformer.reporting import LaunchReporter
-    from glassformer.tasks.evaluation_data import EvaluationData, Places
-    from glassformer.tasks.training_data import TrainingData
+    from glassformer.tasks.batches import EvaluationData, Places, TrainingData
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.tokenization.tokenizers import Tokenizers
 

@@ -20,9 +20,9 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.inference.fill import Filling
 from glassformer.models.build import Network
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
-from glassformer.tasks.evaluation_data import EvaluationData, Places
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.preparation import (
     cache_folder,
     first_dropout_seed,
@@ -33,7 +33,6 @@ from glassformer.tasks.preparation import (
     with_vocabulary,
 )
 from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, needed_special_tokens
-from glassformer.tasks.training_data import TrainingData
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 

@@ -26,8 +26,8 @@ from glassformer.inference.fill import Filling, fill_by_writing
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.reporting import LaunchReporter
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
-from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.preparation import (
     cache_folder,
     first_dropout_seed,
@@ -52,7 +52,6 @@ from glassformer.tasks.task import (
     TrainedModel,
     wrong_verb,
 )
-from glassformer.tasks.training_data import TrainingData, watched_scores
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids
 

@@ -10,7 +10,7 @@ from torch import nn
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.devices import autocast_dtype
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
-from glassformer.tasks.training_data import TrainingData
+from glassformer.tasks.batches import TrainingData
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.host import Host
 from glassformer.training.metrics_log import NoLog

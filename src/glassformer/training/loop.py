@@ -21,16 +21,14 @@ from glassformer.seeds import Stream, rng, seed_of
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import load_weights, weights_of
-from glassformer.tasks.training_data import TrainingData, require_losses
+from glassformer.tasks.batches import TrainingData, require_losses
 from glassformer.training.averaging import ExponentialAverage
-from glassformer.training.checkpointer import Checkpointer, Snapshot
+from glassformer.training.checkpointer import Checkpointer, MeanOfCheckpoints, Snapshot, chosen_step
 from glassformer.training.evaluations import Evaluations
-from glassformer.training.host import Host
-from glassformer.training.machine import made_with
+from glassformer.training.host import Host, made_with
 from glassformer.training.metrics_log import MetricsLog, NoLog
 from glassformer.training.non_finite import LossScale, NonFinite, answer, keep_batch
 from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
-from glassformer.training.publication import MeanOfCheckpoints, chosen_step
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.step import StepResult, TrainStep

@@ -1,15 +1,21 @@
-"""What the loop is given: what is trained on what, and how it is measured."""
+"""What the loop and an evaluation are given: batches, their objective, and how a model is measured on them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
 
+from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
 from glassformer.errors import UserError
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.pairs import LOSSES
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import Objective
 from glassformer.seeds import Stream, rng
+
+Place = str | Path | None
+R = TypeVar("R")
 
 FEW_TARGETS = 1000
 """With fewer targets a validation loss is too uncertain to choose a checkpoint by."""
@@ -30,6 +36,41 @@ class TrainingData:
     All processes call it, and divide the work."""
     has_one_shape: bool = False
     """Every batch of training has as many rows and tokens as the first, and no padding."""
+
+
+@dataclass(frozen=True)
+class EvaluationData(Generic[R]):
+    """Batches, and what is to be made of them."""
+
+    batches: Callable[[], Iterable[Sequence[Example]]]
+    objective: Objective
+    n_targets: int
+    """About how many there are, for progress."""
+    n_bytes: int | None = None
+    """That the targets stand for, where they are known."""
+    records: Sequence[R] = ()
+    """What the batches are made of, where scores need it."""
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where other data stands; nothing of it = the validation side of the run's own data."""
+
+    path: Place = None
+    source: Place = None
+    target: Place = None
+
+    def __post_init__(self) -> None:
+        """Raises `UserError` for what is no path."""
+        for name, given in vars(self).items():
+            if given is not None:
+                files.as_path(given, name)
+
+    def path_alone(self, name: str, kind: str) -> Place:
+        """The one file, of a model that has no source; `UserError` that names the `kind` of its data."""
+        if self.source is not None or self.target is not None:
+            raise UserError(f"{name} has no source and is evaluated on {kind}: give it as --data.path FILE")
+        return self.path
 
 
 @dataclass(frozen=True)
