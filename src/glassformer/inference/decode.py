@@ -1,7 +1,8 @@
 """Generation: `start` once, `step` for every token, with the cache; greedy or drawn, many prompts at once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -216,6 +217,16 @@ class EncodedPrompt:
     ids: list[int]
     is_spaced: bool = False
     """Whether its text ends with a space that the ids lack: some tokenizers drop it."""
+
+
+def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
+    """The configuration with some settings replaced: `stop` may be one text, and a `seed` of None draws a new one."""
+    changes = dict(settings)
+    if isinstance(changes.get("stop"), str):
+        changes["stop"] = (changes["stop"],)
+    if changes.get("seed", 0) is None:
+        changes["seed"] = secrets.randbits(32)
+    return replace(config, **changes)
 
 
 def stream_texts(

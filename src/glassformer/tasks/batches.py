@@ -1,15 +1,21 @@
 """What the loop and an evaluation are given: batches, their objective, and how a model is measured on them."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Generic, TypeVar
+
+import torch
+from torch import nn
 
 from glassformer import files
 from glassformer.config.train import TrainConfig
 from glassformer.data.batching import Example, Sampler
+from glassformer.devices import arithmetic, autocast_dtype
 from glassformer.errors import UserError
 from glassformer.evaluation.division import Division
+from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
 from glassformer.evaluation.pairs import LOSSES
 from glassformer.objectives.loss import Objective
 from glassformer.seeds import Stream, rng
@@ -50,6 +56,21 @@ class EvaluationData(Generic[R]):
     """That the targets stand for, where they are known."""
     records: Sequence[R] = ()
     """What the batches are made of, where scores need it."""
+
+    def loss(
+        self,
+        network: nn.Module,
+        device: torch.device,
+        train: TrainConfig | None,
+        progress: Callable[[int, int], None] | None,
+    ) -> LossReport:
+        """The reported loss in the precision of a run, or in that of the weights where `train` is None."""
+        # No backward, so kernels need not be deterministic; CUDA would refuse to change that after earlier work.
+        settings = nullcontext() if train is None else arithmetic(replace(train, deterministic=False))
+        autocast = None if train is None else autocast_dtype(train.precision)
+        report = (lambda done: progress(done, self.n_targets)) if progress else None
+        with evaluation_mode(network), settings:
+            return evaluate_loss(network, self.objective, self.batches(), device, self.n_bytes, autocast, report)
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Progress = Callable[[int, int], None]
 Log = Callable[[str], None]
+Prompt = str | Sequence[int]
 
 
 class TrainedModel(Protocol):
@@ -188,7 +189,7 @@ class ScoresSome(Protocol):
 class ContinuesPrompts(Protocol):
     """Writes what follows a text."""
 
-    def encode_prompt(self, model: TrainedModel, prompt: str | Sequence[int]) -> EncodedPrompt:
+    def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
         """A prompt as the model reads it: a text behind what training put before one, or ids as they are given."""
 
     def stream(

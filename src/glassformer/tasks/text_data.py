@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -74,10 +74,7 @@ class TextTask(TrainableTask):
     def check(self, run: Run) -> None:
         require_data(run, TextData)
         model = run.model
-        if not isinstance(model, TransformerConfig) or (self.has_encoder, self.has_decoder) != (
-            model.encoder is not None,
-            model.decoder is not None,
-        ):
+        if not self.has_its_stacks(model):
             raise UserError(self.needs)
         if not isinstance(model.head, TokenHead):
             raise UserError(f"{self.needs} and a head of kind tokens")
@@ -91,6 +88,11 @@ class TextTask(TrainableTask):
             raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.packing")
         if run.source_tokenizer is not None:
             raise UserError("source_tokenizer is for pairs, and the data is a text")
+
+    def has_its_stacks(self, model: ModelConfig) -> TypeGuard[TransformerConfig]:
+        """Whether a model is of the stacks that the task needs, and of no others."""
+        stacks = self.has_encoder, self.has_decoder
+        return isinstance(model, TransformerConfig) and (model.encoder is not None, model.decoder is not None) == stacks
 
     def open(self, run: Run) -> "TextRunData":
         return TextRunData(self, run)

@@ -12,7 +12,6 @@ from torch import nn
 
 from glassformer import files
 from glassformer.config.train import TrainConfig
-from glassformer.data.batching import Batch
 from glassformer.devices import arithmetic, autocast_dtype
 from glassformer.distributed.parts import own, part_of
 from glassformer.errors import Interrupted, UserError
@@ -114,7 +113,10 @@ class Trainer:
         while self.progress.step < end and not self.progress.finished:
             try:
                 if not skips:
-                    self._take_step(clock)
+                    result = self._one_step()
+                    self.progress.n_skipped = 0
+                    self.progress.n_targets += result.n_targets
+                    clock.count(result)
                 self.progress.step += 1
                 reports = self._after_step(clock, stop) or reports
                 skips = False
@@ -126,12 +128,6 @@ class Trainer:
 
     # One step
 
-    def _take_step(self, clock: Clock) -> None:
-        result = self._one_step()
-        self.progress.n_skipped = 0
-        self.progress.n_targets += result.n_targets
-        clock.count(result)
-
     def _one_step(self) -> StepResult:
         """Learning rate, micro-batches of this process, forward, backward, update (`TrainStep`), average."""
         config, step = self.config, self.progress.step
@@ -139,15 +135,14 @@ class Trainer:
         plateau = self.evaluations.plateau
         set_learning_rates(self.optimizer, factor * (plateau.factor if plateau else 1.0))
         numbers = [step * config.grad_accumulation + i for i in self.ranks.share(config.grad_accumulation)]
-        self._micro_batches = [self._micro_batch(number) for number in numbers]
+        objective, sampler = self.data.objective, self.data.sampler
+        self._micro_batches = [
+            objective.collate(sampler.batch(i), rng(config.seed, Stream.COLLATE, i)) for i in numbers
+        ]
         result = self.step(self._micro_batches, [seed_of(config.seed, Stream.DROPOUT, number) for number in numbers])
         if self.average is not None and result.is_taken:
             self.average.update()
         return result
-
-    def _micro_batch(self, number: int) -> Batch:
-        draw = rng(self.config.seed, Stream.COLLATE, number)
-        return self.data.objective.collate(self.data.sampler.batch(number), draw)
 
     # What is due after it
 
@@ -156,7 +151,9 @@ class Trainer:
         config, progress, reports = self.config, self.progress, None
         last = progress.step == config.max_steps
         if (progress.step % config.log_every == 0 or last) and progress.unlogged:
-            self._log_step(clock)
+            values = clock.read() | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+            self.log.write(progress.step, **values)
+            self.reporter.step(progress.step, config.max_steps, values)
         if progress.step % config.eval_every == 0 or last:
             with clock.paused():
                 reports, scores = self.evaluations.measure(progress.step, self.log)
@@ -174,12 +171,6 @@ class Trainer:
         if stops and not ends:
             raise self._interrupted(stops)
         return reports
-
-    def _log_step(self, clock: Clock) -> None:
-        values = clock.read()
-        values["learning_rate"] = self.optimizer.param_groups[0]["lr"]
-        self.log.write(self.progress.step, **values)
-        self.reporter.step(self.progress.step, self.config.max_steps, values)
 
     def _interrupted(self, code: int) -> Interrupted:
         cause = None if code == 1 else signal.Signals(code - 1)

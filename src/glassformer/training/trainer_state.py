@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,25 +122,19 @@ class Clock:
         self.seconds = self.saving_seconds = 0.0
         return values
 
-    def paused(self, *, is_saving: bool = False) -> "_Pause":
+    @contextmanager
+    def paused(self, *, is_saving: bool = False) -> Iterator[None]:
         """Inside the block the time of steps stands still; that of saving is told by the next line of the log."""
-        return _Pause(self, is_saving)
+        self._tick()
+        try:
+            yield
+        finally:
+            now = time.perf_counter()
+            self.saving_seconds += (now - self.since) if is_saving else 0.0
+            self.since = now
 
     def _tick(self) -> None:
         now = time.perf_counter()
         self.seconds += now - self.since
         self.progress.seconds += now - self.since
         self.since = now
-
-
-class _Pause:
-    def __init__(self, clock: Clock, is_saving: bool) -> None:
-        self.clock, self.is_saving = clock, is_saving
-
-    def __enter__(self) -> None:
-        self.clock._tick()
-
-    def __exit__(self, *error: object) -> None:
-        now = time.perf_counter()
-        self.clock.saving_seconds += (now - self.clock.since) if self.is_saving else 0.0
-        self.clock.since = now
