@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import NOT_SCORED, Forward, LossSums, token_cross_entropy
+from glassformer.objectives.loss import NOT_SCORED, TokenObjective
 
 
-class CausalObjective:
+class CausalObjective(TokenObjective):
     """Every token predicts the next one: maximises Σ log p(tokenᵢ | tokens before it) (Bengio 2003)."""
 
     def __init__(self, label_smoothing: float = 0.0, start_id: int | None = None) -> None:
@@ -46,11 +46,6 @@ class CausalObjective:
             positions=positions,
             document_ids=document_ids,
         )
-
-    def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """The summed cross-entropy of a batch that `collate` made."""
-        logits = model(**batch.model_inputs())
-        return token_cross_entropy(logits, batch.labels, batch.n_targets, self.label_smoothing)
 
 
 def _documents(example: Example) -> np.ndarray:

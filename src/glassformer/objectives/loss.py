@@ -60,3 +60,13 @@ class Objective(Protocol):
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch: ...
 
     def loss(self, model: Forward, batch: Batch) -> LossSums: ...
+
+
+class TokenObjective:
+    """An objective whose loss is the cross-entropy of all labels of a batch."""
+
+    label_smoothing: float
+
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
+        """The summed cross-entropy of a batch that `collate` made."""
+        return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)

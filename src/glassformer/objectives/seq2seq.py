@@ -5,11 +5,11 @@ from collections.abc import Sequence
 import numpy as np
 
 from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import NOT_SCORED, Forward, LossSums, token_cross_entropy
+from glassformer.objectives.loss import NOT_SCORED, TokenObjective
 from glassformer.tokenization.special_tokens_template import Frame
 
 
-class Seq2SeqObjective:
+class Seq2SeqObjective(TokenObjective):
     """Maximises Σ log p(tokenᵢ | source, target tokens before it), fed with the true ones (Sutskever 2014, section 2).
 
     Source and target are plain ids: their frames and the decoder's start token are added here and nowhere else.
@@ -48,11 +48,6 @@ class Seq2SeqObjective:
         if example.source_ids is None:
             raise ValueError("a pair needs source_ids")
         return _framed(self.source_frame, example.source_ids)
-
-    def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """The summed cross-entropy of a batch that `collate` made."""
-        logits = model(**batch.model_inputs())
-        return token_cross_entropy(logits, batch.labels, batch.n_targets, self.label_smoothing)
 
 
 def _framed(frame: Frame, token_ids: np.ndarray) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Generic, TypeVar
 
@@ -29,12 +29,14 @@ FEW_TARGETS = 1000
 
 @dataclass(frozen=True)
 class TrainingData:
-    """What is trained on what; `evaluations` gives fresh batches of each split and the bytes of its text."""
+    """What is trained on what, and how it is measured."""
 
     objective: Objective
     sampler: Sampler
     evaluations: dict[str, Callable[[], Iterable[Sequence[Example]]]]
-    n_bytes: dict[str, int | None]
+    """Fresh batches of each split."""
+    n_bytes: Mapping[str, int | None] = field(default_factory=dict)
+    """Of the text of each split, where they are known."""
     sample: Callable[[], str] | None = None
     """Text that the model writes now, shown at each evaluation."""
     score: Callable[[Division], dict[str, float]] | None = None
@@ -116,7 +118,7 @@ class MicroBatch:
 
 def require_losses(config: TrainConfig, data: TrainingData) -> None:
     """Raise `UserError` before the first step when a loss that a setting watches is not measured."""
-    missing = set() if data.n_bytes["valid"] else {"bits_per_byte"}
+    missing = set() if data.n_bytes.get("valid") else {"bits_per_byte"}
     missing |= set() if data.objective.label_smoothing else {"smoothed_loss"}
     known = [name for name in LOSSES if name not in missing]
     for key, watcher in config.watchers.items():

@@ -31,35 +31,18 @@ from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
+from glassformer.tasks import preparation
+from glassformer.tasks import task as tasks
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
-from glassformer.tasks.preparation import (
-    first_dropout_seed,
-    labels_of,
-    learn_tokenizer,
-    refuse,
-    require_data,
-    say_changed,
-    say_dropped,
-    with_vocabulary,
-)
-from glassformer.tasks.task import (
-    HasLabels,
-    HasScores,
-    HasTestSet,
-    Log,
-    Progress,
-    RunData,
-    TrainableTask,
-    TrainedModel,
-    Votes,
-)
+from glassformer.tasks.preparation import labels_of
+from glassformer.tasks.task import Log, Progress, RunData, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 
 ROWS_OF_TRAIN_EVALUATED = 1000
 
 
-class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
+class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.HasTestSet, tasks.Votes):
     """A task that is learned from labelled texts."""
 
     names_are: str
@@ -85,7 +68,7 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
         """What the logits of a model are worth on labelled rows."""
 
     def check(self, run: Run) -> None:
-        require_data(run, LabelData, self.outputs)
+        preparation.require_data(run, LabelData, self.outputs)
         model, data = run.model, labels_of(run)
         if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
             raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
@@ -113,15 +96,15 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
         data, path = labels_of(model.run), places.path_alone(model.run.name, "texts with labels")
         if path is None:
             corpus = LabelCorpus(data)
-            say_changed(model, corpus.digest, corpus.name, log)
+            preparation.say_changed(model, corpus.digest, corpus.name, log)
             records: Sequence[LabelRecord] = corpus.split[1]
         else:
             dropped = label_files.DroppedLabels()
             records = read_labels(data, str(path), dropped)
-            say_dropped(dropped, log)
+            preparation.say_dropped(dropped, log)
         if model.classes:
             require_known(records, model.classes)
-        told = refuse if self.refuses_cuts and path is not None else log
+        told = preparation.refuse if self.refuses_cuts and path is not None else log
         max_len = model.vote.config.max_len
         examples = examples_of(records, model.tokenizer, max_len, model.classes, "texts", told)
         rows = example_rows(examples, "texts")
@@ -170,7 +153,7 @@ class LabelRunData(RunData):
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
         """The model with as many outputs as there are labels, and the scale of numbers."""
-        model = with_vocabulary(run.model, tokenizers)
+        model = preparation.with_vocabulary(run.model, tokenizers)
         assert isinstance(model, TransformerConfig) and isinstance(model.head, (PositionHead, SequenceHead))
         n_outputs = len(self.labels) or 1
         if model.head.n_labels not in (0, n_outputs):
@@ -182,36 +165,28 @@ class LabelRunData(RunData):
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         texts = [text for record in self.corpus.split[0] for text in _texts(record)]
-        return Tokenizers(learn_tokenizer(run.tokenizer, texts, reporter))
+        return Tokenizers(preparation.learn_tokenizer(run.tokenizer, texts, reporter))
 
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedLabels":
-        return PreparedLabels(self.task, run, tokenizers.target, self.corpus.split, self.labels, reporter)
+        return PreparedLabels(self, run, tokenizers.target, reporter)
 
 
 class PreparedLabels:
     """Both sides as examples, in memory; texts that are too long lose their end, and that is told."""
 
-    def __init__(
-        self,
-        task: LabelTask,
-        run: Run,
-        tokenizer: Tokenizer,
-        split: tuple[Sequence[LabelRecord], Sequence[LabelRecord]],
-        names: Sequence[str],
-        reporter: LaunchReporter,
-    ) -> None:
-        self.task, self.run, self.tokenizer, self.records, self.names = task, run, tokenizer, split, names
+    def __init__(self, data: LabelRunData, run: Run, tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
+        self.task, self.names, self.run, self.tokenizer = data.task, data.labels, run, tokenizer
+        self.records, valid = data.corpus.split
         with reporter.phase("preparing tokens"):
-            self.train = self._train(first_dropout_seed(run), reporter.log)
-            self.valid = examples_of(split[1], tokenizer, run.model.max_len, names, "validation texts", reporter.log)
+            self.train = self._train(preparation.first_dropout_seed(run), reporter.log)
+            self.valid = examples_of(valid, tokenizer, run.model.max_len, self.names, "validation texts", reporter.log)
 
     def _train(self, dropout_seed: int, log: Callable[[str], None]) -> list[Example]:
         max_len, share = self.run.model.max_len, self.run.tokenizer.bpe_dropout
-        return examples_of(
-            self.records[0], self.tokenizer, max_len, self.names, "training texts", log, share, dropout_seed
-        )
+        name = "training texts"
+        return examples_of(self.records, self.tokenizer, max_len, self.names, name, log, share, dropout_seed)
 
     @property
     def summary(self) -> str:
@@ -228,7 +203,7 @@ class PreparedLabels:
         def sampler_of_cuts(seed: int) -> tuple[Sampler, None]:
             return sampler_of(self._train(seed, lambda _: None), seed), None  # long texts: said of the first epoch
 
-        seed = first_dropout_seed(run)
+        seed = preparation.first_dropout_seed(run)
         first = sampler_of(self.train, seed or run.train.seed)
 
         def batches(examples: Sequence[Example]) -> Callable[[], Sequence[Sequence[Example]]]:
@@ -238,7 +213,6 @@ class PreparedLabels:
             self.task.objective(run),
             FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
             {"train": batches(self.train[:ROWS_OF_TRAIN_EVALUATED]), "valid": batches(self.valid)},
-            n_bytes={"train": None, "valid": None},
             score=self._score(network, device),
         )
 

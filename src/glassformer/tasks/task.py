@@ -126,15 +126,6 @@ class RunData(Protocol):
 
 
 @runtime_checkable
-class HasLabelNames(Protocol):
-    """Data that has names of classes or tags."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """By number."""
-
-
-@runtime_checkable
 class Task(Protocol):
     """What every model has: something that it has learned, and a verb for it."""
 
@@ -313,8 +304,9 @@ def needed_special_tokens(task: Task, run: Run) -> tuple[str, ...]:
 
 
 def label_names(data: RunData) -> tuple[str, ...]:
-    """Names of classes or tags, by number; empty where the data has none."""
-    return data.labels if isinstance(data, HasLabelNames) else ()
+    """Names of classes or tags (`labels`), by number; empty where the data has none."""
+    found: tuple[str, ...] = getattr(data, "labels", ())
+    return found
 
 
 def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:

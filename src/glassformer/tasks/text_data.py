@@ -22,16 +22,9 @@ from glassformer.inference.fill import Filling
 from glassformer.models.build import Network
 from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
+from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-from glassformer.tasks.preparation import (
-    cache_folder,
-    first_dropout_seed,
-    learn_tokenizer,
-    require_data,
-    say_changed,
-    text_of,
-    with_vocabulary,
-)
+from glassformer.tasks.preparation import text_of
 from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, needed_special_tokens
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
@@ -72,7 +65,7 @@ class TextTask(TrainableTask):
         """What the model makes now of a validation row, shown at each evaluation."""
 
     def check(self, run: Run) -> None:
-        require_data(run, TextData)
+        preparation.require_data(run, TextData)
         model = run.model
         if not self.has_its_stacks(model):
             raise UserError(self.needs)
@@ -110,7 +103,7 @@ class TextTask(TrainableTask):
             raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
         else:
             corpus = corpus_of(run)
-            say_changed(model, corpus.digest, corpus.name, log)
+            preparation.say_changed(model, corpus.digest, corpus.name, log)
             tokens = prepared_tokens(self, run, corpus, tokenizer).valid
         learned = self.text_objective(run, tokenizer, context_of(run))
         apart = not isinstance(data.packing, WindowRows)
@@ -136,7 +129,7 @@ class TextRunData(RunData):
         return self.task.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        tokenizer = learn_tokenizer(
+        tokenizer = preparation.learn_tokenizer(
             run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(self.task, run)
         )
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
@@ -152,7 +145,7 @@ class TextRunData(RunData):
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
         """`decoder_start_id` of a decoder alone records that training begins each document with it."""
-        model = with_vocabulary(run.model, tokenizers)
+        model = preparation.with_vocabulary(run.model, tokenizers)
         return replace(model, decoder_start_id=tokenizers.target.start_id) if self.trains_starts else model
 
     def prepare(
@@ -202,7 +195,7 @@ class PreparedText:
             cut = prepared_tokens(task, run, self.corpus, self.tokenizer, dropout_seed=seed)
             return sampler_of(cut.train, seed), cut.folder
 
-        seed = first_dropout_seed(run)
+        seed = preparation.first_dropout_seed(run)
         sampler = sampler_of(splits.train, seed or run.train.seed)
         log = self.reporter.log
         if isinstance(sampler, Epochs) and sampler.n_cut:
@@ -286,10 +279,10 @@ def prepared_tokens(
     return prepare(
         corpus,
         tokenizer,
-        cache_folder(run.data),
+        preparation.cache_folder(run.data),
         start_id=start_id_of(task, run),
         dropout=run.tokenizer.bpe_dropout,
-        dropout_seed=first_dropout_seed(run) if dropout_seed is None else dropout_seed,
+        dropout_seed=preparation.first_dropout_seed(run) if dropout_seed is None else dropout_seed,
         progress=progress,
         checks_hashes=checks_hashes,
     )

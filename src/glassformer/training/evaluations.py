@@ -91,7 +91,7 @@ class Evaluations:
                     data.objective,
                     batches(),
                     self.host.device,
-                    data.n_bytes[split],
+                    data.n_bytes.get(split),
                     autocast_dtype(self.config.precision),
                     division=ranks,
                 )
