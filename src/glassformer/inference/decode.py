@@ -11,6 +11,7 @@ from torch import Tensor
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GenerationConfig
+from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
@@ -170,12 +171,8 @@ def read_prompts(
     source: SourceBatch | None = None,
 ) -> tuple[Tensor, Any]:
     """Reads prompts of unequal length into a fresh state: the logits (B, V) after each row's last token, and it."""
-    lengths = torch.tensor([len(p) for p in prompts], device=device)
-    width = int(lengths.max())
-    token_ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
-    for i, prompt in enumerate(prompts):
-        token_ids[i, : len(prompt)] = torch.tensor(prompt, device=device)
-    mask = torch.arange(width, device=device) < lengths[:, None]
+    token_ids, mask = (x.to(device) for x in pad(prompts, 0))
+    lengths, width = mask.sum(dim=1), mask.shape[1]
     uneven = not bool(mask.all())
     state = model.start(len(prompts), max_len, *(source or ()))
     last: Tensor | None = None

@@ -116,9 +116,7 @@ class Plateau:
     """
 
     def __init__(self, patience: int, ratio: float, min_ratio: float) -> None:
-        self.patience = patience
-        self.ratio = ratio
-        self.min_ratio = min_ratio
+        self.patience, self.ratio, self.min_ratio = patience, ratio, min_ratio
         self.factor = 1.0
         self._best: float | None = None
         self._n_worse = 0
