@@ -25,7 +25,6 @@ from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, LabelRecord, class_names, read_labels, require_known
 from glassformer.errors import UserError
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.labels import ClassificationReport
 from glassformer.inference.classify import predict
 from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
@@ -279,14 +278,3 @@ def label_scores(
             for place, values in json.loads(part).items():
                 logits[int(place)] = torch.tensor(values)
     return task.label_scores(run, logits, rows, names)
-
-
-def scores_of(report: ClassificationReport) -> dict[str, Any]:
-    """The figures of a report, in percent, and the report itself."""
-    return {
-        "accuracy": report.accuracy,
-        "macro_f1": report.macro_f1,
-        "calibration_error": report.calibration_error,
-        "most_frequent_share": report.most_frequent_share,
-        "report": report,
-    }
