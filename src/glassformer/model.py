@@ -28,8 +28,8 @@ from glassformer.models.build import Network
 from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
 from glassformer.reporting import warn
 from glassformer.store.model_directory import save_model
+from glassformer.tasks import one_stack
 from glassformer.tasks import task as tasks
-from glassformer.tasks import vectors
 from glassformer.tasks.batches import EvaluationData, Place, Places
 from glassformer.tasks.encoder_decoder import beam
 from glassformer.tasks.registry import task_of
@@ -435,16 +435,16 @@ class Model:
         the last hidden states: an encoder over all tokens, special ones included; a causal model over the text's own
         tokens, without those before it, which see nothing of the text. `log` is told how many texts are cut.
         """
-        return vectors.embed(self, texts, log)
+        return one_stack.embed(self, texts, log)
 
     @property
     def vectors_are(self) -> str:
         """What the vectors of `embed` are, in words."""
-        return vectors.described(self)
+        return one_stack.described(self)
 
     def text_ids(self, text: str) -> list[int]:
         """The ids that the model reads for one text, with the special tokens of its training around them; not cut.
 
         Of an encoder-decoder these are the ids that its encoder reads.
         """
-        return vectors.text_ids(self, text)
+        return one_stack.text_ids(self, text)

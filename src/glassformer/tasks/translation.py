@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,8 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Pair]:
         """Pairs that fit the model. Of other data a pair that is too long is refused: scores would be others."""
-        data, tokenizers = pairs_of(model.run), _tokenizers_of(model)
+        source_tokenizer = None if model.source_tokenizer is model.tokenizer else model.source_tokenizer
+        data, tokenizers = pairs_of(model.run), Tokenizers(model.tokenizer, source_tokenizer)
         if places == Places():
             corpus = PairCorpus(data)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
@@ -177,21 +179,18 @@ class PairRunData(RunData):
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedPairs":
-        def splits_of(dropout_seed: int, progress: Progress | None = None) -> PairSplits:
-            return prepare_pairs(
-                self.corpus,
-                tokenizers.target,
-                tokenizers.source,
-                preparation.cache_folder(self.data),
-                dropout=run.tokenizer.bpe_dropout,
-                source_dropout=(run.source_tokenizer or run.tokenizer).bpe_dropout,
-                dropout_seed=dropout_seed,
-                progress=progress,
-                checks_hashes=checks_hashes,
-            )
-
+        splits_of = partial(
+            prepare_pairs,
+            self.corpus,
+            tokenizers.target,
+            tokenizers.source,
+            preparation.cache_folder(self.data),
+            dropout=run.tokenizer.bpe_dropout,
+            source_dropout=(run.source_tokenizer or run.tokenizer).bpe_dropout,
+            checks_hashes=checks_hashes,
+        )
         with reporter.phase("preparing tokens") as progress:
-            splits = splits_of(preparation.first_dropout_seed(run), progress)
+            splits = splits_of(dropout_seed=preparation.first_dropout_seed(run), progress=progress)
         return PreparedPairs(run, self.corpus, tokenizers, splits, splits_of, reporter)
 
 
@@ -204,7 +203,7 @@ class PreparedPairs:
         corpus: PairCorpus,
         tokenizers: Tokenizers,
         splits: PairSplits,
-        splits_of: Callable[[int], PairSplits],
+        splits_of: Callable[..., PairSplits],
         reporter: LaunchReporter,
     ) -> None:
         """`splits` are those of the first epoch, `splits_of` gives those of a seed of BPE-dropout."""
@@ -227,7 +226,7 @@ class PreparedPairs:
         run, data = self.run, pairs_of(self.run)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = self.splits_of(seed)
+            cut = self.splits_of(dropout_seed=seed)
             train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # said of the first epoch
             return TokenBudget(pair_rows(train), data.batch_tokens, seed), cut.folder
 
@@ -283,10 +282,6 @@ def within(pairs: PairFile, model: ModelConfig, tokenizers: Tokenizers, log: Cal
             f"source or {target_max:,} target tokens and are left out"
         )
     return kept
-
-
-def _tokenizers_of(model: TrainedModel) -> Tokenizers:
-    return Tokenizers(model.tokenizer, None if model.source_tokenizer is model.tokenizer else model.source_tokenizer)
 
 
 TASK = TranslationTask()

@@ -1,19 +1,11 @@
-"""Vectors of texts: of any model of one stack, and of one that was taken over for them (sentence encoders)."""
+"""Vectors of texts: of a model that was taken over, and has no loss of its own (sentence encoders)."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
 from glassformer.config.run import NoObjective, Run
-from glassformer.config.transformer import TransformerConfig, VectorHead
-from glassformer.data.label_rows import encode_texts
-from glassformer.errors import UserError
-from glassformer.inference import embed as vectors
-from glassformer.inference.classify import text_rows
-from glassformer.inference.decode import causal_frame
-from glassformer.inference.embed import Vectors
-from glassformer.tasks.registry import task_of
-from glassformer.tasks.task import ContinuesPrompts, Log, TakesOver, Task, TrainedModel, Translates
+from glassformer.config.transformer import VectorHead
+from glassformer.tasks.task import TakesOver, Task
 from glassformer.tokenization.tokenizer import Tokenizer
 
 
@@ -32,38 +24,6 @@ class TextVectors(Task, TakesOver):
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         is_for_vectors = isinstance(getattr(run.model, "head", None), VectorHead)
         return replace(run, objective=NoObjective()) if is_for_vectors else None
-
-
-def embed(model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
-    """(N, D) a vector of each text; a causal model reads texts in their frame, of which its vectors see nothing."""
-    task, config = task_of(model.run), model.network.config
-    if isinstance(task, Translates):
-        raise UserError(f"{model.name} makes a target from a source; vectors come from a model of one stack")
-    if len(model.members) > 1:
-        raise UserError("directions mean other things in each model: ask one of them for vectors, not the ensemble")
-    assert isinstance(config, TransformerConfig)  # one stack
-    frame = causal_frame(model.tokenizer, config) if isinstance(task, ContinuesPrompts) else None
-    cut = config.head.max_tokens if isinstance(config.head, VectorHead) else 0
-    rows = text_rows(model.tokenizer, [(text,) for text in texts], cut or config.max_len, log, frame=frame)
-    return vectors.embed(model.network, rows, model.device, n_before=0 if frame is None else len(frame.before))
-
-
-def described(model: TrainedModel) -> str:
-    """What the vectors of `embed` are, in words."""
-    config = model.network.config
-    assert isinstance(config, TransformerConfig)  # one stack
-    return vectors.described(config.head, is_causal=isinstance(task_of(model.run), ContinuesPrompts))
-
-
-def text_ids(model: TrainedModel, text: str) -> list[int]:
-    """The ids that the model reads for one text, with the special tokens of its training around them; not cut."""
-    task = task_of(model.run)
-    if isinstance(task, Translates):
-        return model.translator.source_ids(text)
-    if isinstance(task, ContinuesPrompts):
-        return list(task.encode_prompt(model, text).ids)
-    (row,), _ = encode_texts(model.tokenizer, [(text,)], sys.maxsize)
-    return row.token_ids.tolist()
 
 
 TASK = TextVectors()

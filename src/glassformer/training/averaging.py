@@ -129,25 +129,17 @@ def average_state_dicts(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str
     >>> average_state_dicts([{"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, 2.0])}])
     {'w': tensor([2., 2.])}
     """
-    first: dict[str, Tensor] = {}
-    owners: dict[str, str] = {}  # the first name of every tensor
-    sums: dict[str, Tensor] = {}
-    n_models = 0
-    for state_dict in state_dicts:
-        n_models += 1
-        if n_models == 1:
-            first, owners = dict(state_dict), _first_names(state_dict)
-            sums = {
-                name: first[name].to(torch.float64, copy=True)
-                for name in dict.fromkeys(owners.values())
-                if first[name].is_floating_point()
-            }
-            continue
+    models = iter(state_dicts)
+    if (first := next(models, None)) is None:
+        raise UserError("there is no checkpoint to average: name at least one")
+    owners = _first_names(first)
+    of_numbers = [name for name in dict.fromkeys(owners.values()) if first[name].is_floating_point()]
+    sums = {name: first[name].to(torch.float64, copy=True) for name in of_numbers}
+    n_models = 1
+    for n_models, state_dict in enumerate(models, 2):
         _require_same_model(first, state_dict, n_models)
         for name, total in sums.items():
             total += state_dict[name]
-    if not n_models:
-        raise UserError("there is no checkpoint to average: name at least one")
     means = {name: (total / n_models).to(first[name].dtype) for name, total in sums.items()}
     return {name: means.get(owner, first[owner]) for name, owner in owners.items()}
 

@@ -54,13 +54,11 @@ def with_model_of(run: Run, start: StoredModel) -> Run:
         return run
     theirs, own = start.config, run.model
     kept = [field.name for field in fields(theirs) if field.name.endswith("dropout") and hasattr(own, field.name)]
-    if isinstance(theirs, TransformerConfig) and isinstance(own, TransformerConfig):
-        kept.append("head")
-        if isinstance(own.head, TokenHead) and isinstance(theirs.head, TokenHead):
-            kept.remove("head")
     changes: dict[str, Any] = {name: getattr(own, name) for name in kept}
     if isinstance(theirs, TransformerConfig) and isinstance(own, TransformerConfig):
         changes["n_token_types"] = max(theirs.n_token_types, own.n_token_types)
+        if not (isinstance(own.head, TokenHead) and isinstance(theirs.head, TokenHead)):
+            changes["head"] = own.head
     return replace(run, model=replace(theirs, vocab_size=0, source_vocab_size=0, **changes))
 
 
