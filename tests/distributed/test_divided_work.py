@@ -29,7 +29,7 @@ from glassformer.errors import UserError
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
-from glassformer.evaluation.pairs import translation_scores
+from glassformer.evaluation.text import translation_scores
 from glassformer.inference import beam, classify
 from glassformer.tasks.label_data import label_scores
 from glassformer.tasks.text_data import TextRunData

@@ -172,18 +172,15 @@ class Sharded(ProcessGroup):
     def _mesh(self) -> Any:
         if self.config.strategy == "fsdp":
             return init_device_mesh(self.device.type, (self.n,))
-        mesh = self._mesh_of_groups()
-        for group in mesh.get_all_groups():  # which torch makes with a timeout of its own, 30 minutes
-            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.config.timeout), group)
-        return mesh
-
-    def _mesh_of_groups(self) -> Any:
         size = self.config.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
         if self.n % size:
             raise UserError(
                 f"parallel.shard_size is {size} and there are {self.n} processes: they make no whole groups"
             )
-        return init_device_mesh(self.device.type, (self.n // size, size), mesh_dim_names=("replicas", "parts"))
+        mesh = init_device_mesh(self.device.type, (self.n // size, size), mesh_dim_names=("replicas", "parts"))
+        for group in mesh.get_all_groups():  # which torch makes with a timeout of its own, 30 minutes
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.config.timeout), group)
+        return mesh
 
 
 def _parts(network: nn.Module) -> list[FSDPModule]:

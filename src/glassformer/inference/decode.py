@@ -201,9 +201,8 @@ def _next_ids(
             seen[place, torch.tensor(history, device=logits.device)] = True
     logits = logits.float().index_fill(-1, banned, -torch.inf)
     shaped = shape_logits(logits, config, seen)
-    uniform = None
-    if config.temperature > 0:
-        uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64)
+    is_drawn = config.temperature > 0
+    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if is_drawn else None
     return choose(shaped.cpu(), uniform).tolist()  # in double precision, which not every device has
 
 

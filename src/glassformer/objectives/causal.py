@@ -33,7 +33,10 @@ class CausalObjective(TokenObjective):
             labels = labels.masked_fill(labels == self.start_id, NOT_SCORED)
         positions = document_ids = None
         if any(e.document_ids is not None for e in examples):
-            documents = [_documents(e) for e in examples]
+            documents = [
+                np.zeros(len(e.token_ids), dtype=np.int64) if e.document_ids is None else e.document_ids
+                for e in examples
+            ]
             document_ids, _ = pad([d[:-1] for d in documents], -1)
             next_documents, _ = pad([d[1:] for d in documents], -1)
             labels = labels.masked_fill(document_ids != next_documents, NOT_SCORED)
@@ -46,12 +49,6 @@ class CausalObjective(TokenObjective):
             positions=positions,
             document_ids=document_ids,
         )
-
-
-def _documents(example: Example) -> np.ndarray:
-    if example.document_ids is None:
-        return np.zeros(len(example.token_ids), dtype=np.int64)
-    return example.document_ids
 
 
 def _positions(documents: np.ndarray) -> np.ndarray:

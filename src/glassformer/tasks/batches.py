@@ -16,7 +16,7 @@ from glassformer.devices import arithmetic, autocast_dtype
 from glassformer.errors import UserError
 from glassformer.evaluation.division import Division
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
-from glassformer.evaluation.pairs import LOSSES
+from glassformer.evaluation.text import LOSSES
 from glassformer.objectives.loss import Objective
 from glassformer.seeds import Stream, rng
 

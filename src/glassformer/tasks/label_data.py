@@ -82,6 +82,9 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
         if run.train.batch_size != TrainConfig().batch_size:
             raise UserError("batches of labelled texts are measured in tokens: give data.batch_tokens")
 
+    def is_regression(self, run: Run) -> bool:
+        return labels_of(run).outputs == "regression"
+
     def open(self, run: Run) -> "LabelRunData":
         return LabelRunData(self, run)
 

@@ -65,9 +65,6 @@ class Classification(LabelTask, Classifies, TakesOver):
     def metrics(self, run: Run) -> tuple[str, ...]:
         return tuple(SCORES[labels_of(run).outputs])
 
-    def is_regression(self, run: Run) -> bool:
-        return labels_of(run).outputs == "regression"
-
     def takes_pairs(self, run: Run) -> bool:
         return labels_of(run).second_field is not None
 
@@ -128,9 +125,6 @@ class Tagging(LabelTask, Tags, TakesOver):
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         return tuple(SCORES["tags"])
-
-    def is_regression(self, run: Run) -> bool:
-        return False
 
     # Training
 

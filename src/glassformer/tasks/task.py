@@ -35,11 +35,10 @@ Prompt = str | Sequence[int]
 
 
 class TrainedModel(Protocol):
-    """A model in use as its task sees it: `glassformer.model.Model`."""
+    """A model in use as its task sees it: `glassformer.model.Model`, which says what each of these is."""
 
     @property
-    def name(self) -> str:
-        """What messages call it."""
+    def name(self) -> str: ...
 
     @property
     def run(self) -> Run: ...
@@ -48,12 +47,10 @@ class TrainedModel(Protocol):
     def network(self) -> Network: ...
 
     @property
-    def members(self) -> list[Network]:
-        """All networks of an ensemble; else the one."""
+    def members(self) -> list[Network]: ...
 
     @property
-    def vote(self) -> Network | Ensemble:
-        """The network, or the members as one."""
+    def vote(self) -> Network | Ensemble: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -65,19 +62,16 @@ class TrainedModel(Protocol):
     def generation(self) -> GenerationConfig | BeamConfig: ...
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of classes or tags, by number."""
+    def classes(self) -> tuple[str, ...]: ...
 
     @property
     def device(self) -> torch.device: ...
 
     @property
-    def data_digest(self) -> str | None:
-        """Of the data that it was trained on."""
+    def data_digest(self) -> str | None: ...
 
     @property
-    def translator(self) -> Translator:
-        """Of a model that makes targets from sources; built once."""
+    def translator(self) -> Translator: ...
 
 
 class PreparedData(Protocol):

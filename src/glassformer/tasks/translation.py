@@ -20,9 +20,9 @@ from glassformer.data.pair_files import Pair
 from glassformer.data.pair_tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
 from glassformer.data.pairs import PairCorpus, read_pairs
 from glassformer.errors import UserError
-from glassformer.evaluation import pairs as pair_scores
+from glassformer.evaluation import text as pair_scores
 from glassformer.evaluation.division import Division
-from glassformer.evaluation.pairs import LOSSES, SCORES, translation_scores
+from glassformer.evaluation.text import LOSSES, SCORES, translation_scores
 from glassformer.inference.fill import Filling, fill_by_writing
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network

@@ -3,8 +3,10 @@
 import math
 import shlex
 import signal
-from contextlib import ExitStack
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -31,7 +33,7 @@ from glassformer.training.optimizers import load_state_tensors, set_learning_rat
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.step import StepResult, TrainStep
-from glassformer.training.trainer_state import Clock, TrainerState, read_progress
+from glassformer.training.trainer_state import TrainerState, read_progress
 
 
 class Trainer:
@@ -146,7 +148,7 @@ class Trainer:
 
     # What is due after it
 
-    def _after_step(self, clock: Clock, stop: StopRequest) -> dict[str, LossReport] | None:
+    def _after_step(self, clock: "Clock", stop: StopRequest) -> dict[str, LossReport] | None:
         """Log, evaluate, save, stop, each where it is due; the reports of an evaluation, where one was."""
         config, progress, reports = self.config, self.progress, None
         last = progress.step == config.max_steps
@@ -204,7 +206,7 @@ class Trainer:
 
     def _snapshot(self) -> Snapshot:
         progress, average, plateau = self.progress, self.average, self.evaluations.plateau
-        progress.scaler = None if self.step.scale is None else self.step.scale.state()
+        progress.scaler = None if self.step.scale is None else asdict(self.step.scale)
         progress.plateau = None if plateau is None else plateau.state()
         weights = weights_of(self.network)
         state = TrainingState(
@@ -273,3 +275,54 @@ class Trainer:
     def _tell(self, step: int, event: str) -> None:
         self.reporter.log(event)
         self.log.write(step, event=event)
+
+
+class Clock:
+    """Time spent on steps alone, and sums since the last line of the log."""
+
+    def __init__(self, progress: TrainerState) -> None:
+        self.progress = progress
+        self.n_untimed = len(progress.unlogged)  # steps of the process before this one
+        self.gradient_norm = 0.0
+        self.seconds = 0.0
+        self.saving_seconds = 0.0
+        self.since = time.perf_counter()
+
+    def count(self, result: StepResult) -> None:
+        self.progress.unlogged.append((result.nats, result.n_targets))
+        self.gradient_norm = result.gradient_norm
+
+    def read(self) -> dict[str, float]:
+        """Mean loss, the last gradient norm and the rate since the last call; what saving took of the time."""
+        self._tick()
+        nats = sum(nats for nats, _ in self.progress.unlogged)
+        n_targets = [n_targets for _, n_targets in self.progress.unlogged]
+        timed = n_targets[self.n_untimed :]
+        values = {
+            "train/loss": nats / max(1, sum(n_targets)),
+            "gradient_norm": self.gradient_norm,
+            "tokens_per_s": sum(timed) / self.seconds,
+            "step_ms": 1000 * self.seconds / max(1, len(timed)),
+        }
+        if self.saving_seconds:
+            values["save_ms"] = 1000 * self.saving_seconds
+        self.progress.unlogged, self.n_untimed = [], 0
+        self.seconds = self.saving_seconds = 0.0
+        return values
+
+    @contextmanager
+    def paused(self, *, is_saving: bool = False) -> Iterator[None]:
+        """Inside the block the time of steps stands still; that of saving is told by the next line of the log."""
+        self._tick()
+        try:
+            yield
+        finally:
+            now = time.perf_counter()
+            self.saving_seconds += (now - self.since) if is_saving else 0.0
+            self.since = now
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.seconds += now - self.since
+        self.progress.seconds += now - self.since
+        self.since = now
