@@ -141,11 +141,8 @@ class LabelRunData(RunData):
         """The names of the classes or tags of the training data, by number; none where labels are numbers."""
         return () if self.data.outputs == "regression" else tuple(class_names(self.corpus.split[0]))
 
-    @cached_property
-    def mean_and_std(self) -> tuple[float, float] | None:
+    def _mean_and_std(self) -> tuple[float, float]:
         """Of the numbers that are trained on: their mean and standard deviation."""
-        if self.data.outputs != "regression":
-            return None
         numbers = np.array([float(record.label) for record in self.corpus.split[0] if isinstance(record, Labelled)])
         with np.errstate(over="ignore"):
             mean, std = float(numbers.mean()), float(numbers.std())
@@ -161,8 +158,9 @@ class LabelRunData(RunData):
         if model.head.n_labels not in (0, n_outputs):
             raise UserError(f"model.head.n_labels is {model.head.n_labels} and the data has {n_outputs}: leave it at 0")
         head = replace(model.head, n_labels=n_outputs)
-        if isinstance(head, SequenceHead) and head.std == 0 and self.mean_and_std is not None:
-            head = replace(head, mean=self.mean_and_std[0], std=self.mean_and_std[1])
+        if isinstance(head, SequenceHead) and head.std == 0 and self.data.outputs == "regression":
+            mean, std = self._mean_and_std()
+            head = replace(head, mean=mean, std=std)
         return replace(model, head=head)
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
