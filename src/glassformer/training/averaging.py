@@ -132,7 +132,10 @@ def average_state_dicts(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str
     models = iter(state_dicts)
     if (first := next(models, None)) is None:
         raise UserError("there is no checkpoint to average: name at least one")
-    owners = _first_names(first)
+    seen: dict[tuple[object, ...], str] = {}
+    owners = {  # for every name, the first one that holds the same tensor
+        name: seen.setdefault((x.data_ptr(), x.device, x.dtype, x.shape, x.stride()), name) for name, x in first.items()
+    }
     of_numbers = [name for name in dict.fromkeys(owners.values()) if first[name].is_floating_point()]
     sums = {name: first[name].to(torch.float64, copy=True) for name in of_numbers}
     n_models = 1
@@ -142,15 +145,6 @@ def average_state_dicts(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str
             total += state_dict[name]
     means = {name: (total / n_models).to(first[name].dtype) for name, total in sums.items()}
     return {name: means.get(owner, first[owner]) for name, owner in owners.items()}
-
-
-def _first_names(state_dict: Mapping[str, Tensor]) -> dict[str, str]:
-    """For every name, the first one that holds the same tensor."""
-    seen: dict[tuple[object, ...], str] = {}
-    return {
-        name: seen.setdefault((tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()), name)
-        for name, tensor in state_dict.items()
-    }
 
 
 def _require_same_model(first: Mapping[str, Tensor], other: Mapping[str, Tensor], number: int) -> None:

@@ -131,7 +131,8 @@ def completed(run: Run, tokenizers: Tokenizers, data: RunData, ranks: Ranks) -> 
 def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log: Log) -> Network:
     """The network of a run at its first step: what fits comes from where it starts, the rest as it is drawn.
 
-    It is not adapted or frozen yet (`prepare_parameters`). A head over other `labels` than its own is left behind.
+    It is not adapted or frozen yet (`prepare_parameters`). A head over other `labels` than its own, or the same in
+    another order, is left behind.
     `UserError` when an adapted run would never learn what is new in it.
     """
     torch.manual_seed(seed_of(run.train.seed, Stream.WEIGHTS))
@@ -143,7 +144,9 @@ def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log:
         else:
             others = "of [model] the head, dropouts and token types are the run's"
             log(f"model and tokenizer are those of {run.init.path}; {others}")
-        taken = take_weights(network, _weights_in_use(start), leave=_head_of_others(start, labels))
+        says_others = _has_own_head(start.config) and start.labels != tuple(labels)
+        head = [name for name in weights_of(start.network) if name.startswith("output.proj.")]
+        taken = take_weights(network, _weights_in_use(start), leave=head if says_others else [])
         if not taken.taken:
             raise UserError(
                 f"nothing of {run.init.path} fits the run's model: give init.model same, or the sizes of that model"
@@ -169,13 +172,6 @@ def _weights_in_use(start: StoredModel) -> dict[str, Tensor]:
         if name in weights and tokenizer is not None:
             weights[name] = weights[name][: tokenizer.vocab_size]
     return weights
-
-
-def _head_of_others(start: StoredModel, labels: Sequence[str]) -> list[str]:
-    """The projection of a head that says other labels, or the same in another order."""
-    if not _has_own_head(start.config) or start.labels == tuple(labels):
-        return []
-    return [name for name in weights_of(start.network) if name.startswith("output.proj.")]
 
 
 def _has_own_head(model: ModelConfig) -> bool:
