@@ -29,6 +29,7 @@ from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, ne
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 
+SAMPLERS: dict[type, type[Windows | Epochs | Packed]] = {WindowRows: Windows, ExampleRows: Epochs, PackedRows: Packed}
 TRAIN_TOKENS_EVALUATED = 32_768
 SAMPLE_PROMPT = 16
 """Tokens of a validation row that a sample begins with."""
@@ -180,16 +181,12 @@ class PreparedText:
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
         """The sampler and the evaluations of the run."""
         task, run, splits, data = self.task, self.run, self.splits, text_of(self.run)
-        samplers: dict[type, type[Windows] | type[Epochs] | type[Packed]] = {
-            WindowRows: Windows,
-            ExampleRows: Epochs,
-            PackedRows: Packed,
-        }
+
         learned = task.text_objective(run, self.tokenizer, context_of(run))
         context = learned.row_length - 1  # of a sampler, whose rows have one id more
 
         def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
-            return samplers[type(data.packing)](tokens, context, run.train.batch_size, seed)
+            return SAMPLERS[type(data.packing)](tokens, context, run.train.batch_size, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
             cut = prepared_tokens(task, run, self.corpus, self.tokenizer, dropout_seed=seed)
