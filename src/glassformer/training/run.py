@@ -35,17 +35,9 @@ from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import label_names
 from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.training import init_from
 from glassformer.training.checkpointer import Checkpointer, Snapshot, WritesNothing, put_right
 from glassformer.training.host import Host, host_of, room_of
-from glassformer.training.init_from import (
-    as_new,
-    completed,
-    layer_scales,
-    learned_tokenizers,
-    new_network,
-    prepare_parameters,
-    stored_tokenizers,
-)
 from glassformer.training.loop import Trainer
 from glassformer.training.optimizers import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
@@ -80,7 +72,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     require_new(folder)
     files.require_writable(folder)
     start = None if run.init.path is None else read_model(Path(run.init.path))
-    run = as_new(run, start)
+    run = init_from.as_new(run, start)
     if _cannot_compile(run):
         raise UserError(f"train.compile is true, and {NOT_COMPILED}: leave it out")
     trainable_task(run).check(run)
@@ -159,17 +151,17 @@ def assemble(
     require_room(run, room)
     run_data = trainable_task(run).open(run)
     if stored is None:
-        tokenizers = learned_tokenizers(run, start, run_data, host)
-        run = completed(run, tokenizers, run_data, host.ranks)
+        tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
+        run = init_from.completed(run, tokenizers, run_data, host.ranks)
         require_room(run, room)  # once more, now that the vocabulary is known
     else:
-        tokenizers = stored_tokenizers(stored, run_data, host)
+        tokenizers = init_from.stored_tokenizers(stored, run_data, host)
     with host.ranks.first_alone():
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=host.ranks.is_first)
 
     is_new, log = stored is None, host.reporter.log
-    network = new_network(run, start, label_names(run_data), log) if is_new else build_model(run.model)
-    prepare_parameters(run, network, log)
+    network = init_from.new_network(run, start, label_names(run_data), log) if is_new else build_model(run.model)
+    init_from.prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()
     host.ranks.distribute(network, run.train)
@@ -180,7 +172,7 @@ def assemble(
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
 
-    scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
+    scales = init_from.layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
     in_background = run.train.background_saving
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=host.ranks)
