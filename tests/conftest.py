@@ -9,7 +9,7 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
-    from glassformer.training.outcome import Outcome
+    from glassformer.reporting import Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
 torch.set_num_threads(1)  # tiny tensors: more threads only wait for one another

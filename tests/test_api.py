@@ -19,9 +19,9 @@ from glassformer.errors import UserError
 from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
+from glassformer.reporting import Outcome
 from glassformer.tasks import language_modeling
 from glassformer.tokenization import Scheme, Tokenizer
-from glassformer.training.outcome import Outcome
 from runs import MODEL, Recording, made_up_text, tiny_run, write_documents, write_text
 from tokenization import families
 

@@ -12,8 +12,8 @@ from glassformer.cli import resume
 from glassformer.config.train import TrainConfig
 from glassformer.devices import WORKSPACE, arithmetic, repeats_bits
 from glassformer.errors import UserError
-from glassformer.training import news
-from glassformer.training.replay import Replay
+from glassformer.training import run as running
+from glassformer.training.run import Replay
 from glassformer.training.step import TrainStep
 from runs import Recording, remains, tiny_run, write_text
 
@@ -98,7 +98,7 @@ def test_resume_says_where_bits_are_not_promised(tmp_path: Path, monkeypatch: py
     api.train(tiny_run(write_text(tmp_path), max_steps=2, eval_every=1), tmp_path / "run")
     assert api.replay(tmp_path / "run").repeats_bits
     for repeats in (True, False):
-        monkeypatch.setattr(news, "repeats_bits", lambda *_, repeats=repeats: repeats)
+        monkeypatch.setattr(running, "repeats_bits", lambda *_, repeats=repeats: repeats)
         told = Recording()
         api.resume(tmp_path / "run", told)
         assert any("equal to rounding" in line for line in told.said) != repeats

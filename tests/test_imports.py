@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import glassformer
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 
 ROOT = Path(glassformer.__file__).parent
 

@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer import files, recipes
 from glassformer.config.run import Run
-from glassformer.reporting import LaunchReporter, Silent
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import LaunchReporter, Outcome, Silent
 
 if TYPE_CHECKING:
     from glassformer.model import Model
-    from glassformer.training.replay import Replay
+    from glassformer.training.run import Replay
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto", dtype: str | None = None) -> "Model":
@@ -95,7 +94,7 @@ def train(
     from glassformer.training.run import train_run
 
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
-    return _trained(train_run(chosen, folder, reporter or Silent()))
+    return Trained(**vars(train_run(chosen, folder, reporter or Silent())))
 
 
 def resume(
@@ -104,11 +103,7 @@ def resume(
     """Goes on with a run from its newest intact checkpoint, exactly; `flags` say where and for how long."""
     from glassformer.training.run import resume_run
 
-    return _trained(resume_run(files.as_path(folder, "folder"), reporter or Silent(), flags))
-
-
-def _trained(outcome: Outcome) -> Trained:
-    return Trained(outcome.folder, outcome.reports, outcome.run)
+    return Trained(**vars(resume_run(files.as_path(folder, "folder"), reporter or Silent(), flags)))
 
 
 def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Replay":

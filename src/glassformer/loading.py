@@ -26,7 +26,7 @@ def load_model(folder: str | Path, step: int | None = None, device: str = "auto"
     where = choose_device(device)
     weights = None if dtype is None else weights_dtype(dtype, where)
     stored = read_model(path)
-    source_tokenizer = stored.source_tokenizer or stored.tokenizer
+
     network = stored.network.to(where)
     if weights is not None and weights != torch.float32:
         convert(network, weights)
@@ -34,7 +34,7 @@ def load_model(folder: str | Path, step: int | None = None, device: str = "auto"
     return Model(
         network,
         stored.tokenizer,
-        source_tokenizer,
+        stored.source_tokenizer or stored.tokenizer,
         stored.generation,
         stored.run,
         where,

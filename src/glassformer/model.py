@@ -4,11 +4,7 @@ What a verb does stands in the file of the model's task (`tasks/`).
 """
 
 import functools
-import secrets
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
@@ -19,10 +15,10 @@ from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
 from glassformer.data.pair_files import Pair
-from glassformer.devices import arithmetic, autocast_dtype, choose_device
-from glassformer.errors import Note, UserError
-from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
-from glassformer.inference.decode import EncodedPrompt, causal_frame, check_prompts
+from glassformer.devices import choose_device
+from glassformer.errors import UserError
+from glassformer.evaluation.loss import LossReport
+from glassformer.inference.decode import EncodedPrompt, check_prompts, with_settings
 from glassformer.inference.embed import Vectors
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.fill import Filling
@@ -30,43 +26,17 @@ from glassformer.inference.score import Score
 from glassformer.inference.translator import Translation, Translator
 from glassformer.models.build import Network
 from glassformer.one_or_list import PROMPT, is_prompt, is_row, is_sentence, one_or_list, one_or_streams, texts_of
-from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import weights_of, write_model_files
+from glassformer.reporting import warn
+from glassformer.store.model_directory import save_model
 from glassformer.tasks import one_stack
+from glassformer.tasks import task as tasks
+from glassformer.tasks.batches import EvaluationData, Place, Places
 from glassformer.tasks.encoder_decoder import beam
-from glassformer.tasks.evaluation_data import EvaluationData, Places
 from glassformer.tasks.registry import task_of
-from glassformer.tasks.task import (
-    Classifies,
-    ContinuesPrompts,
-    FillsMasks,
-    HasLabels,
-    HasPairs,
-    HasPseudoPerplexity,
-    HasScores,
-    ScoresTexts,
-    Tags,
-    Task,
-    TrainableTask,
-    Translates,
-    Votes,
-    wrong_verb,
-)
+from glassformer.tasks.task import Log, Progress, Prompt, Task, TrainableTask, wrong_verb
 from glassformer.tokenization.tokenizer import Tokenizer
 
-Place = str | Path | None
-Progress = Callable[[int, int], None]
-Log = Callable[[str], None]
-Prompt = str | Sequence[int]
 Ability = TypeVar("Ability")
-
-
-def _warn(text: str) -> None:
-    """Warn at the line that called into this package."""
-    level, frame, inside = 1, sys._getframe(), str(Path(__file__).parent)
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(inside):
-        level, frame = level + 1, frame.f_back
-    warnings.warn(text, Note, stacklevel=level)
 
 
 @dataclass(frozen=True)
@@ -139,16 +109,9 @@ class Model:
         """
         if self.others:
             raise UserError("an ensemble is several models: save each of them in a folder of its own")
-        out = files.as_path(folder, "folder")
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"{out} exists and is not empty: name another folder")
-        files.require_writable(out)
-        weights = {name: x.float() if x.is_floating_point() else x for name, x in weights_of(self.network).items()}
-        run = replace(self.run, model=self.config, generation=self.generation)
+        out, run = files.as_path(folder, "folder"), replace(self.run, model=self.config, generation=self.generation)
         source_tokenizer = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
-        with files.new_folder(out) as new:
-            write_model_files(new, weights, self.tokenizer, run, source_tokenizer, self.labels)
-            Manifest.of(new, "model", self.step, sorted(path.name for path in new.iterdir())).write(new)
+        save_model(out, self.network, self.step, self.tokenizer, run, source_tokenizer, self.labels)
         return out
 
     @property
@@ -172,7 +135,7 @@ class Model:
         """What says labels of whole rows, and is measured: the network, or the members as one."""
         if not self.others:
             return self.network
-        assert isinstance(self.task, Votes)  # `ensemble`
+        assert isinstance(self.task, tasks.Votes)  # `ensemble`
         return self.task.vote(self.run, self.members)
 
     @property
@@ -188,7 +151,7 @@ class Model:
     @property
     def is_causal_lm(self) -> bool:
         """Whether it predicts the next token of a text."""
-        return isinstance(self.task, ContinuesPrompts)
+        return isinstance(self.task, tasks.ContinuesPrompts)
 
     @property
     def unit(self) -> str:
@@ -198,12 +161,12 @@ class Model:
     @property
     def takes_pairs(self) -> bool:
         """Whether it says a label for two texts at a time."""
-        return isinstance(self.task, Classifies) and self.task.takes_pairs(self.run)
+        return isinstance(self.task, tasks.Classifies) and self.task.takes_pairs(self.run)
 
     @property
     def is_regression(self) -> bool:
         """Whether its labels are numbers."""
-        return isinstance(self.task, HasLabels) and self.task.is_regression(self.run)
+        return isinstance(self.task, tasks.HasLabels) and self.task.is_regression(self.run)
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -211,7 +174,7 @@ class Model:
 
         An imported model of numbers may have a name in `labels`, which an export keeps.
         """
-        return self.labels if isinstance(self.task, HasLabels) and not self.is_regression else ()
+        return self.labels if isinstance(self.task, tasks.HasLabels) and not self.is_regression else ()
 
     @property
     def learned(self) -> str:
@@ -262,19 +225,15 @@ class Model:
         self, prompts: Sequence[EncodedPrompt], *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any
     ) -> Iterator[list[str]]:
         """`stream` of prompts that are encoded already (`encode_prompts`)."""
-        if isinstance(settings.get("stop"), str):
-            settings["stop"] = (settings["stop"],)
-        if settings.get("seed", 0) is None:
-            settings["seed"] = secrets.randbits(32)
-        task = self._able(ContinuesPrompts, "generate")
+        task = self._able(tasks.ContinuesPrompts, "generate")
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
-        config = replace(self.generation, **settings)
+        config = with_settings(self.generation, settings)
         yield from task.stream(self, prompts, config, range(sample, sample + n), slide)
 
     def encode_prompts(self, prompts: Sequence[Prompt], *, slide: bool = False) -> list[EncodedPrompt]:
         """Prompts as the model reads them; `UserError` when one of them cannot be gone on from."""
-        task = self._able(ContinuesPrompts, "generate")
+        task = self._able(tasks.ContinuesPrompts, "generate")
         encoded = [task.encode_prompt(self, prompt) for prompt in prompts]
         check_prompts([prompt.ids for prompt in encoded], self.network.config.max_len, slide)
         return encoded
@@ -284,7 +243,7 @@ class Model:
 
         Raises `UserError` for an empty prompt where training put nothing before a text.
         """
-        return list(self._able(ContinuesPrompts, "generate").encode_prompt(self, prompt).ids)
+        return list(self._able(tasks.ContinuesPrompts, "generate").encode_prompt(self, prompt).ids)
 
     @overload
     def translate(self, source: str, *, prefix: str = "", **settings: Any) -> str: ...
@@ -303,18 +262,9 @@ class Model:
     @overload
     def translations(self, sources: Sequence[str], **settings: Any) -> list[list[Translation]]: ...
     @one_or_list("sources", "a text")
-    def translations(
-        self,
-        sources: Sequence[str],
-        *,
-        n_best: int = 1,
-        prefix: str = "",
-        progress: Progress | None = None,
-        **settings: Any,
-    ) -> list[list[Translation]]:
-        """The `n_best` targets of a source, or of each of several, with their ids and scores, best first."""
-        encoded = [self.encode_source(source) for source in sources]
-        return self.translations_of_ids(encoded, n_best=n_best, prefix=prefix, progress=progress, **settings)
+    def translations(self, sources: Sequence[str], **settings: Any) -> list[list[Translation]]:
+        """The `n_best` targets of a source, or of each of several, with ids and scores; see `translations_of_ids`."""
+        return self.translations_of_ids([self.encode_source(source) for source in sources], **settings)
 
     def translations_of_ids(
         self,
@@ -325,7 +275,7 @@ class Model:
         progress: Progress | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
-        """`translations` of sources that are encoded already (`encode_source`)."""
+        """The `n_best` targets of sources that are encoded already (`encode_source`), best first."""
         return self.translator.translate_ids(
             sources, beam(self, settings), n_best=n_best, prefix=prefix, progress=progress
         )
@@ -341,37 +291,30 @@ class Model:
         source: Sequence[str] | None = None,
         log: Log = ...,
     ) -> list[Score]: ...
-    def score(self, text: Any, target: Any = None, *, source: Any = None, log: Log = _warn) -> Score | list[Score]:
+    def score(self, text: Any, target: Any = None, *, source: Any = None, log: Log = warn) -> Score | list[Score]:
         """log p of a text, or of each of several; with `source`, given a text that is its source or its beginning.
 
         `score(text, source=source)` and `score(source, text)` are the same. A model that goes on with a text scores a
         text alone too (`text_scores`); one that makes targets from sources needs the source. `log` is told when
         training put no start token before a text, so that first tokens are not scored.
         """
-        if source is not None and target is not None:
-            raise UserError("score takes source or target, not both: score(text, source=…)")
-        text, target = (text, target) if source is None else (source, text)
-        is_one = isinstance(text, str)
-        texts = texts_of([text] if is_one else text)
-        targets = None if target is None else texts_of([target] if isinstance(target, str) else target)
-        if targets is not None and (isinstance(target, str), len(targets)) != (is_one, len(texts)):
-            raise UserError("score takes one source for each text: two texts, or two lists of equal length")
-        found = self._able(ScoresTexts, "score").score(self, texts, targets, log)
+        texts, targets, is_one = texts_of(text, target, source)
+        found = self._able(tasks.ScoresTexts, "score").score(self, texts, targets, log)
         return found[0] if is_one else found
 
     @property
     def no_start(self) -> str:
         """The sentence for a model whose training put no start token before a text."""
-        return self._able(ContinuesPrompts, "generate").no_start(self)
+        return self._able(tasks.ContinuesPrompts, "generate").no_start(self)
 
     @functools.cached_property
     def translator(self) -> Translator:
         """What translates with this model; `UserError` when it has no source."""
-        return self._able(Translates, "translate").translator(self)
+        return self._able(tasks.Translates, "translate").translator(self)
 
     def require_source(self) -> None:
         """`UserError` for a model that makes no target from a source."""
-        self._able(Translates, "translate")
+        self._able(tasks.Translates, "translate")
 
     def encode_source(self, text: str) -> list[int]:
         """The ids that the encoder reads, the end token included."""
@@ -388,7 +331,7 @@ class Model:
         *,
         source: Place = None,
         target: Place = None,
-        log: Log = _warn,
+        log: Log = warn,
     ) -> LossReport:
         """The reported loss on the validation side of the run's own data, or on the whole of other data.
 
@@ -398,15 +341,7 @@ class Model:
         that the run's own data has changed since.
         """
         data = self.evaluation_data(path, source, target, log)
-        autocast = autocast_dtype(self.run.train.precision)
-        # No backward, so kernels need not be deterministic; CUDA would refuse to change that after earlier work.
-        settings: AbstractContextManager[None] = arithmetic(replace(self.run.train, deterministic=False))
-        if self.dtype is not None:
-            autocast, settings = None, nullcontext()
-        report = (lambda done: progress(done, data.n_targets)) if progress else None
-        network = self.vote
-        with evaluation_mode(network), settings:
-            return evaluate_loss(network, data.objective, data.batches(), self.device, data.n_bytes, autocast, report)
+        return data.loss(self.vote, self.device, self.run.train if self.dtype is None else None, progress)
 
     def scores(
         self,
@@ -415,7 +350,7 @@ class Model:
         *,
         source: Place = None,
         target: Place = None,
-        log: Log = _warn,
+        log: Log = warn,
         **settings: Any,
     ) -> dict[str, Any]:
         """Scores on the same data, in percent: of what it writes for sources, of labels, of what it puts behind masks.
@@ -424,30 +359,30 @@ class Model:
         `report`; the accuracy behind masks. A model that goes on with a text has its loss alone: none.
         """
         task = self._able(TrainableTask, "evaluate")
-        if not isinstance(task, HasScores):
+        if not isinstance(task, tasks.HasScores):
             return {}
         return task.scores(self, Places(path, source, target), progress, log, settings)
 
-    def pseudo_perplexity(self, path: Place = None, progress: Progress | None = None, log: Log = _warn) -> float:
+    def pseudo_perplexity(self, path: Place = None, progress: Progress | None = None, log: Log = warn) -> float:
         """exp of the mean -log p of every token of a text given all others: one forward a token."""
         task = self._able(TrainableTask, "evaluate")
-        if not isinstance(task, HasPseudoPerplexity):
+        if not isinstance(task, tasks.HasPseudoPerplexity):
             raise UserError(f"{self.name} fills no masks, and pseudo-perplexity is for models that do")
         return task.pseudo_perplexity(self, Places(path), progress, log)
 
-    def pairs(self, path: Place = None, source: Place = None, target: Place = None, log: Log = _warn) -> list[Pair]:
+    def pairs(self, path: Place = None, source: Place = None, target: Place = None, log: Log = warn) -> list[Pair]:
         """The validation pairs of the run that fit the model, or the pairs of some files.
 
         `log` is told how many have an empty side, and how many of the run's own are too long, which are left out as
         in training. Of other files a pair that is too long is a `UserError`: without it the scores would be others.
         """
         task = self._able(TrainableTask, "evaluate")
-        if not isinstance(task, HasPairs):
+        if not isinstance(task, tasks.HasPairs):
             raise UserError(f"the run {self.run.name!r} learns from a text, and pairs of source and target are needed")
         return task.pairs(self, Places(path, source, target), log)
 
     def evaluation_data(
-        self, path: Place = None, source: Place = None, target: Place = None, log: Log = _warn
+        self, path: Place = None, source: Place = None, target: Place = None, log: Log = warn
     ) -> EvaluationData[Any]:
         """The batches that the model is measured on; `UserError` when it predicts nothing."""
         return self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
@@ -462,61 +397,54 @@ class Model:
 
         `n` candidates for each mask; `settings` are fields of `BeamConfig`, for a denoiser.
         """
-        task = self._able(FillsMasks, "fill")
+        task = self._able(tasks.FillsMasks, "fill")
         return [task.fill(self, one, n, settings) for one in text]
 
     @overload
-    def classify(self, texts: str | tuple[str, str], log: Log = _warn) -> dict[str, float]: ...  # type: ignore[overload-overlap]
+    def classify(self, texts: str | tuple[str, str], log: Log = warn) -> dict[str, float]: ...  # type: ignore[overload-overlap]
     @overload
-    def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = _warn) -> list[dict[str, float]]: ...
+    def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = warn) -> list[dict[str, float]]: ...
     @one_or_list("texts", "a text, or a pair of texts as a tuple", is_row)
-    def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = _warn) -> list[dict[str, float]]:
+    def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = warn) -> list[dict[str, float]]:
         """The probability of each class for each text or pair of texts, or, under `number`, the number it says."""
         rows = [(text,) if isinstance(text, str) else text for text in texts]
-        return self._able(Classifies, "classify").classify(self, rows, log)
+        return self._able(tasks.Classifies, "classify").classify(self, rows, log)
 
     @overload
-    def tag(self, sentences: str | Sequence[str], log: Log = _warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
+    def tag(self, sentences: str | Sequence[str], log: Log = warn) -> list[tuple[str, float]]: ...  # type: ignore[overload-overlap]
     @overload
-    def tag(self, sentences: Sequence[Sequence[str]], log: Log = _warn) -> list[list[tuple[str, float]]]: ...
+    def tag(self, sentences: Sequence[Sequence[str]], log: Log = warn) -> list[list[tuple[str, float]]]: ...
     @one_or_list("sentences", "a sentence, or a list of its words", is_sentence)
-    def tag(self, sentences: Sequence[str | Sequence[str]], log: Log = _warn) -> list[list[tuple[str, float]]]:
+    def tag(self, sentences: Sequence[str | Sequence[str]], log: Log = warn) -> list[list[tuple[str, float]]]:
         """The most probable tag of every word, and its probability; words behind the model's length have none.
 
         A sentence is a list of words, or a text whose words white space separates; a list of texts is one sentence.
         """
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
-        return self._able(Tags, "tag").tag(self, rows, log)
+        return self._able(tasks.Tags, "tag").tag(self, rows, log)
 
     @overload
-    def embed(self, texts: str, log: Log = _warn) -> Vectors: ...
+    def embed(self, texts: str, log: Log = warn) -> Vectors: ...
     @overload
-    def embed(self, texts: Sequence[str], log: Log = _warn) -> Vectors: ...
+    def embed(self, texts: Sequence[str], log: Log = warn) -> Vectors: ...
     @one_or_list("texts", "a text")
-    def embed(self, texts: Sequence[str], log: Log = _warn) -> Vectors:
+    def embed(self, texts: Sequence[str], log: Log = warn) -> Vectors:
         """(N, D) a vector of each text, in the frame in which the model reads a text in training.
 
         A model of vectors gives what its `forward` gives: pooled as its head says. Any other model gives the mean of
         the last hidden states: an encoder over all tokens, special ones included; a causal model over the text's own
         tokens, without those before it, which see nothing of the text. `log` is told how many texts are cut.
         """
-        if isinstance(self.task, Translates):
-            raise UserError(f"{self.name} makes a target from a source; vectors come from a model of one stack")
-        if self.others:
-            raise UserError("directions mean other things in each model: ask one of them for vectors, not the ensemble")
-        frame = causal_frame(self.tokenizer, self.config) if self.is_causal_lm else None
-        return one_stack.embed(self, texts, log, frame)
+        return one_stack.embed(self, texts, log)
 
     @property
     def vectors_are(self) -> str:
         """What the vectors of `embed` are, in words."""
-        return one_stack.vectors_are(self, is_causal=self.is_causal_lm)
+        return one_stack.described(self)
 
     def text_ids(self, text: str) -> list[int]:
         """The ids that the model reads for one text, with the special tokens of its training around them; not cut.
 
         Of an encoder-decoder these are the ids that its encoder reads.
         """
-        if isinstance(self.task, Translates):
-            return self.encode_source(text)
-        return self.prompt_ids(text) if self.is_causal_lm else one_stack.text_ids(self, text)
+        return one_stack.text_ids(self, text)

@@ -92,8 +92,24 @@ def one_or_streams(stream: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def texts_of(given: Any) -> list[str]:
-    """A list of texts as it was given; `UserError` for anything else."""
+def texts_of(text: Any, target: Any, source: Any) -> tuple[list[str], list[str] | None, bool]:
+    """What `score` was given: texts, the target of each where there are any, and whether it was one text by itself.
+
+    `score(text, source=source)` and `score(source, text)` are the same. `UserError` for anything but texts or lists
+    of texts, two of them of one length.
+    """
+    if source is not None and target is not None:
+        raise UserError("score takes source or target, not both: score(text, source=…)")
+    text, target = (text, target) if source is None else (source, text)
+    is_one = isinstance(text, str)
+    texts = _listed_texts([text] if is_one else text)
+    targets = None if target is None else _listed_texts([target] if isinstance(target, str) else target)
+    if targets is not None and (isinstance(target, str), len(targets)) != (is_one, len(texts)):
+        raise UserError("score takes one source for each text: two texts, or two lists of equal length")
+    return texts, targets, is_one
+
+
+def _listed_texts(given: Any) -> list[str]:
     if not is_list(given) or not all(isinstance(text, str) for text in given):
         raise UserError(f"score takes a text or a list of texts, not {given!r:.60}")
     return list(given)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 from runs import write_text
 
 from .conftest import Glassformer, Result

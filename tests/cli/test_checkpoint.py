@@ -8,9 +8,9 @@ import pytest
 
 from glassformer import api
 from glassformer.cli.main import run
+from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import publish
-from glassformer.training.outcome import Outcome
 from runs import tiny_run, write_text
 
 

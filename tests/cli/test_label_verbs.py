@@ -9,7 +9,7 @@ import pytest
 
 from glassformer import api
 from glassformer.config.run import InfillingConfig, LoraConfig, MaskedConfig, SpansConfig
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 from runs import label_run, pair_run, text_run_of
 
 from .conftest import Glassformer

@@ -11,7 +11,7 @@ from glassformer.cli.outputs import require_output
 from glassformer.config.run import PairData, Run
 from glassformer.errors import UserError
 from glassformer.files import require_apart, require_new_folder
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 from glassformer.training.run_folder import require_apart as require_apart_of_run
 from runs import write_text
 

@@ -9,7 +9,7 @@ import pytest
 
 from glassformer import api
 from glassformer.errors import UserError
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 from runs import PAIR_MODEL, pair_run, write_pairs
 
 from .conftest import Glassformer

@@ -7,7 +7,7 @@ import pytest
 
 from glassformer import recipes
 from glassformer.config.presets import PRESETS
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 
 from .conftest import Glassformer
 from .test_bad_input import require_one_sentence

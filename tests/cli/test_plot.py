@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 
 from .conftest import Glassformer
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from glassformer import api
 from glassformer.config.schema import to_dict, to_toml
+from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
-from glassformer.training.outcome import Outcome
 from runs import MODEL, remains, tiny_run, write_text
 
 COMMAND = [sys.executable, "-m", "glassformer"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 
 CLOSED = "glassformer: cannot write standard output: it is closed"
 

@@ -9,7 +9,7 @@ import pytest
 from glassformer import api, recipes
 from glassformer.cli import main
 from glassformer.config.presets import PRESETS
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 from runs import made_up_text, write_documents, write_text
 
 from .conftest import Glassformer

@@ -22,15 +22,15 @@ from glassformer.data.corpus import Corpus
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
 from glassformer.data.tokens import TokenSplits, prepare
+from glassformer.distributed import process_group
 from glassformer.distributed import processes as joining
-from glassformer.distributed import strategies
 from glassformer.distributed.processes import processes, watchdog_note
 from glassformer.errors import UserError
 from glassformer.evaluation import loss
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.loss import evaluate_loss, evaluation_mode
-from glassformer.evaluation.pairs import translation_scores
-from glassformer.inference import batched_beam, classify
+from glassformer.evaluation.text import translation_scores
+from glassformer.inference import beam, classify
 from glassformer.tasks.label_data import label_scores
 from glassformer.tasks.text_data import TextRunData
 from glassformer.tasks.translation import GREEDY
@@ -198,8 +198,8 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several batches of tiny data."""
     monkeypatch.setattr(loss, "MAX_TOKENS", 64)
     monkeypatch.setattr(classify, "BATCH_TOKENS", 32)
-    assert batched_beam.decode_sorted.__kwdefaults__ is not None
-    monkeypatch.setitem(batched_beam.decode_sorted.__kwdefaults__, "max_tokens", 40)
+    assert beam.decode_sorted.__kwdefaults__ is not None
+    monkeypatch.setitem(beam.decode_sorted.__kwdefaults__, "max_tokens", 40)
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -294,8 +294,8 @@ def test_an_error_of_nccl_is_one_sentence_that_says_how_to_go_on(said: str, monk
     for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(joining, "_join", lambda *args: None)
-    monkeypatch.setattr(strategies.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(strategies.dist, "get_world_size", lambda: 2)
+    monkeypatch.setattr(process_group.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(process_group.dist, "get_world_size", lambda: 2)
     with (
         pytest.raises(UserError, match=r"process 0 of 2 lost another one.* go on with glassformer resume$") as error,
         processes(ParallelConfig(), TWO, CPU),
@@ -319,11 +319,11 @@ def test_groups_of_hybrid_wait_as_long_as_the_setting_says(monkeypatch: pytest.M
     waits: list[tuple[timedelta, str]] = []
     mesh = type("Mesh", (), {"get_all_groups": lambda self: ["replicas", "parts"]})()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(strategies, "init_device_mesh", lambda *args, **options: mesh)
+    monkeypatch.setattr(process_group, "init_device_mesh", lambda *args, **options: mesh)
     monkeypatch.setattr(
-        strategies.dist.distributed_c10d, "_set_pg_timeout", lambda wait, group: waits.append((wait, group))
+        process_group.dist.distributed_c10d, "_set_pg_timeout", lambda wait, group: waits.append((wait, group))
     )
-    monkeypatch.setattr(strategies.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(strategies.dist, "get_world_size", lambda: 4)
-    strategies.Sharded(ParallelConfig("hybrid", timeout=7), CPU)._mesh()
+    monkeypatch.setattr(process_group.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(process_group.dist, "get_world_size", lambda: 4)
+    process_group.Sharded(ParallelConfig("hybrid", timeout=7), CPU)._mesh()
     assert waits == [(timedelta(seconds=7), "replicas"), (timedelta(seconds=7), "parts")]

@@ -28,7 +28,7 @@ from glassformer.config.schema import apply_flags, to_dict, to_toml
 from glassformer.config.train import AdamConfig, AdamWConfig, EarlyStopping, MuonConfig, ParallelConfig, PlateauSchedule
 from glassformer.cost.hardware import GIB, Gpu, find_gpu
 from glassformer.cost.plan import plan_run
-from glassformer.distributed import strategies
+from glassformer.distributed import process_group
 from glassformer.distributed.processes import processes
 from glassformer.errors import Interrupted, UserError
 from glassformer.models.build import build_model
@@ -167,11 +167,13 @@ def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("WORLD_SIZE", str(n))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(n))
     for name in ("init_process_group", "destroy_process_group"):
-        monkeypatch.setattr(strategies.dist, name, lambda *args, **options: None)
-    monkeypatch.setattr(strategies.dist, "get_rank", lambda: 0)
-    monkeypatch.setattr(strategies.dist, "get_world_size", lambda: n)
-    monkeypatch.setattr(strategies, "fully_shard", lambda *args, **options: None)
-    monkeypatch.setattr(strategies, "init_device_mesh", lambda *args, **options: SimpleNamespace(get_all_groups=list))
+        monkeypatch.setattr(process_group.dist, name, lambda *args, **options: None)
+    monkeypatch.setattr(process_group.dist, "get_rank", lambda: 0)
+    monkeypatch.setattr(process_group.dist, "get_world_size", lambda: n)
+    monkeypatch.setattr(process_group, "fully_shard", lambda *args, **options: None)
+    monkeypatch.setattr(
+        process_group, "init_device_mesh", lambda *args, **options: SimpleNamespace(get_all_groups=list)
+    )
     network, path, offered = build_model(replace(MODEL, vocab_size=290)), tmp_path / "run.toml", set()
     for grad_accumulation, optimizer, shard_size in itertools.product(
         (1, 3, 40), (AdamWConfig(), MuonConfig(adamw=AdamWConfig())), (0, 3, 4)

@@ -14,7 +14,7 @@ from glassformer.data.batching import consecutive_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.evaluation import loss as evaluation
 from glassformer.evaluation.loss import evaluate_loss, evaluation_mode, evaluation_rows, loss_report
-from glassformer.evaluation.overlap import longest_overlap
+from glassformer.evaluation.text import longest_overlap
 from glassformer.objectives.causal import CausalObjective
 
 CPU = torch.device("cpu")

@@ -24,9 +24,9 @@ from glassformer.data.pairs import PairCorpus, read_pairs
 from glassformer.data.sources import read_documents
 from glassformer.data.tokens import prepare
 from glassformer.errors import UserError
+from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
 from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.training.outcome import Outcome
 from runs import made_up_text, write_pairs
 
 LINES = made_up_text(40).splitlines()

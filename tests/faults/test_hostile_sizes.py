@@ -23,9 +23,9 @@ from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.run import Run
 from glassformer.config.schema import MAX_INT, apply_flags, parse_toml, to_dict
 from glassformer.config.transformer import Stack, TransformerConfig
+from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import AVERAGE, OPTIMIZER, STATE
-from glassformer.training.outcome import Outcome
 
 # 24: absurd sizes and text that says two things
 

@@ -8,8 +8,8 @@ import torch
 from configs import SEQ2SEQ, random_model
 from glassformer.config.run import BeamConfig
 from glassformer.data.budget import batches_by_length
-from glassformer.inference import batched_beam
-from glassformer.inference.batched_beam import decode_sorted
+from glassformer.inference import beam
+from glassformer.inference.beam import decode_sorted
 from glassformer.inference.beam_reference import beam_search_reference
 
 SIDE: dict[str, Any] = {"start_id": 1, "end_id": 2, "max_len": 24}
@@ -33,13 +33,13 @@ def test_the_order_is_kept_and_batches_change_nothing(name: str, max_tokens: int
 
 def test_progress_counts_sources_and_ends_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[tuple[int, ...], bool]] = []
-    search = batched_beam.beam_search
+    search = beam.beam_search
 
     def recorded(model: Any, source_ids: Any, mask: Any, *args: Any, **options: Any) -> Any:
         shapes.append((tuple(source_ids.shape), mask is None))
         return search(model, source_ids, mask, *args, **options)
 
-    monkeypatch.setattr(batched_beam, "beam_search", recorded)
+    monkeypatch.setattr(beam, "beam_search", recorded)
     told: list[tuple[int, int]] = []
     config = BeamConfig(2, max_new_tokens=3)
     decode_sorted(

@@ -19,9 +19,9 @@ from glassformer.errors import UserError
 from glassformer.inference.score import windows
 from glassformer.interop.importing import import_model
 from glassformer.interop.lm_eval.__main__ import main
+from glassformer.reporting import Outcome
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, read_model, weights_of, write_model_files
-from glassformer.training.outcome import Outcome
 from runs import pair_run
 from tokenization import families
 

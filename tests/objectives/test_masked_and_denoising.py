@@ -12,10 +12,9 @@ from glassformer.config.transformer import Stack, TokenHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.models.build import build_model
 from glassformer.objectives.classification import RegressionObjective
-from glassformer.objectives.denoising import DenoisingObjective, infilling, spans
 from glassformer.objectives.loss import NOT_SCORED, token_cross_entropy
 from glassformer.objectives.masked import MaskedObjective
-from glassformer.objectives.seq2seq import Seq2SeqObjective
+from glassformer.objectives.seq2seq import DenoisingObjective, Seq2SeqObjective, infilling, spans
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.word_boundaries import word_boundaries
 

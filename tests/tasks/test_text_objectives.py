@@ -10,8 +10,8 @@ import pytest
 from glassformer.config.run import InfillingConfig, MaskedConfig, ObjectiveConfig, SpansConfig
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
-from glassformer.objectives.denoising import DenoisingObjective
 from glassformer.objectives.masked import MaskedObjective
+from glassformer.objectives.seq2seq import DenoisingObjective
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import needed_special_tokens
 from glassformer.tokenization.tokenizer import Tokenizer

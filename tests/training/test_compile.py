@@ -29,14 +29,13 @@ from glassformer.config.transformer import (
     TransformerConfig,
 )
 from glassformer.data.batching import Batch, Example
+from glassformer.distributed.process_group import Replicated
 from glassformer.distributed.ranks import Ranks
-from glassformer.distributed.strategies import Replicated
 from glassformer.errors import UserError
 from glassformer.models.transforms import add_lora
 from glassformer.objectives.causal import CausalObjective
 from glassformer.objectives.classification import ClassificationObjective, TaggingObjective
-from glassformer.objectives.loss import LossSums, token_cross_entropy
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import LossSums, Objective, token_cross_entropy
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.training.step import TrainStep

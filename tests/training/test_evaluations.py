@@ -17,7 +17,7 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport
 from glassformer.objectives.causal import CausalObjective
 from glassformer.store import checkpoint
-from glassformer.tasks.training_data import TrainingData, few_targets
+from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.evaluations import Evaluations
 from glassformer.training.step import StepResult, TrainStep

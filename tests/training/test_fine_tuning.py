@@ -11,7 +11,7 @@ from configs import CONFIGS, GPT, RECURRENT, random_inputs, random_model
 from glassformer.config.train import AdamConfig, AdamWConfig, MuonConfig, OptimizerConfig
 from glassformer.errors import UserError
 from glassformer.models.transforms import add_lora
-from glassformer.training.fine_tuning import freeze, layer_scales
+from glassformer.training.init_from import freeze, layer_scales
 from glassformer.training.optimizers import build_optimizer, load_state_tensors, set_learning_rates, state_tensors
 
 OPTIMIZERS: list[OptimizerConfig] = [

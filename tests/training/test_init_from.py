@@ -11,10 +11,10 @@ from glassformer import api
 from glassformer.config.run import InitConfig, LoraConfig, MaskedConfig, Run, SpansConfig, TokenizerConfig
 from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
 from glassformer.errors import UserError
+from glassformer.reporting import Outcome
 from glassformer.tasks.registry import trainable_task
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
-from glassformer.training.outcome import Outcome
 from runs import ENCODER, MODEL, Recording, label_run, text_run_of, tiny_run, write_documents, write_text
 
 

@@ -11,7 +11,7 @@ from glassformer.config.run import NEWEST_READING, Run
 from glassformer.errors import Interrupted
 from glassformer.store.model_directory import read_run
 from glassformer.tasks.registry import trainable_task
-from glassformer.training import completion
+from glassformer.training import init_from
 from runs import Recording, label_run, made_up_text, pair_run, remains, signal_at, tiny_run
 
 
@@ -52,7 +52,7 @@ def test_a_run_of_an_older_version_goes_on_with_its_own_rules(
 ) -> None:
     run = RUNS[name](tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(completion, "with_present_rules", lambda run: run)
+        patch.setattr(init_from, "with_present_rules", lambda run: run)
         whole = api.train(run, tmp_path / "whole")
         signal_at(patch, 7)
         with pytest.raises(Interrupted):

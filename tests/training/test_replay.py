@@ -12,7 +12,7 @@ from glassformer import __version__, api
 from glassformer.errors import UserError
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
-from glassformer.training import machine
+from glassformer.training import host
 from runs import MODEL, Recording, label_run, pair_run, tiny_run, write_text
 
 RUNS = {
@@ -58,8 +58,8 @@ def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypat
     assert not [line for line in reporter.said if "was made with" in line]
 
     api.train(tiny_run(write_text(tmp_path), checkpoint_every=7), tmp_path / "new")
-    monkeypatch.setattr(machine, "_cpu", lambda: "x86_64 Another AVX2")
-    monkeypatch.setattr(machine.np, "__version__", "1.0")
+    monkeypatch.setattr(host, "_cpu", lambda: "x86_64 Another AVX2")
+    monkeypatch.setattr(host.np, "__version__", "1.0")
     now = real(torch.device("cpu"), 1)
     assert not api.replay(tmp_path / "new").is_same_machine
     api.resume(tmp_path / "new", reporter := Recording())

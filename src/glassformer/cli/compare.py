@@ -127,7 +127,7 @@ def _decoded(
     reporter: TerminalReporter,
 ) -> tuple[float, dict[str, Any]]:
     """Sentences a second, and the scores of what was written."""
-    from glassformer.evaluation.pairs import distinct_sources
+    from glassformer.evaluation.text import distinct_sources
 
     pairs = model.pairs(log=told_already, **places)
     sources = distinct_sources(pairs)

@@ -19,7 +19,7 @@ def main(*texts: Annotated[str, ""], **keys: str) -> int:
     """
     from glassformer import api
     from glassformer.data.corpus import Corpus
-    from glassformer.evaluation.overlap import longest_overlap
+    from glassformer.evaluation.text import longest_overlap
 
     if texts:
         fail("demo takes no file: for a text of yours, glassformer train FILE.txt")

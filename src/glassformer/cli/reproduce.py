@@ -64,7 +64,7 @@ def _test_path(run: Run) -> str | None:
 
 def _reached(model: "Model", result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
-    from glassformer.evaluation.pairs import LOSSES  # which needs torch; --help does not
+    from glassformer.evaluation.text import LOSSES  # which needs torch; --help does not
 
     path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:

@@ -8,7 +8,7 @@ from glassformer.cli.progress import TerminalReporter
 from glassformer.config.run import Run
 
 if TYPE_CHECKING:
-    from glassformer.training.outcome import Outcome
+    from glassformer.reporting import Outcome
 
 Source = Annotated[str, "RECIPE|FILE.toml|FILE.txt"]
 

@@ -17,8 +17,8 @@ from glassformer.cost.memory import Memory, cache_bytes, sharded, training_memor
 from glassformer.cost.parameters import ParameterCounts, parameter_counts
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
+from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
-from glassformer.tasks.training_data import MicroBatch
 
 NODE = 8
 """GPUs of one machine, between which a gathered layer travels fast."""

@@ -64,9 +64,16 @@ def write_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 def join_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
     """What is left to do for one process: deletes the parts, and gives numbers the shape of numbers."""
+    numbers = [name for name, x in tensors.items() if not x.shape]
     try:
         shutil.rmtree(folder / "sharded", ignore_errors=True)
-        _without_dimension(parts_path(folder), {name for name, x in tensors.items() if not x.shape})
+        with open(parts_path(folder), "r+b") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+            for name in numbers:
+                header[name]["shape"] = []
+            file.seek(8)
+            file.write(json.dumps(header, separators=(",", ":")).encode().ljust(length))  # as long as it was
     except (OSError, ValueError) as error:
         raise _unwritten(folder, error) from error
 
@@ -96,14 +103,3 @@ def _unwritten(folder: Path, error: BaseException) -> UserError:
 
 def _is_part_of(x: Tensor, stored: Tensor) -> bool:
     return x.shape == stored.shape and bool((own(part_of(stored, x)).to(x.device) == own(x)).all())
-
-
-def _without_dimension(path: Path, names: set[str]) -> None:
-    """Gives tensors of one number the shape of a number, in a header that stays as long as it was."""
-    with open(path, "r+b") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(length))
-        for name in names:
-            header[name]["shape"] = []
-        file.seek(8)
-        file.write(json.dumps(header, separators=(",", ":")).encode().ljust(length))

@@ -13,11 +13,9 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.distributed.environment import is_several
+from glassformer.distributed.process_group import Replicated, Sharded
 from glassformer.distributed.ranks import Ranks
-from glassformer.distributed.strategies import Replicated, Sharded
 from glassformer.errors import UserError, first_line
-
-_BACKENDS = {"cuda": "cpu:gloo,cuda:nccl"}
 
 
 def own_device(device: torch.device) -> torch.device:
@@ -71,7 +69,7 @@ def watchdog_note(config: ParallelConfig, device: torch.device, folder: Path) ->
 
 
 def _join(config: ParallelConfig, device: torch.device) -> None:
-    backend = _BACKENDS.get(device.type, "gloo")
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     timeout = timedelta(seconds=config.timeout)
     one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and one_machine:

@@ -23,7 +23,7 @@ from glassformer.models.build import Network, build_model
 from glassformer.models.heads import TokenLogits
 from glassformer.models.transformer import Transformer
 from glassformer.objectives.causal import CausalObjective
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import Objective
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tokenization.special_tokens_template import Frame
 

@@ -12,7 +12,7 @@ from torch import nn
 from glassformer.data.batching import Batch, Example, consecutive_windows, document_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.objectives.objective import Forward, Objective
+from glassformer.objectives.loss import Forward, Objective
 from glassformer.seeds import Stream, rng
 
 MAX_TOKENS = 16_384

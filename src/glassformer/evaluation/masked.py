@@ -12,7 +12,7 @@ from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_mode
 from glassformer.models.build import Network
-from glassformer.objectives.masked import MaskedObjective, one_mask_each
+from glassformer.objectives.masked import MaskedObjective
 from glassformer.seeds import Stream, rng
 
 ROWS_AT_ONCE = 64
@@ -75,9 +75,10 @@ def pseudo_perplexity(
             places = np.flatnonzero(~objective.edges.special[row])
             for begin in range(0, len(places), ROWS_AT_ONCE):
                 part = places[begin : begin + ROWS_AT_ONCE]
-                token_ids = one_mask_each(row, part.tolist(), objective.mask_id).to(device)
+                rows = np.repeat(row[None], len(part), axis=0)  # the row once for each place, with that place masked
+                rows[np.arange(len(part)), part] = objective.mask_id
                 loss_positions = torch.arange(len(part)) * len(row) + torch.from_numpy(part)
-                logits = network(token_ids, loss_positions=loss_positions.to(device)).float()
+                logits = network(torch.from_numpy(rows).to(device), loss_positions=loss_positions.to(device)).float()
                 nats += float(F.cross_entropy(logits, torch.from_numpy(row[part]).to(device), reduction="sum"))
                 n += len(part)
                 if progress is not None:

@@ -1,16 +1,30 @@
-"""Scores of text: BLEU and chrF by sacreBLEU, error rates by edit distance; all in percent.
+"""Scores of text, and of what is written for pairs: BLEU and chrF by sacreBLEU, error rates by edit distance; overlap.
 
-Everywhere item i of `references` holds all the texts that hypothesis i may equal: one, or several.
+All scores are in percent. Item i of `references` holds all the texts that hypothesis i may equal: one, or several.
 """
 
 import functools
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from glassformer.config.run import BeamConfig, PairData
+from glassformer.data.pair_files import Pair
 from glassformer.errors import needs
+from glassformer.evaluation.division import ALONE, Division
+from glassformer.inference.translator import Translator
 
+Outputs = Literal["sentences", "pronunciations"]
+
+LOSSES = ("loss", "perplexity", "smoothed_loss", "bits_per_byte")
+"""Metrics that `evaluate_loss` measures; all others are scores of outputs."""
+SCORES: dict[Outputs, dict[str, bool]] = {
+    "sentences": {"bleu": True, "chrf": True, "bleu_tok_lc": True, "exact_match": True},
+    "pronunciations": {"wer": False, "per": False, "exact_match": True},
+}
+"""The scores of each kind of output, in percent, and whether higher is better."""
 ENTITIES = {  # what Moses writes for characters that it reserves; `&amp;` last, so that nothing is undone twice
     "&quot;": '"',
     "&apos;": "'",
@@ -21,6 +35,89 @@ ENTITIES = {  # what Moses writes for characters that it reserves; `&amp;` last,
     "&#93;": "]",
     "&amp;": "&",
 }
+
+
+def translation_scores(
+    translator: Translator,
+    pairs: Sequence[Pair],
+    data: PairData,
+    config: BeamConfig,
+    progress: Callable[[int, int], None] | None = None,
+    division: Division = ALONE,
+) -> dict[str, float | str]:
+    """Decodes every distinct source once and scores the best output (`output_scores`).
+
+    `division` deals the batches of sources out among processes.
+    """
+    sources = distinct_sources(pairs)
+    found = translator.translate(sources, config, progress=progress, takes=division.takes)
+    own = {source: best[0].text for source, best in zip(sources, found, strict=True) if best}
+    outputs = {source: text for part in division.texts(json.dumps(own)) for source, text in json.loads(part).items()}
+    return output_scores(outputs, pairs, data)
+
+
+def distinct_sources(pairs: Sequence[Pair]) -> list[str]:
+    """Every source once, in order of appearance."""
+    return list(dict.fromkeys(pair.source for pair in pairs))
+
+
+def output_scores(outputs: Mapping[str, str], pairs: Sequence[Pair], data: PairData) -> dict[str, float | str]:
+    """Scores of the output of each source, in percent.
+
+    Sentences are scored pair by pair, as test sets are; a pronunciation is compared with all that its word has.
+    """
+    targets = [pair.target for pair in pairs]
+    if data.outputs == "pronunciations":
+        sources, references = group_by_source([pair.source for pair in pairs], targets)
+        return text_scores("pronunciations", [outputs[source] for source in sources], references)
+    of_pairs = [outputs[pair.source] for pair in pairs]
+    return text_scores("sentences", of_pairs, [[target] for target in targets], data.target_language)
+
+
+def require_scores(outputs: Outputs) -> None:
+    """`UserError` when a package is missing that scores of this kind need: told before hours of work."""
+    text_scores(outputs, ["a"], [["a"]])
+
+
+def text_scores(
+    outputs: Outputs,
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    lang: str = "en",
+) -> dict[str, float | str]:
+    """All scores that this kind of output is given, by name, in percent; BLEU and chrF with their signatures.
+
+    >>> text_scores("pronunciations", ["HH AY", "B AY"], [["HH AY"], ["B IY"]])
+    {'wer': 50.0, 'per': 25.0, 'exact_match': 50.0}
+    """
+    if outputs == "pronunciations":
+        phonemes = [[text.split() for text in texts] for texts in references]
+        return {
+            "wer": word_error_rate(hypotheses, references),
+            "per": error_rate([text.split() for text in hypotheses], phonemes),
+            "exact_match": exact_match(hypotheses, references),
+        }
+    plain, characters = bleu(hypotheses, references), chrf(hypotheses, references)
+    return {
+        "bleu": plain.score,
+        "bleu_signature": plain.signature,
+        "chrf": characters.score,
+        "chrf_signature": characters.signature,
+        "bleu_tok_lc": bleu_tok_lc(hypotheses, references, lang).score,
+        "exact_match": exact_match(hypotheses, references),
+    }
+
+
+def group_by_source(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
+    """Every distinct source once, in order of appearance, and all targets that it has.
+
+    >>> group_by_source(["a", "b", "a"], ["x", "y", "z"])
+    (['a', 'b'], [['x', 'z'], ['y']])
+    """
+    groups: dict[str, list[str]] = {}
+    for source, target in zip(sources, targets, strict=True):
+        groups.setdefault(source, []).append(target)
+    return list(groups), list(groups.values())
 
 
 @dataclass(frozen=True)
@@ -140,47 +237,6 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
     return 100 * sum(hits) / len(hits)
 
 
-def group_by_source(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Every distinct source once, in order of appearance, and all targets that it has.
-
-    >>> group_by_source(["a", "b", "a"], ["x", "y", "z"])
-    (['a', 'b'], [['x', 'z'], ['y']])
-    """
-    groups: dict[str, list[str]] = {}
-    for source, target in zip(sources, targets, strict=True):
-        groups.setdefault(source, []).append(target)
-    return list(groups), list(groups.values())
-
-
-def text_scores(
-    outputs: Literal["sentences", "pronunciations"],
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    lang: str = "en",
-) -> dict[str, float | str]:
-    """All scores that this kind of output is given, by name, in percent; BLEU and chrF with their signatures.
-
-    >>> text_scores("pronunciations", ["HH AY", "B AY"], [["HH AY"], ["B IY"]])
-    {'wer': 50.0, 'per': 25.0, 'exact_match': 50.0}
-    """
-    if outputs == "pronunciations":
-        phonemes = [[text.split() for text in texts] for texts in references]
-        return {
-            "wer": word_error_rate(hypotheses, references),
-            "per": error_rate([text.split() for text in hypotheses], phonemes),
-            "exact_match": exact_match(hypotheses, references),
-        }
-    plain, characters = bleu(hypotheses, references), chrf(hypotheses, references)
-    return {
-        "bleu": plain.score,
-        "bleu_signature": plain.signature,
-        "chrf": characters.score,
-        "chrf_signature": characters.signature,
-        "bleu_tok_lc": bleu_tok_lc(hypotheses, references, lang).score,
-        "exact_match": exact_match(hypotheses, references),
-    }
-
-
 def _check_sizes(hypotheses: Sequence[Any], references: Sequence[Sequence[Any]]) -> None:
     if not hypotheses:
         raise ValueError("no hypotheses: nothing can be scored")
@@ -209,3 +265,20 @@ def _moses(lang: str) -> tuple[Any, Any]:
     with needs("bleu_tok_lc", "eval"):
         from sacremoses import MosesPunctNormalizer, MosesTokenizer  # type: ignore[import-untyped]
     return MosesPunctNormalizer(lang), MosesTokenizer(lang)
+
+
+def longest_overlap(text: str, corpus: str) -> str:
+    """The longest stretch of `text` that stands verbatim in `corpus`; the first one among equals.
+
+    >>> longest_overlap("the cat sat", "a cat sits")
+    ' cat s'
+    """
+    best = ""
+    end = 0
+    for start in range(len(text)):
+        end = max(end, start)
+        while end < len(text) and text[start : end + 1] in corpus:
+            end += 1
+        if end - start > len(best):
+            best = text[start:end]
+    return best

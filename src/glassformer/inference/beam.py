@@ -12,11 +12,12 @@ With `early_stopping = "never"` (the rule of transformers) a finished hypothesis
 live at every step: those of the best `beam` that end are finished, the best `beam` that do not live on; and at the
 limit all rank by score. A beam of 1 is greedy all the same.
 
-`beam_reference` says the same for one sentence without a cache; here many go together.
+`beam_reference` says the same for one sentence without a cache; here many go together, and with `decode_sorted` any
+number of them, in batches.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,12 +27,15 @@ from torch.nn import functional as F
 
 from glassformer.config.run import BeamConfig
 from glassformer.data.batching import pad
+from glassformer.data.budget import batches_by_length
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Branching, Decodable
-from glassformer.inference.log_probs import log_softmax
+from glassformer.inference.sampling import log_softmax
 
 CHUNK = 64
 """Tokens of the vocabulary whose maximum is taken first."""
+MAX_TOKENS = 8192
+"""Source positions of a batch, padding included, times the beam: bounds memory, and is enough to be fast."""
 
 
 @dataclass(frozen=True)
@@ -269,3 +273,52 @@ def _check(
             )
         if end_id in prefix:
             raise ValueError(f"the prefix of output {number} holds the end token")
+
+
+def decode_sorted(
+    model: Decodable,
+    sources: Sequence[Sequence[int]],
+    config: BeamConfig,
+    *,
+    start_id: int,
+    end_id: int,
+    max_len: int,
+    n_best: int = 1,
+    prefix: Sequence[int] = (),
+    suppress_ids: Sequence[int] = (),
+    device: torch.device | str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+    max_tokens: int = MAX_TOKENS,
+    takes: Callable[[int], bool] | None = None,
+) -> list[list[Hypothesis]]:
+    """`beam_search` over all of `sources` (ids, with whatever ends them); result i is of source i.
+
+    Every target begins with `prefix`. The longest sources go first, so that a batch too large for the memory
+    shows at once. `progress(done, total)` is told of every batch. Where `takes` is given, batches whose number it does
+    not take are passed over, and their sources have no result.
+    """
+    found: list[list[Hypothesis]] = [[] for _ in sources]
+    n_done = 0
+    batches = batches_by_length([len(source) for source in sources], max_tokens // config.beam)
+    for number, batch in enumerate(batches):
+        if takes is not None and not takes(number):
+            continue
+        source_ids, mask = pad([sources[i] for i in batch], 0)
+        results = beam_search(
+            model,
+            source_ids.to(device),
+            None if bool(mask.all()) else mask.to(device),
+            config,
+            start_id=start_id,
+            end_id=end_id,
+            max_len=max_len,
+            n_best=n_best,
+            prefixes=[prefix] * len(batch),
+            suppress_ids=suppress_ids,
+        )
+        for i, result in zip(batch, results, strict=True):
+            found[i] = result
+        n_done += len(batch)
+        if progress is not None:
+            progress(n_done, len(sources))
+    return found

@@ -1,21 +1,8 @@
 """What generation asks of a model; Transformers and recurrent models alike give it."""
 
-from typing import Any, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor
-
-
-class DecoderState(Protocol):
-    """What a model remembers of each row between steps; owned by the caller."""
-
-    @property
-    def lengths(self) -> Tensor:
-        """(B,) real tokens so far."""
-        ...
-
-    def select(self, rows: Tensor) -> Self:
-        """The state whose row i is row `rows[i]` of this one: expands, reorders, drops."""
-        ...
 
 
 @runtime_checkable
@@ -24,11 +11,14 @@ class Branching(Protocol):
 
     def branched(self) -> Any:
         """The same rows; from now on a step adds one token per row."""
-        ...
 
 
 class Decodable(Protocol):
-    """A model that can be asked for one more token at a time."""
+    """A model that can be asked for one more token at a time.
+
+    Its state is what it remembers of each row between steps, owned by the caller. It has `lengths`, (B,) real tokens
+    so far, and `select(rows)`, the state whose row i is row `rows[i]` of this one: expands, reorders, drops.
+    """
 
     def start(
         self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
@@ -36,4 +26,3 @@ class Decodable(Protocol):
 
     def step(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Any]:
         """(B, T) more tokens → logits (B, T, V) and the state that holds them."""
-        ...

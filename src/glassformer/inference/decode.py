@@ -1,7 +1,8 @@
 """Generation: `start` once, `step` for every token, with the cache; greedy or drawn, many prompts at once."""
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from torch import Tensor
 
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import GenerationConfig
+from glassformer.data.batching import pad
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.sampling import choose, shape_logits
@@ -169,12 +171,8 @@ def read_prompts(
     source: SourceBatch | None = None,
 ) -> tuple[Tensor, Any]:
     """Reads prompts of unequal length into a fresh state: the logits (B, V) after each row's last token, and it."""
-    lengths = torch.tensor([len(p) for p in prompts], device=device)
-    width = int(lengths.max())
-    token_ids = torch.zeros(len(prompts), width, dtype=torch.long, device=device)
-    for i, prompt in enumerate(prompts):
-        token_ids[i, : len(prompt)] = torch.tensor(prompt, device=device)
-    mask = torch.arange(width, device=device) < lengths[:, None]
+    token_ids, mask = (x.to(device) for x in pad(prompts, 0))
+    lengths, width = mask.sum(dim=1), mask.shape[1]
     uneven = not bool(mask.all())
     state = model.start(len(prompts), max_len, *(source or ()))
     last: Tensor | None = None
@@ -203,9 +201,8 @@ def _next_ids(
             seen[place, torch.tensor(history, device=logits.device)] = True
     logits = logits.float().index_fill(-1, banned, -torch.inf)
     shaped = shape_logits(logits, config, seen)
-    uniform = None
-    if config.temperature > 0:
-        uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64)
+    is_drawn = config.temperature > 0
+    uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if is_drawn else None
     return choose(shaped.cpu(), uniform).tolist()  # in double precision, which not every device has
 
 
@@ -216,6 +213,16 @@ class EncodedPrompt:
     ids: list[int]
     is_spaced: bool = False
     """Whether its text ends with a space that the ids lack: some tokenizers drop it."""
+
+
+def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
+    """The configuration with some settings replaced: `stop` may be one text, and a `seed` of None draws a new one."""
+    changes = dict(settings)
+    if isinstance(changes.get("stop"), str):
+        changes["stop"] = (changes["stop"],)
+    if changes.get("seed", 0) is None:
+        changes["seed"] = secrets.randbits(32)
+    return replace(config, **changes)
 
 
 def stream_texts(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from glassformer.config.recurrent import ModelConfig
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Branching
-from glassformer.inference.log_probs import mean_log_probs
+from glassformer.inference.sampling import mean_log_probs
 from glassformer.models.build import Network
 
 
@@ -43,8 +43,18 @@ class Ensemble(nn.Module):
     def __init__(self, models: Sequence[Network], *, of_numbers: bool = False) -> None:
         """Raises `UserError` when the members' vocabularies differ in size."""
         super().__init__()
-        _require_one_vocabulary(models)
-        self.config = _common_limits(models)
+        configs = [model.config for model in models]
+        for side, sizes in (
+            ("target", [config.vocab_size for config in configs]),
+            ("source", [config.encoder_vocab_size for config in configs]),
+        ):
+            if len(set(sizes)) > 1:
+                raise UserError(
+                    f"the models have {side} vocabularies of {' and '.join(map(str, sizes))} tokens: an ensemble "
+                    "needs models that were trained with the same tokenizers"
+                )
+        longest, longest_source = min(c.max_len for c in configs), min(c.encoder_max_len for c in configs)
+        self.config: ModelConfig = replace(configs[0], max_len=longest, source_max_len=longest_source)  # all read these
         self.models, self.members = tuple(models), nn.ModuleList(models)
         self.of_numbers = of_numbers
 
@@ -64,25 +74,3 @@ class Ensemble(nn.Module):
         """(B, T) more tokens → the log of the mean probability, (B, T, V)."""
         steps = [m.step(token_ids, s, attention_mask) for m, s in zip(self.models, state.members, strict=True)]
         return mean_log_probs([logits for logits, _ in steps]), EnsembleState([member for _, member in steps])
-
-
-def _common_limits(models: Sequence[Network]) -> ModelConfig:
-    """The configuration of the first, with the longest rows that every one of them reads and writes."""
-    configs = [model.config for model in models]
-    return replace(
-        configs[0],
-        max_len=min(config.max_len for config in configs),
-        source_max_len=min(config.encoder_max_len for config in configs),
-    )
-
-
-def _require_one_vocabulary(models: Sequence[Network]) -> None:
-    for name, sizes in (
-        ("target", [model.config.vocab_size for model in models]),
-        ("source", [model.config.encoder_vocab_size for model in models]),
-    ):
-        if len(set(sizes)) > 1:
-            raise UserError(
-                f"the models have {name} vocabularies of {' and '.join(map(str, sizes))} tokens: an ensemble "
-                "needs models that were trained with the same tokenizers"
-            )

@@ -8,7 +8,7 @@ import torch
 
 from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError, quoted
-from glassformer.inference.batched_beam import decode_sorted
+from glassformer.inference.beam import decode_sorted
 from glassformer.inference.decode import never_written
 from glassformer.models.build import Network
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -72,16 +72,13 @@ def fill_masks(
         )
     places = [place for place, token in enumerate(row) if token == tokenizer.mask_id]
     logits = network(torch.tensor([row], device=device), loss_positions=torch.tensor(places, device=device))  # (N, V)
-    suppress_ids = [*never_written(tokenizer, network.config.vocab_size)]
+    suppress_ids = never_written(tokenizer, network.config.vocab_size)
     suppress_ids += [] if tokenizer.eos_id is None else [tokenizer.eos_id]
     logits[:, suppress_ids] = -torch.inf
     best = logits.float().softmax(dim=1).topk(min(n, tokenizer.vocab_size - len(suppress_ids)))
     candidates = [
-        [Candidate(tokenizer.decode([token]), p, token) for p, token in of_mask]
-        for of_mask in (
-            list(zip(values, tokens, strict=True))
-            for values, tokens in zip(best.values.tolist(), best.indices.tolist(), strict=True)
-        )
+        [Candidate(tokenizer.decode([token]), p, token) for p, token in zip(values, tokens, strict=True)]
+        for values, tokens in zip(best.values.tolist(), best.indices.tolist(), strict=True)
     ]
     filled = list(row)
     for place, of_mask in zip(places, candidates, strict=True):

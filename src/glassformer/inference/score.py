@@ -12,7 +12,7 @@ from glassformer.data.budget import batches_by_length
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import read_prompts
-from glassformer.inference.log_probs import log_softmax
+from glassformer.inference.sampling import log_softmax
 from glassformer.tokenization.tokenizer import Tokenizer
 
 MAX_TOKENS = 2048

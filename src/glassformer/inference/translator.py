@@ -7,8 +7,7 @@ import torch
 
 from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError, quoted
-from glassformer.inference.batched_beam import decode_sorted
-from glassformer.inference.beam import Hypothesis
+from glassformer.inference.beam import Hypothesis, decode_sorted
 from glassformer.inference.decode import never_written
 from glassformer.inference.ensemble import Ensemble
 from glassformer.inference.score import Score, forced_scores

@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
-from glassformer.objectives.objective import Forward
+from glassformer.objectives.loss import NOT_SCORED, TokenObjective
 
 
-class CausalObjective:
+class CausalObjective(TokenObjective):
     """Every token predicts the next one: maximises Σ log p(tokenᵢ | tokens before it) (Bengio 2003)."""
 
     def __init__(self, label_smoothing: float = 0.0, start_id: int | None = None) -> None:
@@ -34,7 +33,10 @@ class CausalObjective:
             labels = labels.masked_fill(labels == self.start_id, NOT_SCORED)
         positions = document_ids = None
         if any(e.document_ids is not None for e in examples):
-            documents = [_documents(e) for e in examples]
+            documents = [
+                np.zeros(len(e.token_ids), dtype=np.int64) if e.document_ids is None else e.document_ids
+                for e in examples
+            ]
             document_ids, _ = pad([d[:-1] for d in documents], -1)
             next_documents, _ = pad([d[1:] for d in documents], -1)
             labels = labels.masked_fill(document_ids != next_documents, NOT_SCORED)
@@ -47,17 +49,6 @@ class CausalObjective:
             positions=positions,
             document_ids=document_ids,
         )
-
-    def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """The summed cross-entropy of a batch that `collate` made."""
-        logits = model(**batch.model_inputs())
-        return token_cross_entropy(logits, batch.labels, batch.n_targets, self.label_smoothing)
-
-
-def _documents(example: Example) -> np.ndarray:
-    if example.document_ids is None:
-        return np.zeros(len(example.token_ids), dtype=np.int64)
-    return example.document_ids
 
 
 def _positions(documents: np.ndarray) -> np.ndarray:

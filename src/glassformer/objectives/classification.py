@@ -10,12 +10,11 @@ import torch
 from torch import Tensor
 
 from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import LossSums, token_cross_entropy
-from glassformer.objectives.objective import Forward
+from glassformer.objectives.loss import Forward, LossSums, TokenObjective
 
 
 @dataclass(frozen=True)
-class ClassificationObjective:
+class ClassificationObjective(TokenObjective):
     """Maximises Σ log p(label | text); examples hold the special tokens that stand around their texts already."""
 
     label_smoothing: float = 0.0
@@ -30,10 +29,6 @@ class ClassificationObjective:
         """
         labels = torch.tensor([_label(e) for e in examples], dtype=torch.long)
         return _batch(examples, labels, len(examples))
-
-    def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """The summed cross-entropy of a batch that `collate` made."""
-        return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)
 
 
 @dataclass(frozen=True)
@@ -59,7 +54,7 @@ class RegressionObjective:
 
 
 @dataclass(frozen=True)
-class TaggingObjective:
+class TaggingObjective(TokenObjective):
     """Maximises Σ log p(tag | text) over the first tokens of all words."""
 
     label_smoothing: float = 0.0
@@ -74,10 +69,6 @@ class TaggingObjective:
         """
         labels, _ = pad([_tags(e) for e in examples], -100)
         return _batch(examples, labels, int((labels != -100).sum()))
-
-    def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """The summed cross-entropy of a batch that `collate` made."""
-        return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)
 
 
 def _batch(examples: Sequence[Example], labels: Tensor, n_targets: int) -> Batch:

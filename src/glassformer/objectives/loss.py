@@ -1,13 +1,20 @@
-"""Cross-entropy over tokens, as sums: whoever knows the number of all targets divides, once."""
+"""An objective: how examples become a batch, and its loss as sums, which are divided once by all their targets."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from glassformer.data.batching import Batch, Example
+
 NOT_SCORED = -100
 """The label of a position that is no target."""
+Forward = Callable[..., Tensor]
+"""A network, or a compiled or wrapped one: fields of a batch as keywords in, logits out."""
 
 
 @dataclass(frozen=True)
@@ -38,3 +45,28 @@ def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_sm
     if label_smoothing:
         total = F.cross_entropy(flat, labels, ignore_index=NOT_SCORED, reduction="sum", label_smoothing=label_smoothing)
     return LossSums(total, nats.detach(), n_targets)
+
+
+class Objective(Protocol):
+    """A task: how examples become a batch, and what its loss is. The loop knows nothing else of it.
+
+    One with `is_density = True` has a loss whose exponential is no perplexity, such as that of numbers.
+    """
+
+    @property
+    def label_smoothing(self) -> float:
+        """Probability spread over the vocabulary in `LossSums.total`."""
+
+    def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch: ...
+
+    def loss(self, model: Forward, batch: Batch) -> LossSums: ...
+
+
+class TokenObjective:
+    """An objective whose loss is the cross-entropy of all labels of a batch."""
+
+    label_smoothing: float
+
+    def loss(self, model: Forward, batch: Batch) -> LossSums:
+        """The summed cross-entropy of a batch that `collate` made."""
+        return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)

@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from glassformer.data.batching import Batch, Example, pad
-from glassformer.objectives.loss import NOT_SCORED, LossSums, token_cross_entropy
+from glassformer.objectives.loss import NOT_SCORED, Forward, LossSums, token_cross_entropy
 from glassformer.objectives.noise import mask_tokens
-from glassformer.objectives.objective import Forward
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.word_boundaries import WordBoundaries
 
@@ -68,14 +66,3 @@ class MaskedObjective:
         logits = model(**batch.model_inputs())  # (N, V)
         labels = batch.labels.flatten()[batch.loss_positions]
         return token_cross_entropy(logits, labels, batch.n_targets, self.label_smoothing)
-
-
-def one_mask_each(row: np.ndarray, places: Sequence[int], mask_id: int) -> torch.Tensor:
-    """(N, T): the row once for each place, with that place masked: what pseudo-likelihood reads.
-
-    >>> one_mask_each(np.array([5, 6, 7]), [0, 2], mask_id=1).tolist()
-    [[1, 6, 7], [5, 6, 1]]
-    """
-    rows = np.repeat(row[None], len(places), axis=0)
-    rows[np.arange(len(places)), places] = mask_id
-    return torch.from_numpy(rows)

@@ -95,6 +95,25 @@ def write_model_files(
     files.write_text(folder / RUN, to_toml(to_dict(run)))
 
 
+def save_model(
+    folder: Path,
+    network: nn.Module,
+    step: int,
+    tokenizer: Tokenizer,
+    run: Run,
+    source_tokenizer: Tokenizer | None,
+    labels: Sequence[str],
+) -> None:
+    """Writes a model directory with its manifest, weights in fp32; `UserError` for a folder that is not empty."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UserError(f"{folder} exists and is not empty: name another folder")
+    files.require_writable(folder)
+    weights = {name: x.float() if x.is_floating_point() else x for name, x in weights_of(network).items()}
+    with files.new_folder(folder) as new:
+        write_model_files(new, weights, tokenizer, run, source_tokenizer, labels)
+        Manifest.of(new, "model", step, sorted(path.name for path in new.iterdir())).write(new)
+
+
 def publish(checkpoint: Path, folder: Path, step: int) -> None:
     """Makes `folder` a model directory with the files of one of its checkpoints.
 

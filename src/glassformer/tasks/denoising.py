@@ -10,7 +10,7 @@ from glassformer.config.run import BeamConfig, InfillingConfig, Run, SpansConfig
 from glassformer.data.batching import Example
 from glassformer.inference.fill import Filling, fill_by_writing, fill_spans
 from glassformer.models.build import Network
-from glassformer.objectives.denoising import DenoisingObjective, Noise, infilling, spans
+from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling, spans
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
 from glassformer.tasks.task import FillsMasks, NeedsSpecialTokens, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling

@@ -25,42 +25,23 @@ from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, LabelRecord, class_names, read_labels, require_known
 from glassformer.errors import UserError
 from glassformer.evaluation.division import ALONE, Division
-from glassformer.evaluation.labels import ClassificationReport
 from glassformer.inference.classify import predict
 from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
-from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.preparation import (
-    first_dropout_seed,
-    labels_of,
-    learn_tokenizer,
-    refuse,
-    require_data,
-    say_changed,
-    say_dropped,
-    with_vocabulary,
-)
-from glassformer.tasks.task import (
-    HasLabels,
-    HasScores,
-    HasTestSet,
-    Log,
-    Progress,
-    RunData,
-    TrainableTask,
-    TrainedModel,
-    Votes,
-)
-from glassformer.tasks.training_data import TrainingData, watched_scores
+from glassformer.tasks import preparation
+from glassformer.tasks import task as tasks
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
+from glassformer.tasks.preparation import labels_of
+from glassformer.tasks.task import Log, Progress, RunData, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 
 ROWS_OF_TRAIN_EVALUATED = 1000
 
 
-class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
+class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.HasTestSet, tasks.Votes):
     """A task that is learned from labelled texts."""
 
     names_are: str
@@ -78,17 +59,15 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
     @abstractmethod
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
         """Of each score of a run with these labels."""
-        ...
 
     @abstractmethod
     def label_scores(
         self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
         """What the logits of a model are worth on labelled rows."""
-        ...
 
     def check(self, run: Run) -> None:
-        require_data(run, LabelData, self.outputs)
+        preparation.require_data(run, LabelData, self.outputs)
         model, data = run.model, labels_of(run)
         if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
             raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
@@ -103,6 +82,9 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
         if run.train.batch_size != TrainConfig().batch_size:
             raise UserError("batches of labelled texts are measured in tokens: give data.batch_tokens")
 
+    def is_regression(self, run: Run) -> bool:
+        return labels_of(run).outputs == "regression"
+
     def open(self, run: Run) -> "LabelRunData":
         return LabelRunData(self, run)
 
@@ -116,15 +98,15 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
         data, path = labels_of(model.run), places.path_alone(model.run.name, "texts with labels")
         if path is None:
             corpus = LabelCorpus(data)
-            say_changed(model, corpus.digest, corpus.name, log)
+            preparation.say_changed(model, corpus.digest, corpus.name, log)
             records: Sequence[LabelRecord] = corpus.split[1]
         else:
             dropped = label_files.DroppedLabels()
             records = read_labels(data, str(path), dropped)
-            say_dropped(dropped, log)
+            preparation.say_dropped(dropped, log)
         if model.classes:
             require_known(records, model.classes)
-        told = refuse if self.refuses_cuts and path is not None else log
+        told = preparation.refuse if self.refuses_cuts and path is not None else log
         max_len = model.vote.config.max_len
         examples = examples_of(records, model.tokenizer, max_len, model.classes, "texts", told)
         rows = example_rows(examples, "texts")
@@ -159,11 +141,8 @@ class LabelRunData(RunData):
         """The names of the classes or tags of the training data, by number; none where labels are numbers."""
         return () if self.data.outputs == "regression" else tuple(class_names(self.corpus.split[0]))
 
-    @cached_property
-    def mean_and_std(self) -> tuple[float, float] | None:
+    def _mean_and_std(self) -> tuple[float, float]:
         """Of the numbers that are trained on: their mean and standard deviation."""
-        if self.data.outputs != "regression":
-            return None
         numbers = np.array([float(record.label) for record in self.corpus.split[0] if isinstance(record, Labelled)])
         with np.errstate(over="ignore"):
             mean, std = float(numbers.mean()), float(numbers.std())
@@ -173,48 +152,41 @@ class LabelRunData(RunData):
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
         """The model with as many outputs as there are labels, and the scale of numbers."""
-        model = with_vocabulary(run.model, tokenizers)
+        model = preparation.with_vocabulary(run.model, tokenizers)
         assert isinstance(model, TransformerConfig) and isinstance(model.head, (PositionHead, SequenceHead))
         n_outputs = len(self.labels) or 1
         if model.head.n_labels not in (0, n_outputs):
             raise UserError(f"model.head.n_labels is {model.head.n_labels} and the data has {n_outputs}: leave it at 0")
         head = replace(model.head, n_labels=n_outputs)
-        if isinstance(head, SequenceHead) and head.std == 0 and self.mean_and_std is not None:
-            head = replace(head, mean=self.mean_and_std[0], std=self.mean_and_std[1])
+        if isinstance(head, SequenceHead) and head.std == 0 and self.data.outputs == "regression":
+            mean, std = self._mean_and_std()
+            head = replace(head, mean=mean, std=std)
         return replace(model, head=head)
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         texts = [text for record in self.corpus.split[0] for text in _texts(record)]
-        return Tokenizers(learn_tokenizer(run.tokenizer, texts, reporter))
+        return Tokenizers(preparation.learn_tokenizer(run.tokenizer, texts, reporter))
 
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedLabels":
-        return PreparedLabels(self.task, run, tokenizers.target, self.corpus.split, self.labels, reporter)
+        return PreparedLabels(self, run, tokenizers.target, reporter)
 
 
 class PreparedLabels:
     """Both sides as examples, in memory; texts that are too long lose their end, and that is told."""
 
-    def __init__(
-        self,
-        task: LabelTask,
-        run: Run,
-        tokenizer: Tokenizer,
-        split: tuple[Sequence[LabelRecord], Sequence[LabelRecord]],
-        names: Sequence[str],
-        reporter: LaunchReporter,
-    ) -> None:
-        self.task, self.run, self.tokenizer, self.records, self.names = task, run, tokenizer, split, names
+    def __init__(self, data: LabelRunData, run: Run, tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
+        self.task, self.names, self.run, self.tokenizer = data.task, data.labels, run, tokenizer
+        self.records, valid = data.corpus.split
         with reporter.phase("preparing tokens"):
-            self.train = self._train(first_dropout_seed(run), reporter.log)
-            self.valid = examples_of(split[1], tokenizer, run.model.max_len, names, "validation texts", reporter.log)
+            self.train = self._train(preparation.first_dropout_seed(run), reporter.log)
+            self.valid = examples_of(valid, tokenizer, run.model.max_len, self.names, "validation texts", reporter.log)
 
     def _train(self, dropout_seed: int, log: Callable[[str], None]) -> list[Example]:
         max_len, share = self.run.model.max_len, self.run.tokenizer.bpe_dropout
-        return examples_of(
-            self.records[0], self.tokenizer, max_len, self.names, "training texts", log, share, dropout_seed
-        )
+        name = "training texts"
+        return examples_of(self.records, self.tokenizer, max_len, self.names, name, log, share, dropout_seed)
 
     @property
     def summary(self) -> str:
@@ -231,7 +203,7 @@ class PreparedLabels:
         def sampler_of_cuts(seed: int) -> tuple[Sampler, None]:
             return sampler_of(self._train(seed, lambda _: None), seed), None  # long texts: said of the first epoch
 
-        seed = first_dropout_seed(run)
+        seed = preparation.first_dropout_seed(run)
         first = sampler_of(self.train, seed or run.train.seed)
 
         def batches(examples: Sequence[Example]) -> Callable[[], Sequence[Sequence[Example]]]:
@@ -241,7 +213,6 @@ class PreparedLabels:
             self.task.objective(run),
             FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
             {"train": batches(self.train[:ROWS_OF_TRAIN_EVALUATED]), "valid": batches(self.valid)},
-            n_bytes={"train": None, "valid": None},
             score=self._score(network, device),
         )
 
@@ -308,14 +279,3 @@ def label_scores(
             for place, values in json.loads(part).items():
                 logits[int(place)] = torch.tensor(values)
     return task.label_scores(run, logits, rows, names)
-
-
-def scores_of(report: ClassificationReport) -> dict[str, Any]:
-    """The figures of a report, in percent, and the report itself."""
-    return {
-        "accuracy": report.accuracy,
-        "macro_f1": report.macro_f1,
-        "calibration_error": report.calibration_error,
-        "most_frequent_share": report.most_frequent_share,
-        "report": report,
-    }

@@ -5,19 +5,18 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from glassformer.config.run import CausalConfig, GenerationConfig, Run
+from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.inference.decode import EncodedPrompt, causal_frame, generate, never_written, stream_texts
 from glassformer.inference.score import Score, text_scores
 from glassformer.models.build import Network
 from glassformer.objectives.causal import CausalObjective
-from glassformer.tasks import one_stack
-from glassformer.tasks.task import ContinuesPrompts, Log, ScoresTexts, TakesOver, TrainedModel
+from glassformer.tasks.task import ContinuesPrompts, Log, Prompt, ScoresTexts, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
-Prompt = str | Sequence[int]
 
 
 class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
@@ -105,7 +104,7 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         )
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        return run if one_stack.is_over_tokens(run.model, encoder=False) else None
+        return run if self.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead) else None
 
 
 def unscored_start(run: Run, tokenizer: Tokenizer) -> int | None:

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from glassformer.config.run import MaskedConfig, Run
+from glassformer.config.transformer import TokenHead
 from glassformer.data.batching import Example
 from glassformer.errors import UserError
 from glassformer.evaluation import masked
@@ -14,8 +15,7 @@ from glassformer.inference.fill import Filling, fill_masks
 from glassformer.models.build import Network
 from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.noise import MASKED
-from glassformer.tasks import one_stack
-from glassformer.tasks.evaluation_data import Places
+from glassformer.tasks.batches import Places
 from glassformer.tasks.task import (
     FillsMasks,
     HasPseudoPerplexity,
@@ -105,7 +105,8 @@ class MaskedLanguageModeling(
         return fill_masks(model.network, model.tokenizer, text, n, model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        return replace(run, objective=MaskedConfig()) if one_stack.is_over_tokens(run.model, encoder=True) else None
+        is_over_tokens = self.has_its_stacks(run.model) and isinstance(run.model.head, TokenHead)
+        return replace(run, objective=MaskedConfig()) if is_over_tokens else None
 
 
 TASK = MaskedLanguageModeling()

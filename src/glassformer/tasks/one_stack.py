@@ -1,42 +1,46 @@
-"""What the tasks of an encoder, or a decoder, alone share: the ids of a text, and its vector."""
+"""What models of one stack share, whatever they have learned: the ids of a text, and its vector."""
 
 import sys
 from collections.abc import Sequence
 
-from glassformer.config.recurrent import ModelConfig
-from glassformer.config.transformer import TokenHead, TransformerConfig, VectorHead
+from glassformer.config.transformer import TransformerConfig, VectorHead
 from glassformer.data.label_rows import encode_texts
+from glassformer.errors import UserError
 from glassformer.inference import embed as vectors
 from glassformer.inference.classify import text_rows
+from glassformer.inference.decode import causal_frame
 from glassformer.inference.embed import Vectors
-from glassformer.tasks.task import Log, TrainedModel
-from glassformer.tokenization.special_tokens_template import Frame
+from glassformer.tasks.registry import task_of
+from glassformer.tasks.task import ContinuesPrompts, Log, TrainedModel, Translates
 
 
-def text_ids(model: TrainedModel, text: str) -> list[int]:
-    """The ids of one text with the special tokens of its training around them; not cut."""
-    (row,), _ = encode_texts(model.tokenizer, [(text,)], sys.maxsize)
-    return row.token_ids.tolist()
-
-
-def embed(model: TrainedModel, texts: Sequence[str], log: Log, frame: Frame | None = None) -> Vectors:
-    """(N, D) a vector of each text; a causal model reads texts in a `frame`, of which its vectors see nothing."""
-    config = model.network.config
+def embed(model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
+    """(N, D) a vector of each text; a causal model reads texts in their frame, of which its vectors see nothing."""
+    task, config = task_of(model.run), model.network.config
+    if isinstance(task, Translates):
+        raise UserError(f"{model.name} makes a target from a source; vectors come from a model of one stack")
+    if len(model.members) > 1:
+        raise UserError("directions mean other things in each model: ask one of them for vectors, not the ensemble")
     assert isinstance(config, TransformerConfig)  # one stack
+    frame = causal_frame(model.tokenizer, config) if isinstance(task, ContinuesPrompts) else None
     cut = config.head.max_tokens if isinstance(config.head, VectorHead) else 0
     rows = text_rows(model.tokenizer, [(text,) for text in texts], cut or config.max_len, log, frame=frame)
     return vectors.embed(model.network, rows, model.device, n_before=0 if frame is None else len(frame.before))
 
 
-def vectors_are(model: TrainedModel, *, is_causal: bool = False) -> str:
+def described(model: TrainedModel) -> str:
     """What the vectors of `embed` are, in words."""
     config = model.network.config
     assert isinstance(config, TransformerConfig)  # one stack
-    return vectors.described(config.head, is_causal=is_causal)
+    return vectors.described(config.head, is_causal=isinstance(task_of(model.run), ContinuesPrompts))
 
 
-def is_over_tokens(model: ModelConfig, *, encoder: bool) -> bool:
-    """Whether it is an encoder, or else a decoder, alone, with a head over tokens."""
-    if not isinstance(model, TransformerConfig) or not isinstance(model.head, TokenHead):
-        return False
-    return (model.encoder is not None, model.decoder is not None) == (encoder, not encoder)
+def text_ids(model: TrainedModel, text: str) -> list[int]:
+    """The ids that the model reads for one text, with the special tokens of its training around them; not cut."""
+    task = task_of(model.run)
+    if isinstance(task, Translates):
+        return model.translator.source_ids(text)
+    if isinstance(task, ContinuesPrompts):
+        return list(task.encode_prompt(model, text).ids)
+    (row,), _ = encode_texts(model.tokenizer, [(text,)], sys.maxsize)
+    return row.token_ids.tolist()

@@ -11,9 +11,9 @@ from glassformer.data.records import Dropped
 from glassformer.errors import UserError
 from glassformer.reporting import LaunchReporter
 from glassformer.seeds import Stream, seed_of
+from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import Log, ScoresSome, TrainedModel
-from glassformer.tasks.training_data import MicroBatch
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 

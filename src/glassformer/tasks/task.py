@@ -25,22 +25,20 @@ if TYPE_CHECKING:
     from glassformer.inference.translator import Translator
     from glassformer.models.build import Network
     from glassformer.reporting import LaunchReporter
-    from glassformer.tasks.evaluation_data import EvaluationData, Places
-    from glassformer.tasks.training_data import TrainingData
+    from glassformer.tasks.batches import EvaluationData, Places, TrainingData
     from glassformer.tokenization.tokenizer import Tokenizer
     from glassformer.tokenization.tokenizers import Tokenizers
 
 Progress = Callable[[int, int], None]
 Log = Callable[[str], None]
+Prompt = str | Sequence[int]
 
 
 class TrainedModel(Protocol):
-    """A model in use as its task sees it: `glassformer.model.Model`."""
+    """A model in use as its task sees it: `glassformer.model.Model`, which says what each of these is."""
 
     @property
-    def name(self) -> str:
-        """What messages call it."""
-        ...
+    def name(self) -> str: ...
 
     @property
     def run(self) -> Run: ...
@@ -49,14 +47,10 @@ class TrainedModel(Protocol):
     def network(self) -> Network: ...
 
     @property
-    def members(self) -> list[Network]:
-        """All networks of an ensemble; else the one."""
-        ...
+    def members(self) -> list[Network]: ...
 
     @property
-    def vote(self) -> Network | Ensemble:
-        """The network, or the members as one."""
-        ...
+    def vote(self) -> Network | Ensemble: ...
 
     @property
     def tokenizer(self) -> Tokenizer: ...
@@ -68,22 +62,16 @@ class TrainedModel(Protocol):
     def generation(self) -> GenerationConfig | BeamConfig: ...
 
     @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of classes or tags, by number."""
-        ...
+    def classes(self) -> tuple[str, ...]: ...
 
     @property
     def device(self) -> torch.device: ...
 
     @property
-    def data_digest(self) -> str | None:
-        """Of the data that it was trained on."""
-        ...
+    def data_digest(self) -> str | None: ...
 
     @property
-    def translator(self) -> Translator:
-        """Of a model that makes targets from sources; built once."""
-        ...
+    def translator(self) -> Translator: ...
 
 
 class PreparedData(Protocol):
@@ -92,11 +80,9 @@ class PreparedData(Protocol):
     @property
     def summary(self) -> str:
         """How much there is of it, in words."""
-        ...
 
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
         """What the loop is given."""
-        ...
 
 
 class SplitCorpus(Protocol):
@@ -107,11 +93,9 @@ class SplitCorpus(Protocol):
     @cached_property
     def digest(self) -> str:
         """A hash of the data's bytes and of the rule that splits them; set where another process has computed it."""
-        ...
 
     def news(self) -> list[str]:
         """Reads the data; what was dropped or changed, in sentences."""
-        ...
 
 
 class RunData(Protocol):
@@ -121,11 +105,9 @@ class RunData(Protocol):
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         """Those that the run names, or new ones learned on the training side."""
-        ...
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
         """The run's model with what its configuration leaves open: special ids, vocabularies, labels."""
-        ...
 
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
@@ -135,17 +117,6 @@ class RunData(Protocol):
         Without `checks_hashes` only the sizes of large files of the cache are compared, because another process of
         the run has compared their hashes.
         """
-        ...
-
-
-@runtime_checkable
-class HasLabelNames(Protocol):
-    """Data that has names of classes or tags."""
-
-    @property
-    def labels(self) -> tuple[str, ...]:
-        """By number."""
-        ...
 
 
 @runtime_checkable
@@ -159,11 +130,9 @@ class Task(Protocol):
 
     def learned(self, run: Run) -> str:
         """What it learned to do, in words that follow "learned to": models that learned other things cannot vote."""
-        ...
 
     def example(self, run: Run) -> str:
         """An argument of the verb, as one writes it."""
-        ...
 
 
 @runtime_checkable
@@ -175,19 +144,15 @@ class TrainableTask(Task, Protocol):
 
     def check(self, run: Run) -> None:
         """`UserError` when the run's data or model do not go with the task; nothing is read."""
-        ...
 
     def open(self, run: Run) -> RunData:
         """The data that the run names; `UserError` where it names none."""
-        ...
 
     def metrics(self, run: Run) -> tuple[str, ...]:
         """What `evaluate` and `scores` give beside the loss; the one that stands for the model first."""
-        ...
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
         """The validation side of the run's own data, or the whole of other data; `log` is told what is left out."""
-        ...
 
 
 @runtime_checkable
@@ -203,16 +168,14 @@ class ScoresSome(Protocol):
 
     def scored_share(self, run: Run) -> float:
         """Of the tokens of a batch, those that get logits: from 0 to 1."""
-        ...
 
 
 @runtime_checkable
 class ContinuesPrompts(Protocol):
     """Writes what follows a text."""
 
-    def encode_prompt(self, model: TrainedModel, prompt: str | Sequence[int]) -> EncodedPrompt:
+    def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
         """A prompt as the model reads it: a text behind what training put before one, or ids as they are given."""
-        ...
 
     def stream(
         self,
@@ -223,11 +186,9 @@ class ContinuesPrompts(Protocol):
         slide: bool,
     ) -> Iterator[list[str]]:
         """The new text of every row, step by step; each prompt has a row for each of `samples`."""
-        ...
 
     def no_start(self, model: TrainedModel) -> str:
         """The sentence for a model whose training put no start token before a text."""
-        ...
 
 
 @runtime_checkable
@@ -259,7 +220,6 @@ class HasLabels(Protocol):
 
     def is_regression(self, run: Run) -> bool:
         """Whether the labels are numbers."""
-        ...
 
 
 @runtime_checkable
@@ -268,7 +228,6 @@ class Classifies(HasLabels, Protocol):
 
     def takes_pairs(self, run: Run) -> bool:
         """Whether it reads two texts at a time."""
-        ...
 
     def classify(self, model: TrainedModel, rows: Sequence[tuple[str, ...]], log: Log) -> list[dict[str, float]]: ...
 
@@ -286,7 +245,6 @@ class Votes(Protocol):
 
     def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
         """The networks as one, which is measured."""
-        ...
 
 
 @runtime_checkable
@@ -306,11 +264,9 @@ class HasPairs(Protocol):
 
     def require_scores(self, run: Run) -> None:
         """`UserError` when a package is missing that the scores need: told before hours of work."""
-        ...
 
     def output_scores(self, run: Run, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> dict[str, float | str]:
         """The scores of the output of each source."""
-        ...
 
 
 @runtime_checkable
@@ -326,7 +282,6 @@ class HasTestSet(Protocol):
 
     def test_path(self, run: Run) -> str | None:
         """Where it stands; None where there is none."""
-        ...
 
 
 @runtime_checkable
@@ -335,7 +290,6 @@ class TakesOver(Protocol):
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
         """The run of a model with this network, tokenizer and labels; None where they belong to another task."""
-        ...
 
 
 def needed_special_tokens(task: Task, run: Run) -> tuple[str, ...]:
@@ -344,8 +298,9 @@ def needed_special_tokens(task: Task, run: Run) -> tuple[str, ...]:
 
 
 def label_names(data: RunData) -> tuple[str, ...]:
-    """Names of classes or tags, by number; empty where the data has none."""
-    return data.labels if isinstance(data, HasLabelNames) else ()
+    """Names of classes or tags (`labels`), by number; empty where the data has none."""
+    found: tuple[str, ...] = getattr(data, "labels", ())
+    return found
 
 
 def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:

@@ -4,7 +4,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
@@ -20,23 +20,16 @@ from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_rows
 from glassformer.inference.fill import Filling
 from glassformer.models.build import Network
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import Objective
 from glassformer.reporting import LaunchReporter
-from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.preparation import (
-    cache_folder,
-    first_dropout_seed,
-    learn_tokenizer,
-    require_data,
-    say_changed,
-    text_of,
-    with_vocabulary,
-)
+from glassformer.tasks import preparation
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData
+from glassformer.tasks.preparation import text_of
 from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, needed_special_tokens
-from glassformer.tasks.training_data import TrainingData
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
 
+SAMPLERS: dict[type, type[Windows | Epochs | Packed]] = {WindowRows: Windows, ExampleRows: Epochs, PackedRows: Packed}
 TRAIN_TOKENS_EVALUATED = 32_768
 SAMPLE_PROMPT = 16
 """Tokens of a validation row that a sample begins with."""
@@ -73,12 +66,9 @@ class TextTask(TrainableTask):
         """What the model makes now of a validation row, shown at each evaluation."""
 
     def check(self, run: Run) -> None:
-        require_data(run, TextData)
+        preparation.require_data(run, TextData)
         model = run.model
-        if not isinstance(model, TransformerConfig) or (self.has_encoder, self.has_decoder) != (
-            model.encoder is not None,
-            model.decoder is not None,
-        ):
+        if not self.has_its_stacks(model):
             raise UserError(self.needs)
         if not isinstance(model.head, TokenHead):
             raise UserError(f"{self.needs} and a head of kind tokens")
@@ -92,6 +82,11 @@ class TextTask(TrainableTask):
             raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.packing")
         if run.source_tokenizer is not None:
             raise UserError("source_tokenizer is for pairs, and the data is a text")
+
+    def has_its_stacks(self, model: ModelConfig) -> TypeGuard[TransformerConfig]:
+        """Whether a model is of the stacks that the task needs, and of no others."""
+        stacks = self.has_encoder, self.has_decoder
+        return isinstance(model, TransformerConfig) and (model.encoder is not None, model.decoder is not None) == stacks
 
     def open(self, run: Run) -> "TextRunData":
         return TextRunData(self, run)
@@ -109,7 +104,7 @@ class TextTask(TrainableTask):
             raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
         else:
             corpus = corpus_of(run)
-            say_changed(model, corpus.digest, corpus.name, log)
+            preparation.say_changed(model, corpus.digest, corpus.name, log)
             tokens = prepared_tokens(self, run, corpus, tokenizer).valid
         learned = self.text_objective(run, tokenizer, context_of(run))
         apart = not isinstance(data.packing, WindowRows)
@@ -135,7 +130,7 @@ class TextRunData(RunData):
         return self.task.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        tokenizer = learn_tokenizer(
+        tokenizer = preparation.learn_tokenizer(
             run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(self.task, run)
         )
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
@@ -151,7 +146,7 @@ class TextRunData(RunData):
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
         """`decoder_start_id` of a decoder alone records that training begins each document with it."""
-        model = with_vocabulary(run.model, tokenizers)
+        model = preparation.with_vocabulary(run.model, tokenizers)
         return replace(model, decoder_start_id=tokenizers.target.start_id) if self.trains_starts else model
 
     def prepare(
@@ -186,22 +181,18 @@ class PreparedText:
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
         """The sampler and the evaluations of the run."""
         task, run, splits, data = self.task, self.run, self.splits, text_of(self.run)
-        samplers: dict[type, type[Windows] | type[Epochs] | type[Packed]] = {
-            WindowRows: Windows,
-            ExampleRows: Epochs,
-            PackedRows: Packed,
-        }
+
         learned = task.text_objective(run, self.tokenizer, context_of(run))
         context = learned.row_length - 1  # of a sampler, whose rows have one id more
 
         def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
-            return samplers[type(data.packing)](tokens, context, run.train.batch_size, seed)
+            return SAMPLERS[type(data.packing)](tokens, context, run.train.batch_size, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
             cut = prepared_tokens(task, run, self.corpus, self.tokenizer, dropout_seed=seed)
             return sampler_of(cut.train, seed), cut.folder
 
-        seed = first_dropout_seed(run)
+        seed = preparation.first_dropout_seed(run)
         sampler = sampler_of(splits.train, seed or run.train.seed)
         log = self.reporter.log
         if isinstance(sampler, Epochs) and sampler.n_cut:
@@ -285,10 +276,10 @@ def prepared_tokens(
     return prepare(
         corpus,
         tokenizer,
-        cache_folder(run.data),
+        preparation.cache_folder(run.data),
         start_id=start_id_of(task, run),
         dropout=run.tokenizer.bpe_dropout,
-        dropout_seed=first_dropout_seed(run) if dropout_seed is None else dropout_seed,
+        dropout_seed=preparation.first_dropout_seed(run) if dropout_seed is None else dropout_seed,
         progress=progress,
         checks_hashes=checks_hashes,
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,26 +20,17 @@ from glassformer.data.pair_files import Pair
 from glassformer.data.pair_tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
 from glassformer.data.pairs import PairCorpus, read_pairs
 from glassformer.errors import UserError
-from glassformer.evaluation import pairs as pair_scores
+from glassformer.evaluation import text as pair_scores
 from glassformer.evaluation.division import Division
-from glassformer.evaluation.pairs import LOSSES, SCORES, translation_scores
+from glassformer.evaluation.text import LOSSES, SCORES, translation_scores
 from glassformer.inference.fill import Filling, fill_by_writing
 from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.reporting import LaunchReporter
+from glassformer.tasks import preparation
+from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
-from glassformer.tasks.evaluation_data import EvaluationData, Places
-from glassformer.tasks.preparation import (
-    cache_folder,
-    first_dropout_seed,
-    learn_tokenizer,
-    pairs_of,
-    refuse,
-    require_data,
-    say_changed,
-    say_dropped,
-    with_vocabulary,
-)
+from glassformer.tasks.preparation import pairs_of
 from glassformer.tasks.task import (
     FillsMasks,
     HasPairs,
@@ -52,7 +44,6 @@ from glassformer.tasks.task import (
     TrainedModel,
     wrong_verb,
 )
-from glassformer.tasks.training_data import TrainingData, watched_scores
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids
 
@@ -80,7 +71,7 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
     # Training
 
     def check(self, run: Run) -> None:
-        require_data(run, PairData)
+        preparation.require_data(run, PairData)
         model = run.model
         if isinstance(model, TransformerConfig):
             if not model.is_encoder_decoder:
@@ -103,17 +94,18 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Pair]:
         """Pairs that fit the model. Of other data a pair that is too long is refused: scores would be others."""
-        data, tokenizers = pairs_of(model.run), _tokenizers_of(model)
+        source_tokenizer = None if model.source_tokenizer is model.tokenizer else model.source_tokenizer
+        data, tokenizers = pairs_of(model.run), Tokenizers(model.tokenizer, source_tokenizer)
         if places == Places():
             corpus = PairCorpus(data)
-            say_changed(model, corpus.digest, corpus.name, log)
+            preparation.say_changed(model, corpus.digest, corpus.name, log)
             pairs, too_long = corpus.split[1], log
         else:
             asked: Any = {name: None if place is None else str(place) for name, place in vars(places).items()}
             dropped = pair_files.DroppedPairs()
             given = replace(data, **asked, valid_path=None, valid_source=None, valid_target=None)
-            pairs, too_long = read_pairs(given, dropped), refuse
-            say_dropped(dropped, log)
+            pairs, too_long = read_pairs(given, dropped), preparation.refuse
+            preparation.say_dropped(dropped, log)
         config = model.vote.config
         encoded = within(
             encode_pairs(pairs, tokenizers.target, tokenizers.source, "pairs"), config, tokenizers, too_long
@@ -171,17 +163,18 @@ class PairRunData(RunData):
         self.corpus = PairCorpus(self.data)
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
-        return with_vocabulary(run.model, tokenizers)
+        return preparation.with_vocabulary(run.model, tokenizers)
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
         train, _ = self.corpus.split
         targets = [pair.target for pair in train]
         sources = [pair.source for pair in train]
         if run.source_tokenizer is None:
-            tokenizers = Tokenizers(learn_tokenizer(run.tokenizer, sources + targets, reporter))
+            tokenizers = Tokenizers(preparation.learn_tokenizer(run.tokenizer, sources + targets, reporter))
         else:
-            target = learn_tokenizer(run.tokenizer, targets, reporter, "learning the target's tokenizer")
-            source = learn_tokenizer(run.source_tokenizer, sources, reporter, "learning the source's tokenizer")
+            learn = preparation.learn_tokenizer
+            target = learn(run.tokenizer, targets, reporter, "learning the target's tokenizer")
+            source = learn(run.source_tokenizer, sources, reporter, "learning the source's tokenizer")
             tokenizers = Tokenizers(target, source)
         if tokenizers.target.eos_id is None:
             raise UserError("the tokenizer has no end token [EOS], and a target must end: learn one that has it")
@@ -190,21 +183,18 @@ class PairRunData(RunData):
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> "PreparedPairs":
-        def splits_of(dropout_seed: int, progress: Progress | None = None) -> PairSplits:
-            return prepare_pairs(
-                self.corpus,
-                tokenizers.target,
-                tokenizers.source,
-                cache_folder(self.data),
-                dropout=run.tokenizer.bpe_dropout,
-                source_dropout=(run.source_tokenizer or run.tokenizer).bpe_dropout,
-                dropout_seed=dropout_seed,
-                progress=progress,
-                checks_hashes=checks_hashes,
-            )
-
+        splits_of = partial(
+            prepare_pairs,
+            self.corpus,
+            tokenizers.target,
+            tokenizers.source,
+            preparation.cache_folder(self.data),
+            dropout=run.tokenizer.bpe_dropout,
+            source_dropout=(run.source_tokenizer or run.tokenizer).bpe_dropout,
+            checks_hashes=checks_hashes,
+        )
         with reporter.phase("preparing tokens") as progress:
-            splits = splits_of(first_dropout_seed(run), progress)
+            splits = splits_of(dropout_seed=preparation.first_dropout_seed(run), progress=progress)
         return PreparedPairs(run, self.corpus, tokenizers, splits, splits_of, reporter)
 
 
@@ -217,7 +207,7 @@ class PreparedPairs:
         corpus: PairCorpus,
         tokenizers: Tokenizers,
         splits: PairSplits,
-        splits_of: Callable[[int], PairSplits],
+        splits_of: Callable[..., PairSplits],
         reporter: LaunchReporter,
     ) -> None:
         """`splits` are those of the first epoch, `splits_of` gives those of a seed of BPE-dropout."""
@@ -240,11 +230,11 @@ class PreparedPairs:
         run, data = self.run, pairs_of(self.run)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
-            cut = self.splits_of(seed)
+            cut = self.splits_of(dropout_seed=seed)
             train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # said of the first epoch
             return TokenBudget(pair_rows(train), data.batch_tokens, seed), cut.folder
 
-        seed = first_dropout_seed(run)
+        seed = preparation.first_dropout_seed(run)
         first = TokenBudget(pair_rows(self.train), data.batch_tokens, seed or run.train.seed)
         slice_of_train = self.train.beginning(PAIRS_OF_TRAIN_EVALUATED)
         objective = objective_of(run.model, self.tokenizers, run.objective.label_smoothing)
@@ -256,7 +246,6 @@ class PreparedPairs:
             objective,
             FreshCuts(first, sampler_of_cuts, run.train.seed) if seed else first,
             {"train": batches(slice_of_train), "valid": batches(self.valid)},
-            n_bytes={"train": None, "valid": None},
             sample=lambda: self._sample(network, device),
             score=self._score(network, device),
         )
@@ -297,10 +286,6 @@ def within(pairs: PairFile, model: ModelConfig, tokenizers: Tokenizers, log: Cal
             f"source or {target_max:,} target tokens and are left out"
         )
     return kept
-
-
-def _tokenizers_of(model: TrainedModel) -> Tokenizers:
-    return Tokenizers(model.tokenizer, None if model.source_tokenizer is model.tokenizer else model.source_tokenizer)
 
 
 TASK = TranslationTask()

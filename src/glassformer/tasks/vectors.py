@@ -22,9 +22,8 @@ class TextVectors(Task, TakesOver):
         return '"…"'
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        return (
-            replace(run, objective=NoObjective()) if isinstance(getattr(run.model, "head", None), VectorHead) else None
-        )
+        is_for_vectors = isinstance(getattr(run.model, "head", None), VectorHead)
+        return replace(run, objective=NoObjective()) if is_for_vectors else None
 
 
 TASK = TextVectors()

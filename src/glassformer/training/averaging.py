@@ -129,36 +129,22 @@ def average_state_dicts(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str
     >>> average_state_dicts([{"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, 2.0])}])
     {'w': tensor([2., 2.])}
     """
-    first: dict[str, Tensor] = {}
-    owners: dict[str, str] = {}  # the first name of every tensor
-    sums: dict[str, Tensor] = {}
-    n_models = 0
-    for state_dict in state_dicts:
-        n_models += 1
-        if n_models == 1:
-            first, owners = dict(state_dict), _first_names(state_dict)
-            sums = {
-                name: first[name].to(torch.float64, copy=True)
-                for name in dict.fromkeys(owners.values())
-                if first[name].is_floating_point()
-            }
-            continue
+    models = iter(state_dicts)
+    if (first := next(models, None)) is None:
+        raise UserError("there is no checkpoint to average: name at least one")
+    seen: dict[tuple[object, ...], str] = {}
+    owners = {  # for every name, the first one that holds the same tensor
+        name: seen.setdefault((x.data_ptr(), x.device, x.dtype, x.shape, x.stride()), name) for name, x in first.items()
+    }
+    of_numbers = [name for name in dict.fromkeys(owners.values()) if first[name].is_floating_point()]
+    sums = {name: first[name].to(torch.float64, copy=True) for name in of_numbers}
+    n_models = 1
+    for n_models, state_dict in enumerate(models, 2):
         _require_same_model(first, state_dict, n_models)
         for name, total in sums.items():
             total += state_dict[name]
-    if not n_models:
-        raise UserError("there is no checkpoint to average: name at least one")
     means = {name: (total / n_models).to(first[name].dtype) for name, total in sums.items()}
     return {name: means.get(owner, first[owner]) for name, owner in owners.items()}
-
-
-def _first_names(state_dict: Mapping[str, Tensor]) -> dict[str, str]:
-    """For every name, the first one that holds the same tensor."""
-    seen: dict[tuple[object, ...], str] = {}
-    return {
-        name: seen.setdefault((tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride()), name)
-        for name, tensor in state_dict.items()
-    }
 
 
 def _require_same_model(first: Mapping[str, Tensor], other: Mapping[str, Tensor], number: int) -> None:

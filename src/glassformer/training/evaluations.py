@@ -1,7 +1,6 @@
 """The evaluations of a run: losses and scores, and what follows from them for the best step, the rate and the end."""
 
 import math
-from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -10,7 +9,7 @@ from torch import nn
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.devices import autocast_dtype
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
-from glassformer.tasks.training_data import TrainingData
+from glassformer.tasks.batches import TrainingData
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.host import Host
 from glassformer.training.metrics_log import NoLog
@@ -46,7 +45,13 @@ class Evaluations:
         reports, scores, sample = self._measured()
         if self.host.ranks.any(not all(math.isfinite(report.loss) for report in reports.values())):
             raise NonFinite("an evaluated loss is not finite", is_of_step=False)
-        log.write(step, **_named(reports, scores, of), sample=sample)
+        values: dict[str, Any] = {
+            f"{of}/{split}_{name}": value
+            for split, report in reports.items()
+            for name, value in report.to_dict().items()
+            if name != "n_tokens"
+        }
+        log.write(step, **values, **{f"{of}/valid_{name}": value for name, value in scores.items()}, sample=sample)
         self.host.reporter.evaluation(step, reports, sample)
         if scores:
             self.host.reporter.log("  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
@@ -91,7 +96,7 @@ class Evaluations:
                     data.objective,
                     batches(),
                     self.host.device,
-                    data.n_bytes[split],
+                    data.n_bytes.get(split),
                     autocast_dtype(self.config.precision),
                     division=ranks,
                 )
@@ -105,14 +110,3 @@ class Evaluations:
                 with ranks.gathered(network):
                     scores = data.score(ranks)
         return reports, scores, sample
-
-
-def _named(reports: Mapping[str, LossReport], scores: Mapping[str, float], of: str) -> dict[str, Any]:
-    """The values of a line of the log."""
-    losses = {
-        f"{of}/{split}_{name}": value
-        for split, report in reports.items()
-        for name, value in report.to_dict().items()
-        if name != "n_tokens"
-    }
-    return losses | {f"{of}/valid_{name}": value for name, value in scores.items()}

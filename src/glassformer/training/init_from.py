@@ -1,33 +1,46 @@
-"""From what a run starts: nothing, or another model; and which of its parameters learn."""
+"""What a run has before its first step: what it starts from, tokenizers, a whole configuration, weights that learn."""
 
+import json
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.run import Run
+from glassformer.config.run import NEWEST_READING, Run
+from glassformer.config.schema import from_union, to_dict
 from glassformer.config.transformer import TokenHead, TransformerConfig
+from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.models.build import Network, build_model
-from glassformer.models.transforms import add_lora, merge_lora, take_weights, token_rows
+from glassformer.models.transforms import add_lora, merge_lora, similar, take_weights, token_rows
 from glassformer.seeds import Stream, seed_of
-from glassformer.store.model_directory import StoredModel, read_model, weights_of
+from glassformer.store.manifest import Manifest
+from glassformer.store.model_directory import StoredModel, read_tokenizers, weights_of
 from glassformer.tasks.registry import trainable_task
-from glassformer.tasks.task import needed_special_tokens
+from glassformer.tasks.task import RunData, needed_special_tokens
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.tokenizers import Tokenizers
-from glassformer.training.fine_tuning import freeze
+from glassformer.training.host import Host
+from glassformer.training.run_folder import with_whole_paths
+from glassformer.training.trainer_state import read_progress
 
 Log = Callable[[str], None]
+_LAYER = re.compile(r"(?:(?P<stack>.*)\.)?(?:blocks\.(?P<block>\d+)\.|cells\.\w+?_l(?P<cells>\d+))")
+_INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|score_bias)\.")
 
 
-def read_start(run: Run) -> StoredModel | None:
-    """The model that a run starts from, verified; None when it starts from nothing."""
-    return None if run.init.path is None else read_model(Path(run.init.path))
+def as_new(run: Run, start: StoredModel | None) -> Run:
+    """A run before its first step: with the model that it starts from, and by the present rules."""
+    if start is not None:
+        whole = Path(str(run.init.path)).absolute()
+        run = replace(with_model_of(run, start), init=replace(run.init, path=str(whole)))
+    return with_present_rules(run)
 
 
 def with_model_of(run: Run, start: StoredModel) -> Run:
@@ -41,14 +54,39 @@ def with_model_of(run: Run, start: StoredModel) -> Run:
         return run
     theirs, own = start.config, run.model
     kept = [field.name for field in fields(theirs) if field.name.endswith("dropout") and hasattr(own, field.name)]
-    if isinstance(theirs, TransformerConfig) and isinstance(own, TransformerConfig):
-        kept.append("head")
-        if isinstance(own.head, TokenHead) and isinstance(theirs.head, TokenHead):
-            kept.remove("head")
     changes: dict[str, Any] = {name: getattr(own, name) for name in kept}
     if isinstance(theirs, TransformerConfig) and isinstance(own, TransformerConfig):
         changes["n_token_types"] = max(theirs.n_token_types, own.n_token_types)
+        if not (isinstance(own.head, TokenHead) and isinstance(theirs.head, TokenHead)):
+            changes["head"] = own.head
     return replace(run, model=replace(theirs, vocab_size=0, source_vocab_size=0, **changes))
+
+
+def with_present_rules(run: Run) -> Run:
+    """Record that a new run follows the present rules: a `run.toml` of an older version lacks the key."""
+    return replace(run, data=replace(run.data, reading=NEWEST_READING))
+
+
+def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host: Host) -> Tokenizers:
+    """Read and hash the data and learn the tokenizers in the first process; the others take over what it found."""
+    corpus, learned = data.corpus, list[Tokenizers]()
+
+    def work() -> str:
+        with host.reporter.phase("reading the data"):
+            news = corpus.news()
+        for line in news:
+            host.reporter.log(line)
+        tokenizers = data.tokenizers(run, host.reporter) if start is None else tokenizers_of(run, start)
+        learned.append(tokenizers)
+        source = tokenizers.separate_source
+        return json.dumps([corpus.digest, tokenizers.target.to_json(), None if source is None else source.to_json()])
+
+    text = host.ranks.text_of_first(work)
+    if learned:
+        return learned[0]
+    digest, target, source = json.loads(text)
+    corpus.digest = digest
+    return Tokenizers(Tokenizer.from_json(target), None if source is None else Tokenizer.from_json(source))
 
 
 def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
@@ -72,31 +110,72 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
     )
 
 
+def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers:
+    """The tokenizers that a checkpoint holds; `UserError` where the data is not what it was trained on."""
+    corpus = data.corpus
+    corpus.digest = host.ranks.text_of_first(lambda: corpus.digest)
+    if read_progress(checkpoint).data_digest != corpus.digest:
+        raise UserError(
+            f"the text of {corpus.name} is not the one that {checkpoint.parent.parent} was trained on: put the old "
+            "text back, or start a new run"
+        )
+    return Tokenizers(*read_tokenizers(checkpoint, Manifest.read(checkpoint)))
+
+
+def completed(run: Run, tokenizers: Tokenizers, data: RunData, ranks: Ranks) -> Run:
+    """The run with all that its data and tokenizers decide; only the first process reads texts for it."""
+    model = ranks.text_of_first(lambda: json.dumps(to_dict(data.complete(run, tokenizers))))
+    return replace(run, model=from_union(ModelConfig, json.loads(model)), data=with_whole_paths(run.data))
+
+
 def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log: Log) -> Network:
     """The network of a run at its first step: what fits comes from where it starts, the rest as it is drawn.
 
-    It is not adapted or frozen yet (`prepare_parameters`). A head over other `labels` than its own is left behind.
+    It is not adapted or frozen yet (`prepare_parameters`). A head over other `labels` than its own, or the same in
+    another order, is left behind.
     `UserError` when an adapted run would never learn what is new in it.
     """
     torch.manual_seed(seed_of(run.train.seed, Stream.WEIGHTS))
     network = build_model(run.model)
     if start is not None:
         merge_lora(start.network)
-        log(_model_sentence(run, start))
-        taken = take_weights(network, _weights_in_use(start), leave=_head_of_others(start, labels))
+        if run.init.model == "recipe":
+            log(f"the tokenizer is that of {run.init.path}")
+        else:
+            others = "of [model] the head, dropouts and token types are the run's"
+            log(f"model and tokenizer are those of {run.init.path}; {others}")
+        says_others = _has_own_head(start.config) and start.labels != tuple(labels)
+        head = [name for name in weights_of(start.network) if name.startswith("output.proj.")]
+        taken = take_weights(network, _weights_in_use(start), leave=head if says_others else [])
         if not taken.taken:
             raise UserError(
                 f"nothing of {run.init.path} fits the run's model: give init.model same, or the sizes of that model"
             )
         for line in str(taken).splitlines():
             log(line)
-        never = [name for name in (*taken.new, *taken.extended) if not _is_own_head(run.model, name)]
+        drawn, has_own_head = (*taken.new, *taken.extended), _has_own_head(run.model)
+        never = [name for name in drawn if not (has_own_head and name.startswith("output."))]
         if run.lora is not None and never:
             raise UserError(
                 f"these would stay as they were drawn, since only low-rank updates learn: {', '.join(never[:4])}"
                 f"{' …' if len(never) > 4 else ''}; leave out [lora], or start from a model that has them"
             )
     return network
+
+
+def _weights_in_use(start: StoredModel) -> dict[str, Tensor]:
+    """The weights of a start, without the rows of tables that stand for no token but fill a vocabulary up."""
+    weights = weights_of(start.network)
+    for name in token_rows(start.network):
+        of_source = start.source_tokenizer is not None and name.startswith("encoder.")
+        tokenizer = start.source_tokenizer if of_source else start.tokenizer
+        if name in weights and tokenizer is not None:
+            weights[name] = weights[name][: tokenizer.vocab_size]
+    return weights
+
+
+def _has_own_head(model: ModelConfig) -> bool:
+    return isinstance(model, TransformerConfig) and not isinstance(model.head, TokenHead)
 
 
 def prepare_parameters(run: Run, network: Network, log: Log) -> None:
@@ -116,35 +195,54 @@ def prepare_parameters(run: Run, network: Network, log: Log) -> None:
         log(f"{n_learning:,} of {n_all:,} parameters learn")
 
 
-def _model_sentence(run: Run, start: StoredModel) -> str:
-    if run.init.model == "recipe":
-        return f"the tokenizer is that of {run.init.path}"
-    return (
-        f"model and tokenizer are those of {run.init.path}; of [model] the head, dropouts and token types are the run's"
-    )
+def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
+    """Parameters that do not learn from now on: those whose names match, or that stand in a module whose name does.
+
+    Patterns are those of a shell: `encoder.embeddings`, `encoder.blocks.0.*`, `*.bias`. A tied table answers to each
+    of its names. Raises `UserError`, with the network as it was, for a pattern that matches nothing, and when nothing
+    would be left to learn.
+    """
+    by_name = dict(network.named_parameters(remove_duplicate=False))
+    frozen = set()
+    for pattern in patterns:
+        found = {p for name, p in by_name.items() if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
+        if not found:
+            modules = [name for name, m in network.named_modules() if name and any(True for _ in m.parameters())]
+            raise UserError(f"init.freeze: no parameter is in {pattern}; there are {similar(pattern, modules)}")
+        frozen |= found
+    if all(p in frozen or not p.requires_grad for p in by_name.values()):
+        raise UserError(f"init.freeze {' '.join(patterns)} leaves nothing that learns")
+    for parameter in frozen:
+        parameter.requires_grad_(False)
+    return [name for name, parameter in network.named_parameters() if parameter in frozen]
 
 
-def _weights_in_use(start: StoredModel) -> dict[str, Tensor]:
-    """The weights of a start, without the rows of tables that stand for no token but fill a vocabulary up."""
-    weights = weights_of(start.network)
-    for name in token_rows(start.network):
-        of_source = start.source_tokenizer is not None and name.startswith("encoder.")
-        tokenizer = start.source_tokenizer if of_source else start.tokenizer
-        if name in weights and tokenizer is not None:
-            weights[name] = weights[name][: tokenizer.vocab_size]
-    return weights
+def layer_scales(network: nn.Module, decay: float) -> dict[str, float]:
+    """The factor of the learning rate of each parameter: `decay` for each layer below the head.
+
+    Howard 2018, section 3.2; Clark 2020, appendix B. The factors are `decay` to the power of a parameter's depth.
+    In each stack the last layer has depth 1, the one before it 2, and what feeds the first (the tables, the biases by
+    distance) one more than that. All else has 0: the head, final norms, what joins encoder and decoder.
+
+    >>> stack = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(2)])})
+    >>> layer_scales(nn.ModuleDict({"encoder": stack, "output": nn.Linear(1, 1, bias=False)}), 0.5)
+    {'encoder.blocks.0.weight': 0.25, 'encoder.blocks.1.weight': 0.5, 'output.weight': 1.0}
+    """
+    names = [name for name, _ in network.named_parameters()]
+    n_layers: dict[str, int] = {}  # of each stack
+    for stack, number in filter(None, map(_layer, names)):
+        n_layers[stack] = max(n_layers.get(stack, 0), number + 1)
+
+    def depth(name: str) -> int:
+        if (layer := _layer(name)) is not None:
+            return n_layers[layer[0]] - layer[1]
+        found = _INPUT.match(name)
+        return 0 if found is None else n_layers.get(found["stack"] or "", 0) + 1
+
+    return {name: decay ** depth(name) for name in names}
 
 
-def _head_of_others(start: StoredModel, labels: Sequence[str]) -> list[str]:
-    """The projection of a head that says other labels, or the same in another order."""
-    if not _has_own_head(start.config) or start.labels == tuple(labels):
-        return []
-    return [name for name in weights_of(start.network) if name.startswith("output.proj.")]
-
-
-def _has_own_head(model: ModelConfig) -> bool:
-    return isinstance(model, TransformerConfig) and not isinstance(model.head, TokenHead)
-
-
-def _is_own_head(model: ModelConfig, name: str) -> bool:
-    return _has_own_head(model) and name.startswith("output.")
+def _layer(name: str) -> tuple[str, int] | None:
+    """`encoder.blocks.3.ff.up_proj.weight` → ("encoder", 3); `decoder.cells.weight_hh_l0` → ("decoder", 0)."""
+    found = _LAYER.match(name)
+    return None if found is None else (found["stack"] or "", int(found["block"] or found["cells"]))

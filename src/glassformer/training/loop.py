@@ -3,8 +3,10 @@
 import math
 import shlex
 import signal
-from contextlib import ExitStack
-from dataclasses import replace
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -12,7 +14,6 @@ from torch import nn
 
 from glassformer import files
 from glassformer.config.train import TrainConfig
-from glassformer.data.batching import Batch
 from glassformer.devices import arithmetic, autocast_dtype
 from glassformer.distributed.parts import own, part_of
 from glassformer.errors import Interrupted, UserError
@@ -21,20 +22,18 @@ from glassformer.seeds import Stream, rng, seed_of
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import TrainingState
 from glassformer.store.model_directory import load_weights, weights_of
-from glassformer.tasks.training_data import TrainingData, require_losses
+from glassformer.tasks.batches import TrainingData, require_losses
 from glassformer.training.averaging import ExponentialAverage
-from glassformer.training.checkpointer import Checkpointer, Snapshot
+from glassformer.training.checkpointer import Checkpointer, MeanOfCheckpoints, Snapshot, chosen_step
 from glassformer.training.evaluations import Evaluations
-from glassformer.training.host import Host
-from glassformer.training.machine import made_with
+from glassformer.training.host import Host, made_with
 from glassformer.training.metrics_log import MetricsLog, NoLog
 from glassformer.training.non_finite import LossScale, NonFinite, answer, keep_batch
 from glassformer.training.optimizers import load_state_tensors, set_learning_rates, state_tensors
-from glassformer.training.publication import MeanOfCheckpoints, chosen_step
 from glassformer.training.schedules import schedule_factor
 from glassformer.training.signals import StopRequest, stop_on_signals
 from glassformer.training.step import StepResult, TrainStep
-from glassformer.training.trainer_state import Clock, TrainerState, read_progress
+from glassformer.training.trainer_state import TrainerState, read_progress
 
 
 class Trainer:
@@ -116,7 +115,10 @@ class Trainer:
         while self.progress.step < end and not self.progress.finished:
             try:
                 if not skips:
-                    self._take_step(clock)
+                    result = self._one_step()
+                    self.progress.n_skipped = 0
+                    self.progress.n_targets += result.n_targets
+                    clock.count(result)
                 self.progress.step += 1
                 reports = self._after_step(clock, stop) or reports
                 skips = False
@@ -128,12 +130,6 @@ class Trainer:
 
     # One step
 
-    def _take_step(self, clock: Clock) -> None:
-        result = self._one_step()
-        self.progress.n_skipped = 0
-        self.progress.n_targets += result.n_targets
-        clock.count(result)
-
     def _one_step(self) -> StepResult:
         """Learning rate, micro-batches of this process, forward, backward, update (`TrainStep`), average."""
         config, step = self.config, self.progress.step
@@ -141,24 +137,25 @@ class Trainer:
         plateau = self.evaluations.plateau
         set_learning_rates(self.optimizer, factor * (plateau.factor if plateau else 1.0))
         numbers = [step * config.grad_accumulation + i for i in self.ranks.share(config.grad_accumulation)]
-        self._micro_batches = [self._micro_batch(number) for number in numbers]
+        objective, sampler = self.data.objective, self.data.sampler
+        self._micro_batches = [
+            objective.collate(sampler.batch(i), rng(config.seed, Stream.COLLATE, i)) for i in numbers
+        ]
         result = self.step(self._micro_batches, [seed_of(config.seed, Stream.DROPOUT, number) for number in numbers])
         if self.average is not None and result.is_taken:
             self.average.update()
         return result
 
-    def _micro_batch(self, number: int) -> Batch:
-        draw = rng(self.config.seed, Stream.COLLATE, number)
-        return self.data.objective.collate(self.data.sampler.batch(number), draw)
-
     # What is due after it
 
-    def _after_step(self, clock: Clock, stop: StopRequest) -> dict[str, LossReport] | None:
+    def _after_step(self, clock: "Clock", stop: StopRequest) -> dict[str, LossReport] | None:
         """Log, evaluate, save, stop, each where it is due; the reports of an evaluation, where one was."""
         config, progress, reports = self.config, self.progress, None
         last = progress.step == config.max_steps
         if (progress.step % config.log_every == 0 or last) and progress.unlogged:
-            self._log_step(clock)
+            values = clock.read() | {"learning_rate": self.optimizer.param_groups[0]["lr"]}
+            self.log.write(progress.step, **values)
+            self.reporter.step(progress.step, config.max_steps, values)
         if progress.step % config.eval_every == 0 or last:
             with clock.paused():
                 reports, scores = self.evaluations.measure(progress.step, self.log)
@@ -176,12 +173,6 @@ class Trainer:
         if stops and not ends:
             raise self._interrupted(stops)
         return reports
-
-    def _log_step(self, clock: Clock) -> None:
-        values = clock.read()
-        values["learning_rate"] = self.optimizer.param_groups[0]["lr"]
-        self.log.write(self.progress.step, **values)
-        self.reporter.step(self.progress.step, self.config.max_steps, values)
 
     def _interrupted(self, code: int) -> Interrupted:
         cause = None if code == 1 else signal.Signals(code - 1)
@@ -215,7 +206,7 @@ class Trainer:
 
     def _snapshot(self) -> Snapshot:
         progress, average, plateau = self.progress, self.average, self.evaluations.plateau
-        progress.scaler = None if self.step.scale is None else self.step.scale.state()
+        progress.scaler = None if self.step.scale is None else asdict(self.step.scale)
         progress.plateau = None if plateau is None else plateau.state()
         weights = weights_of(self.network)
         state = TrainingState(
@@ -284,3 +275,54 @@ class Trainer:
     def _tell(self, step: int, event: str) -> None:
         self.reporter.log(event)
         self.log.write(step, event=event)
+
+
+class Clock:
+    """Time spent on steps alone, and sums since the last line of the log."""
+
+    def __init__(self, progress: TrainerState) -> None:
+        self.progress = progress
+        self.n_untimed = len(progress.unlogged)  # steps of the process before this one
+        self.gradient_norm = 0.0
+        self.seconds = 0.0
+        self.saving_seconds = 0.0
+        self.since = time.perf_counter()
+
+    def count(self, result: StepResult) -> None:
+        self.progress.unlogged.append((result.nats, result.n_targets))
+        self.gradient_norm = result.gradient_norm
+
+    def read(self) -> dict[str, float]:
+        """Mean loss, the last gradient norm and the rate since the last call; what saving took of the time."""
+        self._tick()
+        nats = sum(nats for nats, _ in self.progress.unlogged)
+        n_targets = [n_targets for _, n_targets in self.progress.unlogged]
+        timed = n_targets[self.n_untimed :]
+        values = {
+            "train/loss": nats / max(1, sum(n_targets)),
+            "gradient_norm": self.gradient_norm,
+            "tokens_per_s": sum(timed) / self.seconds,
+            "step_ms": 1000 * self.seconds / max(1, len(timed)),
+        }
+        if self.saving_seconds:
+            values["save_ms"] = 1000 * self.saving_seconds
+        self.progress.unlogged, self.n_untimed = [], 0
+        self.seconds = self.saving_seconds = 0.0
+        return values
+
+    @contextmanager
+    def paused(self, *, is_saving: bool = False) -> Iterator[None]:
+        """Inside the block the time of steps stands still; that of saving is told by the next line of the log."""
+        self._tick()
+        try:
+            yield
+        finally:
+            now = time.perf_counter()
+            self.saving_seconds += (now - self.since) if is_saving else 0.0
+            self.since = now
+
+    def _tick(self) -> None:
+        now = time.perf_counter()
+        self.seconds += now - self.since
+        self.progress.seconds += now - self.since
+        self.since = now

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from glassformer import files
@@ -18,13 +17,6 @@ class NoLog:
     def write(self, step: int, **values: Any) -> None: ...
 
     def back_to(self, step: int) -> None: ...
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
 
 
 class MetricsLog(NoLog):
@@ -53,9 +45,10 @@ class MetricsLog(NoLog):
         _keep_until(self._path, step)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
         self._file.close()
         if self._board is not None:
             self._board.close()

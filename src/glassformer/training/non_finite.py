@@ -1,9 +1,9 @@
 """NaN and Inf in losses, gradients and weights: how fp16 avoids them, what is raised, and which batch is kept."""
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from glassformer.data.batching import Batch
 from glassformer.store.tensors import save_tensors
@@ -32,9 +32,6 @@ class LossScale:
             self.factor /= 2
         elif self.n_good_steps == GROWTH_INTERVAL:
             self.factor, self.n_good_steps = 2 * self.factor, 0
-
-    def state(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 class NonFinite(Exception):

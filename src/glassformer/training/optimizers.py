@@ -62,14 +62,21 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
 # Which parameters go where
 
 
-def parameter_groups(model: nn.Module, config: AdamConfig | AdamWConfig) -> list[Group]:
-    """The trained parameters in two groups, those that decay and those that do not; empty ones are left out.
+def parameter_groups(
+    model: nn.Module, config: AdamConfig | AdamWConfig, named: NamedParameters | None = None
+) -> list[Group]:
+    """Parameters (all that are trained) in two groups, those that decay and those that do not; none is empty.
 
     `matrices`: every weight of two or more dimensions that is no embedding. A table is an embedding by the
     type of its module (`nn.Embedding`), whatever its name, and so is a head that is tied to it. Norms and
     biases have one dimension. `matrices_and_embeddings` is the rule of nanoGPT: all but norms and biases.
     """
-    return _decay_groups(model, _trained(model), config)
+    named = _trained(model) if named is None else named
+    spared = _embedding_tables(model) if config.decay == "matrices" else set()
+    decayed = [(name, p) for name, p in named if p.ndim >= 2 and id(p) not in spared]
+    kept = [(name, p) for name, p in named if p.ndim < 2 or id(p) in spared]
+    groups = (_group(decayed, config.learning_rate, config.weight_decay), _group(kept, config.learning_rate, 0.0))
+    return [group for group in groups if group["params"]]
 
 
 def hidden_matrices(model: nn.Module) -> NamedParameters:
@@ -104,19 +111,8 @@ def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
     options = {"momentum": config.momentum, "ns_steps": config.ns_steps, "adjust": config.adjust}
     hidden = _group(matrices, config.learning_rate, config.weight_decay)
     adam_options = {"betas": config.adamw.betas, "eps": config.adamw.eps}
-    others = _decay_groups(model, rest, config.adamw)
-    return [
-        hidden | {"orthogonal": True} | options,
-        *(other | {"orthogonal": False} | adam_options for other in others),
-    ]
-
-
-def _decay_groups(model: nn.Module, named: NamedParameters, config: AdamConfig | AdamWConfig) -> list[Group]:
-    spared = _embedding_tables(model) if config.decay == "matrices" else set()
-    decayed = [(name, p) for name, p in named if p.ndim >= 2 and id(p) not in spared]
-    kept = [(name, p) for name, p in named if p.ndim < 2 or id(p) in spared]
-    groups = (_group(decayed, config.learning_rate, config.weight_decay), _group(kept, config.learning_rate, 0.0))
-    return [group for group in groups if group["params"]]
+    others = parameter_groups(model, config.adamw, rest)
+    return [hidden | {"orthogonal": True} | options, *(x | {"orthogonal": False} | adam_options for x in others)]
 
 
 def _scaled(groups: list[Group], scales: Mapping[str, float] | None) -> list[Group]:

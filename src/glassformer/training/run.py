@@ -3,10 +3,14 @@
 The trainer that it gives goes on in `loop.py`, and each of its steps in `step.py`.
 """
 
+import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from glassformer import files
 from glassformer.config.recurrent import RecurrentConfig
@@ -16,32 +20,45 @@ from glassformer.cost.memory import require_memory
 from glassformer.cost.room import require_room
 from glassformer.devices import repeats_bits
 from glassformer.distributed.environment import is_first, is_several
+from glassformer.distributed.processes import watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
 from glassformer.models.build import build_model
-from glassformer.reporting import LaunchReporter, Silent
+from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import Tensors
 from glassformer.store.lock import locked
 from glassformer.store.manifest import Manifest
-from glassformer.store.model_directory import MODEL_FILES, StoredModel, read_run, write_model_files
+from glassformer.store.model_directory import MODEL_FILES, WEIGHTS, StoredModel, read_model, read_run, write_model_files
+from glassformer.store.tensors import read_tensors
+from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import label_names
-from glassformer.training.checkpointer import Checkpointer, WritesNothing
-from glassformer.training.completion import as_new, completed, learned_tokenizers, stored_tokenizers
-from glassformer.training.fine_tuning import layer_scales
-from glassformer.training.host import Host, host_of
-from glassformer.training.init_from import new_network, prepare_parameters, read_start
+from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.training import init_from
+from glassformer.training.checkpointer import Checkpointer, Snapshot, WritesNothing, put_right
+from glassformer.training.host import Host, host_of, room_of
 from glassformer.training.loop import Trainer
-from glassformer.training.machine import room_of
-from glassformer.training.news import changed_machine, tell_of_new_run, tell_of_resumed_run, tell_of_watchdog
 from glassformer.training.optimizers import build_optimizer
-from glassformer.training.outcome import Outcome
-from glassformer.training.publication import put_right
-from glassformer.training.replay import Replay, differing
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
+from glassformer.training.trainer_state import TrainerState
 
 NOT_COMPILED = "torch.compile does not trace PyTorch's recurrent modules"
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Steps of a run, taken again, and what came out otherwise."""
+
+    begin: int
+    end: int
+    differing: list[str]
+    """Names of tensors and numbers that are not equal to the bit."""
+    is_same_machine: bool
+    """Of the same kind, with the same versions and number of threads, as far as the checkpoint tells."""
+    repeats_bits: bool
+    """Whether the device gives the same bits every time: the CPU does, CUDA with `train.deterministic`. Equal bits are
+    promised only on the same machine and where this holds."""
 
 
 def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
@@ -54,8 +71,8 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
         return resume_run(folder, reporter)
     require_new(folder)
     files.require_writable(folder)
-    start = read_start(run)
-    run = as_new(run, start)
+    start = None if run.init.path is None else read_model(Path(run.init.path))
+    run = init_from.as_new(run, start)
     if _cannot_compile(run):
         raise UserError(f"train.compile is true, and {NOT_COMPILED}: leave it out")
     trainable_task(run).check(run)
@@ -126,23 +143,25 @@ def assemble(
     """
     if stored is not None:
         Manifest.read(stored).require(stored, [*MODEL_FILES, checkpoint.STATE])
-        run = _compiled_if_possible(run, host)
+        if _cannot_compile(run):  # an earlier version began it, and compiled what lies between recurrent modules
+            host.reporter.log(f"train.compile is ignored from here on: {NOT_COMPILED}")
+            run = replace(run, train=replace(run.train, compile=False))
     room = room_of(host.device)
     require_memory(run.model)
     require_room(run, room)
     run_data = trainable_task(run).open(run)
     if stored is None:
-        tokenizers = learned_tokenizers(run, start, run_data, host)
-        run = completed(run, tokenizers, run_data, host.ranks)
+        tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
+        run = init_from.completed(run, tokenizers, run_data, host.ranks)
         require_room(run, room)  # once more, now that the vocabulary is known
     else:
-        tokenizers = stored_tokenizers(stored, run_data, host)
+        tokenizers = init_from.stored_tokenizers(stored, run_data, host)
     with host.ranks.first_alone():
         prepared = run_data.prepare(run, tokenizers, host.reporter, checks_hashes=host.ranks.is_first)
 
     is_new, log = stored is None, host.reporter.log
-    network = new_network(run, start, label_names(run_data), log) if is_new else build_model(run.model)
-    prepare_parameters(run, network, log)
+    network = init_from.new_network(run, start, label_names(run_data), log) if is_new else build_model(run.model)
+    init_from.prepare_parameters(run, network, log)
     network = network.to(host.device)
     n_parameters = network.n_parameters()
     host.ranks.distribute(network, run.train)
@@ -153,7 +172,7 @@ def assemble(
     def write_model(into: Path, weights: Tensors) -> None:
         write_model_files(into, weights, tokenizers.target, run, tokenizers.separate_source, label_names(run_data))
 
-    scales = layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
+    scales = init_from.layer_scales(network, run.init.layer_decay) if run.init.layer_decay < 1 else None
     optimizer = build_optimizer(network, run.train.optimizer, scales)
     in_background = run.train.background_saving
     checkpointer = Checkpointer(folder, write_model, in_background=in_background, log=log, ranks=host.ranks)
@@ -167,14 +186,6 @@ def assemble(
 
 def _cannot_compile(run: Run) -> bool:
     return run.train.compile and isinstance(run.model, RecurrentConfig)
-
-
-def _compiled_if_possible(run: Run, host: Host) -> Run:
-    """Earlier versions began runs that cannot be compiled, and compiled what lies between their modules."""
-    if not _cannot_compile(run):
-        return run
-    host.reporter.log(f"train.compile is ignored from here on: {NOT_COMPILED}")
-    return replace(run, train=replace(run.train, compile=False))
 
 
 def _require_same(newest: Path, ranks: Ranks) -> None:
@@ -194,3 +205,69 @@ def _two_newest(folder: Path, reporter: LaunchReporter) -> tuple[int, int]:
             f"{folder} has {len(steps)} intact checkpoints, and a replay goes from one to the next: train on"
         )
     return steps[-2], steps[-1]
+
+
+# What is told of it
+
+
+def tell_of_new_run(
+    run: Run, n_parameters: int, summary: str, tokenizers: Tokenizers, data: TrainingData, host: Host
+) -> None:
+    """How large the model is, where it is trained, and what on: `summary` is that of its data."""
+    asked = 0 if run.init.path is not None or run.tokenizer.path is not None else run.tokenizer.vocab_size
+    target, source = tokenizers.target, tokenizers.separate_source
+    fewer = f" (the text gives no {asked:,})" if target.vocab_size < asked else ""
+    of_source = "" if source is None else f", of the source {source.vocab_size:,}"
+    vocabulary = f"vocabulary {target.vocab_size:,}{fewer}{of_source}"
+    host.reporter.log(f"{run.name}: {n_parameters:,} parameters on {host}; {summary}, {vocabulary}")
+    for sentence in few_targets(data):
+        host.reporter.log(sentence)
+
+
+def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> None:
+    """Where it goes on, and whether to the bit."""
+    if other := changed_machine(stored, progress):
+        host.reporter.log(f"the run was made with {'; '.join(other)}: it goes on equal to rounding, not to the bit")
+    if not repeats_bits(run.train, host.device):
+        host.reporter.log(f"on {host.device.type} without train.deterministic a run goes on equal to rounding")
+    done = progress.finished or progress.step >= run.train.max_steps
+    told = ": nothing is left to do" if done else ""
+    host.reporter.log(f"resumed at step {progress.step} of {run.train.max_steps}{told}")
+
+
+def tell_of_watchdog(run: Run, folder: Path, host: Host) -> None:
+    """What PyTorch will do should a process be lost, where it does something."""
+    if (note := watchdog_note(run.parallel, host.device, folder)) is not None:
+        host.reporter.log(note)
+
+
+# Steps taken again
+
+
+def changed_machine(stored: Path, progress: TrainerState) -> list[str]:
+    """What a checkpoint was made with that is otherwise here, in words; older checkpoints say less of it."""
+    before, now = checkpoint.load_numbers(stored).get("made_with", {}), progress.made_with
+    return [f"{name} {before[name]}, now {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
+
+
+def differing(found: Snapshot, folder: Path) -> list[str]:
+    """What of a snapshot is not what a checkpoint holds, to the bit: numbers, but for the clock's, and tensors."""
+    stored = checkpoint.load_state(folder)
+    now, before = json.loads(json.dumps(found.state.numbers)), stored.numbers
+    names = [name for name in now if name not in ("seconds", "made_with") and now[name] != before.get(name)]
+    for tensors, on_disk in (
+        (found.weights, read_tensors(folder / WEIGHTS)),
+        (found.state.weights or found.weights, read_tensors(checkpoint.weights_path(folder))),
+        (found.state.optimizer, stored.optimizer),
+        (found.state.average or {}, stored.average or {}),
+    ):
+        assert isinstance(tensors, dict) and isinstance(on_disk, dict)
+        both = tensors.keys() & on_disk.keys()
+        names += sorted(tensors.keys() ^ on_disk.keys())
+        names += sorted(name for name in both if not _same_bits(tensors[name], on_disk[name]))
+    return list(dict.fromkeys(names))
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    bits = [x.detach().cpu().contiguous().view(-1).view(torch.uint8) for x in (a, b)]
+    return a.shape == b.shape and a.dtype == b.dtype and torch.equal(*bits)

@@ -8,36 +8,28 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from glassformer.config.train import (
-    ConstantSchedule,
-    CosineSchedule,
-    InverseSqrtSchedule,
-    LinearSchedule,
-    PlateauSchedule,
-    ScheduleConfig,
-    WarmupStableDecaySchedule,
-)
+from glassformer.config import train as settings
 
 
-def schedule_factor(config: ScheduleConfig, step: int, max_steps: int) -> float:
+def schedule_factor(config: settings.ScheduleConfig, step: int, max_steps: int) -> float:
     """The factor of the peak rate at `step` of a run of `max_steps`.
 
     Of a plateau schedule this is the warm-up; the loop multiplies it by `Plateau.factor`.
 
-    >>> config = LinearSchedule(warmup_steps=1, final_ratio=0.0)
+    >>> config = settings.LinearSchedule(warmup_steps=1, final_ratio=0.0)
     >>> [schedule_factor(config, step, max_steps=5) for step in range(6)]
     [0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
     """
     match config:
-        case ConstantSchedule(warmup_steps=warmup_steps) | PlateauSchedule(warmup_steps=warmup_steps):
+        case settings.ConstantSchedule(warmup_steps=warmup_steps) | settings.PlateauSchedule(warmup_steps=warmup_steps):
             return warm_up(step, warmup_steps)
-        case CosineSchedule():
+        case settings.CosineSchedule():
             return cosine(step, config.warmup_steps, config.decay_steps or max_steps, config.final_ratio)
-        case LinearSchedule():
+        case settings.LinearSchedule():
             return linear(step, config.warmup_steps, config.decay_steps or max_steps, config.final_ratio)
-        case InverseSqrtSchedule():
+        case settings.InverseSqrtSchedule():
             return inverse_sqrt(step, config.warmup_steps)
-        case WarmupStableDecaySchedule():
+        case settings.WarmupStableDecaySchedule():
             decay_steps = round(config.decay_fraction * max_steps)
             return warmup_stable_decay(step, config.warmup_steps, decay_steps, config.final_ratio, max_steps)
 
@@ -116,9 +108,7 @@ class Plateau:
     """
 
     def __init__(self, patience: int, ratio: float, min_ratio: float) -> None:
-        self.patience = patience
-        self.ratio = ratio
-        self.min_ratio = min_ratio
+        self.patience, self.ratio, self.min_ratio = patience, ratio, min_ratio
         self.factor = 1.0
         self._best: float | None = None
         self._n_worse = 0

@@ -12,8 +12,7 @@ from glassformer.data.batching import Batch
 from glassformer.distributed.parts import whole
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
-from glassformer.objectives.loss import LossSums
-from glassformer.objectives.objective import Objective
+from glassformer.objectives.loss import LossSums, Objective
 from glassformer.training.non_finite import SMALLEST_SCALE, LossScale, NonFinite
 
 

@@ -1,10 +1,9 @@
-"""What the loop remembers beside weights and optimizer, how it is read back, and the clock."""
+"""What the loop remembers beside weights and optimizer, and how it is read back."""
 
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassformer.config.schema import from_dict
 from glassformer.errors import UserError
@@ -12,9 +11,6 @@ from glassformer.evaluation.loss import LossReport
 from glassformer.store import checkpoint
 from glassformer.store.manifest import Manifest
 from glassformer.training.non_finite import LossScale
-
-if TYPE_CHECKING:
-    from glassformer.training.step import StepResult
 
 
 @dataclass
@@ -86,60 +82,3 @@ def _whole_numbers(value: Any) -> Iterator[int]:
             yield from _whole_numbers(item)
     elif isinstance(value, int):
         yield value
-
-
-class Clock:
-    """Time spent on steps alone, and sums since the last line of the log."""
-
-    def __init__(self, progress: TrainerState) -> None:
-        self.progress = progress
-        self.n_untimed = len(progress.unlogged)  # steps of the process before this one
-        self.gradient_norm = 0.0
-        self.seconds = 0.0
-        self.saving_seconds = 0.0
-        self.since = time.perf_counter()
-
-    def count(self, result: "StepResult") -> None:
-        self.progress.unlogged.append((result.nats, result.n_targets))
-        self.gradient_norm = result.gradient_norm
-
-    def read(self) -> dict[str, float]:
-        """Mean loss, the last gradient norm and the rate since the last call; what saving took of the time."""
-        self._tick()
-        nats = sum(nats for nats, _ in self.progress.unlogged)
-        n_targets = [n_targets for _, n_targets in self.progress.unlogged]
-        timed = n_targets[self.n_untimed :]
-        values = {
-            "train/loss": nats / max(1, sum(n_targets)),
-            "gradient_norm": self.gradient_norm,
-            "tokens_per_s": sum(timed) / self.seconds,
-            "step_ms": 1000 * self.seconds / max(1, len(timed)),
-        }
-        if self.saving_seconds:
-            values["save_ms"] = 1000 * self.saving_seconds
-        self.progress.unlogged, self.n_untimed = [], 0
-        self.seconds = self.saving_seconds = 0.0
-        return values
-
-    def paused(self, *, is_saving: bool = False) -> "_Pause":
-        """Inside the block the time of steps stands still; that of saving is told by the next line of the log."""
-        return _Pause(self, is_saving)
-
-    def _tick(self) -> None:
-        now = time.perf_counter()
-        self.seconds += now - self.since
-        self.progress.seconds += now - self.since
-        self.since = now
-
-
-class _Pause:
-    def __init__(self, clock: Clock, is_saving: bool) -> None:
-        self.clock, self.is_saving = clock, is_saving
-
-    def __enter__(self) -> None:
-        self.clock._tick()
-
-    def __exit__(self, *error: object) -> None:
-        now = time.perf_counter()
-        self.clock.saving_seconds += (now - self.clock.since) if self.is_saving else 0.0
-        self.clock.since = now

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from glassformer.training import machine
+from glassformer.training import host
 
 
 @pytest.mark.parametrize("is_told", [True, False])
@@ -20,7 +20,7 @@ def test_the_cpu_is_named_as_far_as_the_system_tells(is_told: bool, monkeypatch:
 
     monkeypatch.setattr("builtins.open", opened)
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True, "amx_bf16": False})
-    found = machine._cpu()
+    found = host._cpu()
     capability = torch.backends.cpu.get_cpu_capability()
     model = " Some CPU @ 2.00GHz" if is_told else ""
     assert found == f"{platform.machine()}{model} {capability} avx512_bf16"
