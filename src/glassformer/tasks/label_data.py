@@ -25,6 +25,7 @@ from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import LabelCorpus, LabelRecord, class_names, read_labels, require_known
 from glassformer.errors import UserError
 from glassformer.evaluation.division import ALONE, Division
+from glassformer.evaluation.labels import ClassificationReport
 from glassformer.inference.classify import predict
 from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network
@@ -279,3 +280,9 @@ def label_scores(
             for place, values in json.loads(part).items():
                 logits[int(place)] = torch.tensor(values)
     return task.label_scores(run, logits, rows, names)
+
+
+def scores_of(report: ClassificationReport) -> dict[str, Any]:
+    """Return the figures of a report, in percent, and the report itself."""
+    names = ("accuracy", "macro_f1", "calibration_error", "most_frequent_share")
+    return {name: getattr(report, name) for name in names} | {"report": report}

@@ -13,8 +13,8 @@ HOMES = {
     "infilling": "glassformer.tasks.denoising:INFILLING",
     "spans": "glassformer.tasks.denoising:SPANS",
     "seq2seq": "glassformer.tasks.translation:TASK",
-    "classification": "glassformer.tasks.labels:CLASSIFICATION",
-    "tagging": "glassformer.tasks.labels:TAGGING",
+    "classification": "glassformer.tasks.classification:TASK",
+    "tagging": "glassformer.tasks.tagging:TASK",
     "none": "glassformer.tasks.vectors:TASK",
 }
 _registered: dict[str, Task] = {}

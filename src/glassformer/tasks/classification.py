@@ -1,0 +1,98 @@
+"""Classification: the class of a text or of a pair of texts; regression: a number."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.config.run import ClassificationConfig, LabelData, Run
+from glassformer.config.transformer import SequenceHead, TransformerConfig
+from glassformer.data.batching import Example
+from glassformer.errors import UserError
+from glassformer.evaluation.labels import (
+    classification_report,
+    pearson,
+    rmse,
+    spearman,
+)
+from glassformer.inference.classify import classify_texts
+from glassformer.objectives.classification import ClassificationObjective, RegressionObjective
+from glassformer.objectives.loss import Objective
+from glassformer.tasks.label_data import LabelTask, scores_of
+from glassformer.tasks.preparation import labels_of
+from glassformer.tasks.task import Classifies, Log, TakesOver, TrainedModel
+from glassformer.tokenization.tokenizer import Tokenizer
+
+SCORES: dict[str, dict[str, bool]] = {
+    "classes": {"accuracy": True, "macro_f1": True, "calibration_error": False},
+    "regression": {"rmse": False, "pearson": True, "spearman": True},
+}
+"""The scores of each kind of label, in percent except `rmse`; True if higher is better."""
+
+
+class Classification(LabelTask, Classifies, TakesOver):
+    """One stack says the label of a whole."""
+
+    settings = ClassificationConfig
+    verb = "classify"
+    unit = "text"
+    names_are = "classes"
+    outputs = ("classes", "regression")
+    head = SequenceHead
+    refuses_cuts = False
+
+    def learned(self, run: Run) -> str:
+        texts = "two texts" if self.takes_pairs(run) else "a text"
+        return f"say a {'number' if self.is_regression(run) else 'label'} for {texts}"
+
+    def example(self, run: Run) -> str:
+        return '("…", "…")' if self.takes_pairs(run) else '"…"'
+
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        return tuple(SCORES[labels_of(run).outputs])
+
+    def takes_pairs(self, run: Run) -> bool:
+        return labels_of(run).second_field is not None
+
+    # Training
+
+    def objective(self, run: Run) -> Objective:
+        if not self.is_regression(run):
+            return ClassificationObjective(run.objective.label_smoothing)
+        assert isinstance(run.model, TransformerConfig) and isinstance(run.model.head, SequenceHead)
+        return RegressionObjective(run.model.head.std or 1.0)
+
+    def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
+        return SCORES[labels_of(run).outputs]
+
+    def label_scores(
+        self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
+    ) -> dict[str, Any]:
+        """Accuracy, F1 and calibration of classes, the whole report under `report`; errors of numbers."""
+        if self.is_regression(run):
+            found = np.array([float(x[0]) for x in logits])
+            true = np.array([e.label for e in rows], dtype=np.float64)
+            return {"rmse": rmse(true, found), "pearson": pearson(true, found), "spearman": spearman(true, found)}
+        labels = np.array([int(e.label or 0) for e in rows])
+        return scores_of(classification_report(labels, torch.stack(list(logits)).softmax(dim=1).numpy(), list(names)))
+
+    # Use
+
+    def classify(self, model: TrainedModel, rows: Sequence[tuple[str, ...]], log: Log) -> list[dict[str, float]]:
+        for row in rows:
+            if (len(row) > 1) != self.takes_pairs(model.run):
+                texts = "two texts" if self.takes_pairs(model.run) else "one text"
+                raise UserError(f"{model.name} reads {texts} at a time")
+        return classify_texts(model.vote, model.tokenizer, rows, model.classes, model.device, log)
+
+    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        if not isinstance(getattr(run.model, "head", None), SequenceHead):
+            return None
+        outputs: Any = "classes" if len(labels) > 1 else "regression"
+        return replace(run, data=LabelData(outputs=outputs), objective=ClassificationConfig())
+
+
+TASK = Classification()

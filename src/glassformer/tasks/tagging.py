@@ -1,0 +1,78 @@
+"""Tagging: a tag for every word of a text, read off its first token."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from glassformer.config.run import LabelData, Run, TaggingConfig
+from glassformer.config.transformer import PositionHead
+from glassformer.data.batching import Example
+from glassformer.evaluation.labels import classification_report, is_bio, span_f1
+from glassformer.inference.classify import tag_words
+from glassformer.objectives.classification import TaggingObjective
+from glassformer.objectives.loss import Objective
+from glassformer.tasks.label_data import LabelTask, scores_of
+from glassformer.tasks.task import Log, Tags, TakesOver, TrainedModel
+from glassformer.tokenization.tokenizer import Tokenizer
+
+SCORES = {"accuracy": True, "macro_f1": True, "span_f1": True}
+"""The scores, in percent, and that higher is better; `span_f1` where tags are those of spans (B-, I-, O)."""
+
+
+class Tagging(LabelTask, Tags, TakesOver):
+    """One stack says the tag of every word."""
+
+    settings = TaggingConfig
+    verb = "tag"
+    unit = "word"
+    names_are = "tags"
+    outputs = ("tags",)
+    head = PositionHead
+    refuses_cuts = True  # words that are cut off have no tag: of other data the scores would be others
+
+    def learned(self, run: Run) -> str:
+        return "tag words"
+
+    def example(self, run: Run) -> str:
+        return '"…"'
+
+    def metrics(self, run: Run) -> tuple[str, ...]:
+        return tuple(SCORES)
+
+    # Training
+
+    def objective(self, run: Run) -> Objective:
+        return TaggingObjective(run.objective.label_smoothing)
+
+    def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
+        return {name: higher for name, higher in SCORES.items() if name != "span_f1" or is_bio(names)}
+
+    def label_scores(
+        self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
+    ) -> dict[str, Any]:
+        """Accuracy and F1 of words, the whole report under `report`, and F1 of spans where tags are those of spans."""
+        gold = [e.labels[e.labels != -100] for e in rows if e.labels is not None]
+        probabilities = torch.cat(list(logits)).softmax(dim=1).numpy()
+        scores = scores_of(classification_report(np.concatenate(gold), probabilities, list(names)))
+        if is_bio(names):
+            written = [[names[i] for i in x.argmax(dim=1).tolist()] for x in logits]
+            spans = span_f1([[names[i] for i in of_row] for of_row in gold], written)
+            scores |= {"span_f1": spans.f1, "span_precision": spans.precision, "span_recall": spans.recall}
+        return scores
+
+    # Use
+
+    def tag(self, model: TrainedModel, rows: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]:
+        return tag_words(model.vote, model.tokenizer, rows, model.classes, model.device, log)
+
+    def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
+        if not isinstance(getattr(run.model, "head", None), PositionHead):
+            return None
+        return replace(run, data=LabelData(outputs="tags"), objective=TaggingConfig())
+
+
+TASK = Tagging()
