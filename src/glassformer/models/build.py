@@ -91,19 +91,15 @@ class _NothingDrawn(TorchFunctionMode):
 
 
 def _transformer(config: c.TransformerConfig) -> Transformer:
-    source_table = target_table = None
+    encoder = decoder = table = None
     if config.encoder is not None:
-        source_table = _token_table(config, config.encoder_vocab_size)
+        table = nn.Embedding(config.encoder_vocab_size, config.table_width)
+        encoder = Encoder(*_stack(config, config.encoder, table, config.encoder_max_len, causal=False))
     if config.decoder is not None:
-        shared = config.share_embeddings and source_table is not None
-        target_table = source_table if shared else _token_table(config, config.vocab_size)
-    encoder = decoder = None
-    if config.encoder is not None and source_table is not None:
-        encoder = Encoder(*_stack(config, config.encoder, source_table, config.encoder_max_len, causal=False))
-    if config.decoder is not None and target_table is not None:
+        if table is None or not config.share_embeddings:
+            table = nn.Embedding(config.vocab_size, config.table_width)
         cross = config.encoder is not None
-        decoder = Decoder(*_stack(config, config.decoder, target_table, config.max_len, causal=True, cross=cross))
-    table = source_table if target_table is None else target_table
+        decoder = Decoder(*_stack(config, config.decoder, table, config.max_len, causal=True, cross=cross))
     assert table is not None
     return Transformer(config, encoder, decoder, _head(config, table))
 
@@ -114,10 +110,6 @@ def _norm(config: c.TransformerConfig) -> NormFactory:
     return functools.partial(
         LayerNorm, eps=config.norm_eps, weight=config.norm_weight, bias=config.norm_weight and config.norm_bias
     )
-
-
-def _token_table(config: c.TransformerConfig, vocab_size: int) -> nn.Embedding:
-    return nn.Embedding(vocab_size, config.table_width)
 
 
 def _stack(

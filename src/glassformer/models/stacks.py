@@ -19,6 +19,9 @@ from glassformer.nn.tree_cache import Branches
 class _BlockStack(nn.Module):
     """What both stacks have; `rotary` and `score_bias` belong to the stack and serve every self-attention."""
 
+    causal: bool
+    """No token sees what comes after it."""
+
     def __init__(
         self,
         embeddings: Embeddings,
@@ -37,6 +40,26 @@ class _BlockStack(nn.Module):
         self.score_bias = score_bias
         self.activation_checkpointing = False
         """Recompute each block in the backward pass; the trainer sets it."""
+
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """`token_ids` (B, T), `attention_mask` (B, T), `memory` (B, S, D), `memory_mask` (B, S) → states (B, T, D)."""
+        positions = self.token_positions(token_ids, attention_mask, positions)
+        documents = None if document_ids is None else (document_ids, document_ids)
+        mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
+        x = self.embeddings(token_ids, positions, token_types)
+        inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
+        return self.run_blocks(x, positions, positions, inputs)
 
     def run_blocks(
         self,
@@ -57,7 +80,11 @@ class _BlockStack(nn.Module):
             rotary=None if self.rotary is None else self.rotary(positions),
             bias=None if self.score_bias is None else self.score_bias(positions, key_positions),
         )
-        by_window = {w: _windowed(inputs, w, x, n_keys) for w in set(self.windows)}
+        by_window = {}  # blocks that share a window share a mask, which is worked out once
+        for window in set(self.windows):
+            mask = replace(inputs.mask, window=window)
+            mask = mask.worked_out(x.shape[1], n_keys, x.device, always=inputs.bias is not None)
+            by_window[window] = replace(inputs, mask=mask)
         x = x if tap is None else tap("embeddings", x)
         for i, block in enumerate(self.blocks):
             of_block = by_window[self.windows[i]]
@@ -89,55 +116,16 @@ class _BlockStack(nn.Module):
             raise ValueError(f"{n_tokens} tokens, and this model has learned positions for {table.max_len}")
 
 
-def _windowed(inputs: BlockInputs, window: int, x: Tensor, n_keys: int) -> BlockInputs:
-    """The inputs of all blocks that share a window, with a mask that is worked out once."""
-    mask, biased = replace(inputs.mask, window=window), inputs.bias is not None
-    return replace(inputs, mask=mask.worked_out(x.shape[1], n_keys, x.device, always=biased))
-
-
 class Encoder(_BlockStack):
     """Every token sees every real token."""
 
-    def forward(
-        self,
-        token_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        document_ids: Tensor | None = None,
-        tap: Tap | None = None,
-    ) -> Tensor:
-        """`token_ids` (B, S), `attention_mask` (B, S) True = real → hidden states (B, S, D)."""
-        positions = self.token_positions(token_ids, attention_mask, positions)
-        documents = None if document_ids is None else (document_ids, document_ids)
-        mask = Mask(keys=attention_mask, documents=documents)
-        x = self.embeddings(token_ids, positions, token_types)
-        return self.run_blocks(x, positions, positions, BlockInputs(mask, tap=tap))
+    causal = False
 
 
 class Decoder(_BlockStack):
     """A token sees itself and what came before; with cross-attention it also reads a memory."""
 
-    def forward(
-        self,
-        token_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        document_ids: Tensor | None = None,
-        tap: Tap | None = None,
-    ) -> Tensor:
-        """`token_ids` (B, T), `memory` (B, S, D), `memory_mask` (B, S) → hidden states (B, T, D)."""
-        positions = self.token_positions(token_ids, attention_mask, positions)
-        documents = None if document_ids is None else (document_ids, document_ids)
-        mask = Mask(causal=True, keys=attention_mask, documents=documents)
-        x = self.embeddings(token_ids, positions, token_types)
-        inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
-        return self.run_blocks(x, positions, positions, inputs)
+    causal = True
 
     def step(
         self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None = None, tap: Tap | None = None

@@ -90,7 +90,9 @@ def attention_fused(
     if query.dtype in _HALVES and query.device.type == "cpu" and (query.requires_grad or query.shape[2] == 1):
         # In half precision the backward of the CPU's kernel is several times slower than in single, and so is its
         # forward for a single query.
-        return _attention_in_float(query, key, value, mask, bias, scale, dropout)
+        with torch.autocast("cpu", enabled=False):
+            context = attention_fused(query.float(), key.float(), value.float(), mask, bias, scale, dropout)
+        return context.to(query.dtype)
     is_causal = bias is None and mask.is_only_causal and query.shape[2] == key.shape[2]
     attn_mask = empty = None
     if not is_causal and not (bias is None and mask.is_trivial):
@@ -138,14 +140,6 @@ def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:
     if query.device.type == "cpu":
         return True
     return query.dtype in _HALVES and not is_masked and query.shape[3] == value.shape[3]
-
-
-def _attention_in_float(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None, scale: float | None, dropout: float
-) -> Tensor:
-    with torch.autocast("cpu", enabled=False):
-        context = attention_fused(query.float(), key.float(), value.float(), mask, bias, scale, dropout)
-    return context.to(query.dtype)
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
