@@ -12,19 +12,11 @@ from torch.overrides import TorchFunctionMode
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
+from glassformer.models import recurrent_stacks as r
 from glassformer.models.blocks import Block, post_norm, pre_norm
 from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform
 from glassformer.models.init import init_recurrent_weights, init_weights
 from glassformer.models.recurrent import RecurrentModel
-from glassformer.models.recurrent_decoder import (
-    AttendAfterDecoder,
-    AttendBeforeDecoder,
-    DecoderParts,
-    MaxoutReadout,
-    PlainDecoder,
-    RecurrentDecoder,
-)
-from glassformer.models.recurrent_encoder import Bridge, RecurrentEncoder
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
@@ -121,11 +113,11 @@ def _stack(
     cross: bool = False,
 ) -> tuple[Embeddings, list[Block], list[int], nn.Module | None, nn.Module | None, nn.Module | None]:
     """The parts of an encoder or decoder, in the order of their constructor."""
-    norm = _norm(config)
-    width = config.table_width
+    norm, width = _norm(config), config.table_width
+    added, rotary, score_bias = _positions(config, stack, n_positions, causal)
     embeddings = Embeddings(
         table,
-        positions=_added_positions(config.positions, n_positions, width),
+        positions=added,
         token_types=nn.Embedding(config.n_token_types, width) if config.n_token_types else None,
         norm=norm(width) if config.embedding_norm else None,
         d_model=config.d_model,
@@ -139,8 +131,8 @@ def _stack(
         [_block(config, stack, cross) for _ in range(stack.n_layers)],
         [pattern[i % len(pattern)] for i in range(stack.n_layers)],
         norm(config.d_model) if config.final_norm else None,
-        _rotary(config.positions, config.attention_widths(stack).d_head),
-        _score_bias(config.positions, stack.n_heads, causal),
+        rotary,
+        score_bias,
     )
 
 
@@ -182,22 +174,24 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     )
 
 
-def _added_positions(positions: c.Positions, n_positions: int, width: int) -> nn.Module | None:
-    """Positions that are added to the embeddings."""
-    if isinstance(positions, c.SinusoidalPositions):
-        return p.SinusoidalPositions(width, positions.layout)
-    if isinstance(positions, c.LearnedPositions):
-        return p.LearnedPositions(n_positions, width, positions.offset)
-    return None
-
-
-def _rotary(positions: c.Positions, d_head: int) -> p.Rotary | None:
-    """Positions that turn queries and keys."""
-    if not isinstance(positions, c.RotaryPositions):
-        return None
-    with torch.device("cpu"):  # the meta device would take a second to work them out, and have none
-        frequencies, attention_factor = _rotary_frequencies(positions, d_head)
-    return p.Rotary(frequencies.to(torch.get_default_device()), attention_factor)
+def _positions(
+    config: c.TransformerConfig, stack: c.Stack, n_positions: int, causal: bool
+) -> tuple[nn.Module | None, p.Rotary | None, nn.Module | None]:
+    """What is added to embeddings, what turns queries and keys, what is added to scores; two of them are None."""
+    match config.positions:
+        case c.SinusoidalPositions(layout):
+            return p.SinusoidalPositions(config.table_width, layout), None, None
+        case c.LearnedPositions(offset):
+            return p.LearnedPositions(n_positions, config.table_width, offset), None, None
+        case c.RotaryPositions() as rotary:
+            with torch.device("cpu"):  # the meta device would take a second to work them out, and have none
+                frequencies, factor = _rotary_frequencies(rotary, config.attention_widths(stack).d_head)
+            return None, p.Rotary(frequencies.to(torch.get_default_device()), factor), None
+        case c.AlibiPositions():
+            return None, None, p.AlibiBias(stack.n_heads)
+        case c.RelativePositions(n_buckets, max_distance):
+            return None, None, p.RelativeBias(stack.n_heads, n_buckets, max_distance, bidirectional=not causal)
+    return None, None, None
 
 
 def _rotary_frequencies(positions: c.RotaryPositions, d_head: int) -> tuple[Tensor, float]:
@@ -211,15 +205,6 @@ def _rotary_frequencies(positions: c.RotaryPositions, d_head: int) -> tuple[Tens
         case c.YarnScaling(factor, original, fast, slow):
             frequencies, attention_factor = p.yarn_scaled(frequencies, positions.base, factor, original, fast, slow)
     return frequencies, attention_factor
-
-
-def _score_bias(positions: c.Positions, n_heads: int, causal: bool) -> nn.Module | None:
-    """Positions that are added to the scores."""
-    if isinstance(positions, c.AlibiPositions):
-        return p.AlibiBias(n_heads)
-    if isinstance(positions, c.RelativePositions):
-        return p.RelativeBias(n_heads, positions.n_buckets, positions.max_distance, bidirectional=not causal)
-    return None
 
 
 def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
@@ -257,7 +242,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
 def _recurrent(config: RecurrentConfig) -> RecurrentModel:
     source_table = nn.Embedding(config.encoder_vocab_size, config.d_embedding)
     target_table = source_table if config.share_embeddings else nn.Embedding(config.vocab_size, config.d_embedding)
-    encoder = RecurrentEncoder(
+    encoder = r.RecurrentEncoder(
         source_table,
         _cells(config, config.d_embedding, config.d_encoder, config.bidirectional),
         reverse=config.reverse_source,
@@ -265,31 +250,31 @@ def _recurrent(config: RecurrentConfig) -> RecurrentModel:
     )
     bridge = None
     if config.bidirectional or config.d_encoder != config.d_decoder:
-        bridge = Bridge(config.d_memory, config.d_decoder, config.n_layers, has_cell=config.cell == "lstm")
+        bridge = r.Bridge(config.d_memory, config.d_decoder, config.n_layers, has_cell=config.cell == "lstm")
     output = TokenLogits(config.d_readout, config.vocab_size, tied_to=target_table if config.tie_output else None)
     return RecurrentModel(config, encoder, bridge, _recurrent_decoder(config, target_table), output)
 
 
-def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> RecurrentDecoder:
-    def parts(d_fed: int) -> DecoderParts:
+def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> r.RecurrentDecoder:
+    def parts(d_fed: int) -> r.DecoderParts:
         """`d_fed`: the width of what joins the token in the input of a step."""
         cells = _cells(config, config.d_embedding + d_fed, config.d_decoder, bidirectional=False)
-        return DecoderParts(table, cells, CELLS[config.cell][1], config.embedding_dropout)
+        return r.DecoderParts(table, cells, CELLS[config.cell][1], config.embedding_dropout)
 
-    def maxout(d_context: int) -> MaxoutReadout | None:
+    def maxout(d_context: int) -> r.MaxoutReadout | None:
         deep_output = getattr(config.attention, "deep_output", False)
-        return MaxoutReadout(config.d_decoder, config.d_embedding, d_context) if deep_output else None
+        return r.MaxoutReadout(config.d_decoder, config.d_embedding, d_context) if deep_output else None
 
     attention = config.attention
     if isinstance(attention, NoAttention):
         every_step = attention.context_every_step
         d_fed = config.d_memory if every_step else 0
-        return PlainDecoder(parts(d_fed), maxout(config.d_memory), context_every_step=every_step)
+        return r.PlainDecoder(parts(d_fed), maxout(config.d_memory), context_every_step=every_step)
     cross_attn = SingleHeadAttention(config.d_decoder, config.d_memory, attention.score, attention.d_attention or None)
     if isinstance(attention, AttendBefore):
-        return AttendBeforeDecoder(parts(cross_attn.d_context), maxout(cross_attn.d_context), cross_attn)
+        return r.AttendBeforeDecoder(parts(cross_attn.d_context), maxout(cross_attn.d_context), cross_attn)
     d_fed = config.d_decoder if attention.input_feeding else 0
-    return AttendAfterDecoder(parts(d_fed), cross_attn, input_feeding=attention.input_feeding)
+    return r.AttendAfterDecoder(parts(d_fed), cross_attn, input_feeding=attention.input_feeding)
 
 
 def _cells(config: RecurrentConfig, d_input: int, d_state: int, bidirectional: bool) -> nn.RNNBase:

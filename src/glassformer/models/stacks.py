@@ -10,10 +10,9 @@ from torch.utils.checkpoint import checkpoint
 from glassformer.models.blocks import Block, BlockInputs
 from glassformer.nn.attention import Tap
 from glassformer.nn.embeddings import Embeddings
-from glassformer.nn.kv_cache import Slots, TransformerState
+from glassformer.nn.kv_cache import Branches, Slots, TransformerState
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import LearnedPositions
-from glassformer.nn.tree_cache import Branches
 
 
 class _BlockStack(nn.Module):

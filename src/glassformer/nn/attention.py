@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn.attention_functions import attention_fused, attention_reference
-from glassformer.nn.kv_cache import FIRST_SLOTS, LayerCache, Slots
+from glassformer.nn.kv_cache import FIRST_SLOTS, Grid, LayerCache, Slots
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
-from glassformer.nn.tree_cache import Grid
 
 
 class Tap(Protocol):

@@ -16,8 +16,7 @@ from torch._higher_order_ops import scan
 from torch.nn import functional as F
 
 from glassformer.models.recurrent import RecurrentModel
-from glassformer.models.recurrent_decoder import RecurrentState
-from glassformer.models.recurrent_encoder import Encoding
+from glassformer.models.recurrent_stacks import Encoding, RecurrentState
 from glassformer.nn.recurrence import LayerState, Stepper
 
 
