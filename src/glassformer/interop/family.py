@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from glassformer.config.transformer import Stack, TransformerConfig
+from glassformer.config.transformer import Head, Stack, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, as_it_is
 from glassformer.interop.hf_config import HFConfig
 from glassformer.interop.keymap import Key, Rule, keys, rule
@@ -27,14 +27,12 @@ class Family:
     name: str
     """As people say it: GPT-2."""
     model_type: str
-    architectures: tuple[str, ...]
-    """The classes of transformers whose checkpoints are read."""
+    heads: Mapping[str, Head]
+    """The classes of transformers whose checkpoints are read → our head; the first of its kind is written."""
     read: Callable[[HFConfig, str], TransformerConfig]
     """Their configuration, and the architecture → ours; what does not fit is told to `HFConfig`."""
     fit: Callable[[TransformerConfig], list[str]]
     """Why the family cannot hold a configuration of ours exactly, sentence by sentence; empty where it can."""
-    architecture: Callable[[TransformerConfig], str]
-    """The class of transformers that has this head."""
     write: Callable[[TransformerConfig], dict[str, Any]]
     """Ours, which fits → their configuration, without the keys that all families share."""
     table: Callable[[TransformerConfig], list[Rule]]
@@ -64,14 +62,26 @@ class Family:
     roles: Mapping[str, str] = field(default_factory=dict)
     """What special tokens are for in folders that do not say it, as the tokenizer's class in transformers has it."""
 
+    @property
+    def architectures(self) -> tuple[str, ...]:
+        return tuple(self.heads)
+
+    def architecture(self, config: TransformerConfig) -> str:
+        """The class of transformers that has this head."""
+        return next(name for name, head in self.heads.items() if head.kind == config.head.kind)
+
     def keys(self, config: TransformerConfig) -> list[Key]:
         """The table, filled in for a configuration."""
-        return keys(
-            self.table(config),
-            n_layers=lambda name: _stack(config, name).n_layers,
-            rows=lambda name: _rows(config, name),
-            shapes=self.shapes(config),
-        )
+
+        def stack_of(name: str) -> Stack:
+            return config.stacks[name.split(".")[0]]
+
+        def rows(name: str) -> list[int]:
+            """Of queries, keys and values in a matrix that holds all three."""
+            widths = config.attention_widths(stack_of(name))
+            return [widths.query, widths.key, widths.value]
+
+        return keys(self.table(config), lambda name: stack_of(name).n_layers, rows, self.shapes(config))
 
     def shapes(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:
         """The shape of every tensor of ours."""
@@ -80,21 +90,7 @@ class Family:
 
 def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str, out: str) -> list[Rule]:
     """The projections of an attention that theirs keeps apart, and ours apart or in one matrix."""
-    fused = config.fused_qkv and ours.endswith("self_attn")
-    inputs = (
-        [rule(f"{ours}.qkv_proj", (q, k, v))]
-        if fused
-        else [rule(f"{ours}.q_proj", q), rule(f"{ours}.k_proj", k), rule(f"{ours}.v_proj", v)]
-    )
-    return [*inputs, rule(f"{ours}.out_proj", out)]
-
-
-def _stack(config: TransformerConfig, name: str) -> Stack:
-    """The stack that a tensor is part of."""
-    return config.stacks[name.split(".")[0]]
-
-
-def _rows(config: TransformerConfig, name: str) -> list[int]:
-    """Rows of queries, keys and values in a matrix that holds all three."""
-    widths = config.attention_widths(_stack(config, name))
-    return [widths.query, widths.key, widths.value]
+    if config.fused_qkv and ours.endswith("self_attn"):
+        return [rule(f"{ours}.qkv_proj", (q, k, v)), rule(f"{ours}.out_proj", out)]
+    theirs = {"q_proj": q, "k_proj": k, "v_proj": v, "out_proj": out}
+    return [rule(f"{ours}.{mine}", other) for mine, other in theirs.items()]

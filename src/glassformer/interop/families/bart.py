@@ -179,10 +179,9 @@ def fit_without_head(config: TransformerConfig) -> list[str]:
 BART = Family(
     name="BART",
     model_type="bart",
-    architectures=(ARCHITECTURE,),
+    heads={ARCHITECTURE: TokenHead(bias="constant")},
     read=read_bart,
     fit=fit_bart,
-    architecture=lambda config: ARCHITECTURE,
     write=write_bart,
     table=table_bart,
     prefix="model.",
@@ -196,9 +195,8 @@ BART = Family(
 BART_WITHOUT_HEAD = replace(
     BART,
     name="BART without a head",
-    architectures=(BARE,),
+    heads={BARE: TokenHead()},
     fit=fit_without_head,
-    architecture=lambda config: BARE,
     bare=frozenset({BARE}),
     recast=with_scales_and_biases,
 )

@@ -22,10 +22,10 @@ from glassformer.interop.family import Family
 from glassformer.interop.hf_config import HFConfig
 from glassformer.interop.keymap import Rule, rule
 
-HEADS: dict[str, type[Head]] = {
-    "EuroBertForMaskedLM": TokenHead,
-    "EuroBertForSequenceClassification": SequenceHead,
-    "EuroBertForTokenClassification": PositionHead,
+HEADS: dict[str, Head] = {
+    "EuroBertForMaskedLM": TokenHead(),
+    "EuroBertForSequenceClassification": SequenceHead(pooler="gelu"),
+    "EuroBertForTokenClassification": PositionHead(),
 }
 POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
 POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
@@ -34,11 +34,11 @@ POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 def read_eurobert(given: HFConfig, architecture: str) -> TransformerConfig:
     bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
     given.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
-    head: Head = PositionHead()
-    if HEADS[architecture] is TokenHead:
+    head = HEADS[architecture]
+    if isinstance(head, TokenHead):
         head = TokenHead(bias="learned" if ff_bias else "none")
-    elif HEADS[architecture] is SequenceHead:
-        head = SequenceHead(pooling=given.choose("classifier_pooling", POOLINGS, "late"), pooler="gelu")
+    elif isinstance(head, SequenceHead):
+        head = replace(head, pooling=given.choose("classifier_pooling", POOLINGS, "late"))
     differences: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias, "head": head}
     return read_common(given, norm_eps=1e-5, side="encoder", **differences)
 
@@ -60,10 +60,6 @@ def fit_eurobert(config: TransformerConfig) -> list[str]:
             )
     fit.head(tokens, classes, PositionHead())
     return fit.done()
-
-
-def architecture_of(config: TransformerConfig) -> str:
-    return next(name for name, head in HEADS.items() if isinstance(config.head, head))
 
 
 def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
@@ -105,10 +101,9 @@ def table_eurobert(config: TransformerConfig) -> list[Rule]:
 EUROBERT = Family(
     name="EuroBERT",
     model_type="eurobert",
-    architectures=tuple(HEADS),
+    heads=HEADS,
     read=read_eurobert,
     fit=fit_eurobert,
-    architecture=architecture_of,
     write=write_eurobert,
     table=table_eurobert,
     recast=recast_eurobert,

@@ -10,8 +10,6 @@ from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfi
 from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import byte_level
 
-ARCHITECTURE = "GPT2LMHeadModel"
-
 
 def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
     d_model, max_len = given.take("n_embd", int), given.take("n_positions", int)
@@ -93,10 +91,9 @@ def table_gpt2(config: TransformerConfig) -> list[Rule]:
 GPT2 = Family(
     name="GPT-2",
     model_type="gpt2",
-    architectures=(ARCHITECTURE,),
+    heads={"GPT2LMHeadModel": TokenHead()},
     read=read_gpt2,
     fit=fit_gpt2,
-    architecture=lambda config: ARCHITECTURE,
     write=write_gpt2,
     table=table_gpt2,
     prefix="transformer.",

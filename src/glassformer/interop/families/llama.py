@@ -277,14 +277,12 @@ def _family(
     recast: Callable[[TransformerConfig, Weights], Recast] = recast_common,
     **others: Any,
 ) -> Family:
-    architecture = f"{name}ForCausalLM"
     return Family(
         name=name,
         model_type=name.lower(),
-        architectures=(architecture,),
+        heads={f"{name}ForCausalLM": TokenHead()},
         read=read,
         fit=fit,
-        architecture=lambda config: architecture,
         write=write,
         table=table_llama,
         recast=recast,

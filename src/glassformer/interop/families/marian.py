@@ -17,8 +17,6 @@ from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfi
 from glassformer.interop.permute_channels import with_halves
 from glassformer.nn.positions import sinusoid
 
-ARCHITECTURE = "MarianMTModel"
-
 
 def read_marian(given: HFConfig, architecture: str) -> TransformerConfig:
     given.only("static_position_embeddings", True)
@@ -80,10 +78,9 @@ def positions(config: TransformerConfig) -> dict[str, Tensor]:
 MARIAN = Family(
     name="Marian",
     model_type="marian",
-    architectures=(ARCHITECTURE,),
+    heads={"MarianMTModel": TokenHead(bias="constant")},
     read=read_marian,
     fit=fit_marian,
-    architecture=lambda config: ARCHITECTURE,
     write=write_marian,
     table=bart.table_common,
     prefix="model.",

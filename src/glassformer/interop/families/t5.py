@@ -9,7 +9,6 @@ from glassformer.interop.family import Family, attention_lines
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
 from glassformer.interop.keymap import Rule, rule
 
-ARCHITECTURE = "T5ForConditionalGeneration"
 HEAD, SHARED = "lm_head.weight", "shared.weight"
 FEED_FORWARDS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
 FEED_FORWARDS |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()}
@@ -142,10 +141,9 @@ def table_t5(config: TransformerConfig) -> list[Rule]:
 T5 = Family(
     name="T5",
     model_type="t5",
-    architectures=(ARCHITECTURE, "T5WithLMHeadModel"),  # its first name
+    heads={"T5ForConditionalGeneration": TokenHead(), "T5WithLMHeadModel": TokenHead()},  # its first name
     read=read_t5,
     fit=fit_t5,
-    architecture=lambda config: ARCHITECTURE,
     write=write_t5,
     table=table_t5,
     recast=with_norm_scales,

@@ -7,15 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.config.transformer import (
-    AlibiPositions,
-    RelativePositions,
-    RotaryPositions,
-    Stack,
-    TokenHead,
-    TransformerConfig,
-    YarnScaling,
-)
+from glassformer.config import transformer as c
 from glassformer.interop.compatibility import Compatibility
 from glassformer.models.blocks import Block
 from glassformer.models.heads import TokenLogits
@@ -32,7 +24,7 @@ IN_A_DECODER = ("sinusoidal", "learned", "none", "rotary", "alibi")
 targets are read token by token.)"""
 
 
-def misfits(config: TransformerConfig) -> list[str]:
+def misfits(config: c.TransformerConfig) -> list[str]:
     """Why CTranslate2 cannot compute a configuration, sentence by sentence; empty where it can."""
     fit = Compatibility(config)
     for name in ("encoder", "decoder"):
@@ -43,8 +35,8 @@ def misfits(config: TransformerConfig) -> list[str]:
     known = IN_A_DECODER if config.encoder is None else IN_AN_ENCODER
     positions = config.positions
     fit.check("positions", positions.kind in known, f"model.positions is {positions.kind}, not {' or '.join(known)}")
-    if isinstance(positions, RotaryPositions):
-        fine = positions.fraction == 1 or not isinstance(positions.scaling, YarnScaling)
+    if isinstance(positions, c.RotaryPositions):
+        fine = positions.fraction == 1 or not isinstance(positions.scaling, c.YarnScaling)
         fit.check("positions", fine, "model.positions.scaling is yarn, which needs a fraction of 1")
     fit.need("norm_order", "pre", "post")
     gated = "model.gated_ff is true, and it must be false where the activation is relu2"
@@ -56,7 +48,7 @@ def misfits(config: TransformerConfig) -> list[str]:
     if config.decoder is not None:
         fit.need("n_token_types", 0)
         head = config.head
-        fine = isinstance(head, TokenHead) and not head.transform
+        fine = isinstance(head, c.TokenHead) and not head.transform
         fit.check("head", fine, "model.head must be tokens without a transform")
     fit.holds("head", "n_token_types", "d_model", "source_vocab_size", "source_max_len", "share_embeddings")
     fit.holds("tie_output", "norm", "norm_eps", "norm_weight", "norm_bias", "final_norm", "embedding_norm")
@@ -78,7 +70,7 @@ def specify(ct2: ModuleType, network: Transformer) -> Any:
     return specs.TransformerSpec(_encoder(ct2, config, encoder), filled)
 
 
-def _encoder(ct2: ModuleType, config: TransformerConfig, encoder: Encoder) -> Any:
+def _encoder(ct2: ModuleType, config: c.TransformerConfig, encoder: Encoder) -> Any:
     assert config.encoder is not None
     types = encoder.embeddings.token_types
     spec = ct2.specs.transformer_spec.TransformerEncoderSpec(
@@ -94,13 +86,13 @@ def _encoder(ct2: ModuleType, config: TransformerConfig, encoder: Encoder) -> An
     return spec
 
 
-def _decoder(ct2: ModuleType, config: TransformerConfig, decoder: Decoder, output: nn.Module) -> Any:
+def _decoder(ct2: ModuleType, config: c.TransformerConfig, decoder: Decoder, output: nn.Module) -> Any:
     assert config.decoder is not None and isinstance(output, TokenLogits)
     stack = config.decoder
     spec = ct2.specs.transformer_spec.TransformerDecoderSpec(
         stack.n_layers,
         with_encoder_attention=config.encoder is not None,
-        alibi=isinstance(config.positions, AlibiPositions),
+        alibi=isinstance(config.positions, c.AlibiPositions),
         **_of_both(ct2, config, stack),
     )
     spec.embeddings.weight = _array(decoder.embeddings.tokens.weight)
@@ -113,12 +105,12 @@ def _decoder(ct2: ModuleType, config: TransformerConfig, decoder: Decoder, outpu
     return spec
 
 
-def _of_both(ct2: ModuleType, config: TransformerConfig, stack: Stack) -> dict[str, Any]:
+def _of_both(ct2: ModuleType, config: c.TransformerConfig, stack: c.Stack) -> dict[str, Any]:
     """What encoders and decoders are made with. Where the norms are is said afterwards, so that either order may
     have a norm at the end."""
     positions = config.positions
     turned: dict[str, Any] = {}
-    if isinstance(positions, RotaryPositions):
+    if isinstance(positions, c.RotaryPositions):
         d_head = config.attention_widths(stack).d_head
         turned = {"rotary_dim": positions.width(d_head), "rotary_base": positions.base}
         turned["rotary_interleave"] = False
@@ -130,7 +122,7 @@ def _of_both(ct2: ModuleType, config: TransformerConfig, stack: Stack) -> dict[s
         "no_final_norm": not config.final_norm,
         "activation": ct2.specs.Activation[ACTIVATIONS[config.activation]],
         "layernorm_embedding": config.embedding_norm,
-        "relative_attention_bias": isinstance(config.positions, RelativePositions),
+        "relative_attention_bias": isinstance(config.positions, c.RelativePositions),
         "ffn_glu": config.gated_ff or config.activation == "relu2",
         "rms_norm": config.norm == "rmsnorm",
         "num_heads_kv": stack.n_kv_heads or None,
@@ -139,7 +131,7 @@ def _of_both(ct2: ModuleType, config: TransformerConfig, stack: Stack) -> dict[s
     }
 
 
-def _fill_stack(spec: Any, config: TransformerConfig, stack: Encoder | Decoder, n_positions: int) -> None:
+def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder, n_positions: int) -> None:
     spec.pre_norm = config.norm_order == "pre"
     spec.scale_embeddings = config.scale_embeddings
     if hasattr(spec, "position_encodings") and stack.rotary is None:
