@@ -16,41 +16,22 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
 UNSET_MAX_LENGTH = 20
 """The `max_length` of files that transformers wrote with all defaults: it means that none was set."""
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "max_length": (UNSET_MAX_LENGTH,),
-    "min_length": (0,),
-    "num_beams": (1,),
-    "num_beam_groups": (1,),
-    "diversity_penalty": (0.0,),
-    "temperature": (1.0,),
-    "top_k": (0, 50),
-    "top_p": (1.0,),
-    "min_p": (0.0,),
-    "typical_p": (1.0,),
-    "repetition_penalty": (1.0,),
-    "length_penalty": (1.0,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "bad_words_ids": (),
-    "exponential_decay_length_penalty": (),
-    "suppress_tokens": (),
-    "begin_suppress_tokens": (),
-    "min_new_tokens": (0,),
-    "encoder_repetition_penalty": (1.0,),
-    "epsilon_cutoff": (0.0,),
-    "eta_cutoff": (0.0,),
-    "top_h": (),
-    "guidance_scale": (1.0,),
-    "penalty_alpha": (0.0,),
-    "dola_layers": (),
-    "sequence_bias": (),
-    "force_words_ids": (),
-    "constraints": (),
-    "renormalize_logits": (False,),
-    "watermarking_config": (),
-    "token_healing": (False,),
-    "stop_strings": (),
-}
+_NEUTRAL_AT_0 = """
+min_length min_new_tokens min_p diversity_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size epsilon_cutoff
+eta_cutoff penalty_alpha renormalize_logits token_healing
+"""
+_NEUTRAL_AT_1 = """
+num_beams num_beam_groups temperature top_p typical_p repetition_penalty length_penalty encoder_repetition_penalty
+guidance_scale
+"""
+_NEVER_NEUTRAL = """
+bad_words_ids exponential_decay_length_penalty suppress_tokens begin_suppress_tokens top_h dola_layers sequence_bias
+force_words_ids constraints watermarking_config stop_strings
+"""
+NEUTRAL: dict[str, tuple[Any, ...]] = {"max_length": (UNSET_MAX_LENGTH,), "top_k": (0, 50)}
+NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_0.split(), (0,))  # 0 is False, too
+NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_1.split(), (1,))
+NEUTRAL |= dict.fromkeys(_NEVER_NEUTRAL.split(), ())
 """What changes a generated text, and the values under which it does not (or only ends a search earlier)."""
 
 NOT_TAKEN_OVER = "not taken over from the defaults of generation"

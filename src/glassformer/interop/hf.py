@@ -1,7 +1,8 @@
 """A model of ours as a folder that transformers loads: of the first family that can hold it exactly."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,6 @@ from glassformer.interop.family import Family
 from glassformer.interop.generation import write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights, require_fit
 from glassformer.interop.keymap import matches
-from glassformer.interop.trained_start import trained_start
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, weights_of
@@ -42,7 +42,7 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
     config, own = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
     weights = to_theirs(family, config, own)
-    named = replace(config, bos_id=trained_start(stored))
+    named = replace(config, bos_id=tokenizer_files.trained_start(stored))
     files.write_json(folder / CONFIG, their_config(family, named, stored.labels))
     if isinstance(config.head, TokenHead) and config.decoder is not None and architecture not in family.bare:
         generation = write_generation(named, stored.generation, stored.tokenizer)
@@ -163,7 +163,7 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
         import transformers
     except ImportError:
         return None
-    with _quiet(transformers), torch.no_grad():
+    with _quiet(transformers.utils.logging), torch.no_grad():
         theirs, info = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
         drawn = {name for name in info["missing_keys"] if matches(name, family.drawn)}
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
@@ -246,23 +246,17 @@ def example_inputs(
     )
 
 
-class _quiet:
-    """Inside, transformers shows no bars and no notes of its own."""
-
-    def __init__(self, transformers: Any) -> None:
-        self._logging = transformers.utils.logging
-
-    def __enter__(self) -> None:
-        self._level = self._logging.get_verbosity()
-        self._bars = self._logging.is_progress_bar_enabled()
-        self._logging.set_verbosity_error()
-        self._logging.disable_progress_bar()
-        self._warnings = warnings.catch_warnings()
-        self._warnings.__enter__()
-        warnings.simplefilter("ignore")
-
-    def __exit__(self, *error: object) -> None:
-        self._warnings.__exit__(None, None, None)
-        self._logging.set_verbosity(self._level)
-        if self._bars:
-            self._logging.enable_progress_bar()
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Inside, transformers shows no bars and no notes of its own; `logging` is its module of that name."""
+    level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bars:
+            logging.enable_progress_bar()

@@ -14,12 +14,11 @@ from glassformer.config.run import Run
 from glassformer.errors import UserError, shown
 from glassformer.inference.embed import described
 from glassformer.interop import sentence_files, tokenizer_files
-from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
+from glassformer.interop.directory import CONFIG, GENERATION, HFFolder, local
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family
 from glassformer.interop.generation import read_generation
 from glassformer.interop.hf_config import HFConfig
-from glassformer.interop.hub import local
 from glassformer.interop.keymap import Key, matches, renamed
 from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
@@ -195,10 +194,12 @@ def read_weights(
     weights: dict[str, Tensor] = {}
     with folder.reading() as reader:
         for key in all_keys:
-            ours = key.to_ours([_narrow(reader.take(names[name])) for name in key.theirs])
+            theirs = [reader.take(names[name]) for name in key.theirs]
+            ours = key.to_ours([x.float() if x.dtype == torch.float64 else x for x in theirs])
             weights |= zip(key.ours, ours, strict=True)
         for name in fixed.keys() & names.keys():
-            if not _almost_equal(reader.take(names[name]), fixed[name]):
+            x, expected = reader.take(names[name]), fixed[name]  # the file may hold it in another precision
+            if x.shape != expected.shape or not torch.allclose(x.float(), expected, rtol=0, atol=1e-2):
                 raise UserError(f"{folder.path}: {name} holds other numbers than its {CONFIG} gives it")
         for copy, first in family.repeats.items():
             if copy not in names or copy in used or matches(copy, [*ignore_tensors, *family.unread(config)]):
@@ -219,11 +220,6 @@ def read_weights(
     return weights
 
 
-def _narrow(x: Tensor) -> Tensor:
-    """In single precision at most, which is what models here compute in."""
-    return x.float() if x.dtype == torch.float64 else x
-
-
 def _require_finite(folder: HFFolder, all_keys: Sequence[Key], weights: Mapping[str, Tensor]) -> None:
     """`UserError` that names the tensors of a folder with NaN or Inf."""
     theirs = {name: ", ".join(key.theirs) for key in all_keys for name in key.ours}
@@ -234,11 +230,6 @@ def _require_finite(folder: HFFolder, all_keys: Sequence[Key], weights: Mapping[
             f"{folder.path} has NaN or Inf in its weights, in float32: {'; '.join(bad[:MAX_LISTED])}{more}; the "
             "checkpoint is damaged: fetch it again, or take another one"
         )
-
-
-def _almost_equal(x: Tensor, expected: Tensor) -> bool:
-    """Equal but for the precision in which a file holds it."""
-    return x.shape == expected.shape and torch.allclose(x.float(), expected, rtol=0, atol=1e-2)
 
 
 def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) -> dict[str, str]:

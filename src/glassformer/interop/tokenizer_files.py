@@ -13,9 +13,10 @@ from glassformer.errors import UserError, shown
 from glassformer.inference.decode import causal_frame
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
-from glassformer.interop.trained_start import trained_start
 from glassformer.interop.vocabulary_files import Builder, Parts, build
 from glassformer.store.model_directory import StoredModel
+from glassformer.tasks.registry import task_of
+from glassformer.tasks.task import ContinuesPrompts
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, tables
@@ -132,6 +133,26 @@ def _why_not(folder: Path) -> str:
             "save_pretrained on the fast tokenizer, which writes one"
         )
     return ": its tokenizer must be stored as one file, as save_pretrained of a fast tokenizer writes it"
+
+
+def trained_start(stored: StoredModel) -> int | None:
+    """Return the id of the token that begins every text in training; None where no token does.
+
+    It is the only one that an export may call `bos_token`: other programs put that before a text
+    (lm-evaluation-harness, llama.cpp), and a token that the model never saw there changes the result.
+
+    The decoder of a language model records it as `decoder_start_id`. The decoder of an encoder-decoder begins with
+    `decoder_start_id`, which counts where it is the BOS. Otherwise a checkpoint from elsewhere keeps the token that its
+    own files name.
+    """
+    config = stored.config
+    is_seq2seq = config.is_encoder_decoder
+    is_causal_lm = isinstance(task_of(stored.run), ContinuesPrompts) and not is_seq2seq
+    if is_causal_lm and config.decoder_start_id is not None:
+        return config.decoder_start_id
+    if stored.tokenizer.is_imported:
+        return config.bos_id
+    return config.bos_id if is_seq2seq and config.bos_id == config.decoder_start_id else None
 
 
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:

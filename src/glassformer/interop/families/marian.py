@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
-from glassformer.interop.equivalent import Recast, Weights
+from glassformer.interop.equivalent import Recast, Weights, with_halves
 from glassformer.interop.families import bart
 from glassformer.interop.family import Family
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.permute_channels import with_halves
 from glassformer.nn.positions import sinusoid
 
 

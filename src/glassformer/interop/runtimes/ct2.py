@@ -19,7 +19,6 @@ from glassformer.errors import UserError, needs
 from glassformer.inference.score import forced_scores
 from glassformer.interop import tokenizer_files
 from glassformer.interop.runtimes.ct2_spec import misfits, specify
-from glassformer.interop.trained_start import trained_start
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.tokenizer import Tokenizer
@@ -35,7 +34,8 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
 
     `UserError` when CTranslate2 has no such model, and when it computes another.
     """
-    ct2 = _import_ct2()
+    with needs("the export to CTranslate2", "export"):
+        import ctranslate2 as ct2
     config, network = stored.config, stored.network
     if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
         raise UserError("CTranslate2 has no recurrent encoder-decoder: this model stays in our own format")
@@ -57,12 +57,6 @@ def tokens_of(tokenizer: Tokenizer, n_rows: int) -> list[str]:
     return [*tokenizer.vocab, *(f"[UNUSED{i}]" for i in range(tokenizer.vocab_size, n_rows))]
 
 
-def _import_ct2() -> ModuleType:
-    with needs("the export to CTranslate2", "export"):
-        import ctranslate2
-    return ctranslate2
-
-
 def _name_tokens(spec: Any, stored: StoredModel, config: TransformerConfig) -> None:
     """Vocabularies, special tokens, and the epsilon of norms, which stand in files of their own."""
     tokenizer, source = stored.tokenizer, stored.source_tokenizer or stored.tokenizer
@@ -70,7 +64,7 @@ def _name_tokens(spec: Any, stored: StoredModel, config: TransformerConfig) -> N
     spec.config.layer_norm_epsilon = config.norm_eps
     end = _end_id(stored, config)
     # Without an unknown token of its own, a vocabulary would get one more token than the table has rows.
-    for name, token_id in (("unk", tokenizer.unk_id), ("bos", trained_start(stored)), ("eos", end)):
+    for name, token_id in (("unk", tokenizer.unk_id), ("bos", tokenizer_files.trained_start(stored)), ("eos", end)):
         if hasattr(spec.config, f"{name}_token"):
             setattr(spec.config, f"{name}_token", targets[end if token_id is None else token_id])
     if not config.is_encoder_decoder:
