@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.cost.flops import Shape
-from glassformer.cost.widths import StackShape, cell_widths, recurrent_widths, stack_shapes
+from glassformer.cost.parameters import StackShape, cell_widths, recurrent_widths, stack_shapes
 
 _FP32, _INT64 = 4, 8
 
@@ -267,7 +267,7 @@ def _recurrent(config: RecurrentConfig, shape: Shape, kernels: Kernels) -> int:
     kept = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
     kept += kernels.mask(_FP32) * (e * (s + n) * (config.embedding_dropout > 0) + n * d * (config.output_dropout > 0))
     if not isinstance(attention, NoAttention):
-        kept += s * kernels.read(w.d_memory) + kernels.product * (s + n) * w.d_attention
+        kept += s * kernels.read(config.d_memory) + kernels.product * (s + n) * w.d_attention
         kept += n * s * (_FP32 + (w.d_attention * kernels.product if attention.score == "additive" else 0))
     if isinstance(attention, AttendAfter):
         kept += n * _FP32 * (w.d_context + 2 * d)

@@ -12,8 +12,16 @@ from dataclasses import dataclass
 
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import TransformerConfig
-from glassformer.cost.parameters import attention_matrices, ff_matrices, head_matrices, single_head_matrices
-from glassformer.cost.widths import GATES, cell_widths, recurrent_widths, stack_shapes
+from glassformer.cost.parameters import (
+    GATES,
+    attention_matrices,
+    cell_widths,
+    ff_matrices,
+    head_matrices,
+    recurrent_widths,
+    single_head_matrices,
+    stack_shapes,
+)
 
 
 @dataclass(frozen=True)

@@ -19,10 +19,9 @@ from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.compatibility import distance
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
-from glassformer.interop.family import Family
+from glassformer.interop.family import Family, matches
 from glassformer.interop.generation import write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights, require_fit
-from glassformer.interop.keymap import matches
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, weights_of

@@ -16,10 +16,9 @@ from glassformer.inference.embed import described
 from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder, local
 from glassformer.interop.families import FAMILIES
-from glassformer.interop.family import Family
+from glassformer.interop.family import Family, Key, matches, renamed
 from glassformer.interop.generation import read_generation
 from glassformer.interop.hf_config import HFConfig
-from glassformer.interop.keymap import Key, matches, renamed
 from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, SOME_FILES, write_model_files

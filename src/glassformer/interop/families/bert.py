@@ -8,11 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from glassformer.config import transformer as c
-from glassformer.interop.compatibility import Compatibility, vector_head
+from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases, with_zero_biases
-from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 
 HEADS: dict[str, c.Head] = {
@@ -96,15 +95,19 @@ def fit_encoder(config: c.TransformerConfig) -> Compatibility:
 
 
 def fit_heads(fit: Compatibility, heads: Iterable[c.Head], *poolers: str) -> None:
-    """The head must be one of these; logits of tokens may lack their bias, vectors may have one of the `poolers`."""
-    fit.head(*(_nearest(fit.config.head, one, poolers) for one in heads))
+    """The head must be one of these; logits of tokens may lack their bias.
 
-
-def _nearest(head: c.Head, one: c.Head, poolers: Iterable[str]) -> c.Head:
-    """What a family that has the head `one` holds, nearest to `head`."""
-    if isinstance(one, c.TokenHead) and isinstance(head, c.TokenHead):
-        return replace(one, bias=head.bias)
-    return vector_head(head, one, *poolers) if isinstance(one, c.VectorHead) else one
+    Vectors with one of the `poolers` may have any pooling, since modules of sentence-transformers are written for it.
+    Texts may be cut anywhere.
+    """
+    head, allowed = fit.config.head, []
+    for one in heads:
+        if isinstance(one, c.TokenHead) and isinstance(head, c.TokenHead):
+            one = replace(one, bias=head.bias)
+        elif isinstance(one, c.VectorHead) and isinstance(head, c.VectorHead):
+            one = head if head.pooler in poolers else replace(one, max_tokens=head.max_tokens)
+        allowed.append(one)
+    fit.head(*allowed)
 
 
 def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:

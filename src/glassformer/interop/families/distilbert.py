@@ -4,9 +4,8 @@ from typing import Any
 
 from glassformer.config import transformer as c
 from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder, fit_heads, recast_bert
-from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import WORDS, word_piece
 
 HEADS: dict[str, c.Head] = {

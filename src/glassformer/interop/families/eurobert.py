@@ -18,9 +18,8 @@ from glassformer.interop.families.llama import (
     table_llama,
     write_common,
 )
-from glassformer.interop.family import Family
+from glassformer.interop.family import Family, Rule, rule
 from glassformer.interop.hf_config import HFConfig
-from glassformer.interop.keymap import Rule, rule
 
 HEADS: dict[str, Head] = {
     "EuroBertForMaskedLM": TokenHead(),
@@ -39,8 +38,8 @@ def read_eurobert(given: HFConfig, architecture: str) -> TransformerConfig:
         head = TokenHead(bias="learned" if ff_bias else "none")
     elif isinstance(head, SequenceHead):
         head = replace(head, pooling=given.choose("classifier_pooling", POOLINGS, "late"))
-    differences: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias, "head": head}
-    return read_common(given, norm_eps=1e-5, side="encoder", **differences)
+    biases: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias}
+    return read_common(given, norm_eps=1e-5, side="encoder", head=head, **biases)
 
 
 def fit_eurobert(config: TransformerConfig) -> list[str]:

@@ -5,9 +5,8 @@ from typing import Any
 from glassformer.config.transformer import LearnedPositions, NormalInit, Stack, TokenHead, TransformerConfig
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, with_scales_and_biases
-from glassformer.interop.family import Family
+from glassformer.interop.family import Family, Rule, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import byte_level
 
 

@@ -12,9 +12,8 @@ from glassformer.config.transformer import MAX_LAYERS, NormalInit, RotaryPositio
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import fit_rotary, read_rotary, write_rotary
-from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import qwen_byte_level
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -78,13 +77,8 @@ def read_qwen2(given: HFConfig, architecture: str) -> TransformerConfig:
 
 def read_qwen3(given: HFConfig, architecture: str) -> TransformerConfig:
     bias = given.take("attention_bias", bool, False)
-    differences: dict[str, Any] = {
-        "qkv_bias": bias,
-        "attn_out_bias": bias,
-        "qk_norm": True,
-        "window_pattern": _windows(given),
-    }
-    return read_common(given, n_kv_heads=32, d_head=128, **differences)
+    windows = _windows(given)
+    return read_common(given, 32, 128, qkv_bias=bias, attn_out_bias=bias, qk_norm=True, window_pattern=windows)
 
 
 def _window(given: HFConfig) -> int | None:

@@ -5,9 +5,8 @@ from typing import Any
 from glassformer.config.transformer import NormalInit, RelativePositions, Stack, TokenHead, TransformerConfig
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import with_norm_scales
-from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 
 HEAD, SHARED = "lm_head.weight", "shared.weight"
 FEED_FORWARDS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
@@ -71,12 +70,9 @@ def fit_t5(config: TransformerConfig) -> list[str]:
     fit = Compatibility(config)
     fit.stack("encoder", True, "d_head")
     fit.stack("decoder", True, "d_head")
-    if config.is_encoder_decoder:
-        shapes = {
-            (stack.n_heads, config.attention_widths(stack).d_head, stack.d_ff) for stack in config.stacks.values()
-        }
-        if len(shapes) > 1:
-            fit.misfits.append("encoder and decoder must have the same n_heads, d_head and d_ff")
+    shapes = {(side.n_heads, config.attention_widths(side).d_head, side.d_ff) for side in config.stacks.values()}
+    if len(shapes) > 1:
+        fit.misfits.append("encoder and decoder must have the same n_heads, d_head and d_ff")
     positions = config.positions
     is_relative = isinstance(positions, RelativePositions)
     fit.check("positions", is_relative, f"model.positions is {positions.kind}, and it must be relative")

@@ -14,9 +14,8 @@ from glassformer import files
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
 from glassformer.errors import UserError, needs
 from glassformer.inference.decode import causal_frame
-from glassformer.interop.family import Family
+from glassformer.interop.family import Family, Key
 from glassformer.interop.hf import choose_family
-from glassformer.interop.keymap import Key
 from glassformer.interop.tokenizer_files import trained_start
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import llama3_scaled, rotary_frequencies
