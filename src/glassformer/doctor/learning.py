@@ -44,9 +44,8 @@ def loss_padding(probe: Probe) -> Outcome:
         total, n_targets = probe.loss_of(probe.uneven(rows, width))
         losses.append(total.item() / max(n_targets, 1))
     difference = abs(losses[1] - losses[0])
-    return difference <= probe.tolerance * abs(losses[0]), (
-        f"more padding moves the loss by {difference:.1e} nats per token"
-    )
+    said = f"more padding moves the loss by {difference:.1e} nats per token"
+    return difference <= probe.tolerance * abs(losses[0]), said
 
 
 @means("The model is not trained on the next token: inputs and labels must differ by exactly one position.")
@@ -85,9 +84,9 @@ def loss_at_start(probe: Probe) -> Outcome:
     with torch.no_grad():
         total, n_targets = probe.loss_of(probe.rows(32), module)
     loss = float(total) / max(n_targets, 1)
-    return abs(loss - math.log(probe.n_outputs)) <= START_TOLERANCE_NATS, (
-        f"{loss:.2f} nats per token, and ln {probe.n_outputs} is {math.log(probe.n_outputs):.2f}"
-    )
+    expected = math.log(probe.n_outputs)
+    said = f"{loss:.2f} nats per token, and ln {probe.n_outputs} is {expected:.2f}"
+    return abs(loss - expected) <= START_TOLERANCE_NATS, said
 
 
 @means("Not even one batch can be learned by heart: gradients do not reach the weights, or the inputs are not read.")

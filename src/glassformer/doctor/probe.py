@@ -192,10 +192,8 @@ class Probe:
         if worst == float("inf"):
             return False, "logits are not finite"
         dtype = str(self.dtype).removeprefix("torch.")
-        return (
-            worst <= self.tolerance,
-            f"{what} by {worst:.1e} of their scale (allowed {self.tolerance:.0e}, {dtype})",
-        )
+        said = f"{what} by {worst:.1e} of their scale (allowed {self.tolerance:.0e}, {dtype})"
+        return worst <= self.tolerance, said
 
 
 @dataclass(frozen=True)

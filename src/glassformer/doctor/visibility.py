@@ -174,7 +174,6 @@ def _sights(probe: Probe, rows: Rows) -> Iterator[tuple[int, int, Rows]]:
         yield seen, seer, replace(rows, token_ids=token_ids)
 
 
-@torch.no_grad()
 def _zero_biases(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if name.endswith("bias"):

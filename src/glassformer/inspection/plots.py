@@ -183,20 +183,15 @@ def _biases(bias: AlibiBias | RelativeBias, places: Tensor) -> "Figure":
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
     kind, drawn = ("ALiBi", "default") if isinstance(bias, AlibiBias) else ("Relative positions", "steps-mid")
-    shades = _shades(len(curves))
+    import matplotlib  # by now it is known to be there
+
+    shades = matplotlib.colormaps[WEIGHTS_MAP]([0.9 * i / max(1, len(curves) - 1) for i in range(len(curves))])
     for head, curve in enumerate(curves):
         axes.plot(range(-far, -far + len(curve)), curve, color=shades[head], linewidth=1.4, drawstyle=drawn)
     title(axes, f"{kind}: what is added to the scores of each of {len(curves)} heads")
     quiet_axes(axes, "key position − query position, tokens", "bias of the score")
     _end_labels(axes, [(float(curve[0]), f"head {head}", shades[head]) for head, curve in enumerate(curves)], -far)
     return figure
-
-
-def _shades(n: int) -> list[Any]:
-    """Colours for things in an order."""
-    import matplotlib
-
-    return list(matplotlib.colormaps[WEIGHTS_MAP]([0.9 * i / max(1, n - 1) for i in range(n)]))
 
 
 def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) -> None:

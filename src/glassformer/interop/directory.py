@@ -4,7 +4,7 @@ Nothing in it is run: a pickle, a class of its own (`auto_map`) and a name that 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,35 +67,28 @@ class HFFolder:
     @contextmanager
     def reading(self) -> Iterator["Reader"]:
         """Inside the block, tensors can be taken one at a time."""
-        reader = Reader(self)
         try:
-            yield reader
+            with ExitStack() as opened:
+                yield Reader(self, opened)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{self.path} cannot be read: {error}") from error
-        finally:
-            reader.close()
 
 
 class Reader:
-    """Takes tensors out of the files of a folder; one file is open at a time."""
+    """Takes tensors out of the files of a folder; one file is open at a time, which `opened` closes."""
 
-    def __init__(self, folder: HFFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: HFFolder, opened: ExitStack) -> None:
+        self._folder, self._opened = folder, opened
         self._file: Path | None = None
-        self._open: Any = None
+        self._tensors: Any = None
 
     def take(self, name: str) -> Tensor:
         file = self._folder.tensors[name].file
         if file != self._file:
-            self.close()
-            self._open, self._file = safe_open(file, framework="pt").__enter__(), file
-        x: Tensor = self._open.get_tensor(name)
+            self._opened.close()
+            self._tensors, self._file = self._opened.enter_context(safe_open(file, framework="pt")), file
+        x: Tensor = self._tensors.get_tensor(name)
         return x
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-        self._open = self._file = None
 
 
 def weight_files(path: Path) -> list[Path]:

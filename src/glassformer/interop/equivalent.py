@@ -82,8 +82,13 @@ def _gated(config: TransformerConfig, weights: Weights) -> Recast:
 
 def _filled(config: TransformerConfig, weights: Weights, value: Callable[[str, torch.Size], Tensor]) -> Recast:
     """Weights for a configuration that has more tensors: what is missing is filled in."""
-    wanted = {name: x.shape for name, x in weights_of(build_model(config, "meta")).items()}
+    wanted = shapes_of(config)
     return config, {name: weights[name] if name in weights else value(name, shape) for name, shape in wanted.items()}
+
+
+def shapes_of(config: TransformerConfig) -> dict[str, torch.Size]:
+    """The shape of every tensor of ours."""
+    return {name: x.shape for name, x in weights_of(build_model(config, "meta")).items()}
 
 
 ATTENTION = ("q_proj", "k_proj", "v_proj", "qkv_proj")

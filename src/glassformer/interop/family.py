@@ -15,11 +15,9 @@ import torch
 from torch import Tensor
 
 from glassformer.config.transformer import Head, Stack, TransformerConfig
-from glassformer.interop.equivalent import Recast, Weights, as_it_is
+from glassformer.interop.equivalent import Recast, Weights, as_it_is, shapes_of
 from glassformer.interop.hf_config import HFConfig
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, Builder
-from glassformer.models.build import build_model
-from glassformer.store.model_directory import weights_of
 
 Shapes = Mapping[str, Sequence[int]]
 Names = tuple[str, ...]
@@ -140,11 +138,6 @@ def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str
     return [rule(f"{ours}.{mine}", other) for mine, other in theirs.items()]
 
 
-def nothing(config: TransformerConfig) -> dict[str, Any]:
-    """No tensors."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Family:
     """One `model_type` of transformers."""
@@ -172,9 +165,9 @@ class Family:
     """A model of ours that fits → an equal one of the table."""
     repeats: Mapping[str, str] = field(default_factory=dict)
     """Names under which a file may hold another tensor once more, where it is tied; the other may be a repeat too."""
-    unread: Callable[[TransformerConfig], Mapping[str, str]] = nothing
+    unread: Callable[[TransformerConfig], Mapping[str, str]] = lambda config: {}
     """Tensors that theirs must have and never reads → the one that is written in its place."""
-    fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = nothing
+    fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
     """Tensors that old files hold and the configuration determines: other numbers are an error."""
     derived: tuple[str, ...] = ()
     """Patterns of tensors that are worked out from the configuration, which old files hold: left out."""
@@ -206,8 +199,4 @@ class Family:
             widths = config.attention_widths(stack_of(name))
             return [widths.query, widths.key, widths.value]
 
-        return keys(self.table(config), lambda name: stack_of(name).n_layers, rows, self.shapes(config))
-
-    def shapes(self, config: TransformerConfig) -> dict[str, tuple[int, ...]]:
-        """The shape of every tensor of ours."""
-        return {name: tuple(x.shape) for name, x in weights_of(build_model(config, "meta")).items()}
+        return keys(self.table(config), lambda name: stack_of(name).n_layers, rows, shapes_of(config))

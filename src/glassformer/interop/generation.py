@@ -76,11 +76,8 @@ def read_generation(
         if before != ([] if forced is None else [forced]):
             first = f"with {before}" if before else "freely"
             log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: here, a target begins {first}")
-        return from_dict(
-            BeamConfig,
-            {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"} | _numbers(found),
-            where,
-        )
+        search = {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"}
+        return from_dict(BeamConfig, search | _numbers(found), where)
     return from_dict(GenerationConfig, _numbers(found), where)
 
 
@@ -110,9 +107,7 @@ def write_generation(
     Their beam search is ours with `early_stopping = "never"`, where theirs has `early_stopping` "never", and divides by
     length^penalty; a beam of ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
     """
-    names = _IDS if config.is_encoder_decoder else _IDS[:-1]
-    ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in names}
-    found: dict[str, Any] = {key: value for key, value in ids.items() if value is not None}
+    found: dict[str, Any] = {key: value for key, value in token_ids(config).items() if value is not None}
     if isinstance(generation, BeamConfig):
         penalty = generation.length_penalty if generation.length_penalty_type == "average" else 1.0
         found |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
@@ -127,6 +122,12 @@ def write_generation(
     return found | {"do_sample": True} | shape
 
 
+def token_ids(config: TransformerConfig) -> dict[str, int | None]:
+    """The ids of special tokens, by their keys."""
+    names = ("pad", "bos", "eos", *(["decoder_start"] if config.is_encoder_decoder else []))
+    return {f"{name}_token_id": getattr(config, f"{name}_id") for name in names}
+
+
 def _around_targets(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """What every target begins with (BART's `<s>`), and what is never written; sentinels are, to fill spans (T5)."""
     before = tokenizer.frames.target.before
@@ -138,6 +139,3 @@ def _never(config: TransformerConfig, tokenizer: Tokenizer, written: Collection[
     """The ids that stand for no text and are not `written` either."""
     never = [i for i in never_written(tokenizer, config.vocab_size) if i not in written and i != config.eos_id]
     return {"suppress_tokens": never} if never else {}
-
-
-_IDS = ("pad_id", "bos_id", "eos_id", "decoder_start_id")

@@ -20,7 +20,7 @@ from glassformer.interop.compatibility import distance
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family, matches
-from glassformer.interop.generation import write_generation
+from glassformer.interop.generation import token_ids, write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights, require_fit
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
@@ -109,17 +109,15 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
 def their_config(family: Family, config: TransformerConfig, labels: tuple[str, ...]) -> dict[str, Any]:
     """`config.json`: what the family says, and what all share; ids that ours has not are null, or theirs would be some
     of its own."""
-    is_seq2seq = config.is_encoder_decoder
     common: dict[str, Any] = {
         "architectures": [family.architecture(config)],
         "model_type": family.model_type,
         "dtype": "float32",
         "torch_dtype": "float32",  # for readers older than transformers 4.56
         "transformers_version": WRITTEN_FOR,
-        "is_encoder_decoder": is_seq2seq,
+        "is_encoder_decoder": config.is_encoder_decoder,
+        **token_ids(config),
     }
-    for name in ("pad", "bos", "eos", *(["decoder_start"] if is_seq2seq else [])):
-        common[f"{name}_token_id"] = getattr(config, f"{name}_id")
     if labels or isinstance(config.head, (SequenceHead, PositionHead)):
         names = labels or tuple(f"LABEL_{i}" for i in range(config.n_outputs))
         common |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
@@ -147,10 +145,8 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
     with torch.no_grad():
         for name, x in read_weights(written, family, config).items():
             own[name].copy_(x)
-        difference, is_fine = _compare(network, again, lambda: _own_outputs(again, example_inputs(network.config)[0]))
-    if not is_fine:
-        raise UserError(f"the outputs of what was read back differ by {difference:.2e}: nothing is kept")
-    return difference
+        inputs = example_inputs(network.config)[0]
+        return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of what was read back")
 
 
 def compare_with_transformers(folder: Path, family: Family, architecture: str, network: Transformer) -> float | None:
@@ -171,20 +167,15 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
                 f"transformers does not find or know {', '.join(sorted(map(str, wrong))[:8])}: nothing is kept"
             )
         theirs.eval()
-        is_bare = architecture in family.bare
-        difference, is_fine = _compare(
-            network, theirs, lambda: _their_outputs(theirs, network.config, example_inputs(network.config)[1]), is_bare
-        )
-    if not is_fine:
-        what = "vectors" if is_bare else "logits"
-        raise UserError(f"the {what} of transformers differ by {difference:.2e}: nothing is kept")
-    return difference
+        is_bare, inputs = architecture in family.bare, example_inputs(network.config)[1]
+        what = f"{'vectors' if is_bare else 'logits'} of transformers"
+        return _compare(network, theirs, lambda: _their_outputs(theirs, network.config, inputs), what, is_bare)
 
 
 def _compare(
-    network: Transformer, other: nn.Module, outputs: Callable[[], list[Tensor]], is_bare: bool = False
-) -> tuple[float, bool]:
-    """The largest difference to the `outputs` of another network, and whether all are within `TOLERANCE`.
+    network: Transformer, other: nn.Module, outputs: Callable[[], list[Tensor]], what: str, is_bare: bool = False
+) -> float:
+    """The largest difference to the `outputs` of another network; `UserError`, which says `what`, beyond `TOLERANCE`.
 
     A network that `is_bare` gives no logits, and is compared by its hidden states.
     A model of great weights rounds by more; then both are compared in double precision, and put back.
@@ -195,7 +186,9 @@ def _compare(
         network.double(), other.double()
         difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
         network.float()  # to the bit what it was
-    return difference, is_fine
+    if not is_fine:
+        raise UserError(f"the {what} differ by {difference:.2e}: nothing is kept")
+    return difference
 
 
 def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[float, bool]:

@@ -15,6 +15,7 @@ from glassformer.errors import UserError, shown
 from glassformer.inference.embed import described
 from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.directory import CONFIG, GENERATION, HFFolder, local
+from glassformer.interop.equivalent import shapes_of
 from glassformer.interop.families import FAMILIES
 from glassformer.interop.family import Family, Key, matches, renamed
 from glassformer.interop.generation import read_generation
@@ -255,7 +256,7 @@ def require_fit(
 
     `UserError` that lists what is missing, unknown, or of another shape.
     """
-    all_keys, shapes = family.keys(config), family.shapes(config)
+    all_keys, shapes = family.keys(config), shapes_of(config)
     others = family.repeats.keys() | family.unread(config).keys() | family.fixed(config).keys()
     used = others | {name for key in all_keys for name in key.theirs}
     names = _names_in_files(folder, family, used)

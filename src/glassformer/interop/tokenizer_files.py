@@ -205,7 +205,11 @@ def write_tokenizer(
 
 def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
     """A `TemplateProcessing` of the frames in which this model reads texts; None where nothing stands around them."""
-    one, two = _frames(tokenizer, config)
+    one, two = tokenizer.frames.text, tokenizer.frames.pair
+    if _is_causal(config):
+        one = two = causal_frame(tokenizer, config)
+    elif config.is_encoder_decoder:
+        one = two = tokenizer.frames.source  # a target has the same
     if not one.n_added + two.n_added:
         return None
 
@@ -228,16 +232,6 @@ def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
         "pair": pair,
         "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in used.items()},
     }
-
-
-def _frames(tokenizer: Tokenizer, config: ModelConfig) -> tuple[Frame, Frame]:
-    """Those of one text and of two."""
-    frames = tokenizer.frames
-    if _is_causal(config):
-        return causal_frame(tokenizer, config), causal_frame(tokenizer, config)
-    if config.is_encoder_decoder:
-        return frames.source, frames.source  # a target has the same
-    return frames.text, frames.pair
 
 
 def _is_causal(config: ModelConfig) -> bool:

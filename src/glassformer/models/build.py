@@ -36,13 +36,8 @@ CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
     "lstm": (nn.LSTM, lstm_step),
 }
 """A recurrent module, and one step of it in the open."""
-POOLERS: dict[str, Activation | None] = {
-    "none": None,
-    "tanh": torch.tanh,
-    "relu": torch.relu,
-    "gelu": F.gelu,
-    "unused": None,
-}
+POOLERS: dict[str, Activation] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}
+"""Of the others, "none" and "unused", nothing is applied."""
 
 
 @overload
@@ -99,9 +94,8 @@ def _transformer(config: c.TransformerConfig) -> Transformer:
 def _norm(config: c.TransformerConfig) -> NormFactory:
     if config.norm == "rmsnorm":
         return functools.partial(RMSNorm, eps=config.norm_eps, weight=config.norm_weight)
-    return functools.partial(
-        LayerNorm, eps=config.norm_eps, weight=config.norm_weight, bias=config.norm_weight and config.norm_bias
-    )
+    has_bias = config.norm_weight and config.norm_bias
+    return functools.partial(LayerNorm, eps=config.norm_eps, weight=config.norm_weight, bias=has_bias)
 
 
 def _stack(
@@ -214,15 +208,10 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     if isinstance(head, c.PositionHead):
         return PositionLogits(config.d_model, head.n_labels)
     if isinstance(head, c.VectorHead):
-        return SequenceVector(
-            config.d_model,
-            head.pooling,
-            POOLERS[head.pooler],
-            stores_pooler=head.pooler == "unused",
-            normalize=head.normalize,
-        )
+        pooler, stores = POOLERS.get(head.pooler), head.pooler == "unused"
+        return SequenceVector(config.d_model, head.pooling, pooler, stores_pooler=stores, normalize=head.normalize)
     if isinstance(head, c.SequenceHead):
-        pooler = POOLERS[head.pooler]
+        pooler = POOLERS.get(head.pooler)
         return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, head.std or 1.0)
     width = config.table_width
     transform = None

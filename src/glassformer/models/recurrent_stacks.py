@@ -288,7 +288,24 @@ class PlainDecoder(RecurrentDecoder):
         return states, source.summary[:, None]
 
 
-class AttendBeforeDecoder(RecurrentDecoder):
+class _AttendingDecoder(RecurrentDecoder):
+    """What looks at the source: the memory is projected once, when a state begins."""
+
+    def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None, cross_attn: SingleHeadAttention) -> None:
+        super().__init__(parts, deep_output)
+        self.cross_attn = cross_attn
+
+    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
+        state = super().start(encoding, first, mask)
+        return replace(state, source=replace(state.source, memory=self.cross_attn.project_memory(encoding.memory)))
+
+    def look(self, queries: Tensor, source: SourceMemory, tap: Tap | None) -> Tensor:
+        """The contexts (B, T, C) that `queries` (B, T, D) find in the source."""
+        assert source.memory is not None
+        return self.cross_attn(queries, *source.memory, source.mask, scoped(tap, "cross_attn"))
+
+
+class AttendBeforeDecoder(_AttendingDecoder):
     """cₜ = attend(sₜ₋₁), sₜ = f([E yₜ₋₁; cₜ], sₜ₋₁): the former state looks (Bahdanau 2015, section 3.1).
 
     Of several layers the top one looks, and the bottom one reads the context.
@@ -296,15 +313,8 @@ class AttendBeforeDecoder(RecurrentDecoder):
 
     steps_alone = True
 
-    def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None, cross_attn: SingleHeadAttention) -> None:
-        super().__init__(parts, deep_output)
-        self.cross_attn = cross_attn
-
-    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
-        return with_memory(super().start(encoding, first, mask), self.cross_attn, encoding)
-
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
-        return look(self.cross_attn, state.layers[-1][0][:, None], state.source, tap)[:, 0]
+        return self.look(state.layers[-1][0][:, None], state.source, tap)[:, 0]
 
     def read(
         self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
@@ -313,7 +323,7 @@ class AttendBeforeDecoder(RecurrentDecoder):
         return states, fed[:, None]
 
 
-class AttendAfterDecoder(RecurrentDecoder):
+class AttendAfterDecoder(_AttendingDecoder):
     """sₜ = f(E yₜ₋₁, sₜ₋₁), cₜ = attend(sₜ), h̃ₜ = tanh(W[cₜ; sₜ]): the new state looks (Luong 2015, section 3, eq. 5).
 
     With `input_feeding` sₜ = f([E yₜ₋₁; h̃ₜ₋₁], sₜ₋₁), so that a step knows where the one before has looked (section
@@ -321,14 +331,13 @@ class AttendAfterDecoder(RecurrentDecoder):
     """
 
     def __init__(self, parts: DecoderParts, cross_attn: SingleHeadAttention, *, input_feeding: bool) -> None:
-        super().__init__(parts)
+        super().__init__(parts, None, cross_attn)
         d_decoder = parts.cells.hidden_size
-        self.cross_attn = cross_attn
         self.combine = nn.Linear(cross_attn.d_context + d_decoder, d_decoder)
         self.steps_alone = input_feeding
 
     def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
-        state = with_memory(super().start(encoding, first, mask), self.cross_attn, encoding)
+        state = super().start(encoding, first, mask)
         return replace(state, attentional=torch.zeros_like(state.layers[-1][0])) if self.steps_alone else state
 
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
@@ -337,16 +346,5 @@ class AttendAfterDecoder(RecurrentDecoder):
     def read(
         self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
     ) -> tuple[Tensor, Tensor]:
-        contexts = look(self.cross_attn, states, source, tap)
+        contexts = self.look(states, source, tap)
         return torch.tanh(self.combine(torch.cat((contexts, states), dim=2))), contexts
-
-
-def with_memory(state: RecurrentState, cross_attn: SingleHeadAttention, encoding: Encoding) -> RecurrentState:
-    """The state with the keys and values that its attention will look at."""
-    return replace(state, source=replace(state.source, memory=cross_attn.project_memory(encoding.memory)))
-
-
-def look(cross_attn: SingleHeadAttention, queries: Tensor, source: SourceMemory, tap: Tap | None) -> Tensor:
-    """The contexts (B, T, C) that `queries` (B, T, D) find in the source."""
-    assert source.memory is not None
-    return cross_attn(queries, *source.memory, source.mask, scoped(tap, "cross_attn"))

@@ -149,15 +149,13 @@ class Decoder(_BlockStack):
         state.make_room(slots.n_filled)
         # Slots are positions: the causal rule alone hides both the future and what other rows have beyond this one.
         key_positions = torch.arange(slots.n_filled, device=token_ids.device)
-        at_start = slots.start == 0
-        mask = Mask(causal=True, query_index=None if at_start else positions)
+        mask = Mask(causal=True, query_index=None if slots.start == 0 else positions)
         if slots.start is not None and n_new == 1 and not any(self.windows):
             mask = Mask()  # one query that sees all that is filled
         x = self.embeddings(token_ids, positions)
         inputs = BlockInputs(mask, slots=slots, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
         x = self.run_blocks(x, positions, key_positions, inputs, state)
-        uniform = slots.start is not None
-        return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=uniform)
+        return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=slots.start is not None)
 
     def _step_branches(
         self, token_ids: Tensor, state: TransformerState, branches: Branches, tap: Tap | None

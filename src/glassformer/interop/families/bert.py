@@ -41,12 +41,9 @@ def _read(given: HFConfig, kind: str, offset: int) -> c.TransformerConfig:
     given.only("position_embedding_type", "absolute")
     has_pooler = kind != "Model" or given.holds("pooler.dense.weight")
     dropout = given.take("hidden_dropout_prob", float, 0.1)
+    n_layers, n_heads = given.take("num_hidden_layers", int), given.take("num_attention_heads", int)
     return c.TransformerConfig(
-        encoder=c.Stack(
-            given.take("num_hidden_layers", int),
-            given.take("num_attention_heads", int),
-            d_ff=given.take("intermediate_size", int),
-        ),
+        encoder=c.Stack(n_layers, n_heads, d_ff=given.take("intermediate_size", int)),
         d_model=given.take("hidden_size", int),
         vocab_size=given.take("vocab_size", int),
         n_token_types=given.take("type_vocab_size", int, 2),

@@ -7,17 +7,7 @@ import torch
 
 from glassformer.config.transformer import Head, PositionHead, SequenceHead, TokenHead, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_zero_biases
-from glassformer.interop.families.llama import (
-    DERIVED,
-    REPEATS,
-    fit_common,
-    need_divisible,
-    need_same_biases,
-    read_common,
-    recast_llama,
-    table_llama,
-    write_common,
-)
+from glassformer.interop.families import llama
 from glassformer.interop.family import Family, Rule, rule
 from glassformer.interop.hf_config import HFConfig
 
@@ -39,13 +29,13 @@ def read_eurobert(given: HFConfig, architecture: str) -> TransformerConfig:
     elif isinstance(head, SequenceHead):
         head = replace(head, pooling=given.choose("classifier_pooling", POOLINGS, "late"))
     biases: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias}
-    return read_common(given, norm_eps=1e-5, side="encoder", head=head, **biases)
+    return llama.read_common(given, norm_eps=1e-5, side="encoder", head=head, **biases)
 
 
 def fit_eurobert(config: TransformerConfig) -> list[str]:
-    fit = fit_common(config, any_ff=True, side="encoder")
-    need_divisible(fit)
-    need_same_biases(fit)
+    fit = llama.fit_common(config, any_ff=True, side="encoder")
+    llama.need_divisible(fit)
+    llama.need_same_biases(fit)
     fit.holds("ff_bias")
     head = config.head
     tokens = TokenHead(bias=head.bias) if isinstance(head, TokenHead) else TokenHead()
@@ -62,7 +52,7 @@ def fit_eurobert(config: TransformerConfig) -> list[str]:
 
 
 def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
-    found = write_common(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
+    found = llama.write_common(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
     if isinstance(config.head, SequenceHead):
         found["classifier_pooling"] = POOLING_NAMES[config.head.pooling]
     return found | ({} if config.mask_id is None else {"mask_token_id": config.mask_id})
@@ -70,7 +60,7 @@ def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
 
 def recast_eurobert(config: TransformerConfig, weights: Weights) -> Recast:
     """The biases of the feed-forward and of the logits are there or not together; a classifier has a pooler."""
-    config, weights = with_gelu_pooler(*recast_llama(config, weights))
+    config, weights = with_gelu_pooler(*llama.recast_llama(config, weights))
     has_bias = config.ff_bias or (isinstance(config.head, TokenHead) and config.head.bias != "none")
     return with_zero_biases(config, weights, "ff_bias", logits=True) if has_bias else (config, weights)
 
@@ -92,8 +82,8 @@ def with_gelu_pooler(config: TransformerConfig, weights: Weights) -> Recast:
 
 def table_eurobert(config: TransformerConfig) -> list[Rule]:
     if isinstance(config.head, TokenHead):
-        return [*table_llama(config), rule("output.bias", "lm_head.bias")]
-    network = [entry for entry in table_llama(config) if entry.ours != ("output.proj",)]
+        return [*llama.table_llama(config), rule("output.bias", "lm_head.bias")]
+    network = [entry for entry in llama.table_llama(config) if entry.ours != ("output.proj",)]
     return [*network, rule("output.pooler", "dense"), rule("output.proj", "classifier")]
 
 
@@ -106,6 +96,6 @@ EUROBERT = Family(
     write=write_eurobert,
     table=table_eurobert,
     recast=recast_eurobert,
-    repeats=REPEATS,
-    derived=DERIVED,
+    repeats=llama.REPEATS,
+    derived=llama.DERIVED,
 )

@@ -18,10 +18,9 @@ def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
     # Summaries of a head that is not read, and fp32 scores of half-precision ones: no other forward.
     given.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
     given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
+    n_layers, n_heads = given.take("n_layer", int), given.take("n_head", int)
     return TransformerConfig(
-        decoder=Stack(
-            given.take("n_layer", int), given.take("n_head", int), d_ff=given.take("n_inner", int, 4 * d_model)
-        ),
+        decoder=Stack(n_layers, n_heads, d_ff=given.take("n_inner", int, 4 * d_model)),
         d_model=d_model,
         vocab_size=given.take("vocab_size", int),
         max_len=max_len,

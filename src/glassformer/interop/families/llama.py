@@ -268,25 +268,14 @@ def _family(
     read: Callable[[HFConfig, str], TransformerConfig],
     fit: Callable[[TransformerConfig], list[str]],
     write: Callable[[TransformerConfig], dict[str, Any]],
-    recast: Callable[[TransformerConfig, Weights], Recast] = recast_common,
     **others: Any,
 ) -> Family:
-    return Family(
-        name=name,
-        model_type=name.lower(),
-        heads={f"{name}ForCausalLM": TokenHead()},
-        read=read,
-        fit=fit,
-        write=write,
-        table=table_llama,
-        recast=recast,
-        repeats=REPEATS,
-        derived=DERIVED,
-        **others,
-    )
+    heads = {f"{name}ForCausalLM": TokenHead()}
+    others = {"recast": recast_common, "repeats": REPEATS, "derived": DERIVED} | others
+    return Family(name, name.lower(), heads, read, fit, write, table_llama, **others)
 
 
-LLAMA = _family("Llama", read_llama, fit_llama, write_llama, recast_llama)
+LLAMA = _family("Llama", read_llama, fit_llama, write_llama, recast=recast_llama)
 MISTRAL = _family("Mistral", read_mistral, fit_mistral, write_mistral)
 QWEN_ROLES = {"eos": "<|endoftext|>", "pad": "<|endoftext|>"}
 QWEN2 = _family("Qwen2", read_qwen2, fit_qwen2, write_qwen2, builder=qwen_byte_level, roles=QWEN_ROLES)

@@ -85,9 +85,8 @@ class ScannedRecurrent(nn.Module):
 
 def _tensors(state: RecurrentState) -> list[Tensor]:
     """What changes from step to step."""
-    return [part for layer in state.layers for part in layer] + (
-        [] if state.attentional is None else [state.attentional]
-    )
+    found = [part for layer in state.layers for part in layer]
+    return found if state.attentional is None else [*found, state.attentional]
 
 
 def _with_tensors(state: RecurrentState, tensors: list[Tensor]) -> RecurrentState:
