@@ -46,17 +46,17 @@ class Probe:
     loss_is_given: bool
     fresh: Callable[[], nn.Module] | None
     vocab_size: int
-    n_ids: int
-    """Ids that the model can both read and write: less than the vocabulary when a table is too small."""
-    n_outputs: int
-    """Size of the logits."""
     source_vocab_size: int
     pad_id: int | None
     max_len: int
     mask_use: MaskUse
-    tables: tuple[nn.Embedding, ...]
-    """The embeddings of `module` that were given the token ids."""
     generator: torch.Generator
+    n_ids: int = MIN_VOCABULARY
+    """Ids that the model can both read and write: less than the vocabulary when a table is too small."""
+    n_outputs: int = 0
+    """Size of the logits."""
+    tables: tuple[nn.Embedding, ...] = ()
+    """The embeddings of `module` that were given the token ids. What has a default is measured."""
 
     @property
     def device(self) -> torch.device:
@@ -281,8 +281,13 @@ def on_copies_only(module: nn.Module) -> Iterator[nn.Module]:
 def measured(probe: Probe) -> Probe:
     """Runs the module on a few small ids, in float64 where it can, and notes its tables and the size of its logits.
 
-    `UserError` when it does not run.
+    `UserError` when it does not run, and for rows or a vocabulary that are too small.
     """
+    if probe.max_len < MIN_LEN:
+        raise UserError(f"max_len is {probe.max_len}, and the checks need rows of at least {MIN_LEN} tokens")
+    if probe.vocab_size < MIN_VOCABULARY:
+        raise UserError(f"vocab_size is {probe.vocab_size}, and the checks need at least {MIN_VOCABULARY} ids")
+    _awaken(probe.module)
     rows = probe.rows(2)
     try:
         probe.logits(rows)
@@ -300,13 +305,12 @@ def measured(probe: Probe) -> Probe:
     return replace(probe, tables=tables, n_outputs=n_outputs, n_ids=n_ids)
 
 
-def awake(module: nn.Module) -> nn.Module:
-    """In eval mode, no parameter frozen or all zero, no gradient left over."""
+def _awaken(module: nn.Module) -> None:
+    """Eval mode, no parameter frozen or all zero, no gradient left over."""
     module.eval().zero_grad()
     for parameter in module.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
     reinit_zero_parameters(module)
-    return module
 
 
 def _in_float64(probe: Probe, rows: Rows) -> Probe:

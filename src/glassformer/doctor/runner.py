@@ -12,12 +12,9 @@ from torch import nn
 from glassformer.doctor import adapter, invariance, learning, visibility
 from glassformer.doctor.adapter import Forward, Kind, Loss, MaskUse
 from glassformer.doctor.probe import (
-    MIN_LEN,
-    MIN_VOCABULARY,
     Check,
     NotApplicable,
     Probe,
-    awake,
     device_of,
     generators_kept,
     measured,
@@ -142,10 +139,6 @@ def check(
     `checks` names those to run. Raises `UserError` for a module that cannot be run, or an unknown check.
     """
     chosen = CHECKS if checks is None else [_named(name) for name in checks]
-    if max_len < MIN_LEN:
-        raise UserError(f"max_len is {max_len}, and the checks need rows of at least {MIN_LEN} tokens")
-    if vocab_size < MIN_VOCABULARY:
-        raise UserError(f"vocab_size is {vocab_size}, and the checks need at least {MIN_VOCABULARY} ids")
     with generators_kept(device_of(module)), warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # the module's own, hundreds of times
         with on_copies_only(module) as pristine:
@@ -159,7 +152,7 @@ def check(
             else:
                 usual_loss = adapter.next_token_loss(forward)
             probe = Probe(
-                module=awake(copy.deepcopy(pristine)),
+                module=copy.deepcopy(pristine),
                 pristine=pristine,
                 kind=kind,
                 forward=forward,
@@ -167,13 +160,10 @@ def check(
                 loss_is_given=loss is not None,
                 fresh=fresh,
                 vocab_size=vocab_size,
-                n_ids=MIN_VOCABULARY,  # until it is known what the tables hold
-                n_outputs=0,
                 source_vocab_size=source_vocab_size or vocab_size,
                 pad_id=pad_id,
                 max_len=max_len,
                 mask_use=mask_use,
-                tables=(),
                 generator=torch.Generator().manual_seed(seed),
             )
             probe = measured(probe)

@@ -2,7 +2,7 @@
 
 They differ in their biases, in windows of attention and in the norm of queries and keys. Norms of ours without a scale
 fit, and so does a feed-forward without a gate: of squared ReLUs everywhere, of any other in Llama, which has biases
-there (`recast.py`).
+there (`equivalent.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -271,8 +271,8 @@ def _family(
     **others: Any,
 ) -> Family:
     heads = {f"{name}ForCausalLM": TokenHead()}
-    others = {"recast": recast_common, "repeats": REPEATS, "derived": DERIVED} | others
-    return Family(name, name.lower(), heads, read, fit, write, table_llama, **others)
+    common: dict[str, Any] = {"recast": recast_common, "repeats": REPEATS, "derived": DERIVED}
+    return Family(name, name.lower(), heads, read, fit, write, table_llama, **(common | others))
 
 
 LLAMA = _family("Llama", read_llama, fit_llama, write_llama, recast=recast_llama)

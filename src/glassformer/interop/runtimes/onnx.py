@@ -95,12 +95,9 @@ class _Forward(nn.Module):
         source_attention_mask: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        given: dict[str, Any] = {
-            "source_ids": source_ids,
-            "source_attention_mask": source_attention_mask,
-            "token_types": token_types,
-        }
-        given = {name: x for name, x in given.items() if x is not None}
+        names = ("source_ids", "source_attention_mask", "token_types")
+        others = zip(names, (source_ids, source_attention_mask, token_types), strict=True)
+        given: dict[str, Any] = {name: x for name, x in others if x is not None}
         hidden = self.network.hidden(token_ids, attention_mask, **given)
         return self.network.head(hidden, attention_mask), hidden
 
