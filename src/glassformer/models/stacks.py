@@ -52,7 +52,7 @@ class _BlockStack(nn.Module):
         document_ids: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """`token_ids` (B, T), `attention_mask` (B, T), `memory` (B, S, D), `memory_mask` (B, S) → states (B, T, D)."""
+        """`token_ids` (B, T), `memory` (B, S, D), masks of both, (B, T) and (B, S), True = real → states (B, T, D)."""
         positions = self.token_positions(token_ids, attention_mask, positions)
         documents = None if document_ids is None else (document_ids, document_ids)
         mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)

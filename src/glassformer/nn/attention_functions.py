@@ -100,9 +100,9 @@ def attention_fused(
     n_heads = query.shape[1]
     if not _kernel_takes_groups(query, value, attn_mask is not None):
         key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
-    is_grouped = key.shape[1] != n_heads
+    grouped = key.shape[1] != n_heads
     context = F.scaled_dot_product_attention(
-        query, key, value, attn_mask, dropout, is_causal, scale=scale, enable_gqa=is_grouped
+        query, key, value, attn_mask=attn_mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
     return context if empty is None else context.masked_fill(empty, 0.0)
 
