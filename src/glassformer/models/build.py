@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from typing import Any, overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
@@ -178,9 +178,7 @@ def _positions(
         case c.LearnedPositions(offset):
             return p.LearnedPositions(n_positions, config.table_width, offset), None, None
         case c.RotaryPositions() as rotary:
-            with torch.device("cpu"):  # the meta device would take a second to work them out, and have none
-                frequencies, factor = _rotary_frequencies(rotary, config.attention_widths(stack).d_head)
-            return None, p.Rotary(frequencies.to(torch.get_default_device()), factor), None
+            return None, _rotary(rotary, config.attention_widths(stack).d_head), None
         case c.AlibiPositions():
             return None, None, p.AlibiBias(stack.n_heads)
         case c.RelativePositions(n_buckets, max_distance):
@@ -188,17 +186,17 @@ def _positions(
     return None, None, None
 
 
-def _rotary_frequencies(positions: c.RotaryPositions, d_head: int) -> tuple[Tensor, float]:
-    frequencies = p.rotary_frequencies(positions.base, positions.width(d_head))
-    attention_factor = 1.0
-    match positions.scaling:
-        case c.LinearScaling(factor):
-            frequencies = p.linear_scaled(frequencies, factor)
-        case c.Llama3Scaling(factor, low, high, original):
-            frequencies = p.llama3_scaled(frequencies, factor, low, high, original)
-        case c.YarnScaling(factor, original, fast, slow):
-            frequencies, attention_factor = p.yarn_scaled(frequencies, positions.base, factor, original, fast, slow)
-    return frequencies, attention_factor
+def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:
+    with torch.device("cpu"):  # the meta device would take a second to work them out, and have none
+        frequencies, attention_factor = p.rotary_frequencies(positions.base, positions.width(d_head)), 1.0
+        match positions.scaling:
+            case c.LinearScaling(factor):
+                frequencies = p.linear_scaled(frequencies, factor)
+            case c.Llama3Scaling(factor, low, high, original):
+                frequencies = p.llama3_scaled(frequencies, factor, low, high, original)
+            case c.YarnScaling(factor, original, fast, slow):
+                frequencies, attention_factor = p.yarn_scaled(frequencies, positions.base, factor, original, fast, slow)
+    return p.Rotary(frequencies.to(torch.get_default_device()), attention_factor)
 
 
 def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
