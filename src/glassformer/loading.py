@@ -11,7 +11,7 @@ from glassformer import files
 from glassformer.devices import choose_device
 from glassformer.errors import UserError
 from glassformer.model import Model
-from glassformer.models.half_precision import convert, weights_dtype
+from glassformer.models.transforms import convert, weights_dtype
 from glassformer.store import checkpoint
 from glassformer.store.model_directory import read_model
 from glassformer.tasks.task import Votes

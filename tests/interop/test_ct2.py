@@ -33,7 +33,7 @@ from glassformer.config.transformer import (  # noqa: E402
 from glassformer.errors import UserError  # noqa: E402
 from glassformer.inference.beam import beam_search  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
-from glassformer.interop.runtimes import ct2, ct2_spec  # noqa: E402
+from glassformer.interop.runtimes import ct2  # noqa: E402
 from glassformer.models.transformer import Transformer  # noqa: E402
 from glassformer.store.model_directory import StoredModel, read_model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
@@ -229,13 +229,13 @@ def test_refused(tmp_path: Path, config: TransformerConfig, words: str) -> None:
 def test_another_model_is_seen(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: TransformerConfig, words: str
 ) -> None:
-    honest = ct2_spec._fill_norm
+    honest = ct2._fill_norm
 
     def shifted(spec: Any, norm: Any, width: int) -> None:
         honest(spec, norm, width)
         spec.gamma = spec.gamma * 1.01
 
-    monkeypatch.setattr(ct2_spec, "_fill_norm", shifted)
+    monkeypatch.setattr(ct2, "_fill_norm", shifted)
     folder = made(config, tmp_path / "ours")
     with pytest.raises(UserError, match=f"{words} of CTranslate2 differ"):
         export(folder, tmp_path / "out", "ct2")

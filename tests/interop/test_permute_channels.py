@@ -17,7 +17,7 @@ from glassformer.config.transformer import (
     TokenHead,
     TransformerConfig,
 )
-from glassformer.interop.permute_channels import halves_order, permute_residual, with_halves
+from glassformer.interop.equivalent import halves_order, permute_residual, with_halves
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import weights_of

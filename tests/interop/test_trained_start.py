@@ -14,8 +14,7 @@ from glassformer.config.run import ClassificationConfig  # noqa: E402
 from glassformer.config.transformer import SequenceHead  # noqa: E402
 from glassformer.interop.export import export  # noqa: E402
 from glassformer.interop.importing import import_model  # noqa: E402
-from glassformer.interop.tokenizer_files import write_tokenizer  # noqa: E402
-from glassformer.interop.trained_start import trained_start  # noqa: E402
+from glassformer.interop.tokenizer_files import trained_start, write_tokenizer  # noqa: E402
 from glassformer.store.model_directory import read_model  # noqa: E402
 from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
 from interop.checkpoints import config_of, model_directory, tiny_tokenizer  # noqa: E402

@@ -7,7 +7,7 @@ from glassformer.cli.arguments import Dir, Dirs, File, Group
 from glassformer.cli.members import Stored
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
-from glassformer.inspection.kinds import Kind
+from glassformer.inspection import Kind
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

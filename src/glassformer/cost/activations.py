@@ -8,18 +8,10 @@ product then keeps a bf16 copy of its own. Batches are counted full: without pad
 
 from dataclasses import dataclass
 
+from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.transformer import (
-    AlibiPositions,
-    AttentionWidths,
-    LearnedPositions,
-    RelativePositions,
-    RotaryPositions,
-    TokenHead,
-    TransformerConfig,
-)
 from glassformer.cost.flops import Shape
-from glassformer.cost.widths import StackShape, cell_widths, recurrent_widths, stack_shapes
+from glassformer.cost.parameters import StackShape, cell_widths, recurrent_widths, stack_shapes
 
 _FP32, _INT64 = 4, 8
 
@@ -96,7 +88,7 @@ def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointi
     return Activations(layers, 2 * n_scored * vocabulary * _FP32)
 
 
-def _transformer(config: TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> int:
+def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, checkpointing: bool) -> int:
     n, largest = 0, 0
     for side in stack_shapes(config):
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
@@ -111,7 +103,7 @@ def _transformer(config: TransformerConfig, shape: Shape, kernels: Kernels, chec
 class _StackActivations:
     """The formulas of one encoder or decoder."""
 
-    config: TransformerConfig
+    config: c.TransformerConfig
     side: StackShape
     n_rows: int
     n_own: int
@@ -124,7 +116,7 @@ class _StackActivations:
         return self.n_rows * self.n_own
 
     @property
-    def widths(self) -> AttentionWidths:
+    def widths(self) -> c.AttentionWidths:
         return self.config.attention_widths(self.side.stack)
 
     def bytes_kept(self) -> tuple[int, list[int]]:
@@ -144,11 +136,11 @@ class _StackActivations:
         a_token += config.final_norm * _norm(config, config.d_model, kernels)
         n = self.n_tokens * a_token
         match config.positions:
-            case LearnedPositions():
+            case c.LearnedPositions():
                 n += self.n_own * _INT64
-            case RotaryPositions():
+            case c.RotaryPositions():
                 n += 2 * self.n_own * config.positions.width(self.widths.d_head) * _FP32
-            case RelativePositions():
+            case c.RelativePositions():
                 n += self.n_own**2 * _INT64
         if self._has_bias and not self._keeps_weights(True) and not all(self._masked(window) for window in windows):
             n += self._bias_bytes  # one for all blocks, where no mask is written into it
@@ -192,7 +184,7 @@ class _StackActivations:
             n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)
         # A part of a fused product that is kept keeps the whole of it: what a norm takes, or the values beside queries
         # and keys that were turned.
-        is_turned = kernels.half if config.qk_norm else isinstance(config.positions, RotaryPositions)
+        is_turned = kernels.half if config.qk_norm else isinstance(config.positions, c.RotaryPositions)
         if fused and keeps_weights and config.qk_norm:
             n += own * w.value * kernels.product
         elif fused and is_turned and not keeps_weights and kernels.attended == kernels.product:
@@ -202,7 +194,7 @@ class _StackActivations:
             n += kernels.attended * (own * w.query + keys * w.n_heads * (w.d_head + w.d_value))
             n += kernels.product * own * w.context * config.attn_out_proj
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
-            learned = is_self and isinstance(config.positions, RelativePositions)
+            learned = is_self and isinstance(config.positions, c.RelativePositions)
             return n + (self.n_own * n_keys if learned and self._masked(window) else 0)  # a mask of bytes
         is_masked = is_self and (self._has_bias or window > 0)
         if kernels.takes_groups(is_masked, w.d_head == w.d_value):
@@ -220,7 +212,7 @@ class _StackActivations:
 
     @property
     def _has_bias(self) -> bool:
-        return isinstance(self.config.positions, AlibiPositions | RelativePositions)
+        return isinstance(self.config.positions, c.AlibiPositions | c.RelativePositions)
 
     @property
     def _bias_bytes(self) -> int:
@@ -233,28 +225,28 @@ class _StackActivations:
 
     def _keeps_weights(self, is_self: bool) -> bool:
         """The kernel has no fused backward for this, and works in the open."""
-        learned = is_self and isinstance(self.config.positions, RelativePositions)
+        learned = is_self and isinstance(self.config.positions, c.RelativePositions)
         differ = self.widths.d_head != self.widths.d_value
         return self.kernels.on_cpu and (learned or differ or self.config.attention_dropout > 0)
 
 
-def _norm(config: TransformerConfig, width: int, kernels: Kernels) -> int:
+def _norm(config: c.TransformerConfig, width: int, kernels: Kernels) -> int:
     """Of one vector: the input, and its mean and deviation or its root mean square."""
     if config.norm == "layernorm":
         return _FP32 * (width + 2)
     return _FP32 * (width + 1 + (width if config.norm_weight and kernels.on_cpu else 0))
 
 
-def _head(config: TransformerConfig, shape: Shape, kernels: Kernels) -> int:
+def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
     """What the head keeps of the tokens that it reads; labels too."""
     d, e, head = config.d_model, config.table_width, config.head
     labels = _INT64 * shape.n_rows * (1 if config.reads_whole_sequence else shape.n_tokens)
     if config.reads_whole_sequence:
         return labels + shape.n_rows * kernels.read(d)
     a_token = kernels.read(d)
-    if isinstance(head, TokenHead) and head.transform:
+    if isinstance(head, c.TokenHead) and head.transform:
         a_token += (0 if config.activation == "relu" else e * kernels.product) + _norm(config, e, kernels)
-    if isinstance(head, TokenHead) and (head.transform or e != d):
+    if isinstance(head, c.TokenHead) and (head.transform or e != d):
         a_token += kernels.read(e)
     return labels + shape.n_rows * shape.n_read * a_token
 
@@ -275,7 +267,7 @@ def _recurrent(config: RecurrentConfig, shape: Shape, kernels: Kernels) -> int:
     kept = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
     kept += kernels.mask(_FP32) * (e * (s + n) * (config.embedding_dropout > 0) + n * d * (config.output_dropout > 0))
     if not isinstance(attention, NoAttention):
-        kept += s * kernels.read(w.d_memory) + kernels.product * (s + n) * w.d_attention
+        kept += s * kernels.read(config.d_memory) + kernels.product * (s + n) * w.d_attention
         kept += n * s * (_FP32 + (w.d_attention * kernels.product if attention.score == "additive" else 0))
     if isinstance(attention, AttendAfter):
         kept += n * _FP32 * (w.d_context + 2 * d)

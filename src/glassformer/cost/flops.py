@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.config.transformer import TransformerConfig
-from glassformer.cost.parameters import attention_matrices, ff_matrices, head_matrices, single_head_matrices
-from glassformer.cost.widths import GATES, cell_widths, recurrent_widths, stack_shapes
+from glassformer.cost import parameters
 
 
 @dataclass(frozen=True)
@@ -72,35 +71,35 @@ def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) 
 def _transformer(config: TransformerConfig, shape: Shape) -> Flops:
     layers = attention = 0
     e, d = config.table_width, config.d_model
-    for side in stack_shapes(config):
+    for side in parameters.stack_shapes(config):
         stack, w = side.stack, config.attention_widths(side.stack)
         n_own = shape.n_tokens if side.is_decoder or config.decoder is None else shape.n_source
-        of_query, of_memory, of_context = attention_matrices(config, stack)
+        of_query, of_memory, of_context = parameters.attention_matrices(config, stack)
         self_attn = n_own * (of_query + of_memory + of_context)
         cross_attn = n_own * (of_query + of_context) + shape.n_source * of_memory if side.has_memory else 0
         n_keys = n_own + (shape.n_source if side.has_memory else 0)
-        layers += stack.n_layers * (self_attn + cross_attn + n_own * ff_matrices(config, stack))
+        layers += stack.n_layers * (self_attn + cross_attn + n_own * parameters.ff_matrices(config, stack))
         layers += n_own * e * d if e != d else 0
         attention += stack.n_layers * n_own * n_keys * w.n_heads * (w.d_head + w.d_value)
     n_read = 1 if config.reads_whole_sequence else shape.n_read
-    return _doubled(shape.n_rows, layers, attention, n_read * head_matrices(config))
+    return _doubled(shape.n_rows, layers, attention, n_read * parameters.head_matrices(config))
 
 
 def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
-    e, d, w = config.d_embedding, config.d_decoder, recurrent_widths(config)
-    attention, gates = config.attention, GATES[config.cell]
+    e, d, w = config.d_embedding, config.d_decoder, parameters.recurrent_widths(config)
+    attention, gates = config.attention, parameters.GATES[config.cell]
     n, s = shape.n_tokens, shape.n_source
 
     def cells(d_input: int, d_state: int, n_directions: int) -> int:
         """A step of every layer."""
-        layers = cell_widths(d_input, d_state, config.n_layers, n_directions)
+        layers = parameters.cell_widths(d_input, d_state, config.n_layers, n_directions)
         return sum(gates * width * (of_input + width) for of_input, width in layers)
 
     layers = s * cells(e, config.d_encoder, w.n_directions) + n * cells(e + w.d_fed, d, 1)
     layers += config.n_layers * (2 if config.cell == "lstm" else 1) * w.has_bridge * config.d_memory * d
     looks = 0
     if not isinstance(attention, NoAttention):
-        of_query, of_source = single_head_matrices(config)
+        of_query, of_source = parameters.single_head_matrices(config)
         layers += n * of_query + s * of_source
         # A score is a product as wide as what is compared: states where nothing is projected, or keys alone.
         looks = n * s * ((w.d_attention if attention.score in ("additive", "scaled_dot") else d) + w.d_context)

@@ -8,8 +8,7 @@ from glassformer.config.train import MuonConfig, TrainConfig
 from glassformer.config.transformer import TransformerConfig
 from glassformer.cost.activations import Activations
 from glassformer.cost.hardware import GIB
-from glassformer.cost.parameters import head_matrices, parameter_counts
-from glassformer.cost.widths import recurrent_widths
+from glassformer.cost.parameters import head_matrices, parameter_counts, recurrent_widths
 from glassformer.errors import UserError
 
 _FP32 = 4
@@ -75,19 +74,10 @@ def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: i
     """
     counts = parameter_counts(config)
     product = 2 if train.precision != "fp32" else _FP32
-
-    def share(n_bytes: int) -> int:
-        return -(-n_bytes // n_shards)
-
-    return replace(
-        memory,
-        weights=share(memory.weights),
-        gradients=share(memory.gradients),
-        optimizer=share(memory.optimizer),
-        average=share(memory.average),
-        half_copies=0,
-        gathered=(counts.largest_layer + counts.outside) * (product + _FP32),
-    )
+    divided = ("weights", "gradients", "optimizer", "average")
+    shares = {name: -(-getattr(memory, name) // n_shards) for name in divided}  # rounded up
+    gathered = (counts.largest_layer + counts.outside) * (product + _FP32)
+    return replace(memory, **shares, half_copies=0, gathered=gathered)
 
 
 def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 0, number: int = _FP32) -> int:
@@ -105,7 +95,7 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
         n = config.d_memory + config.n_layers * d * (2 if config.cell == "lstm" else 1)
         attention = config.attention
         if not isinstance(attention, NoAttention):
-            d_key = {"dot": w.d_memory, "general": d}.get(attention.score, w.d_attention)
+            d_key = {"dot": config.d_memory, "general": d}.get(attention.score, w.d_attention)
             n += n_source * (d_key + w.d_context)
         n += d if isinstance(attention, AttendAfter) and attention.input_feeding else 0
         return n_rows * n * number

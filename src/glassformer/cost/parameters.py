@@ -1,18 +1,88 @@
-"""Parameters in closed form: the arithmetic of what `models/build.py` builds, which a test holds equal to it."""
+"""Parameters in closed form: the arithmetic of what `models/build.py` builds, which a test holds equal to it.
+
+The widths that parameters, FLOPs and activations are made of, with the zeros of a configuration filled in, come first.
+"""
 
 from dataclasses import dataclass
 
-from glassformer.config.recurrent import AttendAfter, ModelConfig, NoAttention, RecurrentConfig
-from glassformer.config.transformer import (
-    LearnedPositions,
-    PositionHead,
-    RelativePositions,
-    SequenceHead,
-    Stack,
-    TransformerConfig,
-    VectorHead,
-)
-from glassformer.cost.widths import GATES, StackShape, cell_widths, recurrent_widths, stack_shapes
+from glassformer.config import transformer as c
+from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
+
+GATES = {"rnn": 1, "gru": 3, "lstm": 4}
+"""Matrices of a cell that stand one above another."""
+
+
+@dataclass(frozen=True)
+class StackShape:
+    """An encoder or a decoder as a part of its model."""
+
+    stack: c.Stack
+    is_decoder: bool
+    has_memory: bool
+    """Its blocks read the encoder."""
+    vocab_size: int
+    n_positions: int
+
+
+def stack_shapes(config: c.TransformerConfig) -> list[StackShape]:
+    """The stacks of a configuration, the encoder first.
+
+    >>> [side.has_memory for side in stack_shapes(c.TransformerConfig(encoder=c.Stack(), decoder=c.Stack()))]
+    [False, True]
+    """
+    found = []
+    if config.encoder is not None:
+        found.append(StackShape(config.encoder, False, False, config.encoder_vocab_size, config.encoder_max_len))
+    if config.decoder is not None:
+        found.append(StackShape(config.decoder, True, bool(found), config.vocab_size, config.max_len))
+    return found
+
+
+@dataclass(frozen=True)
+class RecurrentWidths:
+    """Of a recurrent encoder-decoder."""
+
+    n_directions: int
+    d_attention: int
+    """Width in which a state and a memory are compared; 0 without attention."""
+    d_context: int
+    """Width of what is seen of the source."""
+    d_fed: int
+    """Width of what joins the token in the input of a decoder's step."""
+    has_bridge: bool
+
+
+def recurrent_widths(config: RecurrentConfig) -> RecurrentWidths:
+    """What `build_model` works out from a recurrent configuration."""
+    attention, d_memory = config.attention, config.d_memory
+    d_attention, d_context = 0, d_memory
+    if not isinstance(attention, NoAttention):
+        d_attention = attention.d_attention or config.d_decoder
+        d_context = d_attention if attention.score == "scaled_dot" else d_memory
+    match attention:
+        case NoAttention():
+            d_fed = d_memory if attention.context_every_step else 0
+        case AttendBefore():
+            d_fed = d_context
+        case AttendAfter():
+            d_fed = config.d_decoder if attention.input_feeding else 0
+    return RecurrentWidths(
+        n_directions=2 if config.bidirectional else 1,
+        d_attention=d_attention,
+        d_context=d_context,
+        d_fed=d_fed,
+        has_bridge=config.bidirectional or config.d_encoder != config.d_decoder,
+    )
+
+
+def cell_widths(d_input: int, d_state: int, n_layers: int, n_directions: int = 1) -> list[tuple[int, int]]:
+    """(input, state) of every recurrent layer and direction, bottom first.
+
+    >>> cell_widths(6, 5, 2, n_directions=2)
+    [(6, 5), (6, 5), (10, 5), (10, 5)]
+    """
+    inputs = [d_input] + [d_state * n_directions] * (n_layers - 1)
+    return [(width, d_state) for width in inputs for _ in range(n_directions)]
 
 
 @dataclass(frozen=True)
@@ -43,7 +113,7 @@ class ParameterCounts:
 def parameter_counts(config: ModelConfig) -> ParameterCounts:
     """Every trained number of the model that `build_model` makes of `config`.
 
-    >>> small = TransformerConfig(decoder=Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
+    >>> small = c.TransformerConfig(decoder=c.Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
     >>> counts = parameter_counts(small)
     >>> counts.embeddings, counts.layers, counts.head, counts.total
     (216, 1760, 0, 1976)
@@ -51,30 +121,30 @@ def parameter_counts(config: ModelConfig) -> ParameterCounts:
     return _recurrent(config) if isinstance(config, RecurrentConfig) else _transformer(config)
 
 
-def attention_matrices(config: TransformerConfig, stack: Stack) -> tuple[int, int, int]:
+def attention_matrices(config: c.TransformerConfig, stack: c.Stack) -> tuple[int, int, int]:
     """Weights of W_Q, of W_K and W_V together, and of W_O (0 without one)."""
     w, d = config.attention_widths(stack), config.d_model
     return d * w.query, d * (w.key + w.value), d * w.context * config.attn_out_proj
 
 
-def ff_matrices(config: TransformerConfig, stack: Stack) -> int:
+def ff_matrices(config: c.TransformerConfig, stack: c.Stack) -> int:
     """Weights of a feed-forward layer: up, down, and the gate where there is one."""
     return (3 if config.gated_ff else 2) * config.d_model * stack.d_ff
 
 
-def head_matrices(config: TransformerConfig) -> int:
+def head_matrices(config: c.TransformerConfig) -> int:
     """Weights that a hidden state meets on its way through the head, a tied table included."""
     d, e, head = config.d_model, config.table_width, config.head
-    if isinstance(head, PositionHead):
+    if isinstance(head, c.PositionHead):
         return d * head.n_labels
-    if isinstance(head, SequenceHead):
+    if isinstance(head, c.SequenceHead):
         return d * head.n_labels + (d * d if head.pooler != "none" else 0)
-    if isinstance(head, VectorHead):
+    if isinstance(head, c.VectorHead):
         return d * d if head.pooler in ("tanh", "relu") else 0
     return e * config.vocab_size + (d * e if head.transform or e != d else 0)
 
 
-def _transformer(config: TransformerConfig) -> ParameterCounts:
+def _transformer(config: c.TransformerConfig) -> ParameterCounts:
     e = config.table_width
     embeddings = layers = matrices = largest = 0
     for side in stack_shapes(config):
@@ -82,23 +152,23 @@ def _transformer(config: TransformerConfig) -> ParameterCounts:
         embeddings += 0 if side.has_memory and config.share_embeddings else side.vocab_size * e
         embeddings += _beside_the_table(config, side.n_positions)
         layers += side.stack.n_layers * (in_block + beside) + config.final_norm * _norm(config, config.d_model)
-        if isinstance(config.positions, RelativePositions):
+        if isinstance(config.positions, c.RelativePositions):
             layers += config.positions.n_buckets * side.stack.n_heads
         matrices += side.stack.n_layers * in_block
         largest = max(largest, (in_block + beside) * (side.stack.n_layers > 0))
     return ParameterCounts(embeddings, layers, _head(config), largest, matrices)
 
 
-def _beside_the_table(config: TransformerConfig, n_positions: int) -> int:
+def _beside_the_table(config: c.TransformerConfig, n_positions: int) -> int:
     """Of one stack's embeddings, all but the table of tokens."""
     d, e = config.d_model, config.table_width
     n = config.n_token_types * e + config.embedding_norm * _norm(config, e)
-    if isinstance(config.positions, LearnedPositions):
+    if isinstance(config.positions, c.LearnedPositions):
         n += (n_positions + config.positions.offset) * e
     return n + (e * d if e != d else 0)
 
 
-def _block(config: TransformerConfig, side: StackShape) -> tuple[int, int]:
+def _block(config: c.TransformerConfig, side: StackShape) -> tuple[int, int]:
     """Weights of the matrices of a block, and all else in it: biases and norms."""
     d, stack, w = config.d_model, side.stack, config.attention_widths(side.stack)
     n_attentions = 2 if side.has_memory else 1
@@ -113,19 +183,19 @@ def _block(config: TransformerConfig, side: StackShape) -> tuple[int, int]:
     return matrices, beside
 
 
-def _norm(config: TransformerConfig, width: int) -> int:
+def _norm(config: c.TransformerConfig, width: int) -> int:
     has_bias = config.norm == "layernorm" and config.norm_bias
     return width * config.norm_weight * (2 if has_bias else 1)
 
 
-def _head(config: TransformerConfig) -> int:
+def _head(config: c.TransformerConfig) -> int:
     d, e, head = config.d_model, config.table_width, config.head
     n = head_matrices(config)
-    if isinstance(head, PositionHead):
+    if isinstance(head, c.PositionHead):
         return n + head.n_labels
-    if isinstance(head, SequenceHead):
+    if isinstance(head, c.SequenceHead):
         return n + head.n_labels + (d if head.pooler != "none" else 0)
-    if isinstance(head, VectorHead):
+    if isinstance(head, c.VectorHead):
         return d * d + d if head.pooler != "none" else 0
     n -= config.tie_output * e * config.vocab_size
     n += e + _norm(config, e) if head.transform else 0
@@ -133,7 +203,7 @@ def _head(config: TransformerConfig) -> int:
 
 
 def _recurrent(config: RecurrentConfig) -> ParameterCounts:
-    e, d, c = config.d_embedding, config.d_decoder, config.d_memory
+    e, d, m = config.d_embedding, config.d_decoder, config.d_memory
     w, attention, gates = recurrent_widths(config), config.attention, GATES[config.cell]
     embeddings = config.vocab_size * e
     if not config.share_embeddings:
@@ -141,7 +211,7 @@ def _recurrent(config: RecurrentConfig) -> ParameterCounts:
     cells = cell_widths(e, config.d_encoder, config.n_layers, w.n_directions)
     cells += cell_widths(e + w.d_fed, d, config.n_layers)
     n_bridges = config.n_layers * (2 if config.cell == "lstm" else 1) * w.has_bridge
-    matrices = sum(gates * width * (d_input + width) for d_input, width in cells) + n_bridges * c * d
+    matrices = sum(gates * width * (d_input + width) for d_input, width in cells) + n_bridges * m * d
     layers = matrices + sum(2 * gates * width for _, width in cells) + n_bridges * d
     if not isinstance(attention, NoAttention):
         layers += sum(single_head_matrices(config)) + (w.d_attention if attention.score == "additive" else 0)
@@ -155,11 +225,11 @@ def _recurrent(config: RecurrentConfig) -> ParameterCounts:
 
 def single_head_matrices(config: RecurrentConfig) -> tuple[int, int]:
     """Weights of a recurrent model's attention that a query meets, and that a source position meets."""
-    w, d, c = recurrent_widths(config), config.d_decoder, config.d_memory
+    w, d, m = recurrent_widths(config), config.d_decoder, config.d_memory
     match config.attention:
         case NoAttention():
             return 0, 0
         case attention:
             of_query = {"additive": d * w.d_attention, "scaled_dot": d * w.d_attention}
-            of_source = {"additive": c * w.d_attention, "scaled_dot": 2 * c * w.d_attention, "general": c * d}
+            of_source = {"additive": m * w.d_attention, "scaled_dot": 2 * m * w.d_attention, "general": m * d}
             return of_query.get(attention.score, 0), of_source.get(attention.score, 0)

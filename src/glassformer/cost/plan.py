@@ -201,13 +201,17 @@ def plan_run(
     if grad_accumulation != train.grad_accumulation:
         settings["train.grad-accumulation"] = str(grad_accumulation)
     least_gpus = _least_gpus(config, train, kept, gpu)
+    try:
+        n_parameters = build_model(config, "meta").n_parameters()
+    except RuntimeError as error:
+        raise UserError("a tensor of this model has more numbers than can be counted: make it smaller") from error
     of_batch = batch.budget or shape.n_rows * shape.n_tokens
     return Plan(
         name=run.name,
         config=config,
         shape=shape,
         precision=train.precision,
-        n_parameters=_n_built(config),
+        n_parameters=n_parameters,
         parameters=parameter_counts(config),
         forward=forward_flops(config, shape),
         layouts=tuple(_layouts(config, run, kept, gpu, n_gpus)),
@@ -223,14 +227,6 @@ def plan_run(
         notes=tuple(_notes(train, grad_accumulation, of_batch, n_gpus, least_gpus)),
         settings=settings,
     )
-
-
-def _n_built(config: ModelConfig) -> int:
-    """Parameters of the network itself, on the meta device: sizes without memory."""
-    try:
-        return build_model(config, "meta").n_parameters()
-    except RuntimeError as error:
-        raise UserError("a tensor of this model has more numbers than can be counted: make it smaller") from error
 
 
 def _notes(

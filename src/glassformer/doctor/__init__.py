@@ -23,7 +23,6 @@ A model whose interface differs is adapted in one line: `forward=lambda module, 
 
 from glassformer.doctor.adapter import Forward, Kind, Loss
 from glassformer.doctor.glassformer_models import check_model
-from glassformer.doctor.report import Report, Result
-from glassformer.doctor.runner import CHECKS, check
+from glassformer.doctor.runner import CHECKS, Report, Result, check
 
 __all__ = ["CHECKS", "Forward", "Kind", "Loss", "Report", "Result", "check", "check_model"]

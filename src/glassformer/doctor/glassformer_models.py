@@ -15,8 +15,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig
 from glassformer.data.batching import Example
 from glassformer.doctor.adapter import Kind, Loss
-from glassformer.doctor.report import Report
-from glassformer.doctor.runner import check
+from glassformer.doctor.runner import Report, check
 from glassformer.errors import UserError
 from glassformer.model import Model
 from glassformer.models.build import Network, build_model

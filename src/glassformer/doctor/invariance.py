@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from glassformer.doctor.adapter import Rows
-from glassformer.doctor.probe import EXTRA, NotApplicable, Probe, gap
-from glassformer.doctor.visibility import Outcome
+from glassformer.doctor.probe import EXTRA, NotApplicable, Outcome, Probe, gap, means
 from glassformer.tokenization.padding import PaddingSide
 
 
+@means("Embedding, output and vocabulary count differently: some ids crash, or cannot be produced, or do not exist.")
 def vocabulary(probe: Probe) -> Outcome:
     """The embedding has a row for every id, and the logits have one entry for every row of the embedding."""
     n_rows = [table.num_embeddings for table in probe.tables]
@@ -25,6 +25,7 @@ def vocabulary(probe: Probe) -> Outcome:
     return True, f"{probe.n_outputs} logits for {probe.vocab_size} ids" + (f", {spare} spare" if spare else "")
 
 
+@means("Evaluation is random: dropout (or another draw) is on in eval mode, so no result can be repeated.")
 def deterministic(probe: Probe) -> Outcome:
     """Two forwards in eval mode, with generators in different states, agree."""
     rows = probe.rows(4)
@@ -32,6 +33,7 @@ def deterministic(probe: Probe) -> Outcome:
     return probe.describe(gap(second, probe.logits(rows, seed=0)), "two forwards in eval mode differ")
 
 
+@means("What a text gets depends on its neighbours in the batch: something normalises or mixes across rows.")
 def batch(probe: Probe) -> Outcome:
     """A row's logits are the same alone and in company, and do not depend on the company, in train mode neither."""
     rows = probe.rows(4)
@@ -45,11 +47,13 @@ def batch(probe: Probe) -> Outcome:
     return probe.describe(worst, "other rows of the batch change a row's logits")
 
 
+@means("Padding after a text changes what the model says of it: keys of padding are not masked, or masked wrongly.")
 def padding_right(probe: Probe) -> Outcome:
     """Real tokens' logits do not depend on the amount and content of padding after them, and of the source's."""
     return _padding(probe, "right")
 
 
+@means("A prompt in a left-padded batch reads unlike the prompt alone: mask padded keys, count positions by the mask.")
 def padding_left(probe: Probe) -> Outcome:
     """Real tokens' logits do not depend on the amount and content of padding before them."""
     if probe.kind != "decoder":
@@ -70,6 +74,7 @@ def _padding(probe: Probe, side: PaddingSide) -> Outcome:
     return probe.describe(worst, f"padding on the {side} changes the logits of real tokens")
 
 
+@means("A query that may attend to nothing gives NaN, and one such row destroys the whole gradient.")
 def empty_rows(probe: Probe) -> Outcome:
     """A row that is all padding leaves logits and gradients finite."""
     probe.need_mask()
@@ -90,6 +95,7 @@ def empty_rows(probe: Probe) -> Outcome:
     return True, "logits and gradients are finite beside a row of padding"
 
 
+@means("Generation with the cache computes another function than the one that was trained.")
 @torch.no_grad()
 def cache(probe: Probe) -> Outcome:
     """`start` and `step` give the logits of one forward: token by token, after a prefill, reordered, unevenly."""

@@ -1,5 +1,6 @@
 """What a loss and its gradient must be: additive, blind to padding, one token ahead, near ln V at first, falling."""
 
+import contextlib
 import copy
 import math
 from typing import Any
@@ -8,15 +9,15 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.doctor.adapter import Rows
-from glassformer.doctor.probe import NotApplicable, Probe, gap
-from glassformer.doctor.visibility import Outcome
+from glassformer.doctor.probe import NotApplicable, Outcome, Probe, gap, means
 
 START_TOLERANCE_NATS = 0.6
 """Logits of variance σ² cost σ²/2 nats: a tied table of unit rows under a last norm starts half a nat up."""
 N_STEPS = 200
 
 
-def grad_accumulation(probe: Probe) -> Outcome:
+@means("Means of micro-batches are averaged: tokens of short ones weigh more; sum, then divide once by all targets.")
+def accumulation(probe: Probe) -> Outcome:
     """Gradients of micro-batches with unequally many targets, summed and divided once, are those of one batch."""
     rows = probe.rows(4)
     if probe.mask_use != "none":
@@ -33,6 +34,7 @@ def grad_accumulation(probe: Probe) -> Outcome:
     )
 
 
+@means("Padding is counted in the loss: it is diluted, and the model is trained to predict padding.")
 def loss_padding(probe: Probe) -> Outcome:
     """The loss per token is the same however much padding stands beside the tokens."""
     probe.need_mask()
@@ -42,11 +44,11 @@ def loss_padding(probe: Probe) -> Outcome:
         total, n_targets = probe.loss_of(probe.uneven(rows, width))
         losses.append(total.item() / max(n_targets, 1))
     difference = abs(losses[1] - losses[0])
-    return difference <= probe.tolerance * abs(losses[0]), (
-        f"more padding moves the loss by {difference:.1e} nats per token"
-    )
+    said = f"more padding moves the loss by {difference:.1e} nats per token"
+    return difference <= probe.tolerance * abs(losses[0]), said
 
 
+@means("The model is not trained on the next token: inputs and labels must differ by exactly one position.")
 def shift(probe: Probe) -> Outcome:
     """The labels are the inputs one position later, as read off the gradient of the given loss.
 
@@ -73,6 +75,7 @@ def shift(probe: Probe) -> Outcome:
     return best == 1, f"the labels are the inputs {best} position{'s' * (best != 1)} ahead"
 
 
+@means("An untrained model is confident: its initialisation is too wide, or the loss is not in nats per token.")
 def loss_at_start(probe: Probe) -> Outcome:
     """A freshly built model gives random text ln V nats per token, give or take what unit logits cost."""
     if probe.fresh is None:
@@ -81,11 +84,12 @@ def loss_at_start(probe: Probe) -> Outcome:
     with torch.no_grad():
         total, n_targets = probe.loss_of(probe.rows(32), module)
     loss = float(total) / max(n_targets, 1)
-    return abs(loss - math.log(probe.n_outputs)) <= START_TOLERANCE_NATS, (
-        f"{loss:.2f} nats per token, and ln {probe.n_outputs} is {math.log(probe.n_outputs):.2f}"
-    )
+    expected = math.log(probe.n_outputs)
+    said = f"{loss:.2f} nats per token, and ln {probe.n_outputs} is {expected:.2f}"
+    return abs(loss - expected) <= START_TOLERANCE_NATS, said
 
 
+@means("Not even one batch can be learned by heart: gradients do not reach the weights, or the inputs are not read.")
 def learns(probe: Probe) -> Outcome:
     """A copy brings the loss of one batch below half of what the frequencies of its tokens alone would allow."""
     if not any(p.requires_grad for p in probe.pristine.parameters()):
@@ -142,13 +146,11 @@ def _what_the_loss_ran(probe: Probe, rows: Rows) -> tuple[Tensor, Tensor]:
     def see_logits(_: nn.Module, __: object, output: object) -> None:
         logits.extend(_tensors_of_width(output, probe.n_outputs))
 
-    hooks = [table.register_forward_pre_hook(see_ids) for table in probe.tables]
-    hooks.append(probe.module.register_forward_hook(see_logits))
-    try:
+    with contextlib.ExitStack() as hooks:
+        for table in probe.tables:
+            hooks.enter_context(table.register_forward_pre_hook(see_ids))
+        hooks.enter_context(probe.module.register_forward_hook(see_logits))
         total, _ = probe.loss_of(rows)
-    finally:
-        for hook in hooks:
-            hook.remove()
     if not ids or not logits or logits[-1].shape[:2] != ids[-1].shape:
         raise NotApplicable("the loss does not call the module in a way that shows its inputs and logits")
     (gradient,) = torch.autograd.grad(total, logits[-1], allow_unused=True)

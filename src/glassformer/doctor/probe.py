@@ -1,4 +1,4 @@
-"""The module under examination: a copy that may be changed at will, and the rows it is probed with."""
+"""The module under examination: a copy that may be changed at will, run once, and the rows it is probed with."""
 
 import contextlib
 import copy
@@ -6,18 +6,22 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from glassformer.doctor.adapter import Forward, Kind, Loss, MaskUse, Rows, call
-from glassformer.errors import UserError
+from glassformer.errors import UserError, first_line
 from glassformer.tokenization.padding import PaddingSide
 
 MIN_LEN = 6
+MIN_VOCABULARY = 4
 EXTRA = 2
 """Tokens of room that are kept free for more padding or a continuation."""
+Outcome = tuple[bool, str]
+"""Whether a check passed, and a sentence of what was measured."""
 
 
 class NotApplicable(Exception):
@@ -42,17 +46,17 @@ class Probe:
     loss_is_given: bool
     fresh: Callable[[], nn.Module] | None
     vocab_size: int
-    n_ids: int
-    """Ids that the model can both read and write: less than the vocabulary when a table is too small."""
-    n_outputs: int
-    """Size of the logits."""
     source_vocab_size: int
     pad_id: int | None
     max_len: int
     mask_use: MaskUse
-    tables: tuple[nn.Embedding, ...]
-    """The embeddings of `module` that were given the token ids."""
     generator: torch.Generator
+    n_ids: int = MIN_VOCABULARY
+    """Ids that the model can both read and write: less than the vocabulary when a table is too small."""
+    n_outputs: int = 0
+    """Size of the logits."""
+    tables: tuple[nn.Embedding, ...] = ()
+    """The embeddings of `module` that were given the token ids. What has a default is measured."""
 
     @property
     def device(self) -> torch.device:
@@ -188,10 +192,22 @@ class Probe:
         if worst == float("inf"):
             return False, "logits are not finite"
         dtype = str(self.dtype).removeprefix("torch.")
-        return (
-            worst <= self.tolerance,
-            f"{what} by {worst:.1e} of their scale (allowed {self.tolerance:.0e}, {dtype})",
-        )
+        said = f"{what} by {worst:.1e} of their scale (allowed {self.tolerance:.0e}, {dtype})"
+        return worst <= self.tolerance, said
+
+
+@dataclass(frozen=True)
+class Check:
+    """A property: its name, what it means when it fails, and the function that looks."""
+
+    name: str
+    meaning: str
+    run: Callable[[Probe], Outcome]
+
+
+def means(meaning: str) -> Callable[[Callable[[Probe], Outcome]], Check]:
+    """Makes a `Check` of a function, whose name it takes; `meaning` is what is wrong with a model that fails."""
+    return lambda run: Check(run.__name__.replace("_", "-"), meaning, run)
 
 
 def gap(value: Tensor, reference: Tensor) -> float:
@@ -243,3 +259,86 @@ def generators_kept(device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
+
+
+@contextlib.contextmanager
+def on_copies_only(module: nn.Module) -> Iterator[nn.Module]:
+    """A copy of the module; whoever runs the original meanwhile is refused, so that nothing can change it."""
+    try:
+        pristine = copy.deepcopy(module)
+    except Exception as error:
+        raise UserError(
+            f"{type(module).__name__} cannot be copied, and checks work on copies: {first_line(error)}"
+        ) from error
+
+    def refuse(*_: object) -> None:
+        raise UserError("forward, loss or fresh ran the original module: they must use the one that they are given")
+
+    with module.register_forward_pre_hook(refuse):
+        yield pristine
+
+
+def measured(probe: Probe) -> Probe:
+    """Runs the module on a few small ids, in float64 where it can, and notes its tables and the size of its logits.
+
+    `UserError` when it does not run, and for rows or a vocabulary that are too small.
+    """
+    if probe.max_len < MIN_LEN:
+        raise UserError(f"max_len is {probe.max_len}, and the checks need rows of at least {MIN_LEN} tokens")
+    if probe.vocab_size < MIN_VOCABULARY:
+        raise UserError(f"vocab_size is {probe.vocab_size}, and the checks need at least {MIN_VOCABULARY} ids")
+    _awaken(probe.module)
+    rows = probe.rows(2)
+    try:
+        probe.logits(rows)
+    except UserError:
+        raise
+    except Exception as error:
+        raise UserError(
+            f"the module could not be run on token ids {tuple(rows.token_ids.shape)} "
+            f"({type(error).__name__}: {first_line(error)}): give forward=lambda module, token_ids, …"
+        ) from error
+    probe = _in_float64(probe, rows)
+    tables = _tables(probe, rows)
+    n_outputs = probe.logits(rows).shape[-1]
+    n_ids = min([probe.vocab_size, n_outputs, *(table.num_embeddings for table in tables)])
+    return replace(probe, tables=tables, n_outputs=n_outputs, n_ids=n_ids)
+
+
+def _awaken(module: nn.Module) -> None:
+    """Eval mode, no parameter frozen or all zero, no gradient left over."""
+    module.eval().zero_grad()
+    for parameter in module.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    reinit_zero_parameters(module)
+
+
+def _in_float64(probe: Probe, rows: Rows) -> Probe:
+    """The module in float64, or as it was when the module (or the device) does not compute in it."""
+    try:
+        precise = replace(probe, module=copy.deepcopy(probe.module).double())
+        return precise if precise.logits(rows).dtype == torch.float64 else probe
+    except (RuntimeError, TypeError, NotImplementedError):
+        return probe
+
+
+def _tables(probe: Probe, rows: Rows) -> tuple[nn.Embedding, ...]:
+    """The embeddings that look the token ids up: given them, they return one vector for each id.
+
+    Some position tables are given the ids too, for their shape.
+    """
+    found: list[nn.Embedding] = []
+
+    def look(table: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ids = rows.token_ids
+        if inputs and torch.equal(inputs[0], ids) and output.shape[:2] == ids.shape:
+            vectors = [output[ids == token_id] for token_id in ids.unique()]
+            if all(torch.equal(v, v[:1].expand_as(v)) for v in vectors):
+                found.append(cast(nn.Embedding, table))
+
+    with contextlib.ExitStack() as hooks:
+        for module in probe.module.modules():
+            if isinstance(module, nn.Embedding):
+                hooks.enter_context(module.register_forward_hook(look))
+        probe.logits(rows)
+    return tuple(dict.fromkeys(found))

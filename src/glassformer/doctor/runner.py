@@ -1,114 +1,115 @@
-"""The examination: every check in order, each with the one sentence on what its failure means."""
+"""The examination: every check in order, and what it found, for people and for programs."""
 
+import copy
 import warnings
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import nn
 
-from glassformer.doctor import invariance, learning, visibility
-from glassformer.doctor.adapter import Forward, Kind, Loss
-from glassformer.doctor.probe import NotApplicable, Probe, device_of, generators_kept, seed_everything
-from glassformer.doctor.report import Report, Result
-from glassformer.doctor.setup import on_copies_only, set_up
+from glassformer.doctor import adapter, invariance, learning, visibility
+from glassformer.doctor.adapter import Forward, Kind, Loss, MaskUse
+from glassformer.doctor.probe import (
+    Check,
+    NotApplicable,
+    Probe,
+    device_of,
+    generators_kept,
+    measured,
+    on_copies_only,
+    seed_everything,
+)
 from glassformer.errors import UserError, first_line, nearest_name
+
+CHECKS: tuple[Check, ...] = (
+    invariance.vocabulary,
+    invariance.deterministic,
+    visibility.causality,
+    visibility.causality_by_gradient,
+    visibility.visibility,
+    visibility.large_scores,
+    visibility.zero_scores,
+    invariance.padding_right,
+    invariance.padding_left,
+    invariance.empty_rows,
+    invariance.batch,
+    invariance.cache,
+    learning.accumulation,
+    learning.loss_padding,
+    learning.shift,
+    learning.loss_at_start,
+    learning.learns,
+)
 
 
 @dataclass(frozen=True)
-class Check:
-    """A property: its name, what it means when it fails, and the function that looks."""
+class Result:
+    """One check: `passed` is None when it does not apply, and `detail` then says why."""
 
     name: str
+    passed: bool | None
+    detail: str
+    """What was measured, or why nothing was."""
     meaning: str
-    run: Callable[[Probe], tuple[bool, str]]
+    """One sentence: what is wrong with a model that fails."""
+
+    @property
+    def status(self) -> str:
+        return {True: "passed", False: "failed", None: "not applicable"}[self.passed]
 
 
-CHECKS = (
-    Check(
-        "vocabulary",
-        "Embedding, output and vocabulary count differently: some ids crash, or cannot be produced, or do not exist.",
-        invariance.vocabulary,
-    ),
-    Check(
-        "deterministic",
-        "Evaluation is random: dropout (or another draw) is on in eval mode, so no result can be repeated.",
-        invariance.deterministic,
-    ),
-    Check(
-        "causality",
-        "The model sees the tokens that it is to predict: training loss will be too good, and generation nonsense.",
-        visibility.causality,
-    ),
-    Check(
-        "causality-by-gradient",
-        "Logits depend on later tokens (or on other rows): the mask is missing, wrong, or applied at the wrong place.",
-        visibility.causality_by_gradient,
-    ),
-    Check(
-        "visibility",
-        "Tokens that should be read have no effect: a mask hides them, by its polarity or by being causal.",
-        visibility.visibility,
-    ),
-    Check(
-        "large-scores",
-        "The mask is a finite number (-1e4, -1e9) that large scores out-vote: mask with -inf or a bool mask.",
-        visibility.large_scores,
-    ),
-    Check(
-        "zero-scores",
-        "A real score of exactly 0 is taken for a masked one, or hidden keys count: build the mask from positions.",
-        visibility.zero_scores,
-    ),
-    Check(
-        "padding-right",
-        "Padding after a text changes what the model says of it: keys of padding are not masked, or masked wrongly.",
-        invariance.padding_right,
-    ),
-    Check(
-        "padding-left",
-        "A prompt in a left-padded batch reads unlike the prompt alone: mask padded keys, count positions by the mask.",
-        invariance.padding_left,
-    ),
-    Check(
-        "empty-rows",
-        "A query that may attend to nothing gives NaN, and one such row destroys the whole gradient.",
-        invariance.empty_rows,
-    ),
-    Check(
-        "batch",
-        "What a text gets depends on its neighbours in the batch: something normalises or mixes across rows.",
-        invariance.batch,
-    ),
-    Check(
-        "cache", "Generation with the cache computes another function than the one that was trained.", invariance.cache
-    ),
-    Check(
-        "accumulation",
-        "Means of micro-batches are averaged: tokens of short ones weigh more; sum, then divide once by all targets.",
-        learning.grad_accumulation,
-    ),
-    Check(
-        "loss-padding",
-        "Padding is counted in the loss: it is diluted, and the model is trained to predict padding.",
-        learning.loss_padding,
-    ),
-    Check(
-        "shift",
-        "The model is not trained on the next token: inputs and labels must differ by exactly one position.",
-        learning.shift,
-    ),
-    Check(
-        "loss-at-start",
-        "An untrained model is confident: its initialisation is too wide, or the loss is not in nats per token.",
-        learning.loss_at_start,
-    ),
-    Check(
-        "learns",
-        "Not even one batch can be learned by heart: gradients do not reach the weights, or the inputs are not read.",
-        learning.learns,
-    ),
-)
+@dataclass(frozen=True)
+class Report:
+    """All results, in the order of the examination.
+
+    >>> report = Report((Result("causality", False, "earlier logits changed", "It sees the future."),))
+    >>> report.ok
+    False
+    >>> print(report)
+    FAILED  causality  earlier logits changed
+                       It sees the future.
+    0 passed, 1 failed, 0 not applicable
+    """
+
+    results: tuple[Result, ...]
+
+    @property
+    def ok(self) -> bool:
+        """No check failed."""
+        return not self.failed
+
+    @property
+    def failed(self) -> tuple[str, ...]:
+        """The names of the checks that failed."""
+        return tuple(result.name for result in self.results if result.passed is False)
+
+    def to_dict(self) -> dict[str, object]:
+        """The report in JSON's types."""
+        found = [{"name": r.name, "status": r.status, "detail": r.detail, "meaning": r.meaning} for r in self.results]
+        return {"ok": self.ok, "results": found}
+
+    def __repr__(self) -> str:
+        """Three lines: how many passed, what failed, and where to read more."""
+        failed = ", ".join(self.failed) or "none"
+        return f"Report: {self._counts()}\n  failed: {failed}\n  print(report) shows every check and what it means"
+
+    def _counts(self) -> str:
+        n = Counter(r.status for r in self.results)
+        return f"{n['passed']} passed, {n['failed']} failed, {n['not applicable']} not applicable"
+
+    def __str__(self) -> str:
+        """A plain table; the meaning stands under what failed."""
+        width = max((len(r.name) for r in self.results), default=0)
+        lines = []
+        for r in self.results:
+            mark = {True: "ok", False: "FAILED", None: "-"}[r.passed]
+            lines.append(f"{mark:6}  {r.name:{width}}  {r.detail}")
+            if r.passed is False:
+                lines.append(f"{'':6}  {'':{width}}  {r.meaning}")
+        lines.append(self._counts())
+        return "\n".join(lines)
 
 
 def check(
@@ -141,18 +142,31 @@ def check(
     with generators_kept(device_of(module)), warnings.catch_warnings(), torch.enable_grad():
         warnings.simplefilter("ignore")  # the module's own, hundreds of times
         with on_copies_only(module) as pristine:
-            probe = set_up(
-                pristine,
-                vocab_size=vocab_size,
+            mask_use: MaskUse
+            if forward is None:
+                forward, mask_use = adapter.default_forward(pristine, kind)
+            else:
+                mask_use = "required" if adapter.n_tensors(forward) >= 2 else "none"
+            if kind == "encoder":
+                usual_loss = adapter.blanks_loss(forward, blank_id=1 if pad_id == 0 else 0)
+            else:
+                usual_loss = adapter.next_token_loss(forward)
+            probe = Probe(
+                module=copy.deepcopy(pristine),
+                pristine=pristine,
                 kind=kind,
                 forward=forward,
-                loss=loss,
+                loss=loss or usual_loss,
+                loss_is_given=loss is not None,
                 fresh=fresh,
-                max_len=max_len,
+                vocab_size=vocab_size,
+                source_vocab_size=source_vocab_size or vocab_size,
                 pad_id=pad_id,
-                source_vocab_size=source_vocab_size,
-                seed=seed,
+                max_len=max_len,
+                mask_use=mask_use,
+                generator=torch.Generator().manual_seed(seed),
             )
+            probe = measured(probe)
             return Report(tuple(_result(one, probe, seed) for one in chosen))
 
 

@@ -1,8 +1,6 @@
-"""Who sees whom: causality, sight both ways, and masks that hold when scores are extreme.
+"""Who sees whom: causality, sight both ways, and masks that hold when scores are extreme."""
 
-A check takes a `Probe` and returns whether it passed and a sentence of what was measured.
-"""
-
+import contextlib
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -10,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.doctor.adapter import Rows
-from glassformer.doctor.probe import NotApplicable, Probe, gap, matrices
-
-Outcome = tuple[bool, str]
+from glassformer.doctor.probe import NotApplicable, Outcome, Probe, gap, matrices, means
 
 WEIGHT_FACTOR = 1e8
 """For weights: scores grow by its square, past any finite number that a mask might use."""
@@ -20,6 +16,7 @@ MAX_ZEROED = 8
 """Projections that are zeroed in turn: enough for a block or two, which stand for all."""
 
 
+@means("The model sees the tokens that it is to predict: training loss will be too good, and generation nonsense.")
 def causality(probe: Probe) -> Outcome:
     """Other tokens from position t on leave the logits before t as they were, in both modes and under any mask."""
     _need_causal(probe)
@@ -27,6 +24,7 @@ def causality(probe: Probe) -> Outcome:
     return probe.describe(worst, "other future tokens change earlier logits")
 
 
+@means("Logits depend on later tokens (or on other rows): the mask is missing, wrong, or applied at the wrong place.")
 def causality_by_gradient(probe: Probe) -> Outcome:
     """∂ logits[t] / ∂ embedding[s] = 0 for s > t, and for every other row."""
     _need_causal(probe)
@@ -42,6 +40,7 @@ def causality_by_gradient(probe: Probe) -> Outcome:
     return True, "no gradient reaches a later embedding"
 
 
+@means("Tokens that should be read have no effect: a mask hides them, by its polarity or by being causal.")
 def visibility(probe: Probe) -> Outcome:
     """Another token changes the logits at its neighbours on both sides; another source token, those everywhere."""
     if probe.kind == "decoder":
@@ -57,6 +56,7 @@ def visibility(probe: Probe) -> Outcome:
     return True, "every probed token reaches the logits it must"
 
 
+@means("The mask is a finite number (-1e4, -1e9) that large scores out-vote: mask with -inf or a bool mask.")
 def large_scores(probe: Probe) -> Outcome:
     """With weights × 1e8 masks still hide what they hide at ordinary scores."""
 
@@ -71,6 +71,7 @@ def large_scores(probe: Probe) -> Outcome:
     return large.describe(worst, f"with weights × {WEIGHT_FACTOR:.0e} hidden tokens change the logits")
 
 
+@means("A real score of exactly 0 is taken for a masked one, or hidden keys count: build the mask from positions.")
 def zero_scores(probe: Probe) -> Outcome:
     """With a projection of zeros every score is exactly 0: finite logits, and nothing hidden comes to light."""
     unbiased = probe.changed(_zero_biases)
@@ -97,18 +98,15 @@ def embedding_gradient(probe: Probe, rows: Rows, t: int, train: bool) -> Tensor:
         leaves.append(output.detach().requires_grad_())
         return leaves[-1]
 
-    handles = [table.register_forward_hook(as_leaf) for table in probe.tables]
     weights = torch.randn(probe.n_outputs, generator=probe.generator).to(probe.device, probe.dtype)
-    try:
-        with probe.mode(train):
-            logits = probe.logits_with_grad(rows)
-            if not logits.requires_grad:
-                raise NotApplicable("the logits carry no gradient")
-            (logits[0, t] @ weights).backward()
-    finally:
-        for handle in handles:
-            handle.remove()
-        probe.module.zero_grad()
+    with contextlib.ExitStack() as hooks, probe.mode(train):
+        hooks.callback(probe.module.zero_grad)
+        for table in probe.tables:
+            hooks.enter_context(table.register_forward_hook(as_leaf))
+        logits = probe.logits_with_grad(rows)
+        if not logits.requires_grad:
+            raise NotApplicable("the logits carry no gradient")
+        (logits[0, t] @ weights).backward()
     gradients = [leaf.grad for leaf in leaves if leaf.grad is not None and leaf.shape[:2] == rows.token_ids.shape]
     if not gradients:
         raise NotApplicable("no gradient reaches the token embeddings")
@@ -176,7 +174,6 @@ def _sights(probe: Probe, rows: Rows) -> Iterator[tuple[int, int, Rows]]:
         yield seen, seer, replace(rows, token_ids=token_ids)
 
 
-@torch.no_grad()
 def _zero_biases(module: nn.Module) -> None:
     for name, parameter in module.named_parameters():
         if name.endswith("bias"):

@@ -2,17 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_mode
-from glassformer.inspection.kinds import Kind
-
-if TYPE_CHECKING:
-    from glassformer.model import Model
+from glassformer.inspection import Kind
+from glassformer.model import Model
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Reading:
         }[kind]
 
 
-def read_text(model: "Model", text: str) -> Reading:
+def read_text(model: Model, text: str) -> Reading:
     """Runs an encoder, or a decoder, over a text as it is read in training."""
     if model.is_seq2seq:
         raise UserError(
@@ -127,7 +124,7 @@ def read_text(model: "Model", text: str) -> Reading:
     return Reading(weights, tokens, tokens, [])
 
 
-def read_pair(model: "Model", source: str, target: str | None = None) -> Reading:
+def read_pair(model: Model, source: str, target: str | None = None) -> Reading:
     """Runs an encoder-decoder over a source and a target, by default the one that it writes itself."""
     if not model.is_seq2seq:
         raise UserError(f"{model.run.name} has no source and goes on with a text: give --text TEXT")

@@ -96,7 +96,8 @@ def heat_maps(
     across = min(range(1, n + 1), key=lambda k: (max(k * n_columns / 1.5, math.ceil(n / k) * n_rows), k))
     down = math.ceil(n / across)
     row_labels, column_labels = [label(token) for token in rows], [label(token) for token in columns]
-    cell = _cell_inches(max(across * n_columns, down * n_rows))
+    # The side of a square: large enough for a line of text, as long as the picture stays within 14 inches.
+    cell = min(0.24, 14 / max(1, across * n_columns, down * n_rows))
     letters = sum(len(text) > 2 for text in column_labels) <= 1  # and perhaps an end token
     side, top = (0.075 * max(map(len, texts), default=0) for texts in (row_labels, column_labels))
     width = across * cell * n_columns + side + 1.3
@@ -127,11 +128,6 @@ def heat_maps(
     bar.ax.tick_params(labelsize=8, color=GREY)
     bar.set_label("weight", fontsize=8.5, color=GREY)
     return figure
-
-
-def _cell_inches(n_across: int) -> float:
-    """The side of a square: large enough for a line of text, as long as the picture stays within 14 inches."""
-    return min(0.24, 14 / max(1, n_across))
 
 
 def plot_positions(network: Network, stack: str | None = None) -> "Figure":
@@ -187,20 +183,15 @@ def _biases(bias: AlibiBias | RelativeBias, places: Tensor) -> "Figure":
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
     kind, drawn = ("ALiBi", "default") if isinstance(bias, AlibiBias) else ("Relative positions", "steps-mid")
-    shades = _shades(len(curves))
+    import matplotlib  # by now it is known to be there
+
+    shades = matplotlib.colormaps[WEIGHTS_MAP]([0.9 * i / max(1, len(curves) - 1) for i in range(len(curves))])
     for head, curve in enumerate(curves):
         axes.plot(range(-far, -far + len(curve)), curve, color=shades[head], linewidth=1.4, drawstyle=drawn)
     title(axes, f"{kind}: what is added to the scores of each of {len(curves)} heads")
     quiet_axes(axes, "key position − query position, tokens", "bias of the score")
     _end_labels(axes, [(float(curve[0]), f"head {head}", shades[head]) for head, curve in enumerate(curves)], -far)
     return figure
-
-
-def _shades(n: int) -> list[Any]:
-    """Colours for things in an order."""
-    import matplotlib
-
-    return list(matplotlib.colormaps[WEIGHTS_MAP]([0.9 * i / max(1, n - 1) for i in range(n)]))
 
 
 def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) -> None:
@@ -303,7 +294,7 @@ def plot_curves(folders: Sequence[str | Path]) -> "Figure":
     figure = new_figure(max(6.4, 4.4 * (1 + len(scores))), 3.9)
     panels = figure.subplots(1, 1 + len(scores), squeeze=False)[0]
     losses, handles = panels[0], []
-    for lines, colour in zip(logs.values(), _repeated(COLOURS, len(logs)), strict=True):
+    for lines, colour in zip(logs.values(), itertools.cycle(COLOURS), strict=False):
         batch, valid = (_series(lines, key) for key in ("train/loss", "eval/valid_loss"))
         losses.plot(*batch, color=colour, linewidth=0.9, alpha=0.45)
         handles += losses.plot(*valid, color=colour, linewidth=1.8, marker="o", markersize=3.5)
@@ -330,10 +321,6 @@ def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[
     return [step for step, _ in found], [value for _, value in found]
 
 
-def _repeated(colours: Sequence[str], n: int) -> list[str]:
-    return [colours[i % len(colours)] for i in range(n)]
-
-
 def plot_comparison(rows: Sequence[ComparedModel]) -> "Figure":
     """Score against training time; the area of a disc is the number of parameters, which its label says.
 
@@ -348,7 +335,7 @@ def plot_comparison(rows: Sequence[ComparedModel]) -> "Figure":
     axes = figure.subplots()
     minutes = [row.train_seconds / 60 for row in known if row.train_seconds]
     largest = max(row.n_parameters for row in known)
-    for row, x, colour in zip(known, minutes, _repeated(COLOURS, len(known)), strict=True):
+    for row, x, colour in zip(known, minutes, itertools.cycle(COLOURS), strict=False):
         area = 60 + 1200 * row.n_parameters / largest
         axes.scatter([x], [row.score], s=area, color=colour, alpha=0.75, linewidths=0)
     axes.margins(0.22)

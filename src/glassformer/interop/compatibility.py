@@ -2,10 +2,9 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from glassformer.config.transformer import Head, Stack, TransformerConfig, VectorHead
+from glassformer.config.transformer import Head, Stack, TransformerConfig
 
 _CHANGES_NO_FORWARD = """
 init token_dropout embedding_dropout residual_dropout attention_dropout ff_dropout
@@ -95,17 +94,6 @@ class Compatibility:
             if field.name not in self._seen:
                 self.need(field.name, field.default)
         return self.misfits
-
-
-def vector_head(head: Head, usual: VectorHead, *poolers: str) -> VectorHead:
-    """The head of vectors that a family holds, nearest to `head`.
-
-    With one of the `poolers` any pooling fits, since modules of sentence-transformers are written for it; otherwise it
-    is the family's `usual` head. Texts may be cut anywhere.
-    """
-    if not isinstance(head, VectorHead):
-        return usual
-    return head if head.pooler in poolers else replace(usual, max_tokens=head.max_tokens)
 
 
 def _said(value: Any, whole: bool = False) -> str:

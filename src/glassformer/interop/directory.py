@@ -4,7 +4,7 @@ Nothing in it is run: a pickle, a class of its own (`auto_map`) and a name that 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from glassformer import files
-from glassformer.errors import UserError, shown
+from glassformer.errors import UserError, first_line, shown
 from glassformer.store.tensors import StoredShape, read_shapes, save_tensors
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -21,14 +21,16 @@ ADAPTER = "adapter_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 MAX_SHARD_BYTES = 5_000_000_000  # transformers' own limit
 MAX_SHARDS = 1000
+HUB = "hub:"
+WANTED = ["*.json", "model*.safetensors", "*.spm", "vocab.txt", "merges.txt"]
+"""Files that are read here; never code, never pickles, nor the same weights once more (`consolidated.safetensors`)."""
 
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a folder: its file, its name there, its dtype and shape."""
+    """A tensor of a folder: its file, its dtype and shape."""
 
     file: Path
-    name: str
     shape: StoredShape
 
 
@@ -55,7 +57,7 @@ class HFFolder:
         config = _table(path / CONFIG, f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
         if config.get("auto_map"):
             raise UserError(f"{path / CONFIG} asks for code of its own to be run (auto_map), and none is ever run here")
-        found = {name: stored for file in weight_files(path) for name, stored in _tensors(file)}
+        found = {name: Stored(file, x) for file in weight_files(path) for name, x in read_shapes(file).items()}
         return cls(path, config, found)
 
     def table(self, name: str) -> dict[str, Any]:
@@ -65,35 +67,28 @@ class HFFolder:
     @contextmanager
     def reading(self) -> Iterator["Reader"]:
         """Inside the block, tensors can be taken one at a time."""
-        reader = Reader(self)
         try:
-            yield reader
+            with ExitStack() as opened:
+                yield Reader(self, opened)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{self.path} cannot be read: {error}") from error
-        finally:
-            reader.close()
 
 
 class Reader:
-    """Takes tensors out of the files of a folder; one file is open at a time."""
+    """Takes tensors out of the files of a folder; one file is open at a time, which `opened` closes."""
 
-    def __init__(self, folder: HFFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: HFFolder, opened: ExitStack) -> None:
+        self._folder, self._opened = folder, opened
         self._file: Path | None = None
-        self._open: Any = None
+        self._tensors: Any = None
 
     def take(self, name: str) -> Tensor:
-        stored = self._folder.tensors[name]
-        if stored.file != self._file:
-            self.close()
-            self._open, self._file = safe_open(stored.file, framework="pt").__enter__(), stored.file
-        x: Tensor = self._open.get_tensor(stored.name)
+        file = self._folder.tensors[name].file
+        if file != self._file:
+            self._opened.close()
+            self._tensors, self._file = self._opened.enter_context(safe_open(file, framework="pt")), file
+        x: Tensor = self._tensors.get_tensor(name)
         return x
-
-    def close(self) -> None:
-        if self._open is not None:
-            self._open.__exit__(None, None, None)
-        self._open = self._file = None
 
 
 def weight_files(path: Path) -> list[Path]:
@@ -132,11 +127,6 @@ def _require_index_true(path: Path, names: Mapping[str, str]) -> None:
         )
 
 
-def _tensors(file: Path) -> Iterator[tuple[str, Stored]]:
-    for name, shape in read_shapes(file).items():
-        yield name, Stored(file, name, shape)
-
-
 def _table(path: Path, missing: str | None) -> dict[str, Any]:
     if not path.is_file():
         if missing is None:
@@ -172,3 +162,20 @@ def write_weights(tensors: Iterable[tuple[str, Tensor]], folder: Path, max_shard
         weight_map |= dict.fromkeys(shard, file)
     files.write_json(folder / INDEX, {"metadata": {"total_size": n_bytes}, "weight_map": weight_map})
     return n_bytes
+
+
+def local(source: str | Path) -> Path:
+    """The folder of `hub:OWNER/NAME`, fetched if it is not in the library's own cache; any other source as it is."""
+    if not str(source).startswith(HUB):
+        return Path(source)
+    name = str(source).removeprefix(HUB)
+    try:
+        from huggingface_hub import snapshot_download
+    except ImportError:
+        raise UserError(
+            f"{source} needs the package huggingface_hub: pip install huggingface_hub, or give a folder on this machine"
+        ) from None
+    try:
+        return Path(snapshot_download(name, allow_patterns=WANTED))
+    except (OSError, ValueError) as error:  # its own errors, and those of the network, are kinds of these
+        raise UserError(f"{source} cannot be fetched, and is not in the cache: {first_line(error):.200}") from error

@@ -16,41 +16,22 @@ SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
 UNSET_MAX_LENGTH = 20
 """The `max_length` of files that transformers wrote with all defaults: it means that none was set."""
-NEUTRAL: dict[str, tuple[Any, ...]] = {
-    "max_length": (UNSET_MAX_LENGTH,),
-    "min_length": (0,),
-    "num_beams": (1,),
-    "num_beam_groups": (1,),
-    "diversity_penalty": (0.0,),
-    "temperature": (1.0,),
-    "top_k": (0, 50),
-    "top_p": (1.0,),
-    "min_p": (0.0,),
-    "typical_p": (1.0,),
-    "repetition_penalty": (1.0,),
-    "length_penalty": (1.0,),
-    "no_repeat_ngram_size": (0,),
-    "encoder_no_repeat_ngram_size": (0,),
-    "bad_words_ids": (),
-    "exponential_decay_length_penalty": (),
-    "suppress_tokens": (),
-    "begin_suppress_tokens": (),
-    "min_new_tokens": (0,),
-    "encoder_repetition_penalty": (1.0,),
-    "epsilon_cutoff": (0.0,),
-    "eta_cutoff": (0.0,),
-    "top_h": (),
-    "guidance_scale": (1.0,),
-    "penalty_alpha": (0.0,),
-    "dola_layers": (),
-    "sequence_bias": (),
-    "force_words_ids": (),
-    "constraints": (),
-    "renormalize_logits": (False,),
-    "watermarking_config": (),
-    "token_healing": (False,),
-    "stop_strings": (),
-}
+_NEUTRAL_AT_0 = """
+min_length min_new_tokens min_p diversity_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size epsilon_cutoff
+eta_cutoff penalty_alpha renormalize_logits token_healing
+"""
+_NEUTRAL_AT_1 = """
+num_beams num_beam_groups temperature top_p typical_p repetition_penalty length_penalty encoder_repetition_penalty
+guidance_scale
+"""
+_NEVER_NEUTRAL = """
+bad_words_ids exponential_decay_length_penalty suppress_tokens begin_suppress_tokens top_h dola_layers sequence_bias
+force_words_ids constraints watermarking_config stop_strings
+"""
+NEUTRAL: dict[str, tuple[Any, ...]] = {"max_length": (UNSET_MAX_LENGTH,), "top_k": (0, 50)}
+NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_0.split(), (0,))  # 0 is False, too
+NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_1.split(), (1,))
+NEUTRAL |= dict.fromkeys(_NEVER_NEUTRAL.split(), ())
 """What changes a generated text, and the values under which it does not (or only ends a search earlier)."""
 
 NOT_TAKEN_OVER = "not taken over from the defaults of generation"
@@ -95,11 +76,8 @@ def read_generation(
         if before != ([] if forced is None else [forced]):
             first = f"with {before}" if before else "freely"
             log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: here, a target begins {first}")
-        return from_dict(
-            BeamConfig,
-            {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"} | _numbers(found),
-            where,
-        )
+        search = {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"}
+        return from_dict(BeamConfig, search | _numbers(found), where)
     return from_dict(GenerationConfig, _numbers(found), where)
 
 
@@ -129,9 +107,7 @@ def write_generation(
     Their beam search is ours with `early_stopping = "never"`, where theirs has `early_stopping` "never", and divides by
     length^penalty; a beam of ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
     """
-    names = _IDS if config.is_encoder_decoder else _IDS[:-1]
-    ids = {f"{name.removesuffix('_id')}_token_id": getattr(config, name) for name in names}
-    found: dict[str, Any] = {key: value for key, value in ids.items() if value is not None}
+    found: dict[str, Any] = {key: value for key, value in token_ids(config).items() if value is not None}
     if isinstance(generation, BeamConfig):
         penalty = generation.length_penalty if generation.length_penalty_type == "average" else 1.0
         found |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
@@ -146,6 +122,12 @@ def write_generation(
     return found | {"do_sample": True} | shape
 
 
+def token_ids(config: TransformerConfig) -> dict[str, int | None]:
+    """The ids of special tokens, by their keys."""
+    names = ("pad", "bos", "eos", *(["decoder_start"] if config.is_encoder_decoder else []))
+    return {f"{name}_token_id": getattr(config, f"{name}_id") for name in names}
+
+
 def _around_targets(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     """What every target begins with (BART's `<s>`), and what is never written; sentinels are, to fill spans (T5)."""
     before = tokenizer.frames.target.before
@@ -157,6 +139,3 @@ def _never(config: TransformerConfig, tokenizer: Tokenizer, written: Collection[
     """The ids that stand for no text and are not `written` either."""
     never = [i for i in never_written(tokenizer, config.vocab_size) if i not in written and i != config.eos_id]
     return {"suppress_tokens": never} if never else {}
-
-
-_IDS = ("pad_id", "bos_id", "eos_id", "decoder_start_id")

@@ -1,7 +1,8 @@
 """A model of ours as a folder that transformers loads: of the first family that can hold it exactly."""
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +19,9 @@ from glassformer.interop import sentence_files, tokenizer_files
 from glassformer.interop.compatibility import distance
 from glassformer.interop.directory import CONFIG, GENERATION, MAX_SHARD_BYTES, HFFolder, write_weights
 from glassformer.interop.families import FAMILIES
-from glassformer.interop.family import Family
-from glassformer.interop.generation import write_generation
+from glassformer.interop.family import Family, matches
+from glassformer.interop.generation import token_ids, write_generation
 from glassformer.interop.importing import find_family, read_config, read_weights, require_fit
-from glassformer.interop.keymap import matches
-from glassformer.interop.trained_start import trained_start
 from glassformer.models.build import build_model
 from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, weights_of
@@ -42,7 +41,7 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
     config, own = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
     weights = to_theirs(family, config, own)
-    named = replace(config, bos_id=trained_start(stored))
+    named = replace(config, bos_id=tokenizer_files.trained_start(stored))
     files.write_json(folder / CONFIG, their_config(family, named, stored.labels))
     if isinstance(config.head, TokenHead) and config.decoder is not None and architecture not in family.bare:
         generation = write_generation(named, stored.generation, stored.tokenizer)
@@ -110,17 +109,15 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
 def their_config(family: Family, config: TransformerConfig, labels: tuple[str, ...]) -> dict[str, Any]:
     """`config.json`: what the family says, and what all share; ids that ours has not are null, or theirs would be some
     of its own."""
-    is_seq2seq = config.is_encoder_decoder
     common: dict[str, Any] = {
         "architectures": [family.architecture(config)],
         "model_type": family.model_type,
         "dtype": "float32",
         "torch_dtype": "float32",  # for readers older than transformers 4.56
         "transformers_version": WRITTEN_FOR,
-        "is_encoder_decoder": is_seq2seq,
+        "is_encoder_decoder": config.is_encoder_decoder,
+        **token_ids(config),
     }
-    for name in ("pad", "bos", "eos", *(["decoder_start"] if is_seq2seq else [])):
-        common[f"{name}_token_id"] = getattr(config, f"{name}_id")
     if labels or isinstance(config.head, (SequenceHead, PositionHead)):
         names = labels or tuple(f"LABEL_{i}" for i in range(config.n_outputs))
         common |= {"id2label": dict(enumerate(names)), "label2id": {name: i for i, name in enumerate(names)}}
@@ -148,10 +145,8 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
     with torch.no_grad():
         for name, x in read_weights(written, family, config).items():
             own[name].copy_(x)
-        difference, is_fine = _compare(network, again, lambda: _own_outputs(again, example_inputs(network.config)[0]))
-    if not is_fine:
-        raise UserError(f"the outputs of what was read back differ by {difference:.2e}: nothing is kept")
-    return difference
+        inputs = example_inputs(network.config)[0]
+        return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of what was read back")
 
 
 def compare_with_transformers(folder: Path, family: Family, architecture: str, network: Transformer) -> float | None:
@@ -163,7 +158,7 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
         import transformers
     except ImportError:
         return None
-    with _quiet(transformers), torch.no_grad():
+    with _quiet(transformers.utils.logging), torch.no_grad():
         theirs, info = getattr(transformers, architecture).from_pretrained(folder, output_loading_info=True)
         drawn = {name for name in info["missing_keys"] if matches(name, family.drawn)}
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
@@ -172,20 +167,15 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
                 f"transformers does not find or know {', '.join(sorted(map(str, wrong))[:8])}: nothing is kept"
             )
         theirs.eval()
-        is_bare = architecture in family.bare
-        difference, is_fine = _compare(
-            network, theirs, lambda: _their_outputs(theirs, network.config, example_inputs(network.config)[1]), is_bare
-        )
-    if not is_fine:
-        what = "vectors" if is_bare else "logits"
-        raise UserError(f"the {what} of transformers differ by {difference:.2e}: nothing is kept")
-    return difference
+        is_bare, inputs = architecture in family.bare, example_inputs(network.config)[1]
+        what = f"{'vectors' if is_bare else 'logits'} of transformers"
+        return _compare(network, theirs, lambda: _their_outputs(theirs, network.config, inputs), what, is_bare)
 
 
 def _compare(
-    network: Transformer, other: nn.Module, outputs: Callable[[], list[Tensor]], is_bare: bool = False
-) -> tuple[float, bool]:
-    """The largest difference to the `outputs` of another network, and whether all are within `TOLERANCE`.
+    network: Transformer, other: nn.Module, outputs: Callable[[], list[Tensor]], what: str, is_bare: bool = False
+) -> float:
+    """The largest difference to the `outputs` of another network; `UserError`, which says `what`, beyond `TOLERANCE`.
 
     A network that `is_bare` gives no logits, and is compared by its hidden states.
     A model of great weights rounds by more; then both are compared in double precision, and put back.
@@ -196,7 +186,9 @@ def _compare(
         network.double(), other.double()
         difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
         network.float()  # to the bit what it was
-    return difference, is_fine
+    if not is_fine:
+        raise UserError(f"the {what} differ by {difference:.2e}: nothing is kept")
+    return difference
 
 
 def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[float, bool]:
@@ -246,23 +238,17 @@ def example_inputs(
     )
 
 
-class _quiet:
-    """Inside, transformers shows no bars and no notes of its own."""
-
-    def __init__(self, transformers: Any) -> None:
-        self._logging = transformers.utils.logging
-
-    def __enter__(self) -> None:
-        self._level = self._logging.get_verbosity()
-        self._bars = self._logging.is_progress_bar_enabled()
-        self._logging.set_verbosity_error()
-        self._logging.disable_progress_bar()
-        self._warnings = warnings.catch_warnings()
-        self._warnings.__enter__()
-        warnings.simplefilter("ignore")
-
-    def __exit__(self, *error: object) -> None:
-        self._warnings.__exit__(None, None, None)
-        self._logging.set_verbosity(self._level)
-        if self._bars:
-            self._logging.enable_progress_bar()
+@contextmanager
+def _quiet(logging: Any) -> Iterator[None]:
+    """Inside, transformers shows no bars and no notes of its own; `logging` is its module of that name."""
+    level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.set_verbosity(level)
+        if has_bars:
+            logging.enable_progress_bar()

@@ -9,25 +9,17 @@ import torch
 from torch import Tensor
 
 from glassformer import files
+from glassformer.config import transformer as c
 from glassformer.config.run import Run
-from glassformer.config.transformer import (
-    MAX_VOCAB,
-    SPECIAL_IDS,
-    PositionHead,
-    SequenceHead,
-    TransformerConfig,
-    VectorHead,
-)
 from glassformer.errors import UserError, shown
 from glassformer.inference.embed import described
 from glassformer.interop import sentence_files, tokenizer_files
-from glassformer.interop.directory import CONFIG, GENERATION, HFFolder
+from glassformer.interop.directory import CONFIG, GENERATION, HFFolder, local
+from glassformer.interop.equivalent import shapes_of
 from glassformer.interop.families import FAMILIES
-from glassformer.interop.family import Family
+from glassformer.interop.family import Family, Key, matches, renamed
 from glassformer.interop.generation import read_generation
 from glassformer.interop.hf_config import HFConfig
-from glassformer.interop.hub import local
-from glassformer.interop.keymap import Key, matches, renamed
 from glassformer.interop.tokenizer_files import TOKENIZER_CONFIG
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import MODEL_FILES, SOME_FILES, write_model_files
@@ -82,7 +74,7 @@ def import_model(
     said = folder.config | folder.table(GENERATION)
     generation = read_generation(said, config, tokenizer, str(folder.path / GENERATION), log)
     _say_what_stays(folder, log)
-    if isinstance(config.head, VectorHead):
+    if isinstance(config.head, c.VectorHead):
         log(f"a vector is {described(config.head)}")
     run = Run(
         name=out.resolve().name,
@@ -135,7 +127,7 @@ def find_family(folder: HFFolder) -> tuple[Family, str]:
 
 def read_config(
     folder: HFFolder, family: Family, architecture: str, ignore: Sequence[str] = (), log: Log = print
-) -> tuple[TransformerConfig, tuple[str, ...]]:
+) -> tuple[c.TransformerConfig, tuple[str, ...]]:
     """Our configuration and the names of labels; `UserError` that lists all that does not fit.
 
     Unknown keys that `ignore` names are told to `log`; a name of `ignore` that is no unknown key is an error.
@@ -149,18 +141,18 @@ def read_config(
         )
     for key, value in given.ignored.items():
         log(f"{key} = {shown(str(value))} of {CONFIG} is ignored, as --ignore-keys asks")
-    if isinstance(config.head, VectorHead):
+    if isinstance(config.head, c.VectorHead):
         return replace(config, head=sentence_files.read_head(folder, config)), _unused_labels(folder)
     if sentence_files.has_modules(folder):
         raise UserError(
             f"{folder.path} is a sentence encoder ({sentence_files.MODULES}), and sentence encoders of "
             f"{family.name} are not read here; {sentence_files.WITHOUT}"
         )
-    if not isinstance(config.head, (PositionHead, SequenceHead)):
+    if not isinstance(config.head, (c.PositionHead, c.SequenceHead)):
         return config, _unused_labels(folder)
     labels = _labels(folder)
     problem, where = folder.config.get("problem_type"), folder.path / CONFIG
-    if isinstance(config.head, SequenceHead) and problem not in (None, PROBLEMS[len(labels) == 1]):
+    if isinstance(config.head, c.SequenceHead) and problem not in (None, PROBLEMS[len(labels) == 1]):
         raise UserError(f"{where}: problem_type {shown(str(problem))} is not supported of {len(labels)} labels")
     return replace(config, head=replace(config.head, n_labels=len(labels))), labels
 
@@ -178,8 +170,8 @@ def _labels(folder: HFFolder) -> tuple[str, ...]:
     table, where = folder.config.get("id2label"), folder.path / CONFIG
     if table is None:
         n_labels = folder.config.get("num_labels", 2)
-        if type(n_labels) is not int or not 1 <= n_labels <= MAX_VOCAB:
-            raise UserError(f"{where}: num_labels is {shown(str(n_labels))} and must be from 1 to {MAX_VOCAB:,}")
+        if type(n_labels) is not int or not 1 <= n_labels <= c.MAX_VOCAB:
+            raise UserError(f"{where}: num_labels is {shown(str(n_labels))} and must be from 1 to {c.MAX_VOCAB:,}")
         table = {str(i): f"LABEL_{i}" for i in range(n_labels)}
     if not isinstance(table, dict) or sorted(table) != sorted(map(str, range(len(table)))):
         raise UserError(f"{where}: id2label must name the labels 0, 1, 2 …")
@@ -190,7 +182,7 @@ def _labels(folder: HFFolder) -> tuple[str, ...]:
 
 
 def read_weights(
-    folder: HFFolder, family: Family, config: TransformerConfig, ignore_tensors: Sequence[str] = (), log: Log = print
+    folder: HFFolder, family: Family, config: c.TransformerConfig, ignore_tensors: Sequence[str] = (), log: Log = print
 ) -> dict[str, Tensor]:
     """Every tensor of ours from a folder; float64 becomes float32, which is told to `log`.
 
@@ -202,10 +194,12 @@ def read_weights(
     weights: dict[str, Tensor] = {}
     with folder.reading() as reader:
         for key in all_keys:
-            ours = key.to_ours([_narrow(reader.take(names[name])) for name in key.theirs])
+            theirs = [reader.take(names[name]) for name in key.theirs]
+            ours = key.to_ours([x.float() if x.dtype == torch.float64 else x for x in theirs])
             weights |= zip(key.ours, ours, strict=True)
         for name in fixed.keys() & names.keys():
-            if not _almost_equal(reader.take(names[name]), fixed[name]):
+            x, expected = reader.take(names[name]), fixed[name]  # the file may hold it in another precision
+            if x.shape != expected.shape or not torch.allclose(x.float(), expected, rtol=0, atol=1e-2):
                 raise UserError(f"{folder.path}: {name} holds other numbers than its {CONFIG} gives it")
         for copy, first in family.repeats.items():
             if copy not in names or copy in used or matches(copy, [*ignore_tensors, *family.unread(config)]):
@@ -226,11 +220,6 @@ def read_weights(
     return weights
 
 
-def _narrow(x: Tensor) -> Tensor:
-    """In single precision at most, which is what models here compute in."""
-    return x.float() if x.dtype == torch.float64 else x
-
-
 def _require_finite(folder: HFFolder, all_keys: Sequence[Key], weights: Mapping[str, Tensor]) -> None:
     """`UserError` that names the tensors of a folder with NaN or Inf."""
     theirs = {name: ", ".join(key.theirs) for key in all_keys for name in key.ours}
@@ -241,11 +230,6 @@ def _require_finite(folder: HFFolder, all_keys: Sequence[Key], weights: Mapping[
             f"{folder.path} has NaN or Inf in its weights, in float32: {'; '.join(bad[:MAX_LISTED])}{more}; the "
             "checkpoint is damaged: fetch it again, or take another one"
         )
-
-
-def _almost_equal(x: Tensor, expected: Tensor) -> bool:
-    """Equal but for the precision in which a file holds it."""
-    return x.shape == expected.shape and torch.allclose(x.float(), expected, rtol=0, atol=1e-2)
 
 
 def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) -> dict[str, str]:
@@ -266,13 +250,13 @@ def _names_in_files(folder: HFFolder, family: Family, known: Collection[str]) ->
 
 
 def require_fit(
-    folder: HFFolder, family: Family, config: TransformerConfig, ignore_tensors: Sequence[str] = ()
+    folder: HFFolder, family: Family, config: c.TransformerConfig, ignore_tensors: Sequence[str] = ()
 ) -> tuple[list[Key], dict[str, str]]:
     """The keys of a configuration, and their names of today → those in the files, by the headers alone.
 
     `UserError` that lists what is missing, unknown, or of another shape.
     """
-    all_keys, shapes = family.keys(config), family.shapes(config)
+    all_keys, shapes = family.keys(config), shapes_of(config)
     others = family.repeats.keys() | family.unread(config).keys() | family.fixed(config).keys()
     used = others | {name for key in all_keys for name in key.theirs}
     names = _names_in_files(folder, family, used)
@@ -296,14 +280,16 @@ def require_fit(
     return all_keys, names
 
 
-def _with_special_ids(config: TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, log: Log) -> TransformerConfig:
+def _with_special_ids(
+    config: c.TransformerConfig, folder: HFFolder, tokenizer: Tokenizer, log: Log
+) -> c.TransformerConfig:
     """The ids of special tokens, as `config.json` gives them, or as the tokenizer does.
 
     Where several tokens end a text, the tokenizer's own is kept, and `log` is told. Of a decoder alone
     `decoder_start_id` is what the tokenizer puts before a text: transformers puts nothing else there.
     """
     found: dict[str, Any] = {}
-    for name in SPECIAL_IDS:
+    for name in c.SPECIAL_IDS:
         key = name.removesuffix("_id") + "_token_id"
         both = (folder.config.get(key), folder.table(GENERATION).get(key))
         said = both[1] if both[0] is None else both[0]

@@ -58,8 +58,11 @@ def read_head(folder: HFFolder, config: TransformerConfig) -> VectorHead:
         head = VectorHead(
             _read_pooling(folder, pooling, config.d_model), "unused" if is_stored else "none", normalize is not None
         )
-        if normalize is not None:
-            _check_normalize(folder, normalize)
+        if normalize is not None:  # it must divide the sentence's vector by its length
+            given = HFConfig(folder.table(f"{normalize}/config.json"), str(folder.path / normalize / "config.json"))
+            given.only("module_input_name", "sentence_embedding")
+            given.only("module_output_name", "sentence_embedding")
+            given.done()
     n = _read_length(folder)
     return replace(head, max_tokens=n if n is not None and n < config.max_len else 0)
 
@@ -107,14 +110,6 @@ def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:
     given.only("include_prompt", True)
     given.done()
     return POOLINGS[modes[0]]
-
-
-def _check_normalize(folder: HFFolder, path: str) -> None:
-    """`UserError` unless the module divides the sentence's vector by its length."""
-    given = HFConfig(folder.table(f"{path}/config.json"), str(folder.path / path / "config.json"))
-    given.only("module_input_name", "sentence_embedding")
-    given.only("module_output_name", "sentence_embedding")
-    given.done()
 
 
 def _read_length(folder: HFFolder) -> int | None:

@@ -13,9 +13,10 @@ from glassformer.errors import UserError, shown
 from glassformer.inference.decode import causal_frame
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
-from glassformer.interop.trained_start import trained_start
 from glassformer.interop.vocabulary_files import Builder, Parts, build
 from glassformer.store.model_directory import StoredModel
+from glassformer.tasks.registry import task_of
+from glassformer.tasks.task import ContinuesPrompts
 from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, tables
@@ -134,6 +135,26 @@ def _why_not(folder: Path) -> str:
     return ": its tokenizer must be stored as one file, as save_pretrained of a fast tokenizer writes it"
 
 
+def trained_start(stored: StoredModel) -> int | None:
+    """Return the id of the token that begins every text in training; None where no token does.
+
+    It is the only one that an export may call `bos_token`: other programs put that before a text
+    (lm-evaluation-harness, llama.cpp), and a token that the model never saw there changes the result.
+
+    The decoder of a language model records it as `decoder_start_id`. The decoder of an encoder-decoder begins with
+    `decoder_start_id`, which counts where it is the BOS. Otherwise a checkpoint from elsewhere keeps the token that its
+    own files name.
+    """
+    config = stored.config
+    is_seq2seq = config.is_encoder_decoder
+    is_causal_lm = isinstance(task_of(stored.run), ContinuesPrompts) and not is_seq2seq
+    if is_causal_lm and config.decoder_start_id is not None:
+        return config.decoder_start_id
+    if stored.tokenizer.is_imported:
+        return config.bos_id
+    return config.bos_id if is_seq2seq and config.bos_id == config.decoder_start_id else None
+
+
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:
     """Writes the tokenizer; that of a target with a vocabulary of its own goes into the subfolder `target`."""
     config, first = stored.config, stored.source_tokenizer or stored.tokenizer
@@ -184,7 +205,11 @@ def write_tokenizer(
 
 def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
     """A `TemplateProcessing` of the frames in which this model reads texts; None where nothing stands around them."""
-    one, two = _frames(tokenizer, config)
+    one, two = tokenizer.frames.text, tokenizer.frames.pair
+    if _is_causal(config):
+        one = two = causal_frame(tokenizer, config)
+    elif config.is_encoder_decoder:
+        one = two = tokenizer.frames.source  # a target has the same
     if not one.n_added + two.n_added:
         return None
 
@@ -207,16 +232,6 @@ def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
         "pair": pair,
         "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in used.items()},
     }
-
-
-def _frames(tokenizer: Tokenizer, config: ModelConfig) -> tuple[Frame, Frame]:
-    """Those of one text and of two."""
-    frames = tokenizer.frames
-    if _is_causal(config):
-        return causal_frame(tokenizer, config), causal_frame(tokenizer, config)
-    if config.is_encoder_decoder:
-        return frames.source, frames.source  # a target has the same
-    return frames.text, frames.pair
 
 
 def _is_causal(config: ModelConfig) -> bool:

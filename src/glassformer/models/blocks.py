@@ -8,10 +8,9 @@ from torch.nn import functional as F
 
 from glassformer.nn.attention import MultiHeadAttention, Tap, scoped
 from glassformer.nn.feedforward import FeedForward
-from glassformer.nn.kv_cache import LayerCache, Slots
+from glassformer.nn.kv_cache import Grid, LayerCache, Slots
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
-from glassformer.nn.tree_cache import Grid
 
 Sublayer = Callable[[Tensor], Tensor]
 Connect = Callable[[Tensor, Sublayer, nn.Module, nn.Module | None, Sublayer], Tensor]

@@ -5,26 +5,18 @@ from contextlib import nullcontext
 from typing import Any, overload
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 from glassformer.errors import UserError
+from glassformer.models import recurrent_stacks as r
 from glassformer.models.blocks import Block, post_norm, pre_norm
 from glassformer.models.heads import PositionLogits, SequenceLogits, SequenceVector, TokenLogits, TokenTransform
 from glassformer.models.init import init_recurrent_weights, init_weights
 from glassformer.models.recurrent import RecurrentModel
-from glassformer.models.recurrent_decoder import (
-    AttendAfterDecoder,
-    AttendBeforeDecoder,
-    DecoderParts,
-    MaxoutReadout,
-    PlainDecoder,
-    RecurrentDecoder,
-)
-from glassformer.models.recurrent_encoder import Bridge, RecurrentEncoder
 from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
 from glassformer.nn import positions as p
@@ -44,13 +36,8 @@ CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
     "lstm": (nn.LSTM, lstm_step),
 }
 """A recurrent module, and one step of it in the open."""
-POOLERS: dict[str, Activation | None] = {
-    "none": None,
-    "tanh": torch.tanh,
-    "relu": torch.relu,
-    "gelu": F.gelu,
-    "unused": None,
-}
+POOLERS: dict[str, Activation] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}
+"""Of the others, "none" and "unused", nothing is applied."""
 
 
 @overload
@@ -91,19 +78,15 @@ class _NothingDrawn(TorchFunctionMode):
 
 
 def _transformer(config: c.TransformerConfig) -> Transformer:
-    source_table = target_table = None
+    encoder = decoder = table = None
     if config.encoder is not None:
-        source_table = _token_table(config, config.encoder_vocab_size)
+        table = nn.Embedding(config.encoder_vocab_size, config.table_width)
+        encoder = Encoder(*_stack(config, config.encoder, table, config.encoder_max_len, causal=False))
     if config.decoder is not None:
-        shared = config.share_embeddings and source_table is not None
-        target_table = source_table if shared else _token_table(config, config.vocab_size)
-    encoder = decoder = None
-    if config.encoder is not None and source_table is not None:
-        encoder = Encoder(*_stack(config, config.encoder, source_table, config.encoder_max_len, causal=False))
-    if config.decoder is not None and target_table is not None:
+        if table is None or not config.share_embeddings:
+            table = nn.Embedding(config.vocab_size, config.table_width)
         cross = config.encoder is not None
-        decoder = Decoder(*_stack(config, config.decoder, target_table, config.max_len, causal=True, cross=cross))
-    table = source_table if target_table is None else target_table
+        decoder = Decoder(*_stack(config, config.decoder, table, config.max_len, causal=True, cross=cross))
     assert table is not None
     return Transformer(config, encoder, decoder, _head(config, table))
 
@@ -111,13 +94,8 @@ def _transformer(config: c.TransformerConfig) -> Transformer:
 def _norm(config: c.TransformerConfig) -> NormFactory:
     if config.norm == "rmsnorm":
         return functools.partial(RMSNorm, eps=config.norm_eps, weight=config.norm_weight)
-    return functools.partial(
-        LayerNorm, eps=config.norm_eps, weight=config.norm_weight, bias=config.norm_weight and config.norm_bias
-    )
-
-
-def _token_table(config: c.TransformerConfig, vocab_size: int) -> nn.Embedding:
-    return nn.Embedding(vocab_size, config.table_width)
+    has_bias = config.norm_weight and config.norm_bias
+    return functools.partial(LayerNorm, eps=config.norm_eps, weight=config.norm_weight, bias=has_bias)
 
 
 def _stack(
@@ -129,11 +107,11 @@ def _stack(
     cross: bool = False,
 ) -> tuple[Embeddings, list[Block], list[int], nn.Module | None, nn.Module | None, nn.Module | None]:
     """The parts of an encoder or decoder, in the order of their constructor."""
-    norm = _norm(config)
-    width = config.table_width
+    norm, width = _norm(config), config.table_width
+    added, rotary, score_bias = _positions(config, stack, n_positions, causal)
     embeddings = Embeddings(
         table,
-        positions=_added_positions(config.positions, n_positions, width),
+        positions=added,
         token_types=nn.Embedding(config.n_token_types, width) if config.n_token_types else None,
         norm=norm(width) if config.embedding_norm else None,
         d_model=config.d_model,
@@ -147,8 +125,8 @@ def _stack(
         [_block(config, stack, cross) for _ in range(stack.n_layers)],
         [pattern[i % len(pattern)] for i in range(stack.n_layers)],
         norm(config.d_model) if config.final_norm else None,
-        _rotary(config.positions, config.attention_widths(stack).d_head),
-        _score_bias(config.positions, stack.n_heads, causal),
+        rotary,
+        score_bias,
     )
 
 
@@ -190,44 +168,35 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
     )
 
 
-def _added_positions(positions: c.Positions, n_positions: int, width: int) -> nn.Module | None:
-    """Positions that are added to the embeddings."""
-    if isinstance(positions, c.SinusoidalPositions):
-        return p.SinusoidalPositions(width, positions.layout)
-    if isinstance(positions, c.LearnedPositions):
-        return p.LearnedPositions(n_positions, width, positions.offset)
-    return None
+def _positions(
+    config: c.TransformerConfig, stack: c.Stack, n_positions: int, causal: bool
+) -> tuple[nn.Module | None, p.Rotary | None, nn.Module | None]:
+    """What is added to embeddings, what turns queries and keys, what is added to scores; two of them are None."""
+    match config.positions:
+        case c.SinusoidalPositions(layout):
+            return p.SinusoidalPositions(config.table_width, layout), None, None
+        case c.LearnedPositions(offset):
+            return p.LearnedPositions(n_positions, config.table_width, offset), None, None
+        case c.RotaryPositions() as rotary:
+            return None, _rotary(rotary, config.attention_widths(stack).d_head), None
+        case c.AlibiPositions():
+            return None, None, p.AlibiBias(stack.n_heads)
+        case c.RelativePositions(n_buckets, max_distance):
+            return None, None, p.RelativeBias(stack.n_heads, n_buckets, max_distance, bidirectional=not causal)
+    return None, None, None
 
 
-def _rotary(positions: c.Positions, d_head: int) -> p.Rotary | None:
-    """Positions that turn queries and keys."""
-    if not isinstance(positions, c.RotaryPositions):
-        return None
+def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:
     with torch.device("cpu"):  # the meta device would take a second to work them out, and have none
-        frequencies, attention_factor = _rotary_frequencies(positions, d_head)
+        frequencies, attention_factor = p.rotary_frequencies(positions.base, positions.width(d_head)), 1.0
+        match positions.scaling:
+            case c.LinearScaling(factor):
+                frequencies = p.linear_scaled(frequencies, factor)
+            case c.Llama3Scaling(factor, low, high, original):
+                frequencies = p.llama3_scaled(frequencies, factor, low, high, original)
+            case c.YarnScaling(factor, original, fast, slow):
+                frequencies, attention_factor = p.yarn_scaled(frequencies, positions.base, factor, original, fast, slow)
     return p.Rotary(frequencies.to(torch.get_default_device()), attention_factor)
-
-
-def _rotary_frequencies(positions: c.RotaryPositions, d_head: int) -> tuple[Tensor, float]:
-    frequencies = p.rotary_frequencies(positions.base, positions.width(d_head))
-    attention_factor = 1.0
-    match positions.scaling:
-        case c.LinearScaling(factor):
-            frequencies = p.linear_scaled(frequencies, factor)
-        case c.Llama3Scaling(factor, low, high, original):
-            frequencies = p.llama3_scaled(frequencies, factor, low, high, original)
-        case c.YarnScaling(factor, original, fast, slow):
-            frequencies, attention_factor = p.yarn_scaled(frequencies, positions.base, factor, original, fast, slow)
-    return frequencies, attention_factor
-
-
-def _score_bias(positions: c.Positions, n_heads: int, causal: bool) -> nn.Module | None:
-    """Positions that are added to the scores."""
-    if isinstance(positions, c.AlibiPositions):
-        return p.AlibiBias(n_heads)
-    if isinstance(positions, c.RelativePositions):
-        return p.RelativeBias(n_heads, positions.n_buckets, positions.max_distance, bidirectional=not causal)
-    return None
 
 
 def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
@@ -237,15 +206,10 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     if isinstance(head, c.PositionHead):
         return PositionLogits(config.d_model, head.n_labels)
     if isinstance(head, c.VectorHead):
-        return SequenceVector(
-            config.d_model,
-            head.pooling,
-            POOLERS[head.pooler],
-            stores_pooler=head.pooler == "unused",
-            normalize=head.normalize,
-        )
+        pooler, stores = POOLERS.get(head.pooler), head.pooler == "unused"
+        return SequenceVector(config.d_model, head.pooling, pooler, stores_pooler=stores, normalize=head.normalize)
     if isinstance(head, c.SequenceHead):
-        pooler = POOLERS[head.pooler]
+        pooler = POOLERS.get(head.pooler)
         return SequenceLogits(config.d_model, head.n_labels, head.pooling, pooler, head.mean, head.std or 1.0)
     width = config.table_width
     transform = None
@@ -265,7 +229,7 @@ def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
 def _recurrent(config: RecurrentConfig) -> RecurrentModel:
     source_table = nn.Embedding(config.encoder_vocab_size, config.d_embedding)
     target_table = source_table if config.share_embeddings else nn.Embedding(config.vocab_size, config.d_embedding)
-    encoder = RecurrentEncoder(
+    encoder = r.RecurrentEncoder(
         source_table,
         _cells(config, config.d_embedding, config.d_encoder, config.bidirectional),
         reverse=config.reverse_source,
@@ -273,31 +237,31 @@ def _recurrent(config: RecurrentConfig) -> RecurrentModel:
     )
     bridge = None
     if config.bidirectional or config.d_encoder != config.d_decoder:
-        bridge = Bridge(config.d_memory, config.d_decoder, config.n_layers, has_cell=config.cell == "lstm")
+        bridge = r.Bridge(config.d_memory, config.d_decoder, config.n_layers, has_cell=config.cell == "lstm")
     output = TokenLogits(config.d_readout, config.vocab_size, tied_to=target_table if config.tie_output else None)
     return RecurrentModel(config, encoder, bridge, _recurrent_decoder(config, target_table), output)
 
 
-def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> RecurrentDecoder:
-    def parts(d_fed: int) -> DecoderParts:
+def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> r.RecurrentDecoder:
+    def parts(d_fed: int) -> r.DecoderParts:
         """`d_fed`: the width of what joins the token in the input of a step."""
         cells = _cells(config, config.d_embedding + d_fed, config.d_decoder, bidirectional=False)
-        return DecoderParts(table, cells, CELLS[config.cell][1], config.embedding_dropout)
+        return r.DecoderParts(table, cells, CELLS[config.cell][1], config.embedding_dropout)
 
-    def maxout(d_context: int) -> MaxoutReadout | None:
+    def maxout(d_context: int) -> r.MaxoutReadout | None:
         deep_output = getattr(config.attention, "deep_output", False)
-        return MaxoutReadout(config.d_decoder, config.d_embedding, d_context) if deep_output else None
+        return r.MaxoutReadout(config.d_decoder, config.d_embedding, d_context) if deep_output else None
 
     attention = config.attention
     if isinstance(attention, NoAttention):
         every_step = attention.context_every_step
         d_fed = config.d_memory if every_step else 0
-        return PlainDecoder(parts(d_fed), maxout(config.d_memory), context_every_step=every_step)
+        return r.PlainDecoder(parts(d_fed), maxout(config.d_memory), context_every_step=every_step)
     cross_attn = SingleHeadAttention(config.d_decoder, config.d_memory, attention.score, attention.d_attention or None)
     if isinstance(attention, AttendBefore):
-        return AttendBeforeDecoder(parts(cross_attn.d_context), maxout(cross_attn.d_context), cross_attn)
+        return r.AttendBeforeDecoder(parts(cross_attn.d_context), maxout(cross_attn.d_context), cross_attn)
     d_fed = config.d_decoder if attention.input_feeding else 0
-    return AttendAfterDecoder(parts(d_fed), cross_attn, input_feeding=attention.input_feeding)
+    return r.AttendAfterDecoder(parts(d_fed), cross_attn, input_feeding=attention.input_feeding)
 
 
 def _cells(config: RecurrentConfig, d_input: int, d_state: int, bidirectional: bool) -> nn.RNNBase:

@@ -5,8 +5,7 @@ from torch.nn import functional as F
 
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.models.heads import TokenLogits
-from glassformer.models.recurrent_decoder import RecurrentDecoder, RecurrentState
-from glassformer.models.recurrent_encoder import Bridge, Encoding, RecurrentEncoder
+from glassformer.models.recurrent_stacks import Bridge, Encoding, RecurrentDecoder, RecurrentEncoder, RecurrentState
 from glassformer.nn.attention import Tap, scoped
 
 

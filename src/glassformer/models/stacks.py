@@ -10,14 +10,16 @@ from torch.utils.checkpoint import checkpoint
 from glassformer.models.blocks import Block, BlockInputs
 from glassformer.nn.attention import Tap
 from glassformer.nn.embeddings import Embeddings
-from glassformer.nn.kv_cache import Slots, TransformerState
+from glassformer.nn.kv_cache import Branches, Slots, TransformerState
 from glassformer.nn.masks import Mask, positions_from_mask
 from glassformer.nn.positions import LearnedPositions
-from glassformer.nn.tree_cache import Branches
 
 
 class _BlockStack(nn.Module):
     """What both stacks have; `rotary` and `score_bias` belong to the stack and serve every self-attention."""
+
+    causal: bool
+    """No token sees what comes after it."""
 
     def __init__(
         self,
@@ -38,6 +40,26 @@ class _BlockStack(nn.Module):
         self.activation_checkpointing = False
         """Recompute each block in the backward pass; the trainer sets it."""
 
+    def forward(
+        self,
+        token_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        *,
+        memory: Tensor | None = None,
+        memory_mask: Tensor | None = None,
+        token_types: Tensor | None = None,
+        positions: Tensor | None = None,
+        document_ids: Tensor | None = None,
+        tap: Tap | None = None,
+    ) -> Tensor:
+        """`token_ids` (B, T), `memory` (B, S, D), masks of both, (B, T) and (B, S), True = real → states (B, T, D)."""
+        positions = self.token_positions(token_ids, attention_mask, positions)
+        documents = None if document_ids is None else (document_ids, document_ids)
+        mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
+        x = self.embeddings(token_ids, positions, token_types)
+        inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
+        return self.run_blocks(x, positions, positions, inputs)
+
     def run_blocks(
         self,
         x: Tensor,
@@ -57,7 +79,11 @@ class _BlockStack(nn.Module):
             rotary=None if self.rotary is None else self.rotary(positions),
             bias=None if self.score_bias is None else self.score_bias(positions, key_positions),
         )
-        by_window = {w: _windowed(inputs, w, x, n_keys) for w in set(self.windows)}
+        by_window = {}  # blocks that share a window share a mask, which is worked out once
+        for window in set(self.windows):
+            mask = replace(inputs.mask, window=window)
+            mask = mask.worked_out(x.shape[1], n_keys, x.device, always=inputs.bias is not None)
+            by_window[window] = replace(inputs, mask=mask)
         x = x if tap is None else tap("embeddings", x)
         for i, block in enumerate(self.blocks):
             of_block = by_window[self.windows[i]]
@@ -89,55 +115,16 @@ class _BlockStack(nn.Module):
             raise ValueError(f"{n_tokens} tokens, and this model has learned positions for {table.max_len}")
 
 
-def _windowed(inputs: BlockInputs, window: int, x: Tensor, n_keys: int) -> BlockInputs:
-    """The inputs of all blocks that share a window, with a mask that is worked out once."""
-    mask, biased = replace(inputs.mask, window=window), inputs.bias is not None
-    return replace(inputs, mask=mask.worked_out(x.shape[1], n_keys, x.device, always=biased))
-
-
 class Encoder(_BlockStack):
     """Every token sees every real token."""
 
-    def forward(
-        self,
-        token_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        document_ids: Tensor | None = None,
-        tap: Tap | None = None,
-    ) -> Tensor:
-        """`token_ids` (B, S), `attention_mask` (B, S) True = real → hidden states (B, S, D)."""
-        positions = self.token_positions(token_ids, attention_mask, positions)
-        documents = None if document_ids is None else (document_ids, document_ids)
-        mask = Mask(keys=attention_mask, documents=documents)
-        x = self.embeddings(token_ids, positions, token_types)
-        return self.run_blocks(x, positions, positions, BlockInputs(mask, tap=tap))
+    causal = False
 
 
 class Decoder(_BlockStack):
     """A token sees itself and what came before; with cross-attention it also reads a memory."""
 
-    def forward(
-        self,
-        token_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        *,
-        memory: Tensor | None = None,
-        memory_mask: Tensor | None = None,
-        token_types: Tensor | None = None,
-        positions: Tensor | None = None,
-        document_ids: Tensor | None = None,
-        tap: Tap | None = None,
-    ) -> Tensor:
-        """`token_ids` (B, T), `memory` (B, S, D), `memory_mask` (B, S) → hidden states (B, T, D)."""
-        positions = self.token_positions(token_ids, attention_mask, positions)
-        documents = None if document_ids is None else (document_ids, document_ids)
-        mask = Mask(causal=True, keys=attention_mask, documents=documents)
-        x = self.embeddings(token_ids, positions, token_types)
-        inputs = BlockInputs(mask, memory=memory, memory_mask=_memory_mask(memory_mask, x, memory), tap=tap)
-        return self.run_blocks(x, positions, positions, inputs)
+    causal = True
 
     def step(
         self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None = None, tap: Tap | None = None
@@ -162,15 +149,13 @@ class Decoder(_BlockStack):
         state.make_room(slots.n_filled)
         # Slots are positions: the causal rule alone hides both the future and what other rows have beyond this one.
         key_positions = torch.arange(slots.n_filled, device=token_ids.device)
-        at_start = slots.start == 0
-        mask = Mask(causal=True, query_index=None if at_start else positions)
+        mask = Mask(causal=True, query_index=None if slots.start == 0 else positions)
         if slots.start is not None and n_new == 1 and not any(self.windows):
             mask = Mask()  # one query that sees all that is filled
         x = self.embeddings(token_ids, positions)
         inputs = BlockInputs(mask, slots=slots, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
         x = self.run_blocks(x, positions, key_positions, inputs, state)
-        uniform = slots.start is not None
-        return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=uniform)
+        return x, replace(state, lengths=lengths, longest=slots.n_filled, uniform=slots.start is not None)
 
     def _step_branches(
         self, token_ids: Tensor, state: TransformerState, branches: Branches, tap: Tap | None

@@ -55,11 +55,9 @@ class Transformer(nn.Module):
             document_ids=document_ids,
             tap=tap,
         )
-        return (
-            self.head(hidden, attention_mask)
-            if loss_positions is None
-            else self.head(hidden.flatten(0, 1)[loss_positions])
-        )
+        if loss_positions is not None:
+            return self.head(hidden.flatten(0, 1)[loss_positions])
+        return self.head(hidden, attention_mask)
 
     def hidden(
         self,
@@ -74,26 +72,17 @@ class Transformer(nn.Module):
         tap: Tap | None = None,
     ) -> Tensor:
         """The hidden states that the head reads, (B, T, D)."""
-        memory = self.encode(source_ids, source_attention_mask, tap=tap)
-        if self.decoder is None:
-            assert self.encoder is not None
-            return self.encoder(
-                token_ids,
-                attention_mask,
-                token_types=token_types,
-                positions=positions,
-                document_ids=document_ids,
-                tap=scoped(tap, "encoder"),
-            )
-        return self.decoder(
+        stack, name = (self.encoder, "encoder") if self.decoder is None else (self.decoder, "decoder")
+        assert stack is not None
+        return stack(
             token_ids,
             attention_mask,
-            memory=memory,
+            memory=self.encode(source_ids, source_attention_mask, tap=tap),
             memory_mask=source_attention_mask,
             token_types=token_types,
             positions=positions,
             document_ids=document_ids,
-            tap=scoped(tap, "decoder"),
+            tap=scoped(tap, name),
         )
 
     def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:

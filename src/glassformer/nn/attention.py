@@ -7,11 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from glassformer.nn.attention_functions import attention_fused, attention_reference
-from glassformer.nn.kv_cache import FIRST_SLOTS, LayerCache, Slots
+from glassformer.nn.kv_cache import FIRST_SLOTS, Grid, LayerCache, Slots
 from glassformer.nn.masks import Mask
 from glassformer.nn.norms import NormFactory
 from glassformer.nn.positions import apply_rotary
-from glassformer.nn.tree_cache import Grid
 
 
 class Tap(Protocol):
@@ -63,11 +62,8 @@ class MultiHeadAttention(nn.Module):
         self.d_value = d_value or self.d_head
         self.scale = 1 / math.sqrt(self.d_head) if scale is None else scale
         self.dropout = dropout
-        self.split_sizes = (  # rows of queries, keys and values; of the fused matrix, where there is one
-            n_heads * self.d_head,
-            self.n_kv_heads * self.d_head,
-            self.n_kv_heads * self.d_value,
-        )
+        # Rows of queries, keys and values; of the fused matrix, where there is one.
+        self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_value)
         if fused_qkv:
             self.qkv_proj = nn.Linear(d_model, sum(self.split_sizes), bias=qkv_bias)
         else:
@@ -131,11 +127,8 @@ class MultiHeadAttention(nn.Module):
             q, k, v = self.qkv_proj(x).split_with_sizes(self.split_sizes, dim=-1)
         else:
             q, k, v = self.q_proj(x), self.k_proj(x), self.v_proj(x)
-        return (
-            self.heads(q, self.q_norm, grid=grid),
-            self.heads(k, self.k_norm, grid=grid),
-            self.heads(v, None, self.d_value, grid),
-        )
+        q, k = self.heads(q, self.q_norm, grid=grid), self.heads(k, self.k_norm, grid=grid)
+        return q, k, self.heads(v, None, self.d_value, grid)
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, D) → key (B, G, S, K) and value (B, G, S, W), by the memory's own length."""

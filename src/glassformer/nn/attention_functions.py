@@ -90,7 +90,9 @@ def attention_fused(
     if query.dtype in _HALVES and query.device.type == "cpu" and (query.requires_grad or query.shape[2] == 1):
         # In half precision the backward of the CPU's kernel is several times slower than in single, and so is its
         # forward for a single query.
-        return _attention_in_float(query, key, value, mask, bias, scale, dropout)
+        with torch.autocast("cpu", enabled=False):
+            context = attention_fused(query.float(), key.float(), value.float(), mask, bias, scale, dropout)
+        return context.to(query.dtype)
     is_causal = bias is None and mask.is_only_causal and query.shape[2] == key.shape[2]
     attn_mask = empty = None
     if not is_causal and not (bias is None and mask.is_trivial):
@@ -98,15 +100,9 @@ def attention_fused(
     n_heads = query.shape[1]
     if not _kernel_takes_groups(query, value, attn_mask is not None):
         key, value = repeat_kv(key, n_heads), repeat_kv(value, n_heads)
+    grouped = key.shape[1] != n_heads
     context = F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=attn_mask,
-        dropout_p=dropout,
-        is_causal=is_causal,
-        scale=scale,
-        enable_gqa=key.shape[1] != n_heads,
+        query, key, value, attn_mask=attn_mask, dropout_p=dropout, is_causal=is_causal, scale=scale, enable_gqa=grouped
     )
     return context if empty is None else context.masked_fill(empty, 0.0)
 
@@ -138,14 +134,6 @@ def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:
     if query.device.type == "cpu":
         return True
     return query.dtype in _HALVES and not is_masked and query.shape[3] == value.shape[3]
-
-
-def _attention_in_float(
-    query: Tensor, key: Tensor, value: Tensor, mask: Mask, bias: Tensor | None, scale: float | None, dropout: float
-) -> Tensor:
-    with torch.autocast("cpu", enabled=False):
-        context = attention_fused(query.float(), key.float(), value.float(), mask, bias, scale, dropout)
-    return context.to(query.dtype)
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:

@@ -2,14 +2,18 @@
 
 Slot s of a row holds the token at position s: rows of unequal length have no holes, so "attend to slots up to your
 own position" is the whole mask. The last slot of a buffer takes what padding writes; no query reads it.
+
+Rows that branched from common beginnings, as the hypotheses of a beam do, are a tree in which every token is kept once.
+The rows of a group (a sentence) share one cache and one memory. All are queries of one attention over all that is
+stored, and a mask shows each row its own past. To reorder, expand or drop rows is to pick rows of that mask; keys and
+values move only when most of what is stored is seen by no row any more.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
-
-from glassformer.nn.tree_cache import Branches
 
 FIRST_SLOTS = 32
 """Slots of a new buffer, unless its state holds fewer tokens."""
@@ -73,6 +77,129 @@ class Slots:
     """Slots in use afterwards, over all rows."""
     slots: Tensor | None = None
     """(B, T) when `start` is None; padding has -1, the last slot, which no query reads."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """R rows as cells (group, place), so that the rows of a group stand side by side.
+
+    A cell that no row has repeats the first row of its group, or of all: what is made of it is read by nobody.
+    """
+
+    n_groups: int
+    width: int
+    """Places of a group."""
+    places: Tensor
+    """(R,) of each row in its group."""
+    cells: Tensor | None
+    """(R,) group · width + place of each row; None when row i is cell i and no cell repeats one."""
+    rows: Tensor | None
+    """(groups · width,) the row of each cell; None likewise."""
+
+    @classmethod
+    def of(cls, groups: Sequence[int], n_groups: int, device: torch.device) -> "Grid":
+        """The rows of each group in their order.
+
+        >>> Grid.of([0, 0, 1], 2, torch.device("cpu")).fold(torch.tensor([[5], [6], [7]]))
+        tensor([[5, 6],
+                [7, 7]])
+        """
+        count, places = [0] * n_groups, []
+        for group in groups:
+            places.append(count[group])
+            count[group] += 1
+        width = max(count)
+        cells = [group * width + place for group, place in zip(groups, places, strict=True)]
+        first = {group: row for row, group in reversed(list(enumerate(groups)))}
+        rows = [first.get(group, 0) for group in range(n_groups) for _ in range(width)]
+        for row, cell in enumerate(cells):
+            rows[cell] = row
+        in_order = cells == list(range(n_groups * width))
+        of_rows, of_cells = (None if in_order else torch.tensor(x, device=device) for x in (cells, rows))
+        return cls(n_groups, width, torch.tensor(places, device=device), of_rows, of_cells)
+
+    def fold(self, x: Tensor) -> Tensor:
+        """(R, 1, …) or (R, 1) → (groups, width, …)."""
+        x = x if self.rows is None else x.index_select(0, self.rows)
+        return x.reshape(self.n_groups, self.width, *x.shape[2:])
+
+    def unfold(self, x: Tensor) -> Tensor:
+        """(groups, width, …) → (R, 1, …)."""
+        x = x.reshape(self.n_groups * self.width, 1, *x.shape[2:])
+        return x if self.cells is None else x.index_select(0, self.cells)
+
+
+@dataclass(frozen=True)
+class Branches:
+    """Which group each row belongs to, and which of the group's slots hold its past."""
+
+    groups: list[int]
+    """Of each row."""
+    grid: Grid
+    seen: Tensor
+    """(R, S) bool: the slots with the row's own tokens."""
+    positions: Tensor
+    """(groups, S) of the token in each slot; of no meaning where no row sees it."""
+
+    @classmethod
+    def at(cls, lengths: Tensor, longest: int) -> "Branches":
+        """Every row a group of its own, with its tokens in the first slots; the longest row has `longest`."""
+        n_rows = len(lengths)
+        slots = torch.arange(longest, device=lengths.device).expand(n_rows, longest)
+        groups = list(range(n_rows))
+        return cls(groups, Grid.of(groups, n_rows, lengths.device), slots < lengths[:, None], slots)
+
+    @property
+    def n_slots(self) -> int:
+        return self.seen.shape[1]
+
+    def grown(self, lengths: Tensor) -> "Branches":
+        """One more token a row, at position `lengths` (R,): each group has a new slot for each of its places."""
+        width = self.grid.width
+        own = self.grid.places[:, None] == torch.arange(width, device=lengths.device)  # (R, width)
+        positions = self.grid.fold(lengths[:, None])
+        return replace(self, seen=torch.cat((self.seen, own), 1), positions=torch.cat((self.positions, positions), 1))
+
+    def select(self, rows: Tensor) -> tuple["Branches", "Kept | None"]:
+        """The branches of some rows, and what to keep of the buffers when most of them is seen by no row any more."""
+        groups = [self.groups[row] for row in rows.tolist()]
+        grid = Grid.of(groups, self.grid.n_groups, rows.device)
+        seen = self.seen[rows]
+        needed = grid.fold(seen[:, None]).any(dim=1)  # (groups, S)
+        used, n_needed = sorted(set(groups)), int(needed.sum(dim=1).max())
+        if 2 * len(used) * n_needed > self.positions.numel():
+            return replace(self, groups=groups, grid=grid, seen=seen), None
+        numbers = {group: number for number, group in enumerate(used)}
+        groups = [numbers[group] for group in groups]
+        of_row, kept_groups = (torch.tensor(x, device=rows.device) for x in (groups, used))
+        slots = needed[kept_groups].byte().sort(dim=1, descending=True, stable=True).indices[:, :n_needed]
+        compact = Branches(
+            groups,
+            Grid.of(groups, len(used), rows.device),
+            seen.gather(1, slots[of_row]),
+            self.positions[kept_groups].gather(1, slots),
+        )
+        return compact, Kept(kept_groups, slots)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What is left of shared buffers when they are compacted."""
+
+    groups: Tensor
+    """(N,) numbers of the groups."""
+    slots: Tensor
+    """(N, S) of each of these groups, which become its first."""
+
+    def move(self, buffer: Tensor) -> Tensor:
+        """(groups, G, slots, K) → (N, G, slots, K): within the buffer's own memory."""
+        n_groups, n_slots, n_heads = *self.slots.shape, buffer.shape[1]
+        heads = self.groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
+        places = heads[:, :, None] * buffer.shape[2] + self.slots[:, None]  # (N, G, S)
+        kept = buffer.flatten(0, 2).index_select(0, places.flatten())
+        buffer = buffer[:n_groups]
+        buffer[:, :, :n_slots] = kept.view(n_groups, n_heads, n_slots, -1)
+        return buffer
 
 
 @dataclass(frozen=True)

@@ -33,22 +33,18 @@ class Mask:
     @property
     def is_trivial(self) -> bool:
         """Every query may attend to every key."""
-        return (
-            not self.causal and not self.window and self.keys is None and self.pairs is None and self.documents is None
-        )
+        return not self.causal and self._hides_by_place_alone
 
     @property
     def is_only_causal(self) -> bool:
         """Nothing but "query t sees keys up to t": what a fused kernel does without a matrix."""
-        return (
-            self.causal
-            and not self.window
-            and self.keys is None
-            and self.query_index is None
-            and self.key_index is None
-            and self.pairs is None
-            and self.documents is None
-        )
+        is_in_place = self.query_index is None and self.key_index is None
+        return self.causal and is_in_place and self._hides_by_place_alone
+
+    @property
+    def _hides_by_place_alone(self) -> bool:
+        """No rule but perhaps the causal one."""
+        return not self.window and self.keys is None and self.pairs is None and self.documents is None
 
     @property
     def may_leave_a_row_empty(self) -> bool:

@@ -10,12 +10,11 @@ from glassformer.config.transformer import LearnedPositions, Stack, TokenHead, T
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases
 from glassformer.interop.families.bert import ROBERTA_ROLES
-from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import framed_byte_level
 
-ARCHITECTURE, BARE = "BartForConditionalGeneration", "BartModel"
+BARE = "BartModel"
 SHARED = "model.shared.weight"
 REPEATS = {
     "lm_head.weight": "model.decoder.embed_tokens.weight",
@@ -156,11 +155,8 @@ def table_common(config: TransformerConfig) -> list[Rule]:
 
 
 def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
-    return with_constant_bias(*with_scales_and_biases(config, weights))
-
-
-def with_constant_bias(config: TransformerConfig, weights: Weights) -> Recast:
-    """The same model with a bias of the logits, of zeros where it has none: theirs always has one."""
+    """With every scale and bias; that of the logits, which theirs always has, is zeros where the model has none."""
+    config, weights = with_scales_and_biases(config, weights)
     bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
     return replace(config, head=TokenHead(bias="constant")), weights | {"output.bias": bias}
 
@@ -179,10 +175,9 @@ def fit_without_head(config: TransformerConfig) -> list[str]:
 BART = Family(
     name="BART",
     model_type="bart",
-    architectures=(ARCHITECTURE,),
+    heads={"BartForConditionalGeneration": TokenHead(bias="constant")},
     read=read_bart,
     fit=fit_bart,
-    architecture=lambda config: ARCHITECTURE,
     write=write_bart,
     table=table_bart,
     prefix="model.",
@@ -196,9 +191,8 @@ BART = Family(
 BART_WITHOUT_HEAD = replace(
     BART,
     name="BART without a head",
-    architectures=(BARE,),
+    heads={BARE: TokenHead()},
     fit=fit_without_head,
-    architecture=lambda config: BARE,
     bare=frozenset({BARE}),
     recast=with_scales_and_biases,
 )

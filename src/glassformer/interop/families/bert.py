@@ -7,63 +7,49 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from glassformer.config.transformer import (
-    Head,
-    LearnedPositions,
-    NormalInit,
-    PositionHead,
-    SequenceHead,
-    Stack,
-    TokenHead,
-    TransformerConfig,
-    VectorHead,
-)
-from glassformer.interop.compatibility import Compatibility, vector_head
+from glassformer.config import transformer as c
+from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, Recast, Weights, with_scales_and_biases, with_zero_biases
-from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import MERGES, VOCAB, WORDS, framed_byte_level, word_piece
 
-HEADS: dict[str, Head] = {
-    "ForMaskedLM": TokenHead(transform=True, bias="learned"),
-    "ForSequenceClassification": SequenceHead(pooling="first", pooler="tanh"),
-    "ForTokenClassification": PositionHead(),
-    "Model": VectorHead(pooling="first", pooler="tanh"),
+HEADS: dict[str, c.Head] = {
+    "ForMaskedLM": c.TokenHead(transform=True, bias="learned"),
+    "ForSequenceClassification": c.SequenceHead(pooling="first", pooler="tanh"),
+    "ForTokenClassification": c.PositionHead(),
+    "Model": c.VectorHead(pooling="first", pooler="tanh"),
 }
 """What stands behind `Bert` in the name of a class → our head."""
 
 
-def read_bert(given: HFConfig, architecture: str) -> TransformerConfig:
+def read_bert(given: HFConfig, architecture: str) -> c.TransformerConfig:
     # Of the first implementation, for other heads; the pooler is the same.
     given.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
     given.pass_over("pooler_size_per_head", "pooler_type")
     return _read(given, architecture.removeprefix("Bert"), offset=0)
 
 
-def read_roberta(given: HFConfig, architecture: str) -> TransformerConfig:
+def read_roberta(given: HFConfig, architecture: str) -> c.TransformerConfig:
     kind = architecture.removeprefix("Roberta")
     if kind == "ForMaskedLM":  # its transform has GELU, whatever the layers have
         given.only("hidden_act", "gelu")
     return _read(given, kind, offset=given.take("pad_token_id", int, 1) + 1)
 
 
-def _read(given: HFConfig, kind: str, offset: int) -> TransformerConfig:
+def _read(given: HFConfig, kind: str, offset: int) -> c.TransformerConfig:
     given.only("position_embedding_type", "absolute")
     has_pooler = kind != "Model" or given.holds("pooler.dense.weight")
     dropout = given.take("hidden_dropout_prob", float, 0.1)
-    return TransformerConfig(
-        encoder=Stack(
-            given.take("num_hidden_layers", int),
-            given.take("num_attention_heads", int),
-            d_ff=given.take("intermediate_size", int),
-        ),
+    n_layers, n_heads = given.take("num_hidden_layers", int), given.take("num_attention_heads", int)
+    return c.TransformerConfig(
+        encoder=c.Stack(n_layers, n_heads, d_ff=given.take("intermediate_size", int)),
         d_model=given.take("hidden_size", int),
         vocab_size=given.take("vocab_size", int),
         n_token_types=given.take("type_vocab_size", int, 2),
         max_len=given.take("max_position_embeddings", int) - offset,
         tie_output=given.take("tie_word_embeddings", bool, True),
-        positions=LearnedPositions(offset),
+        positions=c.LearnedPositions(offset),
         norm_eps=given.take("layer_norm_eps", float, 1e-12),
         norm_order="post",
         final_norm=False,
@@ -72,28 +58,28 @@ def _read(given: HFConfig, kind: str, offset: int) -> TransformerConfig:
         embedding_dropout=dropout,
         residual_dropout=dropout,
         attention_dropout=given.take("attention_probs_dropout_prob", float, 0.1),
-        head=HEADS[kind] if has_pooler else VectorHead(pooling="mean"),
-        init=NormalInit(0.02),
+        head=HEADS[kind] if has_pooler else c.VectorHead(pooling="mean"),
+        init=c.NormalInit(0.02),
     )
 
 
-def fit_bert(config: TransformerConfig) -> list[str]:
+def fit_bert(config: c.TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
-    fit.need("positions", LearnedPositions())
+    fit.need("positions", c.LearnedPositions())
     return _fit(fit)
 
 
-def fit_roberta(config: TransformerConfig) -> list[str]:
+def fit_roberta(config: c.TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
     offset = (config.pad_id or 0) + 1
-    fits = config.positions == LearnedPositions(offset) and config.pad_id is not None
+    fits = config.positions == c.LearnedPositions(offset) and config.pad_id is not None
     fit.check("positions", fits, "model.positions must be learned with an offset of 1 + model.pad_id")
-    if isinstance(config.head, TokenHead):
+    if isinstance(config.head, c.TokenHead):
         fit.need("activation", "gelu")
     return _fit(fit)
 
 
-def fit_encoder(config: TransformerConfig) -> Compatibility:
+def fit_encoder(config: c.TransformerConfig) -> Compatibility:
     """What BERT and its kin have in common."""
     fit = Compatibility(config)
     fit.stack("encoder", present=True)
@@ -105,19 +91,23 @@ def fit_encoder(config: TransformerConfig) -> Compatibility:
     return fit
 
 
-def fit_heads(fit: Compatibility, heads: Iterable[Head], *poolers: str) -> None:
-    """The head must be one of these; logits of tokens may lack their bias, vectors may have one of the `poolers`."""
-    fit.head(*(_nearest(fit.config.head, one, poolers) for one in heads))
+def fit_heads(fit: Compatibility, heads: Iterable[c.Head], *poolers: str) -> None:
+    """The head must be one of these; logits of tokens may lack their bias.
+
+    Vectors with one of the `poolers` may have any pooling, since modules of sentence-transformers are written for it.
+    Texts may be cut anywhere.
+    """
+    head, allowed = fit.config.head, []
+    for one in heads:
+        if isinstance(one, c.TokenHead) and isinstance(head, c.TokenHead):
+            one = replace(one, bias=head.bias)
+        elif isinstance(one, c.VectorHead) and isinstance(head, c.VectorHead):
+            one = head if head.pooler in poolers else replace(one, max_tokens=head.max_tokens)
+        allowed.append(one)
+    fit.head(*allowed)
 
 
-def _nearest(head: Head, one: Head, poolers: Iterable[str]) -> Head:
-    """What a family that has the head `one` holds, nearest to `head`."""
-    if isinstance(one, TokenHead) and isinstance(head, TokenHead):
-        return replace(one, bias=head.bias)
-    return vector_head(head, one, *poolers) if isinstance(one, VectorHead) else one
-
-
-def recast_bert(config: TransformerConfig, weights: Weights) -> Recast:
+def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
     """With every bias that BERT and its kin have."""
     return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
 
@@ -130,12 +120,7 @@ def _fit(fit: Compatibility) -> list[str]:
     return fit.done()
 
 
-def architecture_of(config: TransformerConfig, name: str) -> str:
-    """The class of a head: BertForMaskedLM."""
-    return name + next(kind for kind, head in HEADS.items() if head.kind == config.head.kind)
-
-
-def write_bert(config: TransformerConfig) -> dict[str, Any]:
+def write_bert(config: c.TransformerConfig) -> dict[str, Any]:
     stack, offset = config.head_stack, getattr(config.positions, "offset", 0)
     return {
         "vocab_size": config.vocab_size,
@@ -154,7 +139,7 @@ def write_bert(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table_bert(config: TransformerConfig) -> list[Rule]:
+def table_bert(config: c.TransformerConfig) -> list[Rule]:
     # Without a tied table the bias that is added is the projection's own; the other is stored all the same.
     bias = "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"
     pooler = rule("output.pooler", "bert.pooler.dense")
@@ -172,7 +157,7 @@ def table_bert(config: TransformerConfig) -> list[Rule]:
     return [*_encoder_lines(config, "bert."), *heads[config.head.kind]]
 
 
-def table_roberta(config: TransformerConfig) -> list[Rule]:
+def table_roberta(config: c.TransformerConfig) -> list[Rule]:
     heads = {
         "tokens": [
             rule("output.transform.dense", "lm_head.dense"),
@@ -187,7 +172,7 @@ def table_roberta(config: TransformerConfig) -> list[Rule]:
     return [*_encoder_lines(config, "roberta."), *heads[config.head.kind]]
 
 
-def _encoder_lines(config: TransformerConfig, prefix: str) -> list[Rule]:
+def _encoder_lines(config: c.TransformerConfig, prefix: str) -> list[Rule]:
     ours, theirs = "encoder.blocks.{i}.", f"{prefix}encoder.layer.{{i}}."
     attention = f"{theirs}attention."
     q, k, v = (f"{attention}self.{name}" for name in ("query", "key", "value"))
@@ -212,10 +197,9 @@ OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm
 BERT = Family(
     name="BERT",
     model_type="bert",
-    architectures=tuple(f"Bert{kind}" for kind in HEADS),
+    heads={f"Bert{kind}": head for kind, head in HEADS.items()},
     read=read_bert,
     fit=fit_bert,
-    architecture=lambda config: architecture_of(config, "Bert"),
     write=write_bert,
     table=table_bert,
     prefix="bert.",
@@ -237,10 +221,9 @@ ROBERTA = replace(
     BERT,
     name="RoBERTa",
     model_type="roberta",
-    architectures=tuple(f"Roberta{kind}" for kind in HEADS),
+    heads={f"Roberta{kind}": head for kind, head in HEADS.items()},
     read=read_roberta,
     fit=fit_roberta,
-    architecture=lambda config: architecture_of(config, "Roberta"),
     table=table_roberta,
     prefix="roberta.",
     bare=frozenset({"RobertaModel"}),

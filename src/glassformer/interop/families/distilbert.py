@@ -2,43 +2,32 @@
 
 from typing import Any
 
-from glassformer.config.transformer import (
-    Head,
-    LearnedPositions,
-    NormalInit,
-    PositionHead,
-    SequenceHead,
-    Stack,
-    TokenHead,
-    TransformerConfig,
-    VectorHead,
-)
+from glassformer.config import transformer as c
 from glassformer.interop.families.bert import OLD_NAMES, ROLES, fit_encoder, fit_heads, recast_bert
-from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import WORDS, word_piece
 
-HEADS: dict[str, Head] = {
-    "DistilBertForMaskedLM": TokenHead(transform=True, bias="learned"),
-    "DistilBertForSequenceClassification": SequenceHead(pooling="first", pooler="relu"),
-    "DistilBertForTokenClassification": PositionHead(),
-    "DistilBertModel": VectorHead(pooling="mean"),
+HEADS: dict[str, c.Head] = {
+    "DistilBertForMaskedLM": c.TokenHead(transform=True, bias="learned"),
+    "DistilBertForSequenceClassification": c.SequenceHead(pooling="first", pooler="relu"),
+    "DistilBertForTokenClassification": c.PositionHead(),
+    "DistilBertModel": c.VectorHead(pooling="mean"),
 }
 NORM_EPS = 1e-12
 
 
-def read_distilbert(given: HFConfig, architecture: str) -> TransformerConfig:
+def read_distilbert(given: HFConfig, architecture: str) -> c.TransformerConfig:
     # Sinusoids are a table like another, stored in the file; only training would leave them as they are.
     given.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
     dropout = given.take("dropout", float, 0.1)
-    return TransformerConfig(
-        encoder=Stack(given.take("n_layers", int), given.take("n_heads", int), d_ff=given.take("hidden_dim", int)),
+    return c.TransformerConfig(
+        encoder=c.Stack(given.take("n_layers", int), given.take("n_heads", int), d_ff=given.take("hidden_dim", int)),
         d_model=given.take("dim", int),
         vocab_size=given.take("vocab_size", int),
         max_len=given.take("max_position_embeddings", int),
         tie_output=given.take("tie_word_embeddings", bool, True),
-        positions=LearnedPositions(),
+        positions=c.LearnedPositions(),
         norm_eps=NORM_EPS,
         norm_order="post",
         final_norm=False,
@@ -48,23 +37,19 @@ def read_distilbert(given: HFConfig, architecture: str) -> TransformerConfig:
         residual_dropout=dropout,
         attention_dropout=given.take("attention_dropout", float, 0.1),
         head=HEADS[architecture],
-        init=NormalInit(0.02),
+        init=c.NormalInit(0.02),
     )
 
 
-def fit_distilbert(config: TransformerConfig) -> list[str]:
+def fit_distilbert(config: c.TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
-    fit.need("positions", LearnedPositions())
+    fit.need("positions", c.LearnedPositions())
     fit.need("norm_eps", NORM_EPS)
     fit_heads(fit, HEADS.values(), "none")
     return fit.done()
 
 
-def architecture_of(config: TransformerConfig) -> str:
-    return next(name for name, head in HEADS.items() if head.kind == config.head.kind)
-
-
-def write_distilbert(config: TransformerConfig) -> dict[str, Any]:
+def write_distilbert(config: c.TransformerConfig) -> dict[str, Any]:
     stack = config.head_stack
     return {
         "vocab_size": config.vocab_size,
@@ -81,7 +66,7 @@ def write_distilbert(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def table_distilbert(config: TransformerConfig) -> list[Rule]:
+def table_distilbert(config: c.TransformerConfig) -> list[Rule]:
     ours, theirs = "encoder.blocks.{i}.", "distilbert.transformer.layer.{i}."
     q, k, v, out = (f"{theirs}attention.{name}_lin" for name in ("q", "k", "v", "out"))
     heads = {
@@ -111,10 +96,9 @@ def table_distilbert(config: TransformerConfig) -> list[Rule]:
 DISTILBERT = Family(
     name="DistilBERT",
     model_type="distilbert",
-    architectures=tuple(HEADS),
+    heads=HEADS,
     read=read_distilbert,
     fit=fit_distilbert,
-    architecture=architecture_of,
     write=write_distilbert,
     table=table_distilbert,
     prefix="distilbert.",

@@ -7,25 +7,14 @@ import torch
 
 from glassformer.config.transformer import Head, PositionHead, SequenceHead, TokenHead, TransformerConfig
 from glassformer.interop.equivalent import Recast, Weights, with_zero_biases
-from glassformer.interop.families.llama import (
-    DERIVED,
-    REPEATS,
-    fit_common,
-    need_divisible,
-    need_same_biases,
-    read_common,
-    recast_llama,
-    table_llama,
-    write_common,
-)
-from glassformer.interop.family import Family
+from glassformer.interop.families import llama
+from glassformer.interop.family import Family, Rule, rule
 from glassformer.interop.hf_config import HFConfig
-from glassformer.interop.keymap import Rule, rule
 
-HEADS: dict[str, type[Head]] = {
-    "EuroBertForMaskedLM": TokenHead,
-    "EuroBertForSequenceClassification": SequenceHead,
-    "EuroBertForTokenClassification": PositionHead,
+HEADS: dict[str, Head] = {
+    "EuroBertForMaskedLM": TokenHead(),
+    "EuroBertForSequenceClassification": SequenceHead(pooler="gelu"),
+    "EuroBertForTokenClassification": PositionHead(),
 }
 POOLINGS: dict[str, Any] = {"bos": "first", "mean": "mean"}
 POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
@@ -34,19 +23,19 @@ POOLING_NAMES = {ours: theirs for theirs, ours in POOLINGS.items()}
 def read_eurobert(given: HFConfig, architecture: str) -> TransformerConfig:
     bias, ff_bias = given.take("attention_bias", bool, False), given.take("mlp_bias", bool, False)
     given.pass_over("classifier_pooling", "clf_pooling")  # only a classifier reads them
-    head: Head = PositionHead()
-    if HEADS[architecture] is TokenHead:
+    head = HEADS[architecture]
+    if isinstance(head, TokenHead):
         head = TokenHead(bias="learned" if ff_bias else "none")
-    elif HEADS[architecture] is SequenceHead:
-        head = SequenceHead(pooling=given.choose("classifier_pooling", POOLINGS, "late"), pooler="gelu")
-    differences: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias, "head": head}
-    return read_common(given, norm_eps=1e-5, side="encoder", **differences)
+    elif isinstance(head, SequenceHead):
+        head = replace(head, pooling=given.choose("classifier_pooling", POOLINGS, "late"))
+    biases: dict[str, Any] = {"qkv_bias": bias, "attn_out_bias": bias, "ff_bias": ff_bias}
+    return llama.read_common(given, norm_eps=1e-5, side="encoder", head=head, **biases)
 
 
 def fit_eurobert(config: TransformerConfig) -> list[str]:
-    fit = fit_common(config, any_ff=True, side="encoder")
-    need_divisible(fit)
-    need_same_biases(fit)
+    fit = llama.fit_common(config, any_ff=True, side="encoder")
+    llama.need_divisible(fit)
+    llama.need_same_biases(fit)
     fit.holds("ff_bias")
     head = config.head
     tokens = TokenHead(bias=head.bias) if isinstance(head, TokenHead) else TokenHead()
@@ -62,12 +51,8 @@ def fit_eurobert(config: TransformerConfig) -> list[str]:
     return fit.done()
 
 
-def architecture_of(config: TransformerConfig) -> str:
-    return next(name for name, head in HEADS.items() if isinstance(config.head, head))
-
-
 def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
-    found = write_common(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
+    found = llama.write_common(config) | {"attention_bias": config.qkv_bias, "mlp_bias": config.ff_bias}
     if isinstance(config.head, SequenceHead):
         found["classifier_pooling"] = POOLING_NAMES[config.head.pooling]
     return found | ({} if config.mask_id is None else {"mask_token_id": config.mask_id})
@@ -75,7 +60,7 @@ def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
 
 def recast_eurobert(config: TransformerConfig, weights: Weights) -> Recast:
     """The biases of the feed-forward and of the logits are there or not together; a classifier has a pooler."""
-    config, weights = with_gelu_pooler(*recast_llama(config, weights))
+    config, weights = with_gelu_pooler(*llama.recast_llama(config, weights))
     has_bias = config.ff_bias or (isinstance(config.head, TokenHead) and config.head.bias != "none")
     return with_zero_biases(config, weights, "ff_bias", logits=True) if has_bias else (config, weights)
 
@@ -97,21 +82,20 @@ def with_gelu_pooler(config: TransformerConfig, weights: Weights) -> Recast:
 
 def table_eurobert(config: TransformerConfig) -> list[Rule]:
     if isinstance(config.head, TokenHead):
-        return [*table_llama(config), rule("output.bias", "lm_head.bias")]
-    network = [entry for entry in table_llama(config) if entry.ours != ("output.proj",)]
+        return [*llama.table_llama(config), rule("output.bias", "lm_head.bias")]
+    network = [entry for entry in llama.table_llama(config) if entry.ours != ("output.proj",)]
     return [*network, rule("output.pooler", "dense"), rule("output.proj", "classifier")]
 
 
 EUROBERT = Family(
     name="EuroBERT",
     model_type="eurobert",
-    architectures=tuple(HEADS),
+    heads=HEADS,
     read=read_eurobert,
     fit=fit_eurobert,
-    architecture=architecture_of,
     write=write_eurobert,
     table=table_eurobert,
     recast=recast_eurobert,
-    repeats=REPEATS,
-    derived=DERIVED,
+    repeats=llama.REPEATS,
+    derived=llama.DERIVED,
 )

@@ -5,12 +5,9 @@ from typing import Any
 from glassformer.config.transformer import LearnedPositions, NormalInit, Stack, TokenHead, TransformerConfig
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import SCALES_AND_BIASES, with_scales_and_biases
-from glassformer.interop.family import Family
+from glassformer.interop.family import Family, Rule, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import byte_level
-
-ARCHITECTURE = "GPT2LMHeadModel"
 
 
 def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
@@ -21,10 +18,9 @@ def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
     # Summaries of a head that is not read, and fp32 scores of half-precision ones: no other forward.
     given.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
     given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
+    n_layers, n_heads = given.take("n_layer", int), given.take("n_head", int)
     return TransformerConfig(
-        decoder=Stack(
-            given.take("n_layer", int), given.take("n_head", int), d_ff=given.take("n_inner", int, 4 * d_model)
-        ),
+        decoder=Stack(n_layers, n_heads, d_ff=given.take("n_inner", int, 4 * d_model)),
         d_model=d_model,
         vocab_size=given.take("vocab_size", int),
         max_len=max_len,
@@ -93,10 +89,9 @@ def table_gpt2(config: TransformerConfig) -> list[Rule]:
 GPT2 = Family(
     name="GPT-2",
     model_type="gpt2",
-    architectures=(ARCHITECTURE,),
+    heads={"GPT2LMHeadModel": TokenHead()},
     read=read_gpt2,
     fit=fit_gpt2,
-    architecture=lambda config: ARCHITECTURE,
     write=write_gpt2,
     table=table_gpt2,
     prefix="transformer.",

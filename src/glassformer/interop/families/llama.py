@@ -2,7 +2,7 @@
 
 They differ in their biases, in windows of attention and in the norm of queries and keys. Norms of ours without a scale
 fit, and so does a feed-forward without a gate: of squared ReLUs everywhere, of any other in Llama, which has biases
-there (`recast.py`).
+there (`equivalent.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +12,8 @@ from glassformer.config.transformer import MAX_LAYERS, NormalInit, RotaryPositio
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import Recast, Weights, with_gates_of_one, with_norm_scales, with_relu2_as_gate
 from glassformer.interop.families.rotary import fit_rotary, read_rotary, write_rotary
-from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 from glassformer.interop.vocabulary_files import qwen_byte_level
 
 FULL, SLIDING = "full_attention", "sliding_attention"
@@ -78,13 +77,8 @@ def read_qwen2(given: HFConfig, architecture: str) -> TransformerConfig:
 
 def read_qwen3(given: HFConfig, architecture: str) -> TransformerConfig:
     bias = given.take("attention_bias", bool, False)
-    differences: dict[str, Any] = {
-        "qkv_bias": bias,
-        "attn_out_bias": bias,
-        "qk_norm": True,
-        "window_pattern": _windows(given),
-    }
-    return read_common(given, n_kv_heads=32, d_head=128, **differences)
+    windows = _windows(given)
+    return read_common(given, 32, 128, qkv_bias=bias, attn_out_bias=bias, qk_norm=True, window_pattern=windows)
 
 
 def _window(given: HFConfig) -> int | None:
@@ -274,27 +268,14 @@ def _family(
     read: Callable[[HFConfig, str], TransformerConfig],
     fit: Callable[[TransformerConfig], list[str]],
     write: Callable[[TransformerConfig], dict[str, Any]],
-    recast: Callable[[TransformerConfig, Weights], Recast] = recast_common,
     **others: Any,
 ) -> Family:
-    architecture = f"{name}ForCausalLM"
-    return Family(
-        name=name,
-        model_type=name.lower(),
-        architectures=(architecture,),
-        read=read,
-        fit=fit,
-        architecture=lambda config: architecture,
-        write=write,
-        table=table_llama,
-        recast=recast,
-        repeats=REPEATS,
-        derived=DERIVED,
-        **others,
-    )
+    heads = {f"{name}ForCausalLM": TokenHead()}
+    common: dict[str, Any] = {"recast": recast_common, "repeats": REPEATS, "derived": DERIVED}
+    return Family(name, name.lower(), heads, read, fit, write, table_llama, **(common | others))
 
 
-LLAMA = _family("Llama", read_llama, fit_llama, write_llama, recast_llama)
+LLAMA = _family("Llama", read_llama, fit_llama, write_llama, recast=recast_llama)
 MISTRAL = _family("Mistral", read_mistral, fit_mistral, write_mistral)
 QWEN_ROLES = {"eos": "<|endoftext|>", "pad": "<|endoftext|>"}
 QWEN2 = _family("Qwen2", read_qwen2, fit_qwen2, write_qwen2, builder=qwen_byte_level, roles=QWEN_ROLES)

@@ -10,14 +10,11 @@ import torch
 from torch import Tensor
 
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
-from glassformer.interop.equivalent import Recast, Weights
+from glassformer.interop.equivalent import Recast, Weights, with_halves
 from glassformer.interop.families import bart
 from glassformer.interop.family import Family
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.permute_channels import with_halves
 from glassformer.nn.positions import sinusoid
-
-ARCHITECTURE = "MarianMTModel"
 
 
 def read_marian(given: HFConfig, architecture: str) -> TransformerConfig:
@@ -80,10 +77,9 @@ def positions(config: TransformerConfig) -> dict[str, Tensor]:
 MARIAN = Family(
     name="Marian",
     model_type="marian",
-    architectures=(ARCHITECTURE,),
+    heads={"MarianMTModel": TokenHead(bias="constant")},
     read=read_marian,
     fit=fit_marian,
-    architecture=lambda config: ARCHITECTURE,
     write=write_marian,
     table=bart.table_common,
     prefix="model.",

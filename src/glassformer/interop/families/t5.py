@@ -5,11 +5,9 @@ from typing import Any
 from glassformer.config.transformer import NormalInit, RelativePositions, Stack, TokenHead, TransformerConfig
 from glassformer.interop.compatibility import Compatibility
 from glassformer.interop.equivalent import with_norm_scales
-from glassformer.interop.family import Family, attention_lines
+from glassformer.interop.family import Family, Rule, attention_lines, rule
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
-from glassformer.interop.keymap import Rule, rule
 
-ARCHITECTURE = "T5ForConditionalGeneration"
 HEAD, SHARED = "lm_head.weight", "shared.weight"
 FEED_FORWARDS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
 FEED_FORWARDS |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()}
@@ -72,12 +70,9 @@ def fit_t5(config: TransformerConfig) -> list[str]:
     fit = Compatibility(config)
     fit.stack("encoder", True, "d_head")
     fit.stack("decoder", True, "d_head")
-    if config.is_encoder_decoder:
-        shapes = {
-            (stack.n_heads, config.attention_widths(stack).d_head, stack.d_ff) for stack in config.stacks.values()
-        }
-        if len(shapes) > 1:
-            fit.misfits.append("encoder and decoder must have the same n_heads, d_head and d_ff")
+    shapes = {(side.n_heads, config.attention_widths(side).d_head, side.d_ff) for side in config.stacks.values()}
+    if len(shapes) > 1:
+        fit.misfits.append("encoder and decoder must have the same n_heads, d_head and d_ff")
     positions = config.positions
     is_relative = isinstance(positions, RelativePositions)
     fit.check("positions", is_relative, f"model.positions is {positions.kind}, and it must be relative")
@@ -142,10 +137,9 @@ def table_t5(config: TransformerConfig) -> list[Rule]:
 T5 = Family(
     name="T5",
     model_type="t5",
-    architectures=(ARCHITECTURE, "T5WithLMHeadModel"),  # its first name
+    heads={"T5ForConditionalGeneration": TokenHead(), "T5WithLMHeadModel": TokenHead()},  # its first name
     read=read_t5,
     fit=fit_t5,
-    architecture=lambda config: ARCHITECTURE,
     write=write_t5,
     table=table_t5,
     recast=with_norm_scales,

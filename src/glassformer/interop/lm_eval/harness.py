@@ -17,17 +17,8 @@ from tqdm import tqdm
 from glassformer import api
 from glassformer.config.run import GenerationConfig
 from glassformer.errors import UserError, did_you_mean
+from glassformer.inference import score
 from glassformer.inference.decode import causal_frame
-from glassformer.inference.score import (
-    MAX_TOKENS,
-    ForcedScore,
-    Ids,
-    continuation_scores,
-    fit_context,
-    split_pair,
-    windows,
-    with_context,
-)
 
 ARGUMENTS = ("path", "step", "device", "batch_size", "max_batch_size", "prefix_token_id")
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
@@ -140,15 +131,15 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         return self.model.tokenizer.encode(string)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        before, target = split_pair(self.model.tokenizer, context, continuation)
+        before, target = score.split_pair(self.model.tokenizer, context, continuation)
         return [*self.before_text, *before], target
 
     def _loglikelihood_tokens(
         self, requests: Sequence[Pair], disable_tqdm: bool = False, **others: Any
     ) -> list[tuple[float, bool]]:
         """(log p, whether greedy decoding writes it) of each continuation; a context loses its beginning to fit."""
-        given = [with_context([i for i in context if i != NO_ID], target) for _, context, target in requests]
-        pairs = [fit_context(context, target, self.max_len) for context, target in given]
+        given = [score.with_context([i for i in context if i != NO_ID], target) for _, context, target in requests]
+        pairs = [score.fit_context(context, target, self.max_len) for context, target in given]
         n_cut = sum(len(before) < len(context) for (before, _), (context, _) in zip(pairs, given, strict=True))
         if n_cut:
             logger.warning(f"{n_cut:,} of {len(pairs):,} contexts lose their beginning: {self.max_len:,} tokens fit")
@@ -160,7 +151,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
         """log p of whole texts, a window of the context after another."""
         texts = [request.args[0] for request in requests]
-        rows = [list(windows(ids, self.start, self.max_len)) for ids in self.model.tokenizer.encode_batch(texts)]
+        rows = [list(score.windows(ids, self.start, self.max_len)) for ids in self.model.tokenizer.encode_batch(texts)]
         scores = iter(self._scores([pair for row in rows for pair in row], "loglikelihood_rolling", disable_tqdm))
         found = [float(sum(next(scores).log_prob for _ in row)) for row in rows]
         for text, log_prob in zip(texts, found, strict=True):
@@ -208,18 +199,18 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         given.setdefault("temperature", 1.0 if draws else 0.0)
         return GenerationConfig(max_new_tokens=n, stop=tuple(until), **given)
 
-    def _scores(self, pairs: Sequence[tuple[Ids, Ids]], what: str, quiet: bool) -> list[ForcedScore]:
-        found = [ForcedScore([]) for _ in pairs]
+    def _scores(self, pairs: Sequence[tuple[score.Ids, score.Ids]], what: str, quiet: bool) -> list[score.ForcedScore]:
+        found = [score.ForcedScore([]) for _ in pairs]
         sizes = [len(context) + len(target) for context, target in pairs]
-        max_tokens = MAX_TOKENS if self.is_auto else self.batch_size * (self.max_len + 1)
+        max_tokens = score.MAX_TOKENS if self.is_auto else self.batch_size * (self.max_len + 1)
         with self._progress(len(pairs), what, quiet) as bar:
             for batch in self._batches(range(len(pairs)), sizes):
                 contexts, targets = zip(*(pairs[i] for i in batch), strict=True)
-                scores = continuation_scores(
+                scores = score.continuation_scores(
                     self.model.network, contexts, targets, device=self.model.device, max_tokens=max_tokens
                 )
-                for i, score in zip(batch, scores, strict=True):
-                    found[i] = score
+                for i, one in zip(batch, scores, strict=True):
+                    found[i] = one
                 bar.update(len(batch))
         return found
 

@@ -11,16 +11,20 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from glassformer.config.transformer import TransformerConfig
+from glassformer.config import transformer as c
 from glassformer.data.batching import pad
 from glassformer.errors import UserError, needs
 from glassformer.inference.score import forced_scores
 from glassformer.interop import tokenizer_files
-from glassformer.interop.runtimes.ct2_spec import misfits, specify
-from glassformer.interop.trained_start import trained_start
+from glassformer.interop.compatibility import Compatibility
+from glassformer.models.blocks import Block
+from glassformer.models.heads import TokenLogits
+from glassformer.models.stacks import Decoder, Encoder
 from glassformer.models.transformer import Transformer
+from glassformer.nn.attention import MultiHeadAttention
+from glassformer.nn.positions import RelativeBias, Rotary, rotary_frequencies
 from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
@@ -28,6 +32,12 @@ TOLERANCE = 1e-4
 """Of logits and of log p, × max(1, the largest of them): what other orders of summation differ by in fp32."""
 N_ROWS, N_TOKENS = 20, 12
 """Random rows that are compared, and their length."""
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "relu2": "RELU"}
+"""Ours → CTranslate2's names. (A squared ReLU is a ReLU that its own input gates: relu(x)² = relu(x) · x.)"""
+IN_AN_ENCODER = ("sinusoidal", "learned", "none", "rotary", "relative")
+IN_A_DECODER = ("sinusoidal", "learned", "none", "rotary", "alibi")
+"""Positions that it computes. (A prompt read at once gets wrong relative biases in a decoder alone; with an encoder,
+targets are read token by token.)"""
 
 
 def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
@@ -35,9 +45,10 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
 
     `UserError` when CTranslate2 has no such model, and when it computes another.
     """
-    ct2 = _import_ct2()
+    with needs("the export to CTranslate2", "export"):
+        import ctranslate2 as ct2
     config, network = stored.config, stored.network
-    if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
+    if not isinstance(config, c.TransformerConfig) or not isinstance(network, Transformer):
         raise UserError("CTranslate2 has no recurrent encoder-decoder: this model stays in our own format")
     if wrong := misfits(config):
         raise UserError(f"CTranslate2 cannot compute this model exactly: {'; '.join(wrong)}")
@@ -57,20 +68,14 @@ def tokens_of(tokenizer: Tokenizer, n_rows: int) -> list[str]:
     return [*tokenizer.vocab, *(f"[UNUSED{i}]" for i in range(tokenizer.vocab_size, n_rows))]
 
 
-def _import_ct2() -> ModuleType:
-    with needs("the export to CTranslate2", "export"):
-        import ctranslate2
-    return ctranslate2
-
-
-def _name_tokens(spec: Any, stored: StoredModel, config: TransformerConfig) -> None:
+def _name_tokens(spec: Any, stored: StoredModel, config: c.TransformerConfig) -> None:
     """Vocabularies, special tokens, and the epsilon of norms, which stand in files of their own."""
     tokenizer, source = stored.tokenizer, stored.source_tokenizer or stored.tokenizer
     targets = tokens_of(tokenizer, config.vocab_size)
     spec.config.layer_norm_epsilon = config.norm_eps
     end = _end_id(stored, config)
     # Without an unknown token of its own, a vocabulary would get one more token than the table has rows.
-    for name, token_id in (("unk", tokenizer.unk_id), ("bos", trained_start(stored)), ("eos", end)):
+    for name, token_id in (("unk", tokenizer.unk_id), ("bos", tokenizer_files.trained_start(stored)), ("eos", end)):
         if hasattr(spec.config, f"{name}_token"):
             setattr(spec.config, f"{name}_token", targets[end if token_id is None else token_id])
     if not config.is_encoder_decoder:
@@ -83,7 +88,7 @@ def _name_tokens(spec: Any, stored: StoredModel, config: TransformerConfig) -> N
     spec.register_target_vocabulary(targets)
 
 
-def _end_id(stored: StoredModel, config: TransformerConfig) -> int:
+def _end_id(stored: StoredModel, config: c.TransformerConfig) -> int:
     end = stored.tokenizer.eos_id if config.eos_id is None else config.eos_id
     if end is not None:
         return end
@@ -94,7 +99,7 @@ def _end_id(stored: StoredModel, config: TransformerConfig) -> int:
 
 @torch.inference_mode()
 def _compare(
-    ct2: ModuleType, folder: Path, stored: StoredModel, config: TransformerConfig, network: Transformer
+    ct2: ModuleType, folder: Path, stored: StoredModel, config: c.TransformerConfig, network: Transformer
 ) -> list[str]:
     """What a run of the folder gave, beside ours; `UserError` when they differ."""
     options = {"device": "cpu", "compute_type": "float32", "inter_threads": 1, "intra_threads": 1}
@@ -105,7 +110,7 @@ def _compare(
     return _compare_translator(ct2.Translator(str(folder), **options), config, network, stored)
 
 
-def _compare_encoder(model: Any, config: TransformerConfig, network: Transformer) -> list[str]:
+def _compare_encoder(model: Any, config: c.TransformerConfig, network: Transformer) -> list[str]:
     rows = _random_rows(range(config.vocab_size), min(N_TOKENS, config.max_len))
     ids, mask = pad(rows, 0)
     types = torch.zeros_like(ids) if not config.n_token_types else ids % config.n_token_types
@@ -116,7 +121,7 @@ def _compare_encoder(model: Any, config: TransformerConfig, network: Transformer
     return [f"run in CTranslate2: hidden states differ by {difference:.1e} at most; its encoders have no head"]
 
 
-def _compare_decoder(model: Any, config: TransformerConfig, network: Transformer, stored: StoredModel) -> list[str]:
+def _compare_decoder(model: Any, config: c.TransformerConfig, network: Transformer, stored: StoredModel) -> list[str]:
     n_tokens = min(N_TOKENS, max(1, config.max_len // 2))
     rows = _random_rows(range(config.vocab_size), n_tokens, same_length=True)
     logits = torch.from_numpy(np.array(model.forward_batch(rows)))
@@ -139,7 +144,9 @@ def _compare_decoder(model: Any, config: TransformerConfig, network: Transformer
     ]
 
 
-def _compare_translator(model: Any, config: TransformerConfig, network: Transformer, stored: StoredModel) -> list[str]:
+def _compare_translator(
+    model: Any, config: c.TransformerConfig, network: Transformer, stored: StoredModel
+) -> list[str]:
     source_tokenizer = stored.source_tokenizer or stored.tokenizer
     source_names = tokens_of(source_tokenizer, config.encoder_vocab_size)
     special = set(source_tokenizer.special_tokens)  # a source of these alone is an empty one to it
@@ -190,3 +197,186 @@ def _require_best(logits: Tensor, chosen: list[int]) -> None:
     missed = logits.max(dim=-1).values - logits[torch.arange(len(chosen)), torch.tensor(chosen)]
     if not float(missed.max()) <= TOLERANCE * max(1.0, float(logits.abs().max())):
         raise UserError("CTranslate2 writes other tokens than this model: nothing is kept")
+
+
+def misfits(config: c.TransformerConfig) -> list[str]:
+    """Why CTranslate2 cannot compute a configuration, sentence by sentence; empty where it can."""
+    fit = Compatibility(config)
+    for name in ("encoder", "decoder"):
+        if getattr(config, name) is not None:
+            fit.stack(name, True, "n_kv_heads", "d_head")
+        else:
+            fit.holds(name)
+    known = IN_A_DECODER if config.encoder is None else IN_AN_ENCODER
+    positions = config.positions
+    fit.check("positions", positions.kind in known, f"model.positions is {positions.kind}, not {' or '.join(known)}")
+    if isinstance(positions, c.RotaryPositions):
+        fine = positions.fraction == 1 or not isinstance(positions.scaling, c.YarnScaling)
+        fit.check("positions", fine, "model.positions.scaling is yarn, which needs a fraction of 1")
+    fit.need("norm_order", "pre", "post")
+    gated = "model.gated_ff is true, and it must be false where the activation is relu2"
+    fit.check("activation", config.activation != "relu2" or not config.gated_ff, gated)
+    fit.need("d_embedding", 0, config.d_model)
+    fit.need("attn_out_proj", True)
+    rms = config.norm == "rmsnorm"
+    fit.check("qk_norm", rms or not config.qk_norm, "model.qk_norm is true, which needs norm rmsnorm")
+    if config.decoder is not None:
+        fit.need("n_token_types", 0)
+        head = config.head
+        fine = isinstance(head, c.TokenHead) and not head.transform
+        fit.check("head", fine, "model.head must be tokens without a transform")
+    fit.holds("head", "n_token_types", "d_model", "source_vocab_size", "source_max_len", "share_embeddings")
+    fit.holds("tie_output", "norm", "norm_eps", "norm_weight", "norm_bias", "final_norm", "embedding_norm")
+    fit.holds("gated_ff", "fused_qkv", "qkv_bias", "attn_out_bias", "ff_bias")
+    fit.holds("attention_scale", "scale_embeddings", "scale_logits")
+    return fit.done()
+
+
+def specify(ct2: ModuleType, network: Transformer) -> Any:
+    """The specification of a network that fits, with its weights."""
+    specs = ct2.specs
+    config, encoder, decoder = network.config, network.encoder, network.decoder
+    if decoder is None:
+        assert encoder is not None
+        return specs.TransformerEncoderModelSpec(_encoder(ct2, config, encoder))
+    filled = _decoder(ct2, config, decoder, network.output)
+    if encoder is None:
+        return specs.TransformerDecoderModelSpec(filled)
+    return specs.TransformerSpec(_encoder(ct2, config, encoder), filled)
+
+
+def _encoder(ct2: ModuleType, config: c.TransformerConfig, encoder: Encoder) -> Any:
+    assert config.encoder is not None
+    types = encoder.embeddings.token_types
+    spec = ct2.specs.transformer_spec.TransformerEncoderSpec(
+        config.encoder.n_layers,
+        num_source_embeddings=1 if types is None else 2,
+        embeddings_merge=ct2.specs.EmbeddingsMerge.ADD,
+        **_of_both(ct2, config, config.encoder),
+    )
+    spec.embeddings[0].weight = _array(encoder.embeddings.tokens.weight)
+    if types is not None:
+        spec.embeddings[1].weight = _array(types.weight)
+    _fill_stack(spec, config, encoder, config.encoder_max_len)
+    return spec
+
+
+def _decoder(ct2: ModuleType, config: c.TransformerConfig, decoder: Decoder, output: nn.Module) -> Any:
+    assert config.decoder is not None and isinstance(output, TokenLogits)
+    stack = config.decoder
+    spec = ct2.specs.transformer_spec.TransformerDecoderSpec(
+        stack.n_layers,
+        with_encoder_attention=config.encoder is not None,
+        alibi=isinstance(config.positions, c.AlibiPositions),
+        **_of_both(ct2, config, stack),
+    )
+    spec.embeddings.weight = _array(decoder.embeddings.tokens.weight)
+    _fill_stack(spec, config, decoder, config.max_len)
+    spec.projection.weight = _array(output.proj.weight)
+    if output.bias is not None:
+        spec.projection.bias = _array(output.bias)
+    if output.scale is not None:
+        spec.scale_outputs = output.scale
+    return spec
+
+
+def _of_both(ct2: ModuleType, config: c.TransformerConfig, stack: c.Stack) -> dict[str, Any]:
+    """What encoders and decoders are made with. Where the norms are is said afterwards, so that either order may
+    have a norm at the end."""
+    positions = config.positions
+    turned: dict[str, Any] = {}
+    if isinstance(positions, c.RotaryPositions):
+        d_head = config.attention_widths(stack).d_head
+        turned = {"rotary_dim": positions.width(d_head), "rotary_base": positions.base}
+        turned["rotary_interleave"] = False
+        if positions.scaling is not None:  # the one kind that is given a factor for each frequency
+            turned["rotary_scaling_type"] = ct2.specs.RotaryScalingType.Su
+    return turned | {
+        "num_heads": stack.n_heads,
+        "pre_norm": True,
+        "no_final_norm": not config.final_norm,
+        "activation": ct2.specs.Activation[ACTIVATIONS[config.activation]],
+        "layernorm_embedding": config.embedding_norm,
+        "relative_attention_bias": isinstance(config.positions, c.RelativePositions),
+        "ffn_glu": config.gated_ff or config.activation == "relu2",
+        "rms_norm": config.norm == "rmsnorm",
+        "num_heads_kv": stack.n_kv_heads or None,
+        "head_dim": stack.d_head or None,
+        "qk_norm": config.qk_norm,
+    }
+
+
+def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder, n_positions: int) -> None:
+    spec.pre_norm = config.norm_order == "pre"
+    spec.scale_embeddings = config.scale_embeddings
+    if hasattr(spec, "position_encodings") and stack.rotary is None:
+        positions = stack.embeddings.positions
+        at = torch.arange(n_positions)
+        none = torch.zeros(n_positions, config.d_model)
+        spec.position_encodings.encodings = _array(none if positions is None else positions(at))
+    if stack.embeddings.norm is not None:
+        _fill_norm(spec.layernorm_embedding, stack.embeddings.norm, config.d_model)
+    if stack.final_norm is not None:
+        _fill_norm(spec.layer_norm, stack.final_norm, config.d_model)
+    for layer, block in zip(spec.layer, stack.blocks, strict=True):
+        assert isinstance(block, Block) and block.ff is not None
+        _fill_attention(layer.self_attention, block.self_attn, block.self_attn_norm, config.d_model)
+        if isinstance(stack.rotary, Rotary):
+            _scale_rotary(layer.self_attention, stack.rotary)
+        if isinstance(stack.score_bias, RelativeBias):
+            layer.self_attention.relative_attention_bias = _array(stack.score_bias.table.weight)
+            layer.self_attention.relative_attention_max_distance = np.int32(stack.score_bias.max_distance)
+        if block.cross_attn is not None and block.cross_attn_norm is not None:
+            _fill_attention(layer.attention, block.cross_attn, block.cross_attn_norm, config.d_model, cross=True)
+        _fill_norm(layer.ffn.layer_norm, block.ff_norm, config.d_model)
+        _fill_linear(layer.ffn.linear_0, block.ff.gate_proj or block.ff.up_proj)
+        if hasattr(layer.ffn, "linear_0_noact"):
+            _fill_linear(layer.ffn.linear_0_noact, block.ff.up_proj)
+        _fill_linear(layer.ffn.linear_1, block.ff.down_proj)
+
+
+def _scale_rotary(spec: Any, rotary: Rotary) -> None:
+    """What each frequency is divided by; what multiplies queries and keys goes into the scale of their products."""
+    spec.queries_scale *= rotary.attention_factor**2
+    if hasattr(spec, "rotary_scaling_long_factor"):
+        plain = rotary_frequencies(float(spec.rotary_base), 2 * len(rotary.inverse_frequencies))
+        factors = _array(plain / rotary.inverse_frequencies)
+        spec.rotary_scaling_long_factor = spec.rotary_scaling_short_factor = factors
+
+
+def _fill_attention(
+    spec: Any, attention: MultiHeadAttention, norm: nn.Module, d_model: int, cross: bool = False
+) -> None:
+    _fill_norm(spec.layer_norm, norm, d_model)
+    spec.queries_scale = attention.scale
+    if attention.q_norm is not None:
+        _fill_norm(spec.q_norm, attention.q_norm, attention.d_head)
+        _fill_norm(spec.k_norm, attention.k_norm, attention.d_head)
+    if attention.fused_qkv:
+        _fill_linear(spec.linear[0], attention.qkv_proj)
+    elif cross:
+        _fill_linear(spec.linear[0], attention.q_proj)
+        _fill_linear(spec.linear[1], attention.k_proj, attention.v_proj)
+    else:
+        _fill_linear(spec.linear[0], attention.q_proj, attention.k_proj, attention.v_proj)
+    _fill_linear(spec.linear[-1], attention.out_proj)
+
+
+def _fill_linear(spec: Any, *linears: nn.Linear | None) -> None:
+    """One linear of theirs from several of ours, row by row."""
+    parts = [linear for linear in linears if linear is not None]
+    spec.weight = _array(torch.cat([linear.weight for linear in parts]))
+    biases: list[Tensor] = [linear.bias for linear in parts if linear.bias is not None]
+    if biases:
+        spec.bias = _array(torch.cat(biases))
+
+
+def _fill_norm(spec: Any, norm: Any, width: int) -> None:
+    spec.gamma = _array(torch.ones(width) if norm.weight is None else norm.weight)
+    if hasattr(spec, "beta"):
+        bias = getattr(norm, "bias", None)
+        spec.beta = _array(torch.zeros(width) if bias is None else bias)
+
+
+def _array(x: Tensor) -> Any:
+    return x.detach().float().cpu().contiguous().numpy()

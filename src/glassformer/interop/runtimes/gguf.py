@@ -14,11 +14,9 @@ from glassformer import files
 from glassformer.config.transformer import LinearScaling, Llama3Scaling, RotaryPositions, TransformerConfig, YarnScaling
 from glassformer.errors import UserError, needs
 from glassformer.inference.decode import causal_frame
-from glassformer.interop.families.llama_cpp import ARCHITECTURES, Architecture
-from glassformer.interop.family import Family
+from glassformer.interop.family import Family, Key
 from glassformer.interop.hf import choose_family
-from glassformer.interop.keymap import Key
-from glassformer.interop.trained_start import trained_start
+from glassformer.interop.tokenizer_files import trained_start
 from glassformer.models.transformer import Transformer
 from glassformer.nn.positions import llama3_scaled, rotary_frequencies
 from glassformer.store.model_directory import StoredModel, weights_of
@@ -37,13 +35,39 @@ IN_GGUF: Mapping[Dtype, tuple[str, str]] = {
 """gguf's names of a tensor's type and of a file's."""
 
 
+@dataclass(frozen=True)
+class Architecture:
+    """One `general.architecture` of GGUF, and what llama.cpp's code for it has fixed."""
+
+    name: str
+    activation: str
+    """The one function of its feed-forward, in our words."""
+    turns_neighbours: bool = False
+    """Rotary positions turn entries 2i and 2i + 1 of a head, and not i and i + K/2."""
+    has_factors: bool = False
+    """A tensor may divide each rotary frequency by a factor of its own."""
+    has_out_bias: bool = True
+    """Attention's output projection may have a bias."""
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "gpt2": Architecture("gpt2", "gelu_tanh"),
+    "llama": Architecture("llama", "silu", turns_neighbours=True, has_factors=True),
+    "mistral": Architecture("llama", "silu", turns_neighbours=True, has_factors=True),
+    "qwen2": Architecture("qwen2", "silu", has_out_bias=False),
+    "qwen3": Architecture("qwen3", "silu", has_out_bias=False),
+}
+"""By `model_type` of transformers."""
+
+
 def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[str]:
     """Writes `model.gguf`, reads it back, and compares; what was found, line by line.
 
     `dtype` is that of the matrices; vectors and positions stay in float32. `UserError` when llama.cpp's code does not
     compute this model, and when the file does not hold it.
     """
-    gguf = _import_gguf()
+    with needs("the export to GGUF", "export"):
+        import gguf
     config, network = stored.config, stored.network
     if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
         raise UserError("llama.cpp has no recurrent encoder-decoder: this model stays in our own format")
@@ -222,12 +246,6 @@ class Tensors:
         widths = self.config.attention_widths(self.config.head_stack)
         n_heads = {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads}
         return n_heads.get(name.split(".")[-2], 0) if self.architecture.turns_neighbours else 0
-
-
-def _import_gguf() -> ModuleType:
-    with needs("the export to GGUF", "export"):
-        import gguf
-    return gguf
 
 
 def _keys(gguf: ModuleType, family: Family, architecture: Architecture, config: TransformerConfig) -> list[Key]:

@@ -45,7 +45,10 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
     onnxruntime on three shapes other than the traced one. `UserError` for logits that differ, for a model that cannot
     be written, and where a package is missing.
     """
-    onnxruntime = _onnxruntime()
+    with needs("ONNX", "export"), _quiet():  # all three are needed
+        import onnx  # noqa: F401
+        import onnxruntime
+        import onnxscript  # noqa: F401
     config, network = stored.config, stored.network
     if min(config.max_len, config.encoder_max_len) < 2:
         raise UserError("this model reads one token at most, and a graph for any length needs max_len of 2 or more")
@@ -92,12 +95,9 @@ class _Forward(nn.Module):
         source_attention_mask: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        given: dict[str, Any] = {
-            "source_ids": source_ids,
-            "source_attention_mask": source_attention_mask,
-            "token_types": token_types,
-        }
-        given = {name: x for name, x in given.items() if x is not None}
+        names = ("source_ids", "source_attention_mask", "token_types")
+        others = zip(names, (source_ids, source_attention_mask, token_types), strict=True)
+        given: dict[str, Any] = {name: x for name, x in others if x is not None}
         hidden = self.network.hidden(token_ids, attention_mask, **given)
         return self.network.head(hidden, attention_mask), hidden
 
@@ -172,15 +172,6 @@ def _difference(
     except Exception as error:  # its exceptions have no base of their own
         raise UserError(f"onnxruntime {onnxruntime.__version__} cannot run the graph: {first_line(error)}") from error
     return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
-
-
-def _onnxruntime() -> Any:
-    """The package, when all three that are needed are there."""
-    with needs("ONNX", "export"), _quiet():
-        import onnx  # noqa: F401
-        import onnxruntime
-        import onnxscript  # noqa: F401
-    return onnxruntime
 
 
 @contextmanager

@@ -16,8 +16,7 @@ from torch._higher_order_ops import scan
 from torch.nn import functional as F
 
 from glassformer.models.recurrent import RecurrentModel
-from glassformer.models.recurrent_decoder import RecurrentState
-from glassformer.models.recurrent_encoder import Encoding
+from glassformer.models.recurrent_stacks import Encoding, RecurrentState
 from glassformer.nn.recurrence import LayerState, Stepper
 
 
@@ -86,9 +85,8 @@ class ScannedRecurrent(nn.Module):
 
 def _tensors(state: RecurrentState) -> list[Tensor]:
     """What changes from step to step."""
-    return [part for layer in state.layers for part in layer] + (
-        [] if state.attentional is None else [state.attentional]
-    )
+    found = [part for layer in state.layers for part in layer]
+    return found if state.attentional is None else [*found, state.attentional]
 
 
 def _with_tensors(state: RecurrentState, tensors: list[Tensor]) -> RecurrentState:

@@ -1,4 +1,4 @@
-"""The recurrent decoder in its three kinds: without attention, attention before the step, attention after it.
+"""The recurrent encoder, the bridge, and the decoder: without attention, attention before the step, or after it.
 
 Letters: B batch, T target length, S source length, E d_embedding, D d_decoder, C width of what is seen of the source.
 y is the token that is read, s the top layer's state, c the context. Biases, which the papers leave out, are there.
@@ -11,10 +11,76 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from glassformer.models.recurrent_encoder import Encoding
 from glassformer.nn.attention import Tap, scoped
 from glassformer.nn.recurrence import CellStep, States, Stepper, in_order, reading_order, run, run_masked, where
 from glassformer.nn.single_head_attention import SingleHeadAttention
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """What a recurrent encoder says of a source; C is the width of its state, of both directions side by side."""
+
+    memory: Tensor
+    """(B, S, C): the top layer's state at every source position, zeros at padding. Attention reads it."""
+    last: States
+    """The last state of every layer, (B, C) each; of the backward direction the one at the first token."""
+
+    @property
+    def summary(self) -> Tensor:
+        """(B, C): the whole source in one vector, the top layer's last state."""
+        return self.last[-1][0]
+
+
+class RecurrentEncoder(nn.Module):
+    """hⱼ = f(E xⱼ, hⱼ₋₁), and with a bidirectional module [→hⱼ; ←hⱼ] (Bahdanau 2015, section 3.2).
+
+    With `reverse` the real tokens are read from last to first (Sutskever 2014, section 3.3); the memory stays in the
+    order of the source.
+    """
+
+    def __init__(self, tokens: nn.Embedding, cells: nn.RNNBase, *, reverse: bool, embedding_dropout: float) -> None:
+        super().__init__()
+        self.tokens = tokens
+        self.cells = cells
+        self.reverse = reverse
+        self.embedding_dropout = embedding_dropout
+
+    def forward(
+        self, source_ids: Tensor, source_attention_mask: Tensor | None = None, tap: Tap | None = None
+    ) -> Encoding:
+        """`source_ids` (B, S), `source_attention_mask` (B, S) True = real, with padding anywhere."""
+        x = F.dropout(self.tokens(source_ids), self.embedding_dropout, self.training)
+        x = x if tap is None else tap("embeddings", x)
+        real = source_attention_mask
+        if real is not None:
+            order = reading_order(real, self.reverse)
+            memory, last = run_masked(self.cells, in_order(x, order), real.sum(dim=1))
+            memory = in_order(memory, order.argsort(dim=1))
+        elif self.reverse:
+            memory, last = run(self.cells, x.flip(1))
+            memory = memory.flip(1)
+        else:
+            memory, last = run(self.cells, x)
+        return Encoding(memory if tap is None else tap("memory", memory), last)
+
+
+class Bridge(nn.Module):
+    """The decoder's first state from the encoder's last, layer by layer: h = tanh(W s) (Bahdanau 2015, appendix A.2.2).
+
+    An LSTM's cell is no output of a tanh: it is W c.
+    """
+
+    def __init__(self, d_memory: int, d_decoder: int, n_layers: int, has_cell: bool) -> None:
+        super().__init__()
+        self.hidden = nn.ModuleList(nn.Linear(d_memory, d_decoder) for _ in range(n_layers))
+        self.cell = nn.ModuleList(nn.Linear(d_memory, d_decoder) for _ in range(n_layers if has_cell else 0))
+
+    def forward(self, last: States) -> States:
+        hidden = [torch.tanh(proj(layer[0])) for proj, layer in zip(self.hidden, last, strict=True)]
+        if not self.cell:
+            return tuple((h,) for h in hidden)
+        cells = [proj(layer[1]) for proj, layer in zip(self.cell, last, strict=True)]
+        return tuple(zip(hidden, cells, strict=True))
 
 
 @dataclass(frozen=True)
@@ -222,7 +288,24 @@ class PlainDecoder(RecurrentDecoder):
         return states, source.summary[:, None]
 
 
-class AttendBeforeDecoder(RecurrentDecoder):
+class _AttendingDecoder(RecurrentDecoder):
+    """What looks at the source: the memory is projected once, when a state begins."""
+
+    def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None, cross_attn: SingleHeadAttention) -> None:
+        super().__init__(parts, deep_output)
+        self.cross_attn = cross_attn
+
+    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
+        state = super().start(encoding, first, mask)
+        return replace(state, source=replace(state.source, memory=self.cross_attn.project_memory(encoding.memory)))
+
+    def look(self, queries: Tensor, source: SourceMemory, tap: Tap | None) -> Tensor:
+        """The contexts (B, T, C) that `queries` (B, T, D) find in the source."""
+        assert source.memory is not None
+        return self.cross_attn(queries, *source.memory, source.mask, scoped(tap, "cross_attn"))
+
+
+class AttendBeforeDecoder(_AttendingDecoder):
     """cₜ = attend(sₜ₋₁), sₜ = f([E yₜ₋₁; cₜ], sₜ₋₁): the former state looks (Bahdanau 2015, section 3.1).
 
     Of several layers the top one looks, and the bottom one reads the context.
@@ -230,15 +313,8 @@ class AttendBeforeDecoder(RecurrentDecoder):
 
     steps_alone = True
 
-    def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None, cross_attn: SingleHeadAttention) -> None:
-        super().__init__(parts, deep_output)
-        self.cross_attn = cross_attn
-
-    def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
-        return with_memory(super().start(encoding, first, mask), self.cross_attn, encoding)
-
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
-        return look(self.cross_attn, state.layers[-1][0][:, None], state.source, tap)[:, 0]
+        return self.look(state.layers[-1][0][:, None], state.source, tap)[:, 0]
 
     def read(
         self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
@@ -247,7 +323,7 @@ class AttendBeforeDecoder(RecurrentDecoder):
         return states, fed[:, None]
 
 
-class AttendAfterDecoder(RecurrentDecoder):
+class AttendAfterDecoder(_AttendingDecoder):
     """sₜ = f(E yₜ₋₁, sₜ₋₁), cₜ = attend(sₜ), h̃ₜ = tanh(W[cₜ; sₜ]): the new state looks (Luong 2015, section 3, eq. 5).
 
     With `input_feeding` sₜ = f([E yₜ₋₁; h̃ₜ₋₁], sₜ₋₁), so that a step knows where the one before has looked (section
@@ -255,14 +331,13 @@ class AttendAfterDecoder(RecurrentDecoder):
     """
 
     def __init__(self, parts: DecoderParts, cross_attn: SingleHeadAttention, *, input_feeding: bool) -> None:
-        super().__init__(parts)
+        super().__init__(parts, None, cross_attn)
         d_decoder = parts.cells.hidden_size
-        self.cross_attn = cross_attn
         self.combine = nn.Linear(cross_attn.d_context + d_decoder, d_decoder)
         self.steps_alone = input_feeding
 
     def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
-        state = with_memory(super().start(encoding, first, mask), self.cross_attn, encoding)
+        state = super().start(encoding, first, mask)
         return replace(state, attentional=torch.zeros_like(state.layers[-1][0])) if self.steps_alone else state
 
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
@@ -271,16 +346,5 @@ class AttendAfterDecoder(RecurrentDecoder):
     def read(
         self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
     ) -> tuple[Tensor, Tensor]:
-        contexts = look(self.cross_attn, states, source, tap)
+        contexts = self.look(states, source, tap)
         return torch.tanh(self.combine(torch.cat((contexts, states), dim=2))), contexts
-
-
-def with_memory(state: RecurrentState, cross_attn: SingleHeadAttention, encoding: Encoding) -> RecurrentState:
-    """The state with the keys and values that its attention will look at."""
-    return replace(state, source=replace(state.source, memory=cross_attn.project_memory(encoding.memory)))
-
-
-def look(cross_attn: SingleHeadAttention, queries: Tensor, source: SourceMemory, tap: Tap | None) -> Tensor:
-    """The contexts (B, T, C) that `queries` (B, T, D) find in the source."""
-    assert source.memory is not None
-    return cross_attn(queries, *source.memory, source.mask, scoped(tap, "cross_attn"))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from configs import GPT, LLAMA
 from glassformer.interop.families.gpt2 import GPT2
-from glassformer.interop.keymap import Key, Rule, keys, matches, rule
+from glassformer.interop.family import Key, Rule, keys, matches, rule
 
 
 @given(

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from configs import CROSS, GENERATORS, SEQ2SEQ, random_ids, random_model
-from glassformer.nn.tree_cache import Branches, Grid, Kept
+from glassformer.nn.kv_cache import Branches, Grid, Kept
 
 CPU = torch.device("cpu")
 LENGTHS = (3, 1, 5)  # of what was read before the rows branch
