@@ -16,9 +16,9 @@ import tomllib
 import types
 import typing
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, Union, cast
+from typing import Any, Literal, NamedTuple, TypeVar, Union, cast
 
 from glassformer.config.extensions import Extensible, registered_settings
 from glassformer.config.former_names import KEYS, KINDS, VALUES
@@ -33,9 +33,50 @@ T = TypeVar("T")
 Table = dict[str, Any]
 
 
-def setting(default: T, doc: str) -> T:
-    """A dataclass field with its default and the one line that says what it is, and its unit."""
-    field: Any = dataclasses.field(default=default, metadata={"doc": doc})
+class Range(NamedTuple):
+    """The values that a setting may have. Of another one is said: `train.max_steps is 0 and must be at least 1`."""
+
+    must: str
+    holds: Callable[[Any], bool]
+    spec: str = ""
+    """How the wrong value is formatted."""
+
+
+RANGES = {
+    "≥ 0": Range("not be negative", lambda x: x >= 0),
+    "≥ 1": Range("be at least 1", lambda x: x >= 1),
+    "≥ 2": Range("be at least 2", lambda x: x >= 2),
+    "> 0": Range("be positive", lambda x: x > 0),
+    "> 1": Range("be above 1", lambda x: x > 1),
+    "[0, ∞)": Range("not be negative", lambda x: 0 <= x < math.inf),
+    "[1, ∞)": Range("be at least 1", lambda x: 1 <= x < math.inf),
+    "(0, ∞)": Range("be a positive number", lambda x: 0 < x < math.inf),
+    "(-∞, ∞)": Range("be a finite number", math.isfinite),
+    "[0, 1]": Range("be from 0 to 1", lambda x: 0 <= x <= 1),
+    "[0, 1)": Range("be at least 0 and below 1", lambda x: 0 <= x < 1),
+    "(0, 1]": Range("be above 0 and at most 1", lambda x: 0 < x <= 1),
+    "(0, 1)": Range("be above 0 and below 1", lambda x: 0 < x < 1),
+}
+"""The usual ranges; a round bracket leaves the bound out."""
+
+
+def between(least: int, most: int) -> Range:
+    return Range(f"be from {least} to {most:,}", lambda x: least <= x <= most)
+
+
+def at_most(most: int) -> Range:
+    """For a size that no machine could hold, or that is a slip of the keyboard."""
+    return Range(f"be at most {most:,}", lambda x: x <= most, ",")
+
+
+def setting(default: T, doc: str, *ranges: str | Range) -> T:
+    """A dataclass field with its default, the one line that says what it is, and its unit, and the values it may have.
+
+    `ranges` are names of `RANGES`, or others. They are checked when a section of a run is made that holds the field
+    (`checked`); None is in all of them.
+    """
+    found = [RANGES[name] if isinstance(name, str) else name for name in ranges]
+    field: Any = dataclasses.field(default=default, metadata={"doc": doc, "ranges": found})
     return field
 
 
@@ -44,7 +85,8 @@ def checked(cls: type[T]) -> type[T]:
 
     A list becomes a tuple, a whole number a float, and a table the dataclass of its field. Raises `UserError` for a
     value of the wrong type, and for an unknown field with the nearest one. A class may say under `start_from` what is a
-    better start than its bare fields.
+    better start than its bare fields, and under `section` that it is one of a run: then its values, and those of the
+    dataclasses in it, are held to their ranges, and messages name them as `section` and field.
 
     >>> from glassformer.config.transformer import Stack
     >>> Stack(n_layers="2")
@@ -66,7 +108,10 @@ def checked(cls: type[T]) -> type[T]:
 
         placed = [typed(name, value) for name, value in zip(names, values, strict=False)]
         surplus = values[len(names) :]  # Python itself refuses them
-        init(self, *placed, *surplus, **{name: typed(name, value) for name, value in named.items()})
+        by_name = {name: typed(name, value) for name, value in named.items()}
+        if (section := getattr(cls, "section", None)) is not None:
+            _require_ranges(cls, dict(zip(names, placed, strict=False)) | by_name, section)
+        init(self, *placed, *surplus, **by_name)
 
     setattr(cls, "__init__", checked_init)  # noqa: B010, mypy sees no assignment to a method here
     return cls
@@ -97,10 +142,16 @@ def _nearest_field(cls: type, name: str) -> str:
     return hint if start is None else f"{hint or ';'} a preset to start from: {start}"
 
 
-def require(fine: bool, name: str, value: object, must: str) -> None:
-    """`UserError` for a value that means nothing: `train.max_steps is 0 and must be at least 1`."""
-    if not fine:
-        raise UserError(f"{name} is {value} and must {must}")
+def _require_ranges(cls: Any, values: Mapping[str, Any], prefix: str) -> None:
+    """`UserError` for the first value of a dataclass, or of one inside it, that is not in the ranges of its setting."""
+    for field in dataclasses.fields(cls):
+        value = values.get(field.name)
+        if dataclasses.is_dataclass(value):
+            _require_ranges(value, vars(value), f"{prefix}{field.name}.")
+        for within in field.metadata.get("ranges", ()) if value is not None else ():
+            if not within.holds(value):
+                wrong = format(list(value) if isinstance(value, tuple) else value, within.spec)
+                raise UserError(f"{prefix}{field.name} is {wrong} and must {within.must}")
 
 
 def require_int64(name: str, value: object) -> None:
@@ -108,14 +159,6 @@ def require_int64(name: str, value: object) -> None:
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, int) and abs(number) > MAX_INT:
             raise UserError(f"{name} is {number!s:.{_SHOWN}} and must have at most 64 bits: up to {MAX_INT:,}")
-
-
-def require_at_most(config: Any, prefix: str, bounds: Mapping[str, int]) -> None:
-    """`UserError` for a size of a configuration that no machine could hold, or that is a slip of the keyboard."""
-    for name, most in bounds.items():
-        value = getattr(config, name)
-        if value > most:
-            raise UserError(f"{prefix}.{name} is {value:,} and must be at most {most:,}")
 
 
 def setting_doc(field: "dataclasses.Field[Any]") -> str:
