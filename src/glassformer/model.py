@@ -18,7 +18,7 @@ import torch
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
-from glassformer.data.pair_files import Pair
+from glassformer.data.pairs import Pair
 from glassformer.devices import arithmetic, autocast_dtype, choose_device
 from glassformer.errors import Note, UserError
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode

@@ -8,8 +8,11 @@ number k and draws exactly what the uninterrupted run would have drawn.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -19,7 +22,7 @@ from torch import Tensor
 
 from glassformer.data.tokens import TokenFile
 from glassformer.errors import UserError
-from glassformer.seeds import Stream, rng
+from glassformer.seeds import Stream, rng, seed_of
 from glassformer.tokenization import padding
 
 Ids = npt.NDArray[np.int64]
@@ -130,10 +133,7 @@ class Windows:
                 f"(context {context:,} and the token after it); give more text or a smaller data.context"
             )
         self.tokens, self.context, self.batch_size, self.seed = tokens, context, batch_size, seed
-
-    @property
-    def n_steps_per_epoch(self) -> int:
-        return _ceil(self.tokens.n_tokens - 1, self.batch_size * self.context)
+        self.n_steps_per_epoch = math.ceil((tokens.n_tokens - 1) / (batch_size * context))
 
     def batch(self, step: int) -> list[Example]:
         draw = rng(self.seed, Stream.WINDOWS, step)
@@ -158,10 +158,7 @@ class Epochs:
         self.n_cut = int((lengths > context + 1).sum())
         self.n_skipped = int((lengths < 2).sum())
         self._order = EpochOrder(_require_examples(len(self.starts), tokens), batch_size, seed)
-
-    @property
-    def n_steps_per_epoch(self) -> int:
-        return self._order.n_steps_per_epoch
+        self.n_steps_per_epoch = self._order.n_steps_per_epoch
 
     def batch(self, step: int) -> list[Example]:
         return [Example(_take(self.tokens, self.starts[i], self.lengths[i])) for i in self._order.batch(step)]
@@ -187,10 +184,7 @@ class Packed:
         self._by_row = np.argsort(row_of_piece, kind="stable")
         self._row_starts = np.searchsorted(row_of_piece[self._by_row], np.arange(self.n_rows + 1))
         self._order = EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
-
-    @property
-    def n_steps_per_epoch(self) -> int:
-        return self._order.n_steps_per_epoch
+        self.n_steps_per_epoch = self._order.n_steps_per_epoch
 
     def batch(self, step: int) -> list[Example]:
         return [self.row(index) for index in self._order.batch(step)]
@@ -199,6 +193,38 @@ class Packed:
         pieces = self._by_row[self._row_starts[index] : self._row_starts[index + 1]]
         ids = [_take(self.tokens, self.starts[i], self.lengths[i]) for i in pieces]
         return Example(np.concatenate(ids), np.repeat(np.arange(len(pieces)), self.lengths[pieces]))
+
+
+class FreshCuts:
+    """A sampler with a sampler of its own, over tokens of its own, for each epoch.
+
+    The tokens of an epoch are cut when its first batch is drawn, so a batch is a function of (seed, step). Cut anew,
+    the same text gives an epoch that is a little longer or shorter. Every epoch has as many steps as the first: of a
+    longer one a few rows are not read, and in a shorter one a few are read again.
+    """
+
+    def __init__(self, first: Sampler, sampler_of: Callable[[int], tuple[Sampler, Path | None]], seed: int) -> None:
+        """`first` is the sampler of the first epoch.
+
+        `sampler_of` takes the seed of another epoch; it returns a sampler, and the folder of its tokens on disk,
+        which is deleted when the next epoch begins.
+        """
+        self._first, self._sampler_of, self.seed = first, sampler_of, seed
+        self._epoch, self._sampler = 0, first
+        self._folder: Path | None = None
+        self.n_steps_per_epoch = first.n_steps_per_epoch
+
+    def batch(self, step: int) -> list[Example]:
+        epoch, place = divmod(step, self.n_steps_per_epoch)
+        if epoch != self._epoch:
+            before = self._folder
+            self._sampler, self._folder = (
+                self._sampler_of(seed_of(self.seed, Stream.CUTS, epoch)) if epoch else (self._first, None)
+            )
+            self._epoch = epoch
+            if before is not None:
+                shutil.rmtree(before, ignore_errors=True)
+        return self._sampler.batch(place)
 
 
 def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
@@ -262,7 +288,7 @@ class EpochOrder:
 
     def __init__(self, n: int, batch_size: int, seed: int) -> None:
         self.n, self.batch_size, self.seed = n, batch_size, seed
-        self.n_steps_per_epoch = _ceil(n, batch_size)
+        self.n_steps_per_epoch = math.ceil(n / batch_size)
         self._latest: tuple[int, Ids] | None = None
 
     def batch(self, step: int) -> list[int]:
@@ -301,7 +327,3 @@ def _require_examples(n: int, tokens: TokenFile) -> int:
     if n < 1:
         raise UserError(f"{tokens.name} has nothing to predict: it needs at least 2 tokens in a row; give more text")
     return n
-
-
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)

@@ -27,17 +27,18 @@ class TokenBudget:
     def __init__(self, rows: "Rows", batch_tokens: int, seed: int) -> None:
         if not len(rows.lengths):
             raise UserError(f"the {rows.name} hold none that the model can read: raise model.max_len, or give others")
-        _require_room(rows, batch_tokens)
+        if (longest := int(rows.lengths.max())) > batch_tokens:
+            raise UserError(
+                f"the longest of the {rows.name} has {longest:,} tokens and data.batch_tokens is {batch_tokens:,}: "
+                "raise it"
+            )
         self.rows, self.seed = rows, seed
         self.buckets = _buckets(rows.lengths)
-        longest = np.zeros(self.buckets.max() + 1, dtype=np.int64)
-        np.maximum.at(longest, self.buckets, rows.lengths)
-        self.cuts = _cuts(longest[np.sort(self.buckets)], batch_tokens)
+        longest_of = np.zeros(self.buckets.max() + 1, dtype=np.int64)
+        np.maximum.at(longest_of, self.buckets, rows.lengths)
+        self.cuts = _cuts(longest_of[np.sort(self.buckets)], batch_tokens)
+        self.n_steps_per_epoch = len(self.cuts) - 1
         self._latest: tuple[int, npt.NDArray[np.int64], npt.NDArray[np.int64]] | None = None
-
-    @property
-    def n_steps_per_epoch(self) -> int:
-        return len(self.cuts) - 1
 
     def batch(self, step: int) -> list[Example]:
         epoch, place = divmod(step, self.n_steps_per_epoch)
@@ -148,11 +149,3 @@ def _cuts(longest: npt.NDArray[np.int64], batch_tokens: int) -> npt.NDArray[np.i
         if (place - cuts[-1] + 1) * length > batch_tokens:
             cuts.append(place)
     return np.array([*cuts, len(longest)])
-
-
-def _require_room(rows: Rows, batch_tokens: int) -> None:
-    longest = int(rows.lengths.max())
-    if longest > batch_tokens:
-        raise UserError(
-            f"the longest of the {rows.name} has {longest:,} tokens and data.batch_tokens is {batch_tokens:,}: raise it"
-        )

@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from glassformer import files
-from glassformer.data.builtin import PREFIX, stdlib_files
+from glassformer.data.builtin import PARTS, PREFIX, stdlib_files
 from glassformer.errors import UserError, nearest_name
 
-PARTS = ("train", "valid", "test")
 PACKAGES = (
     "asyncio", "email", "http", "importlib", "inspect", "ipaddress", "logging", "mailbox", "multiprocessing", "pydoc",
     "tarfile", "turtle", "typing", "unittest", "urllib", "xml",

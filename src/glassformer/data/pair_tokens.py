@@ -14,22 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer import files
-from glassformer.data.pair_files import Pair
-from glassformer.data.pairs import PairCorpus
+from glassformer.data import tokens
+from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.sources import Piece
-from glassformer.data.tokens import (
-    FORMAT_VERSION,
-    KEY,
-    SIDECAR,
-    EncodedPart,
-    TokenFile,
-    await_streams,
-    content_hash,
-    encode_pieces,
-    id_dtype,
-    open_streams,
-    write_stream,
-)
 from glassformer.tokenization.tokenizer import Tokenizer
 
 Progress = Callable[[int, int], None]  # (pairs' sides done, sides in all)
@@ -41,8 +28,8 @@ class PairFile:
     """Two streams whose i-th documents belong together; `rows` says which of them are used, in order."""
 
     name: str  # what messages call it
-    source: TokenFile
-    target: TokenFile
+    source: tokens.TokenFile
+    target: tokens.TokenFile
     rows: npt.NDArray[np.int64]  # (n_pairs,)
 
     @property
@@ -97,58 +84,49 @@ def prepare_pairs(
     ones for the same `dropout_seed`.
     """
     of_sides = {"source": (source_tokenizer, source_dropout), "target": (tokenizer, dropout)}
-    key = [FORMAT_VERSION, "pairs", corpus.digest]
+    key = [tokens.FORMAT_VERSION, "pairs", corpus.digest]
     key += [[of_side.fingerprint, share] for of_side, share in of_sides.values()]
     key += [dropout_seed] if dropout_seed else []
-    folder = cache_dir / content_hash(key)[:32]
+    folder = cache_dir / tokens.content_hash(key)[:32]
     if (found := _open(folder, checks_hashes)) is not None:
         return found
     sides = dict(zip(NAMES, corpus.split, strict=True))
     n_sides, done = 2 * sum(map(len, sides.values())), 0
-    files.clean_unfinished(cache_dir, KEY)
+    files.clean_unfinished(cache_dir, tokens.KEY)
     with files.new_folder(folder) as temporary:
-        sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "pairs": corpus.name}
+        sidecar: dict[str, Any] = {"format_version": tokens.FORMAT_VERSION, "pairs": corpus.name}
         for side, pairs in sides.items():
             for stem, (of_side, share) in of_sides.items():
                 texts = [getattr(pair, stem) for pair in pairs]
                 parts = _encoded(texts, of_side, share if side == "train" else 0.0, dropout_seed)
-                sidecar[f"{side}.{stem}"] = write_stream(
-                    temporary, f"{side}.{stem}", parts, id_dtype(of_side.vocab_size)
+                sidecar[f"{side}.{stem}"] = tokens.write_stream(
+                    temporary, f"{side}.{stem}", parts, tokens.id_dtype(of_side.vocab_size)
                 )
                 done += len(texts)
                 if progress is not None:
                     progress(done, n_sides)
-        files.write_json(temporary / SIDECAR, {"sha256": content_hash(sidecar), **sidecar})
-    return await_streams(lambda: _open(folder), folder)
+        files.write_json(temporary / tokens.SIDECAR, {"sha256": tokens.content_hash(sidecar), **sidecar})
+    return tokens.await_streams(lambda: _open(folder), folder)
 
 
 def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, source_tokenizer: Tokenizer, name: str) -> PairFile:
     """The tokens of some pairs, in memory."""
-    source = _in_memory([pair.source for pair in pairs], source_tokenizer, name)
-    target = _in_memory([pair.target for pair in pairs], tokenizer, name)
+    sources = _encoded([pair.source for pair in pairs], source_tokenizer)
+    targets = _encoded([pair.target for pair in pairs], tokenizer)
+    source, target = tokens.in_memory(sources, source_tokenizer, name), tokens.in_memory(targets, tokenizer, name)
     return PairFile(name, source, target, np.arange(len(pairs)))
 
 
-def _in_memory(texts: Sequence[str], tokenizer: Tokenizer, name: str) -> TokenFile:
-    parts = _encoded(texts, tokenizer, 0.0)
-    dtype = id_dtype(tokenizer.vocab_size)
-    return TokenFile(
-        name=name,
-        ids=np.concatenate([np.zeros(0, dtype), *(part.ids.astype(dtype) for part in parts)]),
-        document_starts=np.concatenate([np.zeros(0, np.int64), *(part.starts for part in parts)]),
-        n_bytes=sum(part.n_bytes for part in parts),
-        n_characters=sum(part.n_characters for part in parts),
-    )
-
-
-def _encoded(texts: Sequence[str], tokenizer: Tokenizer, dropout: float, dropout_seed: int = 0) -> list[EncodedPart]:
+def _encoded(
+    texts: Sequence[str], tokenizer: Tokenizer, dropout: float = 0.0, dropout_seed: int = 0
+) -> list[tokens.EncodedPart]:
     pieces = (Piece(text, ends_document=True) for text in texts)
-    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=dropout_seed))
+    return list(tokens.encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=dropout_seed))
 
 
 def _open(folder: Path, checks_hashes: bool = True) -> PairSplits | None:
     names = {f"{side}.{stem}": name for side, name in NAMES.items() for stem in ("source", "target")}
-    found = open_streams(folder, names, checks_hashes)
+    found = tokens.open_streams(folder, names, checks_hashes)
     if found is None:
         return None
     sides = {

@@ -7,20 +7,24 @@ import csv
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from glassformer import files
-from glassformer.config.run import NEWEST_READING, Reading
-from glassformer.data.split import filled, nearest
-from glassformer.errors import UserError, needs
+from glassformer.config.run import NEWEST_READING, LabelData, PairData, Reading
+from glassformer.data.builtin import PREFIX
+from glassformer.data.split import filled, nearest, share_news
+from glassformer.errors import UserError, first_line, needs
 
 T = TypeVar("T")
+Data = TypeVar("Data", PairData, LabelData)
 
 HUB = "hf:"
 SUFFIXES = (".tsv", ".csv", ".jsonl")
+VALIDATION = "validation"
+"""What the split of a Hugging Face dataset is called that a run validates on."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +187,29 @@ def split_records(
     return sides
 
 
+def read_sides(
+    data: Data,
+    given: Data | None,
+    read: Callable[[Data, str], list[T]],
+    divide: Callable[[list[T]], tuple[list[T], list[T]]],
+) -> tuple[list[T], list[T], list[str]]:
+    """Training and validation records, and a sentence where a held-out share is not reached.
+
+    `given` says where validation data of its own stands. Without it built-in records have their parts, and so has a
+    dataset with a split named validation; all others are divided.
+    """
+    path = data.path or ""
+    if given is not None:
+        return read(data, "train"), read(given, VALIDATION), []
+    if path.startswith(PREFIX) and "#" not in path:
+        train, valid = (read(replace(data, path=f"{path}#{part}"), "train") for part in ("train", "valid"))
+        return train, valid, []
+    if path.startswith(HUB) and "#" not in path and VALIDATION in hub_splits(path):
+        return read(data, "train"), read(data, VALIDATION), []
+    train, valid = divide(read(data, "train"))
+    return train, valid, share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
+
+
 def hub_splits(address: str) -> list[str]:
     """The names of a dataset's splits."""
     library = _datasets()
@@ -199,17 +226,14 @@ def _hash(text: str) -> bytes:
 def _of_jsonl(path: Path, wanted: Wanted) -> Iterator[Record]:
     for number, line in enumerate(lines(files.read_text(path)), 1):
         if line.strip():
-            yield Record(f"{path}:{number}", _object(line, f"{path}:{number}"), wanted.settings)
-
-
-def _object(line: str, where: str) -> Mapping[str, Any]:
-    try:
-        record = files.parse_json(line)
-    except ValueError as error:
-        raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object a line") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{where} is not an object with fields")
-    return record
+            where = f"{path}:{number}"
+            try:
+                record = files.parse_json(line)
+            except ValueError as error:
+                raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object a line") from error
+            if not isinstance(record, dict):
+                raise UserError(f"{where} is not an object with fields")
+            yield Record(where, record, wanted.settings)
 
 
 def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
@@ -294,5 +318,4 @@ def _of_hub(address: str, wanted: Wanted, split: str) -> Iterator[Record]:
 
 
 def _unreadable(address: str, error: Exception) -> UserError:
-    said = str(error).splitlines() or [type(error).__name__]
-    return UserError(f"the dataset {address} cannot be read: {said[0]}")
+    return UserError(f"the dataset {address} cannot be read: {first_line(error)}")

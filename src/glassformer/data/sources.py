@@ -64,10 +64,8 @@ class TextSource:
     def sha256(self) -> str:
         """Of the bytes as they stand, not of what is read from them."""
         if self.path is not None:
-            try:
+            with files.reading(self.path):
                 return files.sha256(self.path)
-            except OSError as error:
-                raise UserError(f"cannot read {self.path}: {files.reason(error)}") from error
         digest = hashlib.sha256()
         for document in builtin.documents(self.name):
             data = document.encode()
@@ -224,12 +222,9 @@ def _require_inside(path: Path, folder: Path) -> None:
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                yield block
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {files.reason(error)}") from error
+    with files.reading(path), open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
 
 
 def _text_blocks(path: Path, counts: Counts) -> Iterator[str]:
@@ -304,16 +299,13 @@ def _nearest_field(text_field: str, record: dict[str, object]) -> str:
 
 def _jsonl_lines(path: Path) -> Iterator[str]:
     offset = 0
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
-                if len(line) > MAX_LINE_BYTES:
-                    raise UserError(f"{path}:{number} is longer than {MAX_LINE_BYTES:,} bytes; is it a jsonl file?")
-                try:
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    bom = len(line) - len(error.object)
-                    raise _not_utf8(path, error, offset + bom, number) from error
-                offset += len(line)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {files.reason(error)}") from error
+    with files.reading(path), open(path, "rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+            if len(line) > MAX_LINE_BYTES:
+                raise UserError(f"{path}:{number} is longer than {MAX_LINE_BYTES:,} bytes; is it a jsonl file?")
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                bom = len(line) - len(error.object)
+                raise _not_utf8(path, error, offset + bom, number) from error
+            offset += len(line)

@@ -17,7 +17,7 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -155,15 +155,7 @@ def encode_text(
     parts = list(encode_pieces(pieces, tokenizer, end_id, start_id))
     if not sum(len(part.ids) for part in parts):
         raise UserError(f"{name} gives no token at all; give more text")
-    dtype = id_dtype(tokenizer.vocab_size)
-    return TokenFile(
-        name=name,
-        ids=np.concatenate([part.ids.astype(dtype) for part in parts]),
-        document_starts=np.concatenate([part.starts for part in parts]),
-        n_bytes=sum(part.n_bytes for part in parts),
-        n_characters=sum(part.n_characters for part in parts),
-        n_shared=_n_shared(start_id, end_id),
-    )
+    return in_memory(parts, tokenizer, name, _n_shared(start_id, end_id))
 
 
 def _n_shared(start_id: int | None, end_id: int | None) -> int:
@@ -178,6 +170,19 @@ class EncodedPart:
     starts: npt.NDArray[np.int64]  # in the whole stream, of the documents that begin in this part
     n_bytes: int
     n_characters: int
+
+
+def in_memory(parts: Sequence[EncodedPart], tokenizer: Tokenizer, name: str, n_shared: int = 0) -> TokenFile:
+    """One stream of all parts."""
+    dtype = id_dtype(tokenizer.vocab_size)
+    return TokenFile(
+        name=name,
+        ids=np.concatenate([np.zeros(0, dtype), *(part.ids.astype(dtype) for part in parts)]),
+        document_starts=np.concatenate([np.zeros(0, np.int64), *(part.starts for part in parts)]),
+        n_bytes=sum(part.n_bytes for part in parts),
+        n_characters=sum(part.n_characters for part in parts),
+        n_shared=n_shared,
+    )
 
 
 def encode_pieces(
@@ -317,8 +322,9 @@ def _open_stream(
     folder: Path, stem: str, described: dict[str, Any], name: str, n_shared: int, checks_hashes: bool
 ) -> TokenFile:
     paths = ids_path, starts_path = _stream_paths(folder, stem)
+    dtype = described["dtype"]
     counts = (described["n_bytes"], described["n_characters"])
-    if described["dtype"] not in DTYPES or any(type(count) is not int for count in counts):
+    if dtype not in DTYPES or any(type(count) is not int for count in counts):
         raise ValueError(f"{folder / SIDECAR} does not describe {stem}")
     for path in paths:
         written = described["files"][path.name]
@@ -328,16 +334,12 @@ def _open_stream(
     return TokenFile(
         name=name,
         # as a plain array: the same mapping, but a slice of a memmap takes several times as long
-        ids=_mapped(ids_path, described["dtype"]),
+        ids=np.asarray(np.memmap(ids_path, dtype, mode="r")) if ids_path.stat().st_size else np.zeros(0, dtype),
         document_starts=np.fromfile(starts_path, "<i8"),
         n_bytes=described["n_bytes"],
         n_characters=described["n_characters"],
         n_shared=n_shared,
     )
-
-
-def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
-    return np.asarray(np.memmap(path, dtype, mode="r")) if path.stat().st_size else np.zeros(0, dtype)
 
 
 def _stream_paths(folder: Path, stem: str) -> tuple[Path, Path]:

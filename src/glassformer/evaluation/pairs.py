@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 from glassformer.config.run import BeamConfig, PairData
-from glassformer.data.pair_files import Pair
+from glassformer.data.pairs import Pair
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.text import group_by_source, text_scores
 from glassformer.inference.translator import Translator

@@ -16,13 +16,19 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import LabelData, Run
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
-from glassformer.data import label_files
-from glassformer.data.batching import Example, Sampler
+from glassformer.data.batching import Example, FreshCuts, Sampler
 from glassformer.data.budget import TokenBudget, evaluation_batches, example_rows
-from glassformer.data.fresh_cuts import FreshCuts
-from glassformer.data.label_files import Labelled, Tagged
 from glassformer.data.label_rows import encode_tagged, encode_texts
-from glassformer.data.labels import LabelCorpus, LabelRecord, class_names, read_labels, require_known
+from glassformer.data.labels import (
+    DroppedLabels,
+    LabelCorpus,
+    Labelled,
+    LabelRecord,
+    Tagged,
+    class_names,
+    read_labels,
+    require_known,
+)
 from glassformer.errors import UserError
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import ClassificationReport
@@ -54,8 +60,7 @@ from glassformer.tasks.task import (
     Votes,
 )
 from glassformer.tasks.training_data import TrainingData, watched_scores
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 ROWS_OF_TRAIN_EVALUATED = 1000
 
@@ -119,7 +124,7 @@ class LabelTask(TrainableTask, HasLabels, HasScores, HasTestSet, Votes):
             say_changed(model, corpus.digest, corpus.name, log)
             records: Sequence[LabelRecord] = corpus.split[1]
         else:
-            dropped = label_files.DroppedLabels()
+            dropped = DroppedLabels()
             records = read_labels(data, str(path), dropped)
             say_dropped(dropped, log)
         if model.classes:
