@@ -12,8 +12,7 @@ from glassformer.config.run import InitConfig, LoraConfig, MaskedConfig, Run, Sp
 from glassformer.config.transformer import SequenceHead, Stack, TransformerConfig
 from glassformer.errors import UserError
 from glassformer.tasks.registry import trainable_task
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.training.outcome import Outcome
 from runs import ENCODER, MODEL, Recording, label_run, text_run_of, tiny_run, write_documents, write_text
 

@@ -12,8 +12,7 @@ from glassformer.errors import UserError
 from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import StoredModel, read_tokenizers
 from glassformer.tasks.task import RunData
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.training.host import Host
 from glassformer.training.init_from import tokenizers_of, with_model_of
 from glassformer.training.run_folder import with_whole_paths

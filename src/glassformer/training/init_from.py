@@ -18,8 +18,7 @@ from glassformer.seeds import Stream, seed_of
 from glassformer.store.model_directory import StoredModel, read_model, weights_of
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import needed_special_tokens
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.training.fine_tuning import freeze
 
 Log = Callable[[str], None]

@@ -7,7 +7,7 @@ from glassformer.devices import repeats_bits
 from glassformer.distributed.processes import watchdog_note
 from glassformer.store import checkpoint
 from glassformer.tasks.training_data import TrainingData, few_targets
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training.host import Host
 from glassformer.training.machine import differences
 from glassformer.training.trainer_state import TrainerState
