@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.evaluate import told_already
+from glassformer.cli.inputs_outputs import require_output
 from glassformer.cli.members import Measured
-from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
@@ -58,8 +58,7 @@ def main(
             rows.append(_row(name, directory, model, data.places, score_name, search, reporter))
     if json_:
         for row in rows:
-            json.dump(row.to_dict(), sys.stdout)
-            print()
+            print(json.dumps(row.to_dict()))
     else:
         print(comparison_table(rows))
     if plot is not None:

@@ -1,7 +1,6 @@
 """glassformer data report FILE… · glassformer data pairs · glassformer data labels"""
 
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -47,8 +46,7 @@ def report(
     known = _learned(text_files, data.text_field) if tokenizer is None else load_tokenizer(tokenizer)
     found = data_report(corpus, known)
     if json_:
-        json.dump({**asdict(found), "total": asdict(found.total)}, sys.stdout, ensure_ascii=False)
-        print()
+        print(json.dumps({**asdict(found), "total": asdict(found.total)}, ensure_ascii=False))
     else:
         print(found.table())
     return 0

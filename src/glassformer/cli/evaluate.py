@@ -1,7 +1,6 @@
 """glassformer evaluate DIR…"""
 
 import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import Dirs, Search
@@ -50,8 +49,7 @@ def main(
                 values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, told_already)
     report = values.pop("report", None)
     if json_:
-        json.dump(values if report is None else values | {"report": report.to_dict()}, sys.stdout)
-        print()
+        print(json.dumps(values if report is None else values | {"report": report.to_dict()}))
         return 0
     nats = f" nats per {model.unit}"
     units = {"loss": nats, "smoothed_loss": f"{nats}, label smoothing included"}

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict
 
 from glassformer.cli.arguments import Dir, File, Search
-from glassformer.cli.given_texts import given_texts
+from glassformer.cli.inputs_outputs import given_texts
 from glassformer.cli.members import Loading
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError

@@ -182,7 +182,7 @@ def confusion(
 
 def _require_place(out: Path, *inputs: str | Path | None) -> None:
     """`UserError` before a model is loaded, for a picture that could not be written, or would replace an input."""
-    from glassformer.cli.outputs import require_output
+    from glassformer.cli.inputs_outputs import require_output
     from glassformer.inspection.figures import figure_paths
 
     for path in figure_paths(out):

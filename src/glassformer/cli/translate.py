@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer import files
 from glassformer.cli.arguments import Dirs, File, Search, read_stdin
+from glassformer.cli.inputs_outputs import require_output
 from glassformer.cli.members import Loading
-from glassformer.cli.outputs import require_output
 from glassformer.cli.progress import TerminalReporter, err
 from glassformer.data.records import lines
 from glassformer.errors import UserError

@@ -52,8 +52,10 @@ def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state
         (folder / STATE).parent.mkdir()
         files.write_json(folder / STATE, state.numbers)
         for tensors, name in ((state.optimizer, OPTIMIZER), (state.average, AVERAGE), (state.weights, UNAVERAGED)):
+            if isinstance(tensors, dict):
+                tensors = {of: x.detach().contiguous() for of, x in tensors.items()}
             if tensors is not None:
-                save_tensors(_contiguous(tensors), folder / name)
+                save_tensors(tensors, folder / name)
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         Manifest.of(folder, "checkpoint", step, names).write(folder)
     return final
@@ -85,12 +87,8 @@ def weights_path(checkpoint: Path) -> Path:
 
 def steps(run_folder: Path) -> list[int]:
     """Steps of the checkpoints of a run, oldest first; verified or not."""
-    found = []
-    for path in (run_folder / FOLDER).glob("step-*"):
-        number = path.name.removeprefix("step-")
-        if path.is_dir() and number.isdecimal():
-            found.append(int(number))
-    return sorted(found)
+    numbers = (path.name.removeprefix("step-") for path in (run_folder / FOLDER).glob("step-*") if path.is_dir())
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def newest(run_folder: Path, log: Callable[[str], None]) -> Path:
@@ -152,9 +150,3 @@ def clean(run_folder: Path) -> None:
     for unfinished in run_folder.glob(".*.tmp*"):
         with suppress(OSError):
             unfinished.unlink()
-
-
-def _contiguous(tensors: Tensors) -> Tensors:
-    if isinstance(tensors, Path):
-        return tensors
-    return {name: x.detach().contiguous() for name, x in tensors.items()}
