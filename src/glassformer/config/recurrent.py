@@ -4,7 +4,6 @@ Sutskever (2014) is no attention, Bahdanau (2015) additive attention before the 
 multiplicative attention after it: three settings of one model.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from glassformer.config.schema import at_most, between, checked, setting
@@ -25,7 +24,6 @@ Score = Literal["additive", "dot", "general", "scaled_dot"]
 
 
 @checked
-@dataclass(frozen=True)
 class NoAttention:
     """The decoder knows the source by the encoder's last state alone (Sutskever 2014)."""
 
@@ -35,7 +33,6 @@ class NoAttention:
 
 
 @checked
-@dataclass(frozen=True)
 class AttendBefore:
     """The former state looks at the source, and what it sees is an input of the step (Bahdanau 2015)."""
 
@@ -48,7 +45,6 @@ class AttendBefore:
 
 
 @checked
-@dataclass(frozen=True)
 class AttendAfter:
     """The new state looks at the source after the step; both make h̃ = tanh(W[c; h]), which is read (Luong 2015)."""
 
@@ -61,7 +57,6 @@ class AttendAfter:
 
 
 @checked
-@dataclass(frozen=True)
 class RecurrentConfig:
     """Every axis of a recurrent encoder-decoder."""
 

@@ -1,11 +1,9 @@
 """What a run is: the sections of a recipe beside `[model]`. `recipes/REFERENCE.toml` lists every key."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from glassformer.config.extensions import TASKS, Extensible
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.schema import Range, at_most, between, checked, setting
+from glassformer.config.schema import TASKS, Extensible, Range, at_most, between, checked, setting
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
 from glassformer.errors import UserError
@@ -17,7 +15,6 @@ TOP_K = Range("not be negative (0 = all tokens)", lambda k: k >= 0)
 
 
 @checked
-@dataclass(frozen=True)
 class TokenizerConfig:
     """How text becomes ids."""
 
@@ -50,7 +47,6 @@ READING_DOC = "version of the rules of the split, of pieces of text and of BPE-d
 
 
 @checked
-@dataclass(frozen=True)
 class WindowRows:
     """Random windows over one stream of tokens."""
 
@@ -58,7 +54,6 @@ class WindowRows:
 
 
 @checked
-@dataclass(frozen=True)
 class ExampleRows:
     """One padded document an example, shuffled epochs."""
 
@@ -66,7 +61,6 @@ class ExampleRows:
 
 
 @checked
-@dataclass(frozen=True)
 class PackedRows:
     """Whole documents packed into rows; none sees its neighbours."""
 
@@ -74,7 +68,6 @@ class PackedRows:
 
 
 @checked
-@dataclass(frozen=True)
 class TextData:
     """Text: where it is and how it is cut."""
 
@@ -91,7 +84,6 @@ class TextData:
 
 
 @checked
-@dataclass(frozen=True)
 class PairData:
     """Pairs of a source and a target: two aligned files, or one file that holds both."""
 
@@ -116,7 +108,6 @@ class PairData:
 
 
 @checked
-@dataclass(frozen=True)
 class LabelData:
     """Texts, or pairs of texts, each with a label: a class, a number, or a tag for every word."""
 
@@ -143,7 +134,6 @@ DataConfig = TextData | PairData | LabelData
 
 
 @checked
-@dataclass(frozen=True)
 class CausalConfig:
     """Predict every next token."""
 
@@ -154,7 +144,6 @@ class CausalConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class Seq2SeqConfig:
     """Predict every token of the target from the source and the target's tokens before it (teacher forcing)."""
 
@@ -164,7 +153,6 @@ class Seq2SeqConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class GenerationConfig:
     """How text is drawn from the model."""
 
@@ -182,7 +170,6 @@ class GenerationConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class BeamConfig:
     """How a target is searched for: the most probable one that a beam finds."""
 
@@ -205,7 +192,6 @@ class BeamConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class MaskedConfig:
     """Predict tokens that were masked, from all around them (Devlin 2019)."""
 
@@ -219,7 +205,6 @@ class MaskedConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class InfillingConfig:
     """Restore a text whose spans were each replaced by one mask, and whose sentences were shuffled (Lewis 2020)."""
 
@@ -232,7 +217,6 @@ class InfillingConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class SpansConfig:
     """Write the spans that sentinels stand for (Raffel 2020)."""
 
@@ -247,7 +231,6 @@ class SpansConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class ClassificationConfig:
     """Say the class of a text or a pair of texts; where labels are numbers, say the number."""
 
@@ -257,7 +240,6 @@ class ClassificationConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class TaggingConfig:
     """Say the tag of every word, at its first token."""
 
@@ -267,7 +249,6 @@ class TaggingConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class NoObjective:
     """Predict nothing: of a model that gives vectors, and was taken over. No run can learn it."""
 
@@ -289,7 +270,6 @@ ObjectiveConfig = Annotated[
 
 
 @checked
-@dataclass(frozen=True)
 class InitConfig:
     """From which model a run starts, and what of it learns."""
 
@@ -305,7 +285,6 @@ class InitConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class LoraConfig:
     """Low-rank adaptation: a few small matrices learn beside weights that do not (Hu 2022)."""
 
@@ -317,23 +296,12 @@ class LoraConfig:
 
 
 Metric = Literal[
-    "loss",
-    "bits_per_byte",
-    "bleu",
-    "bleu_tok_lc",
-    "chrf",
-    "exact_match",
-    "wer",
-    "per",
-    "accuracy",
-    "macro_f1",
-    "span_f1",
-    "masked_accuracy",
-]
+    "loss", "bits_per_byte", "bleu", "bleu_tok_lc", "chrf", "exact_match", "wer", "per", "accuracy", "macro_f1",
+    "span_f1", "masked_accuracy",
+]  # fmt: skip
 
 
 @checked
-@dataclass(frozen=True)
 class ExpectedResult:
     """What a recipe must reach: `reproduce` compares."""
 
@@ -345,7 +313,6 @@ class ExpectedResult:
 
 
 @checked
-@dataclass(frozen=True)
 class Run:
     """A whole run, as a recipe states it."""
 

@@ -12,15 +12,16 @@ import functools
 import math
 import numbers
 import os
+import sys
 import tomllib
 import types
 import typing
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar, Union, cast
+from importlib import metadata
+from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, dataclass_transform
 
-from glassformer.config.extensions import Extensible, registered_settings
 from glassformer.config.former_names import KEYS, KINDS, VALUES
 from glassformer.errors import Note, UserError, nearest_name, shown
 
@@ -80,8 +81,9 @@ def setting(default: T, doc: str, *ranges: str | Range) -> T:
     return field
 
 
+@dataclass_transform(frozen_default=True)
 def checked(cls: type[T]) -> type[T]:
-    """A class decorator above `@dataclass(frozen=True)`: its values are checked as those of a recipe are.
+    """A class decorator that makes a frozen dataclass, whose values are checked as those of a recipe are.
 
     A list becomes a tuple, a whole number a float, and a table the dataclass of its field. Raises `UserError` for a
     value of the wrong type, and for an unknown field with the nearest one. A class may say under `start_from` what is a
@@ -93,6 +95,8 @@ def checked(cls: type[T]) -> type[T]:
     Traceback (most recent call last):
     glassformer.errors.UserError: Stack.n_layers must be integer, not '2'
     """
+    if "__dataclass_fields__" not in vars(cls):
+        cls = dataclass(frozen=True)(cls)
     init: Any = cls.__init__
     names = [field.name for field in dataclasses.fields(cast(Any, cls))]
 
@@ -104,7 +108,10 @@ def checked(cls: type[T]) -> type[T]:
         hints = _hints(cast(Any, cls))
 
         def typed(name: str, value: Any) -> Any:
-            return _of_type(hints[name], value, f"{cls.__name__}.{name}")
+            kind = hints[name]
+            if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
+                return value  # other packages are looked at for what is none of ours
+            return _Reader("", []).value(kind, value, f"{cls.__name__}.{name}")
 
         placed = [typed(name, value) for name, value in zip(names, values, strict=False)]
         surplus = values[len(names) :]  # Python itself refuses them
@@ -120,13 +127,6 @@ def checked(cls: type[T]) -> type[T]:
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
-
-
-def _of_type(kind: Any, value: Any, name: str) -> Any:
-    """A value as a field of this type holds it."""
-    if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
-        return value  # other packages are looked at for what is none of ours
-    return _Reader("", []).value(kind, value, name)
 
 
 def _nearest_field(cls: type, name: str) -> str:
@@ -388,6 +388,65 @@ def toml_value(value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)
+
+
+# Settings from other packages, which name them in their entry points, in a group; a notebook registers them by hand.
+
+TASKS = "glassformer.tasks"
+"""The group of tasks: objects whose `settings` is the dataclass of their objective."""
+_registered: dict[str, list[type]] = {}
+
+
+@dataclass(frozen=True)
+class Extensible:
+    """Marks a union, `Annotated[A | B, Extensible(group)]`, whose members may come from other packages too."""
+
+    group: str
+
+
+def register_settings(group: str, settings: type) -> None:
+    """Add a member to a union by hand; one of the same kind is replaced."""
+    kept = [cls for cls in _registered.get(group, []) if _kind(cls) != _kind(settings)]
+    _registered[group] = [*kept, settings]
+
+
+def registered_settings(group: str) -> tuple[type, ...]:
+    """The members that other packages and `register_settings` add to the unions of a group.
+
+    Raises `UserError` for an installed package whose entry point cannot be loaded.
+    """
+    return (*(cls for cls in _installed(group) if cls not in _registered.get(group, [])), *_registered.get(group, []))
+
+
+def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
+    """The entry points of a group by their names."""
+    return _entry_points(group, tuple(sys.path))
+
+
+@functools.cache
+def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, metadata.EntryPoint]:
+    """`path` is where packages are looked for; it may grow."""
+    return {entry.name: entry for entry in metadata.entry_points(group=group)}
+
+
+def _installed(group: str) -> list[type]:
+    found = []
+    for entry in entry_points(group).values():
+        try:
+            settings: type = entry.load().settings
+        except Exception as error:  # other people's code
+            package = "an installed package" if entry.dist is None else f"the package {entry.dist.name}"
+            raise UserError(f"{entry.name!r} ({group}) of {package} cannot be loaded: {error}") from error
+        if _kind(settings) != entry.name:
+            raise UserError(
+                f"the entry point {entry.name!r} ({group}) must have the name of its kind, {_kind(settings)!r}"
+            )
+        found.append(settings)
+    return found
+
+
+def _kind(settings: Any) -> str:
+    return str(settings.kind)
 
 
 def members(kind: Any) -> tuple[Any, ...]:

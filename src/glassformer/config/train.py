@@ -1,6 +1,5 @@
 """How a run trains: the `[train]` section of a recipe, its optimizers and schedules."""
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from glassformer.config.schema import Range, at_most, checked, setting
@@ -12,7 +11,6 @@ BETAS = Range("be below 1", lambda betas: all(0 <= beta < 1 for beta in betas))
 
 
 @checked
-@dataclass(frozen=True)
 class AdamConfig:
     """Adam (Kingma 2015); decay is added to the gradient."""
 
@@ -25,7 +23,6 @@ class AdamConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class AdamWConfig:
     """Adam with decoupled weight decay (Loshchilov 2019), fused."""
 
@@ -38,7 +35,6 @@ class AdamWConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class MuonConfig:
     """Muon (Jordan 2024) for the hidden matrices, AdamW for everything else."""
 
@@ -52,7 +48,6 @@ class MuonConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class ConstantSchedule:
     """The peak rate after a linear warm-up."""
 
@@ -61,7 +56,6 @@ class ConstantSchedule:
 
 
 @checked
-@dataclass(frozen=True)
 class CosineSchedule:
     """Linear warm-up, then half a cosine to final_ratio × peak."""
 
@@ -72,7 +66,6 @@ class CosineSchedule:
 
 
 @checked
-@dataclass(frozen=True)
 class LinearSchedule:
     """Linear warm-up, then a straight line to final_ratio × peak."""
 
@@ -83,7 +76,6 @@ class LinearSchedule:
 
 
 @checked
-@dataclass(frozen=True)
 class InverseSqrtSchedule:
     """Linear warm-up, then × (warmup_steps / step)^½ (Vaswani 2017, equation 3, peak normalised to 1)."""
 
@@ -92,7 +84,6 @@ class InverseSqrtSchedule:
 
 
 @checked
-@dataclass(frozen=True)
 class PlateauSchedule:
     """× ratio whenever the validation metric has not improved for `patience` evaluations."""
 
@@ -106,7 +97,6 @@ class PlateauSchedule:
 
 
 @checked
-@dataclass(frozen=True)
 class WarmupStableDecaySchedule:
     """Linear warm-up, the peak rate, then a straight line to final_ratio × peak."""
 
@@ -128,7 +118,6 @@ ScheduleConfig = (
 
 
 @checked
-@dataclass(frozen=True)
 class EarlyStopping:
     """Stop when a validation metric has not improved for `patience` evaluations."""
 
@@ -140,7 +129,6 @@ class EarlyStopping:
 
 
 @checked
-@dataclass(frozen=True)
 class TrainConfig:
     """The loop."""
 
@@ -187,7 +175,6 @@ class TrainConfig:
 
 
 @checked
-@dataclass(frozen=True)
 class ParallelConfig:
     """Several processes, as `torchrun` starts them. They deal out the micro-batches of a step among themselves, so the
     number of processes changes the time of a run and not its course."""

@@ -24,7 +24,6 @@ SPECIAL_IDS = ("pad_id", "bos_id", "eos_id", "unk_id", "mask_id", "decoder_start
 
 
 @checked
-@dataclass(frozen=True)
 class Stack:
     """The shape of an encoder or a decoder."""
 
@@ -67,7 +66,6 @@ class AttentionWidths:
 
 
 @checked
-@dataclass(frozen=True)
 class SinusoidalPositions:
     """Fixed sines and cosines (Vaswani 2017, section 3.5)."""
 
@@ -78,7 +76,6 @@ class SinusoidalPositions:
 
 
 @checked
-@dataclass(frozen=True)
 class LearnedPositions:
     """A table of max_len + offset rows (GPT-2, BERT; BART starts at row 2)."""
 
@@ -87,7 +84,6 @@ class LearnedPositions:
 
 
 @checked
-@dataclass(frozen=True)
 class LinearScaling:
     """Positions divided by a factor (Chen 2023)."""
 
@@ -96,7 +92,6 @@ class LinearScaling:
 
 
 @checked
-@dataclass(frozen=True)
 class Llama3Scaling:
     """Low frequencies divided by a factor, high ones kept, a ramp between (Llama 3.1)."""
 
@@ -108,7 +103,6 @@ class Llama3Scaling:
 
 
 @checked
-@dataclass(frozen=True)
 class YarnScaling:
     """Interpolation by parts and a warmer softmax (Peng 2023)."""
 
@@ -123,7 +117,6 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 @checked
-@dataclass(frozen=True)
 class RotaryPositions:
     """Queries and keys turned by an angle that grows with the position (Su 2021), half-split layout."""
 
@@ -142,7 +135,6 @@ class RotaryPositions:
 
 
 @checked
-@dataclass(frozen=True)
 class AlibiPositions:
     """A penalty on the score that grows linearly with the distance, by head (Press 2022)."""
 
@@ -150,7 +142,6 @@ class AlibiPositions:
 
 
 @checked
-@dataclass(frozen=True)
 class RelativePositions:
     """A learned score bias by bucket of the distance (Raffel 2020), one table a stack."""
 
@@ -160,7 +151,6 @@ class RelativePositions:
 
 
 @checked
-@dataclass(frozen=True)
 class NoPositions:
     """No position signal: a causal model can still count through its mask."""
 
@@ -171,7 +161,6 @@ Positions = SinusoidalPositions | LearnedPositions | RotaryPositions | AlibiPosi
 
 
 @checked
-@dataclass(frozen=True)
 class TokenHead:
     """Logits over the vocabulary at every position."""
 
@@ -183,7 +172,6 @@ class TokenHead:
 
 
 @checked
-@dataclass(frozen=True)
 class PositionHead:
     """Logits over labels at every position (tagging)."""
 
@@ -192,7 +180,6 @@ class PositionHead:
 
 
 @checked
-@dataclass(frozen=True)
 class SequenceHead:
     """Logits over labels for the whole sequence (classification; one label = regression)."""
 
@@ -205,7 +192,6 @@ class SequenceHead:
 
 
 @checked
-@dataclass(frozen=True)
 class VectorHead:
     """A vector for the whole sequence, and no logits: a model that predicts nothing (sentence encoders)."""
 
@@ -222,7 +208,6 @@ Head = TokenHead | PositionHead | SequenceHead | VectorHead
 
 
 @checked
-@dataclass(frozen=True)
 class NormalInit:
     """Every weight from N(0, std²), biases zero (GPT-2, BERT)."""
 
@@ -234,7 +219,6 @@ class NormalInit:
 
 
 @checked
-@dataclass(frozen=True)
 class XavierInit:
     """Every matrix uniform with variance 2 / (fan in + fan out) (Glorot 2010), embeddings N(0, 1/d_embedding)."""
 
@@ -242,7 +226,6 @@ class XavierInit:
 
 
 @checked
-@dataclass(frozen=True)
 class FanInInit:
     """Every matrix uniform with variance 1 / fan in; embeddings N(0, embedding_std²)."""
 
@@ -256,7 +239,6 @@ Init = NormalInit | XavierInit | FanInInit
 
 
 @checked
-@dataclass(frozen=True)
 class TransformerConfig:
     """Every axis of a Transformer. Which stacks are present says what kind it is; both means cross-attention."""
 
