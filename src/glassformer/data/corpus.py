@@ -215,13 +215,8 @@ class Corpus:
                 digest, length = hashlib.blake2b(digest_size=8), 0
         if not hashes:
             raise UserError(f"{', '.join(map(str, paths))} holds nothing but white space; give a file with text")
-        return Scan(
-            np.array(hashes, dtype=np.uint64),
-            np.array(n_characters, dtype=np.int64),
-            n_bytes,
-            len(find_sources(paths)),
-            counts,
-        )
+        of_documents = np.array(hashes, dtype=np.uint64), np.array(n_characters, dtype=np.int64)
+        return Scan(*of_documents, n_bytes, len(find_sources(paths)), counts)
 
 
 def held_out_first(

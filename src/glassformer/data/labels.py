@@ -86,8 +86,9 @@ def read_labelled(data: LabelData, path: str, dropped: DroppedLabels, split: str
             if not (all(sides) and label):
                 dropped.empty(record.where)
                 continue
-            if data.outputs == "regression":
-                _require_number(label, record.where)
+            if data.outputs == "regression" and not math.isfinite(_number(label)):
+                where = record.where
+                raise UserError(f"{where}: the label {label!r:.40} is no finite number, and data.outputs is numbers")
             yield Labelled(sides[0], sides[1] if len(sides) > 1 else None, label, record.where)
     else:
         hint = ": words with tags need --data.outputs tags" if path.lower().endswith(".conll") else ""
@@ -143,15 +144,6 @@ def _class_names(features: Any, name: str) -> Sequence[str] | None:
     for key in name.split("."):
         features = features.get(key) if isinstance(features, Mapping) else None
     return getattr(getattr(features, "feature", features), "names", None)
-
-
-def _require_number(label: str, where: str) -> None:
-    try:
-        number = float(label)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise UserError(f"{where}: the label {label!r:.40} is no finite number, and data.outputs is numbers")
 
 
 def _of_lists(data: LabelData, record: Record) -> Tagged:
@@ -461,8 +453,13 @@ def _imbalance_sentences(counts: dict[str, int], outputs: str) -> list[str]:
 
 
 def _rank(label: str) -> tuple[bool, float, str]:
-    try:
-        number = float(label)
-    except ValueError:
-        number = math.nan
+    number = _number(label)
     return (False, number, label) if math.isfinite(number) else (True, 0.0, label)
+
+
+def _number(label: str) -> float:
+    """NaN where it is none."""
+    try:
+        return float(label)
+    except ValueError:
+        return math.nan

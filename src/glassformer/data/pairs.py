@@ -44,7 +44,8 @@ def read_pair_files(data: PairData, dropped: DroppedPairs, split: str = "train")
     """The pairs of `path`, or of `source` and `target`; of a Hugging Face dataset that names none, those of a split."""
     if data.path is None:
         assert data.source is not None and data.target is not None  # checked before
-        yield from _aligned(Path(data.source), Path(data.target), dropped)
+        for number, sides in enumerate(aligned_lines(Path(data.source), Path(data.target)), 1):
+            yield from _kept(*sides, f"line {number} of {data.source}", dropped)
     elif data.path.startswith(PREFIX):
         yield from (Pair(source, target) for source, target in builtin_pairs.pairs(data.path))
     elif data.path.startswith(HUB) or Path(data.path).suffix.lower() in SUFFIXES:
@@ -67,11 +68,6 @@ def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
             "other side of line i"
         )
     return list(zip(sources, targets, strict=True))
-
-
-def _aligned(source: Path, target: Path, dropped: DroppedPairs) -> Iterator[Pair]:
-    for number, (one, other) in enumerate(aligned_lines(source, target), 1):
-        yield from _kept(one, other, f"line {number} of {source}", dropped)
 
 
 def _kept(source: str, target: str, where: str, dropped: DroppedPairs) -> Iterator[Pair]:

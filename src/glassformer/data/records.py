@@ -246,9 +246,11 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
         raise UserError(f"{path} has {header.count(twice[0])} columns {twice[0]!r}: name each column once")
     if any("\r" in cell for cell in header):
         raise UserError(f"{path} ends its lines with carriage returns alone: convert it to line feeds")
+    known = {name.casefold() for name in names}
+    is_header = any(cell.strip().casefold() in known for cell in header)  # it names a column, however it is written
     if all(name in header for name in names):
         places = [header.index(name) for name in names]
-    elif is_tsv and len(header) == len(names) == 2 and wanted.may_lack_header and not _is_header(header, names):
+    elif is_tsv and len(header) == len(names) == 2 and wanted.may_lack_header and not is_header:
         places = [0, 1]
         dropped.headerless.append(
             f"{path} has no header with {names[0]} and {names[1]}: line 1 is read as a {names[0]} and its {names[1]}"
@@ -264,12 +266,6 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
                 raise UserError(f"{path}:{number} has {len(row)} columns and the first line {len(header)}")
             cells = {name: row[place] for name, place in zip(names, places, strict=True)}
             yield Record(f"{path}:{number}", cells, wanted.settings)
-
-
-def _is_header(cells: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether a first line names one of the columns, however it is written."""
-    known = {name.casefold() for name in names}
-    return any(cell.strip().casefold() in known for cell in cells)
 
 
 def _column_names(names: Sequence[str]) -> str:

@@ -116,11 +116,9 @@ def read_pieces(
         yield from source.pieces(text_field, counts)
 
 
-def read_documents(
-    paths: Sequence[str | Path], *, text_field: str = "text", counts: Counts | None = None
-) -> Iterator[str]:
+def read_documents(paths: Sequence[str | Path], *, text_field: str = "text") -> Iterator[str]:
     """Every document of `paths` whole, one at a time."""
-    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field, counts=counts)))
+    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field)))
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:

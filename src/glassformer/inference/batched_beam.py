@@ -5,8 +5,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from glassformer.config.run import BeamConfig
-from glassformer.data.batching import pad
-from glassformer.data.budget import batches_by_length
+from glassformer.data.batching import batches_by_length, pad
 from glassformer.inference.beam import Hypothesis, beam_search
 from glassformer.inference.decodable import Decodable
 

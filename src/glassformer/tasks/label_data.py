@@ -16,8 +16,7 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import LabelData, Run
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
-from glassformer.data.batching import Example, FreshCuts, Sampler
-from glassformer.data.budget import TokenBudget, evaluation_batches, example_rows
+from glassformer.data.batching import Example, FreshCuts, Sampler, TokenBudget, evaluation_batches, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.data.labels import (
     DroppedLabels,

@@ -11,10 +11,9 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig
-from glassformer.data.batching import Example, FreshCuts, Sampler
-from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
-from glassformer.data.pair_tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
+from glassformer.data.batching import Example, FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
 from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
+from glassformer.data.tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
 from glassformer.errors import UserError
 from glassformer.evaluation import pairs as pair_scores
 from glassformer.evaluation.division import Division
