@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.evaluate import told_already
-from glassformer.cli.inputs_outputs import require_output
-from glassformer.cli.members import Measured
+from glassformer.cli.inputs_outputs import Measured, require_output
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model

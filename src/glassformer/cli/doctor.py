@@ -3,7 +3,7 @@
 import json
 
 from glassformer.cli.arguments import Dir
-from glassformer.cli.members import Stored
+from glassformer.cli.inputs_outputs import Stored
 
 
 def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:

@@ -4,7 +4,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import Dirs, Search
-from glassformer.cli.members import Loading, Measured
+from glassformer.cli.inputs_outputs import Loading, Measured
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.tasks.task import HasPairs

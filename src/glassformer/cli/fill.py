@@ -4,8 +4,7 @@ import json
 from dataclasses import asdict
 
 from glassformer.cli.arguments import Dir, File, Search
-from glassformer.cli.inputs_outputs import given_texts
-from glassformer.cli.members import Loading
+from glassformer.cli.inputs_outputs import Loading, given_texts
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
 from glassformer.tasks.task import Translates

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling, read_stdin
-from glassformer.cli.inputs_outputs import require_output
-from glassformer.cli.members import Loading
+from glassformer.cli.inputs_outputs import Loading, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 

@@ -43,7 +43,7 @@ class TerminalReporter:
             self.last_line = now
             done = step - self.first[0]
             left = (now - self.first[1]) / done * (max_steps - step) if done else None
-            eta = "" if left is None else f"  {_clock(left)} left"
+            eta = "" if left is None else "  {}:{:02d} left".format(*divmod(round(left), 60))
             self.log(f"step {step}/{max_steps}  {text}{eta}")
 
     def evaluation(self, step: int, reports: "dict[str, LossReport]", sample: str | None) -> None:
@@ -86,22 +86,11 @@ class TerminalReporter:
 
     def _bar(self, max_steps: int) -> Progress:
         if self.bar is None:
-            self.bar = Progress(
-                TextColumn("training"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[detail]}"),
-                TimeRemainingColumn(),
-                console=self.console,
-            )
+            columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[detail]}"))
+            self.bar = Progress(*columns, TimeRemainingColumn(), console=self.console)
             self._task = self.bar.add_task("training", total=max_steps, detail="")
             self.bar.start()
         return self.bar
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes}:{seconds:02d}"
 
 
 def err(text: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from glassformer import files
 from glassformer.cli.arguments import Dirs, File
-from glassformer.cli.members import Loading
+from glassformer.cli.inputs_outputs import Loading
 from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.data.pairs import aligned_lines

@@ -94,22 +94,18 @@ def steps(run_folder: Path) -> list[int]:
 def newest(run_folder: Path, log: Callable[[str], None]) -> Path:
     """The newest checkpoint whose manifest agrees; damaged ones are passed over, and `log` is told."""
     for step in reversed(steps(run_folder)):
-        path = path_of(run_folder, step)
-        try:
-            Manifest.read(path).verify(path)
-            return path
-        except UserError as error:
-            log(f"{error}; trying the checkpoint before it")
+        if is_intact(run_folder, step, log, "trying the checkpoint before it"):
+            return path_of(run_folder, step)
     raise UserError(f"{run_folder} has no intact checkpoint to go on from")
 
 
-def is_intact(run_folder: Path, step: int, log: Callable[[str], None]) -> bool:
-    """Whether a checkpoint agrees with its manifest; `log` is told of one that does not."""
+def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str = "it is left out") -> bool:
+    """Whether a checkpoint agrees with its manifest; `log` is told of one that does not, and what is done then."""
     path = path_of(run_folder, step)
     try:
         Manifest.read(path).verify(path)
     except UserError as error:
-        log(f"{error}; it is left out")
+        log(f"{error}; {so}")
         return False
     return True
 

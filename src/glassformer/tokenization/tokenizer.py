@@ -194,34 +194,18 @@ class Tokenizer:
         rust_tokenizer.check_special_tokens(special_tokens)
         if isinstance(texts, (str, Path)):
             texts = [files.read_text(files.as_path(texts, "texts"))]
+        asked: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special_tokens}
+        asked["min_frequency"] = min_frequency
         if scheme == "whole_words" and learner == "glassformer":
-            frequencies = learn_words(
-                count_chunks(texts, scheme),
-                vocab_size=vocab_size,
-                special_tokens=special_tokens,
-                min_frequency=min_frequency,
-            )
+            frequencies = learn_words(count_chunks(texts, scheme), **asked)
             words = {token: i for i, token in enumerate(frequencies)}
             return cls(rust_tokenizer.assemble(scheme, special_tokens, words, []), list(frequencies.values()))
         alphabet = BYTE_TO_CHARACTER if scheme == "byte" else []
         if learner == "tokenizers":
-            vocab, merges = rust_tokenizer.train_in_rust(
-                texts,
-                scheme=scheme,
-                vocab_size=vocab_size,
-                special_tokens=special_tokens,
-                initial_alphabet=alphabet,
-                min_frequency=min_frequency,
-            )
+            vocab, merges = rust_tokenizer.train_in_rust(texts, scheme=scheme, initial_alphabet=alphabet, **asked)
             return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, merges))
-        learned = learn_bpe(
-            count_chunks(texts, scheme, characters_only=vocab_size == 0),
-            vocab_size=vocab_size,
-            special_tokens=special_tokens,
-            initial_alphabet=alphabet,
-            min_frequency=min_frequency,
-            progress=progress,
-        )
+        counts = count_chunks(texts, scheme, characters_only=vocab_size == 0)
+        learned = learn_bpe(counts, initial_alphabet=alphabet, progress=progress, **asked)
         vocab = {token: i for i, token in enumerate(learned.tokens)}
         return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, learned.merges), learned.frequencies)
 

@@ -7,7 +7,6 @@ end, each doubling what the last one left, are bounded. A part has a type of its
 """
 
 import base64
-import math
 import os
 from collections.abc import Iterator
 from typing import Any
@@ -184,7 +183,8 @@ def _vocabulary(model: dict[str, Any]) -> Any:
         return vocab
     if not all(isinstance(entry, list) and len(entry) == 2 for entry in vocab):
         raise ValueError("its pieces are no list of pieces and scores")
-    if not all(piece and isinstance(piece, str) and _is_number(score) for piece, score in vocab):
+    are_scored = (type(score) in (int, float) and abs(score) < 1e30 for _, score in vocab)
+    if not all(piece and isinstance(piece, str) for piece, _ in vocab) or not all(are_scored):
         raise ValueError("its pieces have no text or no score")
     unknown = model.get("unk_id")
     if unknown is not None and not (_is_count(unknown) and unknown < len(vocab)):
@@ -212,7 +212,3 @@ def _check_ids(vocab: Any, added: list[tuple[Any, Any]]) -> None:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e30 and math.isfinite(value)
