@@ -52,11 +52,7 @@ def main(
             continue
         print(one_line(filling.text))
         for number, of_mask in enumerate(filling.candidates, 1):
-            shown = "  ".join(f"{_readable(c.text)} {100 * c.probability:.1f} %" for c in of_mask)
+            # a token without the space around it; one of white space alone as Python writes it
+            shown = "  ".join(f"{c.text.strip() or repr(c.text)} {100 * c.probability:.1f} %" for c in of_mask)
             print(f"  mask {number}: {shown}")
     return 0
-
-
-def _readable(token: str) -> str:
-    """A token without the space around it; one of white space alone as Python writes it."""
-    return token.strip() or repr(token)

@@ -153,7 +153,13 @@ def _dispatch(argv: list[str]) -> int:
 
         print(f"glassformer {__version__}")
         return 0
-    return int(parse(_verb(argv[0]), argv[1:], argv[0]) or 0)
+    if argv[0] in VERBS:
+        verb = import_module(f"glassformer.cli.{argv[0]}").main
+    elif argv[0] in (others := _others()):
+        verb = others[argv[0]].load()
+    else:
+        raise UserError(f"unknown verb {argv[0]!r}: {did_you_mean(argv[0], [*VERBS, *others], 'verbs are')}")
+    return int(parse(verb, argv[1:], argv[0]) or 0)
 
 
 def parse(verb: "Callable[..., Any] | Group", argv: Sequence[str], name: str) -> Any:
@@ -185,17 +191,6 @@ def parse(verb: "Callable[..., Any] | Group", argv: Sequence[str], name: str) ->
     except UserError as error:
         raise UserError(f"{error} (glassformer {name} --help says more)") from None
     return verb(*places, **options)
-
-
-def _verb(name: str) -> Any:
-    """The function, or the group, of a verb of ours or of another package."""
-    if name in VERBS:
-        return import_module(f"glassformer.cli.{name}").main
-    others = _others()
-    if name in others:
-        return others[name].load()
-    known = [*VERBS, *others]
-    raise UserError(f"unknown verb {name!r}: {did_you_mean(name, known, 'verbs are')}")
 
 
 def _others() -> "dict[str, EntryPoint]":

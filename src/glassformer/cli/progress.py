@@ -50,8 +50,7 @@ class TerminalReporter:
         parts = [f"{split} loss {report.loss:.4f}" for split, report in reports.items()]
         valid = reports["valid"]
         parts += [] if valid.perplexity is None else [f"perplexity {valid.perplexity:.2f}"]
-        if valid.bits_per_byte is not None:
-            parts.append(f"{valid.bits_per_byte:.3f} bits per byte")
+        parts += [] if valid.bits_per_byte is None else [f"{valid.bits_per_byte:.3f} bits per byte"]
         self.console.print(f"[bold]step {step}[/bold]  " + "  ".join(parts))
         if sample is not None:
             shown = " ".join(sample.split("\n"))

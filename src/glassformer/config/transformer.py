@@ -302,7 +302,6 @@ class TransformerConfig:
                 "a model needs an encoder, a decoder, or both: give decoder=Stack(n_layers=…), in a recipe a "
                 f"[model.decoder] table, or start from a preset: {self.start_from}"
             )
-        self._check_positions()
         for name, stack in self.stacks.items():
             self._check_stack(name, stack)
         if (self.source_vocab_size or self.share_embeddings) and not self.is_encoder_decoder:
@@ -314,8 +313,6 @@ class TransformerConfig:
             raise UserError(f"sinusoidal positions come in pairs, and model.{name} is {self.table_width}: make it even")
         if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
             raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
-
-    def _check_positions(self) -> None:
         positions = self.positions
         if isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
             raise UserError(

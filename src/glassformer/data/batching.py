@@ -13,6 +13,7 @@ import math
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -292,16 +293,14 @@ class EpochOrder:
     def __init__(self, n: int, batch_size: int, seed: int) -> None:
         self.n, self.batch_size, self.seed = n, batch_size, seed
         self.n_steps_per_epoch = math.ceil(n / batch_size)
-        self._latest: tuple[int, Ids] | None = None
+        self._order = lru_cache(maxsize=1)(self._drawn)
 
     def batch(self, step: int) -> list[int]:
         places = range(step * self.batch_size, (step + 1) * self.batch_size)
         return [int(self._order(place // self.n)[place % self.n]) for place in places]
 
-    def _order(self, epoch: int) -> Ids:
-        if self._latest is None or self._latest[0] != epoch:  # computed once an epoch, a function of the epoch alone
-            self._latest = epoch, rng(self.seed, Stream.EPOCHS, epoch).permutation(self.n)
-        return self._latest[1]
+    def _drawn(self, epoch: int) -> Ids:
+        return rng(self.seed, Stream.EPOCHS, epoch).permutation(self.n)
 
 
 def _windows(starts: Ids, lengths: Ids, context: int, overlap: int = 1) -> tuple[Ids, Ids]:
@@ -354,7 +353,7 @@ class TokenBudget:
         np.maximum.at(longest_of, self.buckets, rows.lengths)
         self.cuts = _cuts(longest_of[np.sort(self.buckets)], batch_tokens)
         self.n_steps_per_epoch = len(self.cuts) - 1
-        self._latest: tuple[int, Ids, Ids] | None = None
+        self._order = lru_cache(maxsize=1)(self._drawn)
 
     def batch(self, step: int) -> list[Example]:
         epoch, place = divmod(step, self.n_steps_per_epoch)
@@ -362,13 +361,11 @@ class TokenBudget:
         number = batches[place]
         return self.rows.take(order[self.cuts[number] : self.cuts[number + 1]])
 
-    def _order(self, epoch: int) -> tuple[Ids, Ids]:
+    def _drawn(self, epoch: int) -> tuple[Ids, Ids]:
         """Places of the rows, bucket after bucket, and the order of the batches."""
-        if self._latest is None or self._latest[0] != epoch:
-            draw = rng(self.seed, Stream.BUDGET, epoch)
-            order = np.lexsort((draw.random(len(self.buckets)), self.buckets))
-            self._latest = epoch, order, draw.permutation(self.n_steps_per_epoch)
-        return self._latest[1:]
+        draw = rng(self.seed, Stream.BUDGET, epoch)
+        order = np.lexsort((draw.random(len(self.buckets)), self.buckets))
+        return order, draw.permutation(self.n_steps_per_epoch)
 
 
 def evaluation_batches(rows: "Rows", batch_tokens: int) -> Iterator[list[Example]]:

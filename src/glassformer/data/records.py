@@ -1,6 +1,10 @@
 """Records as they stand in a tsv, csv or jsonl file or in a Hugging Face dataset: what pairs and labels are read from.
 
 A record knows where it stands, so that every mistake in it is named with its place.
+
+`filled` and `nearest` choose what is held out, here and of a text (`corpus`): of given units, each whole, a part whose
+total weight is near a wanted one. A unit is all copies of a document, or all records with one key. Both see weights in
+an order that the caller takes from hashes of the contents, so the choice does not depend on the order of the files.
 """
 
 import csv
@@ -15,7 +19,6 @@ from typing import Any, ClassVar, TypeVar
 from glassformer import files
 from glassformer.config.run import NEWEST_READING, LabelData, PairData, Reading
 from glassformer.data.builtin import PREFIX
-from glassformer.data.split import filled, nearest, share_news
 from glassformer.errors import UserError, first_line, needs
 
 T = TypeVar("T")
@@ -23,6 +26,8 @@ Data = TypeVar("Data", PairData, LabelData)
 
 HUB = "hf:"
 SUFFIXES = (".tsv", ".csv", ".jsonl")
+FEW = 0.5
+"""The held-out share that is reached is told when it is below this part of the share that was asked for."""
 VALIDATION = "validation"
 """What the split of a Hugging Face dataset is called that a run validates on."""
 
@@ -127,13 +132,59 @@ def lines(text: str) -> list[str]:
     return found[:-1] if found[-1] == "" else found
 
 
+def filled(weights: Sequence[float], wanted: float) -> list[int]:
+    """Fill `wanted` greedily: take each unit, in order, that fits into what is left, and skip the others.
+
+    The total is at most `wanted`, and what is missing is less than the lightest unit that was not taken.
+
+    >>> filled([7, 3, 9, 1], 5)
+    [1, 3]
+    """
+    chosen = []
+    for unit, weight in enumerate(weights):
+        if weight <= wanted:
+            chosen.append(unit)
+            wanted -= weight
+    return chosen
+
+
+def nearest(weights: Sequence[float], chosen: Sequence[int], wanted: float, *, may_take_all: bool = False) -> list[int]:
+    """Add the lightest unit that is left where that brings the total nearer to `wanted`, or where none is chosen.
+
+    After `filled`, the total then differs from `wanted` by at most half of that unit, unless it is the only one
+    chosen. The last unit left is never added, unless `may_take_all`: training needs one.
+
+    >>> nearest([12, 12, 11], [], 10), nearest([7, 3, 3], [1], 5), nearest([7, 3], [1], 9)
+    ([2], [1, 2], [1])
+    """
+    left = sorted(set(range(len(weights))).difference(chosen), key=lambda unit: weights[unit])
+    if len(left) <= (not may_take_all):
+        return list(chosen)
+    missing = wanted - sum(weights[unit] for unit in chosen)
+    return [*chosen, left[0]] if not chosen or weights[left[0]] - missing < missing else list(chosen)
+
+
+def share_news(reached: float, wanted: float) -> list[str]:
+    """Return a sentence where a held-out share, from 0 to 1, is below half of the wanted one.
+
+    >>> share_news(0.09, 0.1)
+    []
+    """
+    if reached >= FEW * wanted:
+        return []
+    return [
+        f"only {reached:.2%} of the data could be held out for validation, and data.valid_fraction asks for "
+        f"{wanted:.2%}: give more data, or validation data of its own (data.valid_path)"
+    ]
+
+
 def held_out_keys(
     keys: Sequence[str], valid_fraction: float, reading: Reading = NEWEST_READING, training: Collection[str] = ()
 ) -> set[str]:
     """The keys whose records validate; all records of one key stand on one side, whatever the order of the files.
 
     Keys are taken in the order of their hash: each one whose records fit into what is left of the share, then perhaps
-    the rarest one left (`split.nearest`); with reading 1, only those before the first that does not fit. Keys of
+    the rarest one left (`nearest`); with reading 1, only those before the first that does not fit. Keys of
     `training` never validate.
 
     >>> sorted(held_out_keys(["a", "b", "a", "c"], 0.25))

@@ -116,9 +116,11 @@ def read_pieces(
         yield from source.pieces(text_field, counts)
 
 
-def read_documents(paths: Sequence[str | Path], *, text_field: str = "text") -> Iterator[str]:
+def read_documents(
+    paths: Sequence[str | Path], *, text_field: str = "text", counts: Counts | None = None
+) -> Iterator[str]:
     """Every document of `paths` whole, one at a time."""
-    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field)))
+    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field, counts=counts)))
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -276,7 +278,9 @@ def _jsonl_records(path: Path, text_field: str, counts: Counts) -> Iterator[str]
         if not isinstance(record, dict):
             raise UserError(f'{path}:{number} is not an object; every line must look like {{"{text_field}": "..."}}')
         if text_field not in record:
-            raise UserError(f"{path}:{number} has no field {text_field!r}{_nearest_field(text_field, record)}")
+            near, has = nearest_name(text_field, record), ", ".join(map(repr, list(record)[:8])) or "none"
+            hint = f": did you mean {near!r}?" if near else f"; it has {has}"
+            raise UserError(f"{path}:{number} has no field {text_field!r}{hint} (data.text_field)")
         text = record[text_field]
         if not isinstance(text, str):
             raise UserError(f"{path}:{number}: the field {text_field!r} is not a text but {json.dumps(text)[:40]}")
@@ -287,12 +291,6 @@ def _jsonl_records(path: Path, text_field: str, counts: Counts) -> Iterator[str]
                 f"{path}:{number} is not text: half of a surrogate pair ({text[error.start]!a}) stands alone"
             ) from error
         yield _unix_lines(text, counts)
-
-
-def _nearest_field(text_field: str, record: dict[str, object]) -> str:
-    if near := nearest_name(text_field, record):
-        return f": did you mean {near!r}? (data.text_field)"
-    return f"; it has {', '.join(map(repr, list(record)[:8])) or 'none'} (data.text_field)"
 
 
 def _jsonl_lines(path: Path) -> Iterator[str]:
