@@ -13,8 +13,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import Pipeline, make_pipeline
 
 from glassformer.config.run import LabelData
-from glassformer.data.label_files import Labelled
-from glassformer.data.labels import read_labels
+from glassformer.data.labels import Labelled, read_labels
 
 STRENGTHS = (0.3, 1.0, 3.0, 10.0, 30.0)
 

@@ -190,11 +190,8 @@ _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant
 
 def refuse_objects(path: Path) -> None:
     """`UserError`, and what to do, for a file that begins as a pickle or is a Git LFS pointer; nothing is unpickled."""
-    try:
-        with open(path, "rb") as file:
-            _refuse_objects(path, file.read(_HEAD))
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {reason(error)}") from error
+    with reading(path), open(path, "rb") as file:
+        _refuse_objects(path, file.read(_HEAD))
 
 
 def holds_objects(head: bytes) -> bool:
@@ -259,6 +256,15 @@ def as_path(value: object, argument: str) -> Path:
     if not isinstance(value, (str, os.PathLike)):
         raise UserError(f"{argument} must be a path (a str or a Path), not {type(value).__name__}")
     return Path(value)
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Inside the block, what the system refuses becomes a `UserError`."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {reason(error)}") from error
 
 
 @contextmanager

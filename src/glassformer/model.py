@@ -14,7 +14,7 @@ import torch
 from glassformer import files
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
-from glassformer.data.pair_files import Pair
+from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import LossReport

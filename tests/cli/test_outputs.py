@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from glassformer.cli.outputs import require_output
+from glassformer.cli.inputs_outputs import require_output
 from glassformer.config.run import PairData, Run
 from glassformer.errors import UserError
 from glassformer.files import require_apart, require_new_folder

@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
-from glassformer.data.pair_tokens import PairFile
-from glassformer.data.tokens import TokenFile
+from glassformer.data.batching import TokenBudget, evaluation_batches, pair_rows
+from glassformer.data.tokens import PairFile, TokenFile
 from glassformer.errors import UserError
 
 RNG = np.random.default_rng(0)

@@ -10,14 +10,13 @@ import torch
 
 from glassformer import api
 from glassformer.config.run import ExampleRows, PackedRows, Run
-from glassformer.data.batching import Example
-from glassformer.data.fresh_cuts import FreshCuts
+from glassformer.data.batching import Example, FreshCuts
 from glassformer.errors import Interrupted
 from glassformer.models.build import build_model
 from glassformer.reporting import Silent
 from glassformer.tasks.batches import TrainingData
 from glassformer.tasks.registry import trainable_task
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training.init_from import with_present_rules
 from runs import label_run, pair_run, remains, signal_at, tiny_run, write_documents, write_text
 

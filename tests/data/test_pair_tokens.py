@@ -5,11 +5,9 @@ from pathlib import Path
 import pytest
 
 from glassformer.config.run import PairData
-from glassformer.data.budget import take_pairs
-from glassformer.data.pair_files import Pair
-from glassformer.data.pair_tokens import PairFile, encode_pairs, prepare_pairs
-from glassformer.data.pairs import PairCorpus
-from glassformer.data.tokens import SIDECAR
+from glassformer.data.batching import take_pairs
+from glassformer.data.pairs import Pair, PairCorpus
+from glassformer.data.tokens import SIDECAR, PairFile, encode_pairs, prepare_pairs
 from glassformer.tokenization.tokenizer import Tokenizer
 from runs import write_pairs
 

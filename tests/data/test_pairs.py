@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from glassformer.config.run import PairData
-from glassformer.data.pair_files import DroppedPairs, Pair
-from glassformer.data.pairs import PairCorpus, pair_report, read_pairs, split_pairs
+from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, pair_report, read_pairs, split_pairs
 from glassformer.errors import UserError
 
 PAIRS = [Pair("a dog", "ein hund"), Pair("two cats", "zwei katzen"), Pair("a dog", "der hund")]

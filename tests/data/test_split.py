@@ -15,9 +15,8 @@ from glassformer.data import sources
 from glassformer.data.corpus import CUT, MIN_PART, MISSING, VALIDATES, Corpus, SplitSide, _part, held_out_filled
 from glassformer.data.labels import LabelCorpus
 from glassformer.data.pairs import PairCorpus
-from glassformer.data.records import held_out_keys
+from glassformer.data.records import filled, held_out_keys, nearest
 from glassformer.data.sources import Piece
-from glassformer.data.split import filled, nearest
 
 Write = Callable[[str, str | bytes], Path]
 FRACTIONS = st.sampled_from([0.01, 0.05, 0.1, 0.2, 0.5, 0.9])

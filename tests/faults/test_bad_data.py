@@ -16,13 +16,10 @@ from faults.tally import count, record
 from glassformer import api
 from glassformer.config.run import LabelData, PairData
 from glassformer.data.corpus import Corpus
-from glassformer.data.label_files import DroppedLabels
-from glassformer.data.labels import read_labels
-from glassformer.data.pair_files import DroppedPairs
-from glassformer.data.pair_tokens import prepare_pairs
-from glassformer.data.pairs import PairCorpus, read_pairs
+from glassformer.data.labels import DroppedLabels, read_labels
+from glassformer.data.pairs import DroppedPairs, PairCorpus, read_pairs
 from glassformer.data.sources import read_documents
-from glassformer.data.tokens import prepare
+from glassformer.data.tokens import prepare, prepare_pairs
 from glassformer.errors import UserError
 from glassformer.reporting import Outcome
 from glassformer.store import checkpoint

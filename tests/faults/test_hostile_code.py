@@ -18,10 +18,8 @@ from faults.hostile import edit_json, plant, read_spoiled, refused, sign
 from faults.tally import record
 from glassformer import api, recipes
 from glassformer.config.run import LabelData, PairData
-from glassformer.data.label_files import DroppedLabels
-from glassformer.data.labels import read_labels
-from glassformer.data.pair_files import DroppedPairs
-from glassformer.data.pairs import read_pairs
+from glassformer.data.labels import DroppedLabels, read_labels
+from glassformer.data.pairs import DroppedPairs, read_pairs
 from glassformer.data.sources import read_documents
 from glassformer.errors import UserError
 from glassformer.store import checkpoint

@@ -34,7 +34,7 @@ from glassformer.store.model_directory import weights_of, write_model_files
 from glassformer.tasks.encoder_decoder import objective_of
 from glassformer.tasks.preparation import with_vocabulary
 from glassformer.tokenization import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids
+from glassformer.tokenization.tokenizer import Tokenizers, sentinel_ids
 from tokenization import families
 
 TEXTS = ["the cat sat on the mat and the dog ran, to be or not to be. "] * 20

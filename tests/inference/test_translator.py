@@ -7,7 +7,7 @@ import torch
 
 from configs import SEQ2SEQ, random_model
 from glassformer.config.run import BeamConfig
-from glassformer.data.budget import batches_by_length
+from glassformer.data.batching import batches_by_length
 from glassformer.inference import beam
 from glassformer.inference.beam import decode_sorted
 from glassformer.inference.beam_reference import beam_search_reference

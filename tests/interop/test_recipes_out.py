@@ -20,8 +20,7 @@ from glassformer.models.build import build_model  # noqa: E402
 from glassformer.store.manifest import Manifest  # noqa: E402
 from glassformer.store.model_directory import read_model, weights_of, write_model_files  # noqa: E402
 from glassformer.tasks.preparation import with_vocabulary  # noqa: E402
-from glassformer.tokenization.tokenizer import Tokenizer  # noqa: E402
-from glassformer.tokenization.tokenizers import Tokenizers  # noqa: E402
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers  # noqa: E402
 from interop.checkpoints import TEXT, randomise  # noqa: E402
 
 FAMILY_OF = {

@@ -174,10 +174,10 @@ def test_a_package_that_cannot_be_loaded_is_named(package: Path, monkeypatch: py
 
 
 def test_a_task_is_registered_by_hand(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
-    from glassformer.config import extensions
+    from glassformer.config import schema
     from glassformer.config.schema import from_dict
 
-    monkeypatch.setattr(extensions, "_registered", {})
+    monkeypatch.setattr(schema, "_registered", {})
     monkeypatch.setattr(registry, "_registered", {})
     names: dict[str, Any] = {}
     names["__name__"] = __name__

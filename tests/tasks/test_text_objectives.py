@@ -14,8 +14,7 @@ from glassformer.objectives.masked import MaskedObjective
 from glassformer.objectives.seq2seq import DenoisingObjective
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import needed_special_tokens
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import made_up_text, text_run_of
 
 

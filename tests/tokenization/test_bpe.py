@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from glassformer.errors import UserError
 from glassformer.tokenization import SCHEMES, Scheme
 from glassformer.tokenization.bpe import LearnedBPE, learn_bpe, learn_bpe_by_rescanning
-from glassformer.tokenization.bpe_encode import longest_match, merge_steps
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, count_chunks
+from glassformer.tokenization.reference import longest_match, merge_steps
 
 SENNRICH = {"low␣": 5, "lower␣": 2, "newest␣": 6, "widest␣": 3}
 """The example of the paper, section 3.2."""

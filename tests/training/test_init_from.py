@@ -13,8 +13,7 @@ from glassformer.config.transformer import SequenceHead, Stack, TransformerConfi
 from glassformer.errors import UserError
 from glassformer.reporting import Outcome
 from glassformer.tasks.registry import trainable_task
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from runs import ENCODER, MODEL, Recording, label_run, text_run_of, tiny_run, write_documents, write_text
 
 

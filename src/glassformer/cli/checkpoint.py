@@ -22,6 +22,10 @@ def list_(folder: Dir, /, *, json_: bool = False) -> int:
     from glassformer.store import checkpoint
     from glassformer.training.trainer_state import read_progress
 
+    try:
+        model_step = Manifest.read(folder).step
+    except UserError:
+        model_step = None
     rows: list[dict[str, Any]] = []
     for step in _steps(folder):
         path = checkpoint.path_of(folder, step)
@@ -31,7 +35,7 @@ def list_(folder: Dir, /, *, json_: bool = False) -> int:
         except UserError as error:
             err(str(error))
             loss = None
-        rows.append({"step": step, "bytes": size, "valid_loss": loss, "is_model": step == _model_step(folder)})
+        rows.append({"step": step, "bytes": size, "valid_loss": loss, "is_model": step == model_step})
     if json_:
         print(json.dumps(rows))
         return 0
@@ -100,13 +104,6 @@ def _steps(folder: Path) -> list[int]:
     if not steps:
         fail(f"{folder} has no checkpoints" if folder.is_dir() else f"no such run: {folder}")
     return steps
-
-
-def _model_step(folder: Path) -> int | None:
-    try:
-        return Manifest.read(folder).step
-    except UserError:
-        return None
 
 
 main = Group(

@@ -3,8 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Annotated
 
-from glassformer.cli.given_texts import given_texts
-from glassformer.cli.members import Loading, directories_and_text
+from glassformer.cli.inputs_outputs import Loading, directories_and_text, given_texts
 from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
 from glassformer.errors import UserError

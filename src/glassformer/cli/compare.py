@@ -3,14 +3,12 @@
 import json
 import sys
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.evaluate import told_already
-from glassformer.cli.members import Measured
-from glassformer.cli.outputs import require_output
+from glassformer.cli.inputs_outputs import Measured, require_output
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
@@ -52,26 +50,22 @@ def main(
             require_output(path, [*directories, *data.places.values()])
     models = [api.load(directory, device=device) for directory in directories]
     scores = [_score_of(model, directory, score) for model, directory in zip(models, directories, strict=True)]
+    names = [directory.resolve().name for directory in directories]
+    if len(set(names)) < len(names):
+        names = [str(directory) for directory in directories]
     rows = []
     with TerminalReporter() as reporter:
-        for directory, model, name, score_name in zip(directories, models, _names(directories), scores, strict=True):
+        for directory, model, name, score_name in zip(directories, models, names, scores, strict=True):
             rows.append(_row(name, directory, model, data.places, score_name, search, reporter))
     if json_:
         for row in rows:
-            json.dump(row.to_dict(), sys.stdout)
-            print()
+            print(json.dumps(row.to_dict()))
     else:
         print(comparison_table(rows))
     if plot is not None:
         for path in save_figure(plot_comparison(rows), plot):
             print(path, file=sys.stderr)
     return 0
-
-
-def _names(directories: Sequence[Path]) -> list[str]:
-    """The folders' own names, or all as they were given where two have the same."""
-    names = [directory.resolve().name for directory in directories]
-    return names if len(set(names)) == len(names) else [str(directory) for directory in directories]
 
 
 def _score_of(model: "Model", directory: Path, asked: str | None) -> str:
@@ -94,14 +88,23 @@ def _row(
     reporter: TerminalReporter,
 ) -> ComparedModel:
     from glassformer import api
+    from glassformer.evaluation.text import distinct_sources
 
     seconds, tokens = api.training_cost(directory)
     with reporter.phase(f"{name}: loss") as progress:
         report = model.evaluate(progress=progress, log=reporter.log, **places)
-    rate, found = None, dict(report.to_dict())
+    rate: float | None = None
+    found: dict[str, Any] = dict(report.to_dict())
     if isinstance(model.task, HasPairs):
-        rate, scores = _decoded(model, model.task, name, places, settings, reporter)
-        found |= scores
+        pairs = model.pairs(log=told_already, **places)
+        sources = distinct_sources(pairs)
+        model.translations(sources[:1], **settings)  # the first call pays for what is set up once
+        began = time.perf_counter()
+        with reporter.phase(f"{name}: decoding") as progress:
+            written = model.translations(sources, progress=progress, **settings)
+        rate = len(sources) / (time.perf_counter() - began)
+        outputs = {source: best[0].text for source, best in zip(sources, written, strict=True)}
+        found |= model.task.output_scores(model.run, outputs, pairs)
     elif score not in found:
         found |= model.scores(log=told_already, **places)
     value = found[score]
@@ -116,25 +119,3 @@ def _row(
         score=float("nan") if value is None else float(value),
         sentences_per_s=rate,
     )
-
-
-def _decoded(
-    model: "Model",
-    task: HasPairs,
-    name: str,
-    places: dict[str, Any],
-    settings: dict[str, Any],
-    reporter: TerminalReporter,
-) -> tuple[float, dict[str, Any]]:
-    """Sentences a second, and the scores of what was written."""
-    from glassformer.evaluation.text import distinct_sources
-
-    pairs = model.pairs(log=told_already, **places)
-    sources = distinct_sources(pairs)
-    model.translations(sources[:1], **settings)  # the first call pays for what is set up once
-    began = time.perf_counter()
-    with reporter.phase(f"{name}: decoding") as progress:
-        found = model.translations(sources, progress=progress, **settings)
-    rate = len(sources) / (time.perf_counter() - began)
-    outputs = {source: best[0].text for source, best in zip(sources, found, strict=True)}
-    return rate, dict(task.output_scores(model.run, outputs, pairs))

@@ -1,7 +1,6 @@
 """glassformer data report FILE… · glassformer data pairs · glassformer data labels"""
 
 import json
-import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
@@ -44,11 +43,16 @@ def report(
         valid_fraction=data.valid_fraction,
         text_field=data.text_field,
     )
-    known = _learned(text_files, data.text_field) if tokenizer is None else load_tokenizer(tokenizer)
+    if tokenizer is not None:
+        known = load_tokenizer(tokenizer)
+    else:  # byte-level, learned on the whole text, of the size that suits its length
+        n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, text_field=data.text_field))
+        texts = (piece.text for piece in read_pieces(text_files, text_field=data.text_field))
+        with TerminalReporter() as reporter, reporter.phase("learning a tokenizer") as progress:
+            known = Tokenizer.train(texts, vocab_size=recipes.vocab_size_for(n_bytes), progress=progress)
     found = data_report(corpus, known)
     if json_:
-        json.dump({**asdict(found), "total": asdict(found.total)}, sys.stdout, ensure_ascii=False)
-        print()
+        print(json.dumps({**asdict(found), "total": asdict(found.total)}, ensure_ascii=False))
     else:
         print(found.table())
     return 0
@@ -74,14 +78,6 @@ def labels(*, json_: bool = False, data: Annotated[LabelData, *COLUMNS, "outputs
     found = class_report(LabelCorpus(replace(data, reading=NEWEST_READING)))
     print(json.dumps(found.to_dict(), ensure_ascii=False) if json_ else found)
     return 0
-
-
-def _learned(text_files: tuple[str, ...], text_field: str) -> Tokenizer:
-    """A byte-level tokenizer of the whole text, of the size that suits its length."""
-    n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, text_field=text_field))
-    texts = (piece.text for piece in read_pieces(text_files, text_field=text_field))
-    with TerminalReporter() as reporter, reporter.phase("learning a tokenizer") as progress:
-        return Tokenizer.train(texts, vocab_size=recipes.vocab_size_for(n_bytes), progress=progress)
 
 
 main = Group(

@@ -1,10 +1,9 @@
 """glassformer doctor DIR"""
 
 import json
-import sys
 
 from glassformer.cli.arguments import Dir
-from glassformer.cli.members import Stored
+from glassformer.cli.inputs_outputs import Stored
 
 
 def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
@@ -19,8 +18,7 @@ def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
     model = stored.model(directory)
     report = check_model(model.network)
     if json_:
-        json.dump(report.to_dict(), sys.stdout)
-        print()
+        print(json.dumps(report.to_dict()))
     else:
         print(report)
     return 0 if report.ok else 1

@@ -5,9 +5,7 @@ from pathlib import Path
 
 from glassformer import files
 from glassformer.cli.arguments import Dir, File
-from glassformer.cli.given_texts import given_texts
-from glassformer.cli.members import Loading
-from glassformer.cli.outputs import require_output
+from glassformer.cli.inputs_outputs import Loading, given_texts, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 

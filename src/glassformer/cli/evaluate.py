@@ -1,17 +1,13 @@
 """glassformer evaluate DIR…"""
 
 import json
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassformer.cli.arguments import Dirs, Search
-from glassformer.cli.members import Loading, Measured
+from glassformer.cli.inputs_outputs import Loading, Measured
 from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.tasks.task import HasPairs
-
-if TYPE_CHECKING:
-    from glassformer.model import Model
 
 
 def main(
@@ -36,8 +32,11 @@ def main(
     """
     model = loading.ensemble(directories)
     places = data.places
-    if not loss_only:
-        _require_scores(model)
+    try:
+        if not loss_only and isinstance(model.task, HasPairs):
+            model.task.require_scores(model.run)
+    except UserError as error:
+        raise UserError(f"{error}; or measure the loss alone: --loss-only") from error
     with TerminalReporter() as reporter:
         with reporter.phase("evaluating") as progress:
             report = model.evaluate(progress=progress, log=reporter.log, **places)
@@ -50,8 +49,7 @@ def main(
                 values["pseudo_perplexity"] = model.pseudo_perplexity(data.data__path, progress, told_already)
     report = values.pop("report", None)
     if json_:
-        json.dump(values if report is None else values | {"report": report.to_dict()}, sys.stdout)
-        print()
+        print(json.dumps(values if report is None else values | {"report": report.to_dict()}))
         return 0
     nats = f" nats per {model.unit}"
     units = {"loss": nats, "smoothed_loss": f"{nats}, label smoothing included"}
@@ -66,14 +64,6 @@ def main(
 
 def told_already(sentence: str) -> None:
     """The loss of the same pairs was measured before, and said so."""
-
-
-def _require_scores(model: "Model") -> None:
-    try:
-        if isinstance(model.task, HasPairs):
-            model.task.require_scores(model.run)
-    except UserError as error:
-        raise UserError(f"{error}; or measure the loss alone: --loss-only") from error
 
 
 def _number(value: float | int | str) -> str:

@@ -4,8 +4,7 @@ import json
 from dataclasses import asdict
 
 from glassformer.cli.arguments import Dir, File, Search
-from glassformer.cli.given_texts import given_texts
-from glassformer.cli.members import Loading
+from glassformer.cli.inputs_outputs import Loading, given_texts
 from glassformer.cli.translate import one_line
 from glassformer.errors import UserError
 from glassformer.tasks.task import Translates
@@ -53,11 +52,7 @@ def main(
             continue
         print(one_line(filling.text))
         for number, of_mask in enumerate(filling.candidates, 1):
-            shown = "  ".join(f"{_readable(c.text)} {100 * c.probability:.1f} %" for c in of_mask)
+            # a token without the space around it; one of white space alone as Python writes it
+            shown = "  ".join(f"{c.text.strip() or repr(c.text)} {100 * c.probability:.1f} %" for c in of_mask)
             print(f"  mask {number}: {shown}")
     return 0
-
-
-def _readable(token: str) -> str:
-    """A token without the space around it; one of white space alone as Python writes it."""
-    return token.strip() or repr(token)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from glassformer import files
 from glassformer.cli.arguments import Dir, File, Sampling, read_stdin
-from glassformer.cli.members import Loading
-from glassformer.cli.outputs import require_output
+from glassformer.cli.inputs_outputs import Loading, require_output
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 
@@ -99,7 +98,7 @@ def _converse(model: "Model", samples: range, slide: bool, settings: dict[str, A
     err("type the beginning of a text and press Enter; Ctrl-D ends")
     while True:
         try:
-            prompt = input_line()
+            prompt = input("> ")
         except EOFError:
             print()
             return
@@ -109,10 +108,6 @@ def _converse(model: "Model", samples: range, slide: bool, settings: dict[str, A
             _write(model, prompt, samples, slide, settings)
         except UserError as error:
             err(f"glassformer: {error}")
-
-
-def input_line() -> str:
-    return input("> ")
 
 
 def _prompts(source: str) -> Iterator[str]:

@@ -116,7 +116,9 @@ def _by_key(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 def _key_row(entries: Sequence[Entry]) -> Row:
     """A key, and a text for each of its meanings; the kinds that have it stand behind it, or before each text."""
-    head = f"--{entries[0].key.replace('_', '-')} {_metavar(entries[0])}".strip()
+    kind = entries[0].type
+    metavar = "LIST" if kind.startswith(("[", "list of")) else NAMES.get(kind.removesuffix(" | none"), "NAME")
+    head = f"--{entries[0].key.replace('_', '-')} {metavar}".strip()
     rows = []
     for kinds, doc, values, default in _meanings(entries):
         is_named = values.removesuffix(" | none") in NAMES
@@ -156,11 +158,6 @@ def _explained(entries: Sequence[Entry]) -> list[str]:
     shown = _shown(value)
     lines += ["", "In a recipe:", f"  [{path}]", f"  {leaf} = {toml_value(value)}", "", "On the command line:"]
     return [*lines, f"  --{entry.key.replace('_', '-')} " + (f'"{shown}"' if " " in shown else shown)]
-
-
-def _metavar(entry: Entry) -> str:
-    is_list = entry.type.startswith(("[", "list of"))
-    return "LIST" if is_list else NAMES.get(entry.type.removesuffix(" | none"), "NAME")
 
 
 def _with_notes(doc: str, notes: Sequence[str]) -> str:

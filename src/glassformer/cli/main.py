@@ -1,8 +1,10 @@
 """The table of verbs, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
 
+import ctypes
 import errno
 import io
 import os
+import platform
 import signal
 import sys
 import warnings
@@ -11,14 +13,13 @@ from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from glassformer.cli.allocator import keep_freed_memory
 from glassformer.errors import Interrupted, Note, UserError, did_you_mean, enough_memory
+from glassformer.files import reason
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
     from glassformer.cli.arguments import Group
-from glassformer.files import reason
 
 VERBS = {
     "demo": "train on built-in text and write, in a few minutes",
@@ -68,6 +69,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     if arguments and arguments[0] in TRAINING_VERBS:
         keep_freed_memory()
     sys.exit(run(arguments))
+
+
+def keep_freed_memory() -> bool:
+    """Tells glibc not to give large blocks back to the system after every use; says whether it could.
+
+    Fresh pages must be cleared by the kernel before they can be written, which on a CPU costs a training step of a
+    few million parameters a tenth of its time (docs/log.md). Other systems are left as they are. It holds for the whole
+    process, so the command line calls it and the API does not: a program that wants the same sets
+    `MALLOC_TRIM_THRESHOLD_=2147483647` and `MALLOC_MMAP_THRESHOLD_=1073741824` before it starts.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc, (trim_threshold, mmap_threshold) = ctypes.CDLL(None), (-1, -3)  # names of `mallopt(3)`
+    # The second call replaces a threshold that the first one alone would freeze at 128 KiB.
+    return bool(libc.mallopt(trim_threshold, 2**31 - 1) and libc.mallopt(mmap_threshold, 2**30))
 
 
 class ClosedOutput(io.TextIOBase):
@@ -137,7 +153,13 @@ def _dispatch(argv: list[str]) -> int:
 
         print(f"glassformer {__version__}")
         return 0
-    return int(parse(_verb(argv[0]), argv[1:], argv[0]) or 0)
+    if argv[0] in VERBS:
+        verb = import_module(f"glassformer.cli.{argv[0]}").main
+    elif argv[0] in (others := _others()):
+        verb = others[argv[0]].load()
+    else:
+        raise UserError(f"unknown verb {argv[0]!r}: {did_you_mean(argv[0], [*VERBS, *others], 'verbs are')}")
+    return int(parse(verb, argv[1:], argv[0]) or 0)
 
 
 def parse(verb: "Callable[..., Any] | Group", argv: Sequence[str], name: str) -> Any:
@@ -169,17 +191,6 @@ def parse(verb: "Callable[..., Any] | Group", argv: Sequence[str], name: str) ->
     except UserError as error:
         raise UserError(f"{error} (glassformer {name} --help says more)") from None
     return verb(*places, **options)
-
-
-def _verb(name: str) -> Any:
-    """The function, or the group, of a verb of ours or of another package."""
-    if name in VERBS:
-        return import_module(f"glassformer.cli.{name}").main
-    others = _others()
-    if name in others:
-        return others[name].load()
-    known = [*VERBS, *others]
-    raise UserError(f"unknown verb {name!r}: {did_you_mean(name, known, 'verbs are')}")
 
 
 def _others() -> "dict[str, EntryPoint]":

@@ -1,7 +1,6 @@
 """glassformer plan CONFIG"""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -56,8 +55,7 @@ def main(
     run = with_flags(run_of(configs[0]), given)
     plan = plan_run(run, find_gpu(gpu), gpus, n_tokens=tokens, mfu=mfu, price=price, context=context, given=given)
     if json_:
-        json.dump(plan.to_dict(), sys.stdout)
-        print()
+        print(json.dumps(plan.to_dict()))
     else:
         print(report(plan))
     return 0
@@ -91,6 +89,8 @@ def report(plan: "Plan") -> str:
     n_read = shape.n_rows * shape.n_tokens
     rows = f"{shape.n_rows} × {shape.n_tokens:,} tokens"
     rows += f" (sources of {shape.n_source:,})" if shape.n_source else ""
+    hours = f"{plan.gpu_hours:,.0f}" if plan.gpu_hours >= 100 else f"{plan.gpu_hours:.3g}"
+    time = f"{plan.seconds / 86400:,.1f} days" if plan.seconds >= 2 * 86400 else duration(plan.seconds)
     lines = [
         f"{plan.name}: {describe_model(plan.config)}, vocabulary {plan.config.vocab_size:,}",
         *(f"assumed: {sentence}" for sentence in plan.assumptions),
@@ -109,8 +109,8 @@ def report(plan: "Plan") -> str:
         *_layouts(plan),
         "",
         f"training             {count(plan.n_tokens)} tokens, {plan.total_flops:.3g} FLOPs",
-        f"time                 {_time(plan.seconds)} on {_gpus(plan)} at {100 * plan.mfu:g} % of "
-        f"{_flops(plan.gpu.flops(plan.precision))}/s ({_hours(plan.gpu_hours)} GPU hours)",
+        f"time                 {time} on {_gpus(plan)} at {100 * plan.mfu:g} % of "
+        f"{_flops(plan.gpu.flops(plan.precision))}/s ({hours} GPU hours)",
     ]
     if plan.cost is not None:
         lines.append(f"cost                 {plan.cost:,.2f} at {plan.price:g} a GPU hour")
@@ -171,11 +171,3 @@ def _flops(n: float) -> str:
         if n >= size:
             return f"{n / size:.3g} {unit}FLOP"
     return f"{n:.0f} FLOP"
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 100 else f"{hours:.3g}"
-
-
-def _time(seconds: float) -> str:
-    return f"{seconds / 86400:,.1f} days" if seconds >= 2 * 86400 else duration(seconds)

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from glassformer.cli.arguments import Dir, Dirs, File, Group
-from glassformer.cli.members import Stored
+from glassformer.cli.inputs_outputs import Stored
 from glassformer.cli.progress import err
 from glassformer.errors import UserError
 from glassformer.inspection import Kind
@@ -95,15 +95,8 @@ def attention(
     weights = layers[attention_maps.checked("layer", n, len(layers))][0]  # (H, T, S)
     heads = list(range(len(weights))) if head is None else [attention_maps.checked("head", head, len(weights))]
     where = "cross-attention" if kind == "cross" else f"self-attention of the {kind}"
-    figure = plots.heat_maps(
-        weights[heads],
-        *reading.axes(kind),
-        [f"head {head}" for head in heads],
-        f"{model.run.name}: {where}, layer {n}",
-        "query",
-        "key",
-    )
-    return _write(figure, out)
+    titles, name = [f"head {head}" for head in heads], f"{model.run.name}: {where}, layer {n}"
+    return _write(plots.heat_maps(weights[heads], *reading.axes(kind), titles, name, "query", "key"), out)
 
 
 def positions(
@@ -182,7 +175,7 @@ def confusion(
 
 def _require_place(out: Path, *inputs: str | Path | None) -> None:
     """`UserError` before a model is loaded, for a picture that could not be written, or would replace an input."""
-    from glassformer.cli.outputs import require_output
+    from glassformer.cli.inputs_outputs import require_output
     from glassformer.inspection.figures import figure_paths
 
     for path in figure_paths(out):

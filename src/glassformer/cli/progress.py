@@ -43,15 +43,14 @@ class TerminalReporter:
             self.last_line = now
             done = step - self.first[0]
             left = (now - self.first[1]) / done * (max_steps - step) if done else None
-            eta = "" if left is None else f"  {_clock(left)} left"
+            eta = "" if left is None else "  {}:{:02d} left".format(*divmod(round(left), 60))
             self.log(f"step {step}/{max_steps}  {text}{eta}")
 
     def evaluation(self, step: int, reports: "dict[str, LossReport]", sample: str | None) -> None:
         parts = [f"{split} loss {report.loss:.4f}" for split, report in reports.items()]
         valid = reports["valid"]
         parts += [] if valid.perplexity is None else [f"perplexity {valid.perplexity:.2f}"]
-        if valid.bits_per_byte is not None:
-            parts.append(f"{valid.bits_per_byte:.3f} bits per byte")
+        parts += [] if valid.bits_per_byte is None else [f"{valid.bits_per_byte:.3f} bits per byte"]
         self.console.print(f"[bold]step {step}[/bold]  " + "  ".join(parts))
         if sample is not None:
             shown = " ".join(sample.split("\n"))
@@ -86,22 +85,11 @@ class TerminalReporter:
 
     def _bar(self, max_steps: int) -> Progress:
         if self.bar is None:
-            self.bar = Progress(
-                TextColumn("training"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[detail]}"),
-                TimeRemainingColumn(),
-                console=self.console,
-            )
+            columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[detail]}"))
+            self.bar = Progress(*columns, TimeRemainingColumn(), console=self.console)
             self._task = self.bar.add_task("training", total=max_steps, detail="")
             self.bar.start()
         return self.bar
-
-
-def _clock(seconds: float) -> str:
-    minutes, seconds = divmod(round(seconds), 60)
-    return f"{minutes}:{seconds:02d}"
 
 
 def err(text: str) -> None:

@@ -1,7 +1,8 @@
 """glassformer reproduce RECIPE"""
 
 import time
-from typing import TYPE_CHECKING, Annotated
+from pathlib import Path
+from typing import Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import fail, with_flags
@@ -11,9 +12,6 @@ from glassformer.config.run import ExpectedResult, Run
 from glassformer.tasks.registry import task_of, trainable_task
 from glassformer.tasks.task import HasPairs, HasTestSet
 
-if TYPE_CHECKING:
-    from glassformer.model import Model
-
 
 def main(*names: Annotated[str, "RECIPE"], out: str | None = None, **keys: str) -> int:
     """Trains a recipe from nothing and compares with the result that it must reach; exit code 1 when it falls short.
@@ -22,8 +20,6 @@ def main(*names: Annotated[str, "RECIPE"], out: str | None = None, **keys: str) 
         names: A recipe, or a TOML file with a [result].
         out: The run's folder (default runs/NAME).
     """
-    from glassformer import api
-
     if len(names) != 1:
         fail("reproduce needs one recipe; see `glassformer recipes`")
     run = with_flags(recipes.load(names[0]), keys)
@@ -33,7 +29,7 @@ def main(*names: Annotated[str, "RECIPE"], out: str | None = None, **keys: str) 
     began = time.perf_counter()
     outcome = train(run, out)
     seconds = time.perf_counter() - began
-    reached = _reached(api.load(outcome.folder), run.result)
+    reached = _reached(outcome.folder, run.result)
     passed = run.result.at_least <= reached <= run.result.at_most
     lowest, highest = run.result.at_least, run.result.at_most
     bounds = f"{lowest} to {highest}" if lowest else f"at most {highest}"
@@ -62,10 +58,12 @@ def _test_path(run: Run) -> str | None:
     return task.test_path(run) if isinstance(task, HasTestSet) else None
 
 
-def _reached(model: "Model", result: ExpectedResult) -> float:
+def _reached(folder: Path, result: ExpectedResult) -> float:
     """The model's own value of the metric, on the side of the data that the recipe names."""
+    from glassformer import api
     from glassformer.evaluation.text import LOSSES  # which needs torch; --help does not
 
+    model = api.load(folder)
     path = _test_path(model.run) if result.side == "test" else None
     if result.metric in LOSSES:
         value = model.evaluate(path, log=err).to_dict()[result.metric]

@@ -6,10 +6,10 @@ from pathlib import Path
 
 from glassformer import files
 from glassformer.cli.arguments import Dirs, File
-from glassformer.cli.members import Loading
+from glassformer.cli.inputs_outputs import Loading
 from glassformer.cli.progress import err
 from glassformer.cli.translate import cell
-from glassformer.data.pair_files import aligned_lines
+from glassformer.data.pairs import aligned_lines
 from glassformer.data.records import lines
 from glassformer.errors import UserError
 from glassformer.tasks.task import Translates

@@ -33,7 +33,7 @@ def train(
     """
     if not text_files:
         raise UserError("give at least one text file to learn from")
-    from glassformer.cli.outputs import require_output
+    from glassformer.cli.inputs_outputs import require_output
 
     require_output(out, text_files)
     texts = (piece.text for piece in read_pieces(list(text_files), text_field=text_field))

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from glassformer import files
 from glassformer.cli.arguments import Dirs, File, Search, read_stdin
-from glassformer.cli.members import Loading
-from glassformer.cli.outputs import require_output
+from glassformer.cli.inputs_outputs import Loading, require_output
 from glassformer.cli.progress import TerminalReporter, err
 from glassformer.data.records import lines
 from glassformer.errors import UserError
@@ -38,7 +37,8 @@ def main(
     """
     settings = search | {"n_best": n_best, "prefix": prefix}
     interactive = input is None and sys.stdin.isatty()
-    sources = [] if interactive else _lines(input)
+    text = "" if interactive else read_stdin() if input in (None, "-") else files.read_text(Path(str(input)))
+    sources = lines(text)
     if output is not None:
         require_output(output, [*directories, input])
     model = loading.ensemble(directories)
@@ -53,10 +53,6 @@ def main(
     else:
         files.write_text(output, text)
     return 0
-
-
-def _lines(input: str | None) -> list[str]:
-    return lines(read_stdin() if input in (None, "-") else files.read_text(Path(str(input))))
 
 
 def _translated(model: "Model", sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:

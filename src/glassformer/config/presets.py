@@ -6,6 +6,7 @@ width 128 do not fill. Here the heads fill d_model: 16 × 128 = 2048, and 40 × 
 """
 
 from dataclasses import replace
+from typing import Any
 
 from glassformer.config.transformer import (
     FanInInit,
@@ -21,6 +22,8 @@ from glassformer.config.transformer import (
     XavierInit,
 )
 from glassformer.errors import UserError, did_you_mean
+
+_NO_BIASES: dict[str, Any] = {"qkv_bias": False, "attn_out_bias": False, "ff_bias": False}
 
 
 def _gpt(n_layers: int, n_heads: int, d_model: int, vocab_size: int = 50257, max_len: int = 1024) -> TransformerConfig:
@@ -64,9 +67,7 @@ def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> Transfor
         norm_weight=False,
         qk_norm=True,
         activation="relu2",
-        qkv_bias=False,
-        attn_out_bias=False,
-        ff_bias=False,
+        **_NO_BIASES,
         init=FanInInit(residual="zero", embedding_std=1.0, head="zero"),
     )
 
@@ -159,9 +160,7 @@ def _t5(n_layers: int, n_heads: int, d_model: int, d_ff: int) -> TransformerConf
         norm="rmsnorm",
         norm_eps=1e-6,
         activation="relu",
-        qkv_bias=False,
-        attn_out_bias=False,
-        ff_bias=False,
+        **_NO_BIASES,
         attention_scale=1.0,
         scale_logits=True,
         embedding_dropout=0.1,
@@ -199,9 +198,7 @@ _LLAMA_3_1_8B = TransformerConfig(
     norm="rmsnorm",
     activation="silu",
     gated_ff=True,
-    qkv_bias=False,
-    attn_out_bias=False,
-    ff_bias=False,
+    **_NO_BIASES,
     bos_id=128000,
     eos_id=128001,
 )

@@ -4,23 +4,26 @@ Sutskever (2014) is no attention, Bahdanau (2015) additive attention before the 
 multiplicative attention after it: three settings of one model.
 """
 
-from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from glassformer.config.schema import checked, require_at_most, setting
-from glassformer.config.transformer import BOUNDS, MAX_LAYERS, MAX_WIDTH, TransformerConfig, require_special_ids
+from glassformer.config.schema import at_most, between, checked, setting
+from glassformer.config.transformer import (
+    LENGTH,
+    LENGTH_OR_0,
+    MAX_LAYERS,
+    MAX_WIDTH,
+    VOCAB_OR_0,
+    WIDTH,
+    TransformerConfig,
+    require_special_ids,
+)
 from glassformer.errors import UserError
-
-RECURRENT_BOUNDS = {"n_layers": MAX_LAYERS, "d_encoder": MAX_WIDTH, "d_decoder": MAX_WIDTH}
-RECURRENT_BOUNDS |= {name: most for name, most in BOUNDS.items() if name not in ("d_model", "n_token_types")}
-"""Sizes beyond these are refused before a module is made."""
 
 Score = Literal["additive", "dot", "general", "scaled_dot"]
 """vᵀtanh(W₁h + W₂s) · hᵀs · hᵀW s · (W₁h)ᵀ(W₂s) / √d_attention, over the values W₃s."""
 
 
 @checked
-@dataclass(frozen=True)
 class NoAttention:
     """The decoder knows the source by the encoder's last state alone (Sutskever 2014)."""
 
@@ -30,52 +33,54 @@ class NoAttention:
 
 
 @checked
-@dataclass(frozen=True)
 class AttendBefore:
     """The former state looks at the source, and what it sees is an input of the step (Bahdanau 2015)."""
 
     kind: ClassVar[str] = "before"
     score: Score = setting("additive", "how a state is compared with a source position")
-    d_attention: int = setting(0, "width of the projected states; 0 = d_decoder; dot and general have none")
+    d_attention: int = setting(
+        0, "width of the projected states; 0 = d_decoder; dot and general have none", between(0, MAX_WIDTH)
+    )
     deep_output: bool = setting(False, "logits are read off state, context and last token through a maxout layer")
 
 
 @checked
-@dataclass(frozen=True)
 class AttendAfter:
     """The new state looks at the source after the step; both make h̃ = tanh(W[c; h]), which is read (Luong 2015)."""
 
     kind: ClassVar[str] = "after"
     score: Score = setting("general", "how a state is compared with a source position; additive = Luong's concat")
-    d_attention: int = setting(0, "width of the projected states; 0 = d_decoder; dot and general have none")
+    d_attention: int = setting(
+        0, "width of the projected states; 0 = d_decoder; dot and general have none", between(0, MAX_WIDTH)
+    )
     input_feeding: bool = setting(True, "h̃ joins the input of the next step")
 
 
 @checked
-@dataclass(frozen=True)
 class RecurrentConfig:
     """Every axis of a recurrent encoder-decoder."""
 
     kind: ClassVar[str] = "recurrent"
+    section: ClassVar[str] = "model."
     cell: Literal["rnn", "gru", "lstm"] = setting("lstm", "tanh (Elman 1990), Cho (2014), or Hochreiter (1997)")
-    n_layers: int = setting(1, "recurrent layers of the encoder, and of the decoder")
+    n_layers: int = setting(1, "recurrent layers of the encoder, and of the decoder", "≥ 1", at_most(MAX_LAYERS))
     bidirectional: bool = setting(True, "the encoder reads the source both ways")
     reverse_source: bool = setting(False, "the encoder reads the source from its end (Sutskever 2014, section 3.3)")
-    d_embedding: int = setting(256, "width of the token tables")
-    d_encoder: int = setting(256, "width of the encoder's state, in each direction")
-    d_decoder: int = setting(256, "width of the decoder's state")
+    d_embedding: int = setting(256, "width of the token tables", *WIDTH)
+    d_encoder: int = setting(256, "width of the encoder's state, in each direction", *WIDTH)
+    d_decoder: int = setting(256, "width of the decoder's state", *WIDTH)
     attention: NoAttention | AttendBefore | AttendAfter = setting(AttendBefore(), "how the decoder sees the source")
-    vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = the tokenizer's")
-    source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary")
-    max_len: int = setting(256, "longest target sequence, in tokens")
-    source_max_len: int = setting(0, "longest source sequence, in tokens; 0 = max_len")
+    vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = the tokenizer's", *VOCAB_OR_0)
+    source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary", *VOCAB_OR_0)
+    max_len: int = setting(256, "longest target sequence, in tokens", *LENGTH)
+    source_max_len: int = setting(0, "longest source sequence, in tokens; 0 = max_len", *LENGTH_OR_0)
     share_embeddings: bool = setting(False, "encoder and decoder read one table")
     tie_output: bool = setting(False, "the head reuses the decoder's table")
-    embedding_dropout: float = setting(0.0, "dropout of the token embeddings")
-    layer_dropout: float = setting(0.0, "dropout between recurrent layers")
-    output_dropout: float = setting(0.0, "dropout of what the head reads")
+    embedding_dropout: float = setting(0.0, "dropout of the token embeddings", "[0, 1)")
+    layer_dropout: float = setting(0.0, "dropout between recurrent layers", "[0, 1)")
+    output_dropout: float = setting(0.0, "dropout of what the head reads", "[0, 1)")
     init_range: float = setting(
-        0.0, "weights uniform in ± this (Sutskever: 0.08); 0 = Xavier, recurrent ones orthogonal"
+        0.0, "weights uniform in ± this (Sutskever: 0.08); 0 = Xavier, recurrent ones orthogonal", "≥ 0"
     )
     pad_id: int | None = setting(None, "id of the padding token")
     bos_id: int | None = setting(None, "id of the token that begins a sequence")
@@ -86,17 +91,7 @@ class RecurrentConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot make a model."""
-        require_at_most(self, "model", RECURRENT_BOUNDS)
         require_special_ids(self, self.vocab_size)
-        for name in ("n_layers", "d_embedding", "d_encoder", "d_decoder", "max_len"):
-            if getattr(self, name) < 1:
-                raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 1")
-        for name in ("vocab_size", "source_vocab_size", "source_max_len", "init_range"):
-            if getattr(self, name) < 0:
-                raise UserError(f"model.{name} is {getattr(self, name)} and must not be negative")
-        for name in ("embedding_dropout", "layer_dropout", "output_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 0 and below 1")
         if self.source_vocab_size and self.share_embeddings:
             raise UserError("model.share_embeddings needs one joint vocabulary: leave source_vocab_size at 0")
         if not isinstance(self.attention, NoAttention):
@@ -108,10 +103,6 @@ class RecurrentConfig:
             )
 
     def _check_attention(self, attention: AttendBefore | AttendAfter) -> None:
-        if not 0 <= attention.d_attention <= MAX_WIDTH:
-            raise UserError(
-                f"model.attention.d_attention is {attention.d_attention} and must be from 0 to {MAX_WIDTH:,}"
-            )
         if attention.score in ("dot", "general") and attention.d_attention:
             raise UserError(f"model.attention.score {attention.score} has no d_attention: leave it at 0")
         if attention.score == "dot" and self.d_memory != self.d_decoder:

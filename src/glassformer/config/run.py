@@ -1,24 +1,24 @@
 """What a run is: the sections of a recipe beside `[model]`. `recipes/REFERENCE.toml` lists every key."""
 
-from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from glassformer.config.extensions import TASKS, Extensible
 from glassformer.config.recurrent import ModelConfig
-from glassformer.config.schema import checked, require, require_at_most, setting
+from glassformer.config.schema import TASKS, Extensible, Range, at_most, between, checked, setting
 from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
 from glassformer.errors import UserError
 
 MAX_BEAM = 10_000  # a thousand times the widest that helps
 MAX_SENTINELS = 1 << 16  # six hundred times as many as T5 has
+SMOOTHING_DOC = "probability spread over the vocabulary; reported losses leave it out"
+TOP_K = Range("not be negative (0 = all tokens)", lambda k: k >= 0)
 
 
 @checked
-@dataclass(frozen=True)
 class TokenizerConfig:
     """How text becomes ids."""
 
+    section: ClassVar[str] = "tokenizer."
     path: str | None = setting(None, "a tokenizer.json to use as it is; none = learn one on the training text")
     scheme: Literal["byte", "char", "word", "whitespace", "whole_words"] = setting(
         "byte", "what the text is cut into; whole_words has no pieces, and [UNK] for rare words"
@@ -29,12 +29,13 @@ class TokenizerConfig:
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "they take the first ids"
     )
     bpe_dropout: float = setting(
-        0.0, "BPE-dropout (Provilkov 2020): share of merges left out of the training text at random, anew each epoch"
+        0.0,
+        "BPE-dropout (Provilkov 2020): share of merges left out of the training text at random, anew each epoch",
+        "[0, 1]",
     )
 
     def __post_init__(self) -> None:
-        """Raises `UserError` for a share that is none."""
-        require(0 <= self.bpe_dropout <= 1, "tokenizer.bpe_dropout", self.bpe_dropout, "be from 0 to 1")
+        """Raises `UserError` for dropout of merges that there are not."""
         if self.bpe_dropout and self.scheme == "whole_words":
             raise UserError("tokenizer.bpe_dropout leaves out merges, and whole_words has none: leave it out")
 
@@ -46,7 +47,6 @@ READING_DOC = "version of the rules of the split, of pieces of text and of BPE-d
 
 
 @checked
-@dataclass(frozen=True)
 class WindowRows:
     """Random windows over one stream of tokens."""
 
@@ -54,7 +54,6 @@ class WindowRows:
 
 
 @checked
-@dataclass(frozen=True)
 class ExampleRows:
     """One padded document an example, shuffled epochs."""
 
@@ -62,7 +61,6 @@ class ExampleRows:
 
 
 @checked
-@dataclass(frozen=True)
 class PackedRows:
     """Whole documents packed into rows; none sees its neighbours."""
 
@@ -70,7 +68,6 @@ class PackedRows:
 
 
 @checked
-@dataclass(frozen=True)
 class TextData:
     """Text: where it is and how it is cut."""
 
@@ -86,22 +83,12 @@ class TextData:
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
 
-class _Records:
-    valid_fraction: float
-    batch_tokens: int
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for numbers that mean nothing."""
-        require(self.batch_tokens >= 1, "data.batch_tokens", self.batch_tokens, "be at least 1")
-        require(0 < self.valid_fraction < 1, "data.valid_fraction", self.valid_fraction, "be above 0 and below 1")
-
-
 @checked
-@dataclass(frozen=True)
-class PairData(_Records):
+class PairData:
     """Pairs of a source and a target: two aligned files, or one file that holds both."""
 
     kind: ClassVar[str] = "pairs"
+    section: ClassVar[str] = "data."
     source: str | None = setting(None, "the source side: a text file, one sentence a line")
     target: str | None = setting(None, "the target side: line i is the target of line i")
     valid_source: str | None = setting(None, "source side of the validation pairs; none = a part of the training pairs")
@@ -110,22 +97,22 @@ class PairData(_Records):
     valid_path: str | None = setting(None, "the same for validation; none = a part of path, or its own split")
     source_field: str = setting("source", "column or field of the source")
     target_field: str = setting("target", "column or field of the target")
-    valid_fraction: float = setting(0.1, "share of the pairs held out where no validation pairs are given")
+    valid_fraction: float = setting(0.1, "share of the pairs held out where no validation pairs are given", "(0, 1)")
     reading: Reading = setting(1, READING_DOC)
     outputs: Literal["sentences", "pronunciations"] = setting(
         "sentences", "what a target is, and so which scores are told: BLEU and chrF, or error rates"
     )
     target_language: str = setting("en", "two letters; Moses' rules for the tokens of bleu_tok_lc depend on it")
-    batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest side, padding included")
+    batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest side, padding included", "≥ 1")
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
 
 @checked
-@dataclass(frozen=True)
-class LabelData(_Records):
+class LabelData:
     """Texts, or pairs of texts, each with a label: a class, a number, or a tag for every word."""
 
     kind: ClassVar[str] = "labels"
+    section: ClassVar[str] = "data."
     path: str | None = setting(
         None, "tsv, csv, jsonl, conll (word TAB tag, a blank line between), builtin:NAME or hf:NAME"
     )
@@ -137,79 +124,61 @@ class LabelData(_Records):
     outputs: Literal["classes", "regression", "tags"] = setting(
         "classes", "what a label is: a class, a number (regression), or a tag for each word"
     )
-    valid_fraction: float = setting(0.1, "share of the records held out where no validation data is given")
+    valid_fraction: float = setting(0.1, "share of the records held out where no validation data is given", "(0, 1)")
     reading: Reading = setting(1, READING_DOC)
-    batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest, padding included")
+    batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest, padding included", "≥ 1")
     cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
 
 
 DataConfig = TextData | PairData | LabelData
 
 
-class _Smoothed:
-    label_smoothing: float
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for a probability that is none."""
-        share = self.label_smoothing
-        require(0 <= share < 1, "objective.label_smoothing", share, "be at least 0 and below 1")
-
-
 @checked
-@dataclass(frozen=True)
-class CausalConfig(_Smoothed):
+class CausalConfig:
     """Predict every next token."""
 
     kind: ClassVar[str] = "causal"
+    section: ClassVar[str] = "objective."
     is_default_kind: ClassVar[bool] = True
-    label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
+    label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
-@dataclass(frozen=True)
-class Seq2SeqConfig(_Smoothed):
+class Seq2SeqConfig:
     """Predict every token of the target from the source and the target's tokens before it (teacher forcing)."""
 
     kind: ClassVar[str] = "seq2seq"
-    label_smoothing: float = setting(0.1, "probability spread over the vocabulary; reported losses leave it out")
+    section: ClassVar[str] = "objective."
+    label_smoothing: float = setting(0.1, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
-@dataclass(frozen=True)
 class GenerationConfig:
     """How text is drawn from the model."""
 
     kind: ClassVar[str] = "sampling"
+    section: ClassVar[str] = ""
     is_default_kind: ClassVar[bool] = True
-    max_new_tokens: int = setting(256, "tokens to add at most")
-    temperature: float = setting(1.0, "0 = the most probable token always; above 1 = flatter")
-    top_k: int = setting(0, "keep the k most probable tokens; 0 = all")
-    top_p: float = setting(1.0, "keep the fewest tokens whose probabilities reach p; 1 = all")
-    min_p: float = setting(0.0, "keep tokens of at least min_p × the highest probability; 0 = all")
-    repetition_penalty: float = setting(1.0, "divides positive logits of tokens seen before; 1 = none")
+    max_new_tokens: int = setting(256, "tokens to add at most", between(1, MAX_LEN))
+    temperature: float = setting(1.0, "0 = the most probable token always; above 1 = flatter", "≥ 0", "(-∞, ∞)")
+    top_k: int = setting(0, "keep the k most probable tokens; 0 = all", TOP_K)
+    top_p: float = setting(1.0, "keep the fewest tokens whose probabilities reach p; 1 = all", "(0, 1]")
+    min_p: float = setting(0.0, "keep tokens of at least min_p × the highest probability; 0 = all", "[0, 1]")
+    repetition_penalty: float = setting(1.0, "divides positive logits of tokens seen before; 1 = none", "> 0")
     stop: tuple[str, ...] = setting((), "texts that end the generation; they are not part of it")
-    seed: int = setting(0, "of the drawing")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for numbers that mean nothing."""
-        require(1 <= self.max_new_tokens <= MAX_LEN, "max_new_tokens", self.max_new_tokens, f"be from 1 to {MAX_LEN:,}")
-        require(self.temperature >= 0, "temperature", self.temperature, "not be negative")
-        require(self.temperature < float("inf"), "temperature", self.temperature, "be a finite number")
-        require(self.top_k >= 0, "top_k", self.top_k, "not be negative (0 = all tokens)")
-        require(0 < self.top_p <= 1, "top_p", self.top_p, "be above 0 and at most 1")
-        require(0 <= self.min_p <= 1, "min_p", self.min_p, "be from 0 to 1")
-        require(self.repetition_penalty > 0, "repetition_penalty", self.repetition_penalty, "be positive")
-        require(self.seed >= 0, "seed", self.seed, "not be negative")
+    seed: int = setting(0, "of the drawing", "≥ 0")
 
 
 @checked
-@dataclass(frozen=True)
 class BeamConfig:
     """How a target is searched for: the most probable one that a beam finds."""
 
     kind: ClassVar[str] = "beam"
-    beam: int = setting(4, "hypotheses of a sentence that live at once; 1 = greedy")
-    length_penalty: float = setting(1.0, "exponent: 0 = the sum of log probabilities; larger favours longer outputs")
+    section: ClassVar[str] = ""
+    beam: int = setting(4, "hypotheses of a sentence that live at once; 1 = greedy", between(1, MAX_BEAM))
+    length_penalty: float = setting(
+        1.0, "exponent: 0 = the sum of log probabilities; larger favours longer outputs", "(-∞, ∞)"
+    )
     length_penalty_type: Literal["gnmt", "average"] = setting(
         "gnmt", "the sum is divided by ((5 + length) / 6)^penalty (Wu 2016, equation 14), or by length^penalty"
     )
@@ -218,89 +187,68 @@ class BeamConfig:
         "shrink: a finished hypothesis keeps its place in the beam; never: it frees its place, and the search ends "
         "when no hypothesis can become better (transformers)",
     )
-    max_new_tokens: int = setting(256, "tokens of an output at most, its end included")
-    max_ratio: float = setting(0.0, "at most this × the source's tokens + 10; 0 = no such limit")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for numbers that mean nothing."""
-        require(1 <= self.beam <= MAX_BEAM, "beam", self.beam, f"be from 1 to {MAX_BEAM:,}")
-        require(abs(self.length_penalty) < float("inf"), "length_penalty", self.length_penalty, "be a finite number")
-        require(1 <= self.max_new_tokens <= MAX_LEN, "max_new_tokens", self.max_new_tokens, f"be from 1 to {MAX_LEN:,}")
-        require(0 <= self.max_ratio < float("inf"), "max_ratio", self.max_ratio, "not be negative")
+    max_new_tokens: int = setting(256, "tokens of an output at most, its end included", between(1, MAX_LEN))
+    max_ratio: float = setting(0.0, "at most this × the source's tokens + 10; 0 = no such limit", "[0, ∞)")
 
 
 @checked
-@dataclass(frozen=True)
-class MaskedConfig(_Smoothed):
+class MaskedConfig:
     """Predict tokens that were masked, from all around them (Devlin 2019)."""
 
     kind: ClassVar[str] = "masked"
-    mask_prob: float = setting(0.15, "probability that a token is predicted; of these 80 % are masked, 10 % replaced")
+    section: ClassVar[str] = "objective."
+    mask_prob: float = setting(
+        0.15, "probability that a token is predicted; of these 80 % are masked, 10 % replaced", "(0, 1)"
+    )
     whole_words: bool = setting(False, "words are masked whole")
-    label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for probabilities that mean nothing."""
-        require(0 < self.mask_prob < 1, "objective.mask_prob", self.mask_prob, "be above 0 and below 1")
-        super().__post_init__()
+    label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
-@dataclass(frozen=True)
-class InfillingConfig(_Smoothed):
+class InfillingConfig:
     """Restore a text whose spans were each replaced by one mask, and whose sentences were shuffled (Lewis 2020)."""
 
     kind: ClassVar[str] = "infilling"
-    noise_density: float = setting(0.3, "share of the tokens that are removed")
-    mean_span_length: float = setting(3.0, "of the Poisson distribution of the spans' lengths, in tokens")
+    section: ClassVar[str] = "objective."
+    noise_density: float = setting(0.3, "share of the tokens that are removed", "(0, 1)")
+    mean_span_length: float = setting(3.0, "of the Poisson distribution of the spans' lengths, in tokens", "[1, ∞)")
     permute_sentences: bool = setting(True, "sentences stand in another order")
-    label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for shares and lengths that mean nothing."""
-        _require_noise(self.noise_density, self.mean_span_length)
-        super().__post_init__()
+    label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
-@dataclass(frozen=True)
-class SpansConfig(_Smoothed):
+class SpansConfig:
     """Write the spans that sentinels stand for (Raffel 2020)."""
 
     kind: ClassVar[str] = "spans"
-    noise_density: float = setting(0.15, "share of the tokens that are removed")
-    mean_span_length: float = setting(3.0, "of the spans, in tokens")
-    n_sentinels: int = setting(32, "special tokens [SPAN_0], [SPAN_1] … that stand for the spans of a row")
-    label_smoothing: float = setting(0.0, "probability spread over the vocabulary; reported losses leave it out")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for shares and lengths that mean nothing."""
-        _require_noise(self.noise_density, self.mean_span_length)
-        require(self.n_sentinels >= 2, "objective.n_sentinels", self.n_sentinels, "be at least 2")
-        require_at_most(self, "objective", {"n_sentinels": MAX_SENTINELS})
-        super().__post_init__()
+    section: ClassVar[str] = "objective."
+    noise_density: float = setting(0.15, "share of the tokens that are removed", "(0, 1)")
+    mean_span_length: float = setting(3.0, "of the spans, in tokens", "[1, ∞)")
+    n_sentinels: int = setting(
+        32, "special tokens [SPAN_0], [SPAN_1] … that stand for the spans of a row", "≥ 2", at_most(MAX_SENTINELS)
+    )
+    label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
-@dataclass(frozen=True)
-class ClassificationConfig(_Smoothed):
+class ClassificationConfig:
     """Say the class of a text or a pair of texts; where labels are numbers, say the number."""
 
     kind: ClassVar[str] = "classification"
-    label_smoothing: float = setting(0.0, "probability spread over the classes; reported losses leave it out")
+    section: ClassVar[str] = "objective."
+    label_smoothing: float = setting(0.0, "probability spread over the classes; reported losses leave it out", "[0, 1)")
 
 
 @checked
-@dataclass(frozen=True)
-class TaggingConfig(_Smoothed):
+class TaggingConfig:
     """Say the tag of every word, at its first token."""
 
     kind: ClassVar[str] = "tagging"
-    label_smoothing: float = setting(0.0, "probability spread over the tags; reported losses leave it out")
+    section: ClassVar[str] = "objective."
+    label_smoothing: float = setting(0.0, "probability spread over the tags; reported losses leave it out", "[0, 1)")
 
 
 @checked
-@dataclass(frozen=True)
 class NoObjective:
     """Predict nothing: of a model that gives vectors, and was taken over. No run can learn it."""
 
@@ -321,16 +269,11 @@ ObjectiveConfig = Annotated[
 ]
 
 
-def _require_noise(density: float, mean_span_length: float) -> None:
-    require(0 < density < 1, "objective.noise_density", density, "be above 0 and below 1")
-    require(1 <= mean_span_length < float("inf"), "objective.mean_span_length", mean_span_length, "be at least 1")
-
-
 @checked
-@dataclass(frozen=True)
 class InitConfig:
     """From which model a run starts, and what of it learns."""
 
+    section: ClassVar[str] = "init."
     path: str | None = setting(
         None, "a model directory whose tokenizer and weights it starts from; none = from nothing"
     )
@@ -338,47 +281,27 @@ class InitConfig:
         "same", "same = its model, with the head and the dropouts of this run; recipe = [model] of this run"
     )
     freeze: tuple[str, ...] = setting((), "modules that do not learn, such as encoder.embeddings or encoder.blocks.0.*")
-    layer_decay: float = setting(1.0, "the rate of a block is this × that of the block above it")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for a factor that is none."""
-        require(0 < self.layer_decay <= 1, "init.layer_decay", self.layer_decay, "be above 0 and at most 1")
+    layer_decay: float = setting(1.0, "the rate of a block is this × that of the block above it", "(0, 1]")
 
 
 @checked
-@dataclass(frozen=True)
 class LoraConfig:
     """Low-rank adaptation: a few small matrices learn beside weights that do not (Hu 2022)."""
 
+    section: ClassVar[str] = "lora."
     targets: tuple[str, ...] = setting(("*.q_proj", "*.v_proj"), "linear layers that are adapted, by name")
-    rank: int = setting(8, "of the update of a weight")
+    rank: int = setting(8, "of the update of a weight", between(1, MAX_WIDTH))
     alpha: float = setting(16.0, "the update is × alpha / rank")
-    dropout: float = setting(0.0, "dropout of what the update reads")
-
-    def __post_init__(self) -> None:
-        """Raises `UserError` for numbers that mean nothing."""
-        require(1 <= self.rank <= MAX_WIDTH, "lora.rank", self.rank, f"be from 1 to {MAX_WIDTH:,}")
-        require(0 <= self.dropout < 1, "lora.dropout", self.dropout, "be at least 0 and below 1")
+    dropout: float = setting(0.0, "dropout of what the update reads", "[0, 1)")
 
 
 Metric = Literal[
-    "loss",
-    "bits_per_byte",
-    "bleu",
-    "bleu_tok_lc",
-    "chrf",
-    "exact_match",
-    "wer",
-    "per",
-    "accuracy",
-    "macro_f1",
-    "span_f1",
-    "masked_accuracy",
-]
+    "loss", "bits_per_byte", "bleu", "bleu_tok_lc", "chrf", "exact_match", "wer", "per", "accuracy", "macro_f1",
+    "span_f1", "masked_accuracy",
+]  # fmt: skip
 
 
 @checked
-@dataclass(frozen=True)
 class ExpectedResult:
     """What a recipe must reach: `reproduce` compares."""
 
@@ -390,7 +313,6 @@ class ExpectedResult:
 
 
 @checked
-@dataclass(frozen=True)
 class Run:
     """A whole run, as a recipe states it."""
 

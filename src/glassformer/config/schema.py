@@ -12,15 +12,16 @@ import functools
 import math
 import numbers
 import os
+import sys
 import tomllib
 import types
 import typing
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar, Union, cast
+from importlib import metadata
+from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, dataclass_transform
 
-from glassformer.config.extensions import Extensible, registered_settings
 from glassformer.config.former_names import KEYS, KINDS, VALUES
 from glassformer.errors import Note, UserError, nearest_name, shown
 
@@ -33,24 +34,69 @@ T = TypeVar("T")
 Table = dict[str, Any]
 
 
-def setting(default: T, doc: str) -> T:
-    """A dataclass field with its default and the one line that says what it is, and its unit."""
-    field: Any = dataclasses.field(default=default, metadata={"doc": doc})
+class Range(NamedTuple):
+    """The values that a setting may have. Of another one is said: `train.max_steps is 0 and must be at least 1`."""
+
+    must: str
+    holds: Callable[[Any], bool]
+    spec: str = ""
+    """How the wrong value is formatted."""
+
+
+RANGES = {
+    "≥ 0": Range("not be negative", lambda x: x >= 0),
+    "≥ 1": Range("be at least 1", lambda x: x >= 1),
+    "≥ 2": Range("be at least 2", lambda x: x >= 2),
+    "> 0": Range("be positive", lambda x: x > 0),
+    "> 1": Range("be above 1", lambda x: x > 1),
+    "[0, ∞)": Range("not be negative", lambda x: 0 <= x < math.inf),
+    "[1, ∞)": Range("be at least 1", lambda x: 1 <= x < math.inf),
+    "(0, ∞)": Range("be a positive number", lambda x: 0 < x < math.inf),
+    "(-∞, ∞)": Range("be a finite number", math.isfinite),
+    "[0, 1]": Range("be from 0 to 1", lambda x: 0 <= x <= 1),
+    "[0, 1)": Range("be at least 0 and below 1", lambda x: 0 <= x < 1),
+    "(0, 1]": Range("be above 0 and at most 1", lambda x: 0 < x <= 1),
+    "(0, 1)": Range("be above 0 and below 1", lambda x: 0 < x < 1),
+}
+"""The usual ranges; a round bracket leaves the bound out."""
+
+
+def between(least: int, most: int) -> Range:
+    return Range(f"be from {least} to {most:,}", lambda x: least <= x <= most)
+
+
+def at_most(most: int) -> Range:
+    """For a size that no machine could hold, or that is a slip of the keyboard."""
+    return Range(f"be at most {most:,}", lambda x: x <= most, ",")
+
+
+def setting(default: T, doc: str, *ranges: str | Range) -> T:
+    """A dataclass field with its default, the one line that says what it is, and its unit, and the values it may have.
+
+    `ranges` are names of `RANGES`, or others. They are checked when a section of a run is made that holds the field
+    (`checked`); None is in all of them.
+    """
+    found = [RANGES[name] if isinstance(name, str) else name for name in ranges]
+    field: Any = dataclasses.field(default=default, metadata={"doc": doc, "ranges": found})
     return field
 
 
+@dataclass_transform(frozen_default=True)
 def checked(cls: type[T]) -> type[T]:
-    """A class decorator above `@dataclass(frozen=True)`: its values are checked as those of a recipe are.
+    """A class decorator that makes a frozen dataclass, whose values are checked as those of a recipe are.
 
     A list becomes a tuple, a whole number a float, and a table the dataclass of its field. Raises `UserError` for a
     value of the wrong type, and for an unknown field with the nearest one. A class may say under `start_from` what is a
-    better start than its bare fields.
+    better start than its bare fields, and under `section` that it is one of a run: then its values, and those of the
+    dataclasses in it, are held to their ranges, and messages name them as `section` and field.
 
     >>> from glassformer.config.transformer import Stack
     >>> Stack(n_layers="2")
     Traceback (most recent call last):
     glassformer.errors.UserError: Stack.n_layers must be integer, not '2'
     """
+    if "__dataclass_fields__" not in vars(cls):
+        cls = dataclass(frozen=True)(cls)
     init: Any = cls.__init__
     names = [field.name for field in dataclasses.fields(cast(Any, cls))]
 
@@ -62,11 +108,17 @@ def checked(cls: type[T]) -> type[T]:
         hints = _hints(cast(Any, cls))
 
         def typed(name: str, value: Any) -> Any:
-            return _of_type(hints[name], value, f"{cls.__name__}.{name}")
+            kind = hints[name]
+            if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
+                return value  # other packages are looked at for what is none of ours
+            return _Reader("", []).value(kind, value, f"{cls.__name__}.{name}")
 
         placed = [typed(name, value) for name, value in zip(names, values, strict=False)]
         surplus = values[len(names) :]  # Python itself refuses them
-        init(self, *placed, *surplus, **{name: typed(name, value) for name, value in named.items()})
+        by_name = {name: typed(name, value) for name, value in named.items()}
+        if (section := getattr(cls, "section", None)) is not None:
+            _require_ranges(cls, dict(zip(names, placed, strict=False)) | by_name, section)
+        init(self, *placed, *surplus, **by_name)
 
     setattr(cls, "__init__", checked_init)  # noqa: B010, mypy sees no assignment to a method here
     return cls
@@ -75,13 +127,6 @@ def checked(cls: type[T]) -> type[T]:
 @functools.cache
 def _hints(cls: type) -> dict[str, Any]:
     return typing.get_type_hints(cls, include_extras=True)
-
-
-def _of_type(kind: Any, value: Any, name: str) -> Any:
-    """A value as a field of this type holds it."""
-    if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
-        return value  # other packages are looked at for what is none of ours
-    return _Reader("", []).value(kind, value, name)
 
 
 def _nearest_field(cls: type, name: str) -> str:
@@ -97,10 +142,16 @@ def _nearest_field(cls: type, name: str) -> str:
     return hint if start is None else f"{hint or ';'} a preset to start from: {start}"
 
 
-def require(fine: bool, name: str, value: object, must: str) -> None:
-    """`UserError` for a value that means nothing: `train.max_steps is 0 and must be at least 1`."""
-    if not fine:
-        raise UserError(f"{name} is {value} and must {must}")
+def _require_ranges(cls: Any, values: Mapping[str, Any], prefix: str) -> None:
+    """`UserError` for the first value of a dataclass, or of one inside it, that is not in the ranges of its setting."""
+    for field in dataclasses.fields(cls):
+        value = values.get(field.name)
+        if dataclasses.is_dataclass(value):
+            _require_ranges(value, vars(value), f"{prefix}{field.name}.")
+        for within in field.metadata.get("ranges", ()) if value is not None else ():
+            if not within.holds(value):
+                wrong = format(list(value) if isinstance(value, tuple) else value, within.spec)
+                raise UserError(f"{prefix}{field.name} is {wrong} and must {within.must}")
 
 
 def require_int64(name: str, value: object) -> None:
@@ -108,14 +159,6 @@ def require_int64(name: str, value: object) -> None:
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, int) and abs(number) > MAX_INT:
             raise UserError(f"{name} is {number!s:.{_SHOWN}} and must have at most 64 bits: up to {MAX_INT:,}")
-
-
-def require_at_most(config: Any, prefix: str, bounds: Mapping[str, int]) -> None:
-    """`UserError` for a size of a configuration that no machine could hold, or that is a slip of the keyboard."""
-    for name, most in bounds.items():
-        value = getattr(config, name)
-        if value > most:
-            raise UserError(f"{prefix}.{name} is {value:,} and must be at most {most:,}")
 
 
 def setting_doc(field: "dataclasses.Field[Any]") -> str:
@@ -345,6 +388,65 @@ def toml_value(value: Any) -> str:
     if isinstance(value, Sequence):
         return "[" + ", ".join(toml_value(item) for item in value) + "]"
     return repr(value)
+
+
+# Settings from other packages, which name them in their entry points, in a group; a notebook registers them by hand.
+
+TASKS = "glassformer.tasks"
+"""The group of tasks: objects whose `settings` is the dataclass of their objective."""
+_registered: dict[str, list[type]] = {}
+
+
+@dataclass(frozen=True)
+class Extensible:
+    """Marks a union, `Annotated[A | B, Extensible(group)]`, whose members may come from other packages too."""
+
+    group: str
+
+
+def register_settings(group: str, settings: type) -> None:
+    """Add a member to a union by hand; one of the same kind is replaced."""
+    kept = [cls for cls in _registered.get(group, []) if _kind(cls) != _kind(settings)]
+    _registered[group] = [*kept, settings]
+
+
+def registered_settings(group: str) -> tuple[type, ...]:
+    """The members that other packages and `register_settings` add to the unions of a group.
+
+    Raises `UserError` for an installed package whose entry point cannot be loaded.
+    """
+    return (*(cls for cls in _installed(group) if cls not in _registered.get(group, [])), *_registered.get(group, []))
+
+
+def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
+    """The entry points of a group by their names."""
+    return _entry_points(group, tuple(sys.path))
+
+
+@functools.cache
+def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, metadata.EntryPoint]:
+    """`path` is where packages are looked for; it may grow."""
+    return {entry.name: entry for entry in metadata.entry_points(group=group)}
+
+
+def _installed(group: str) -> list[type]:
+    found = []
+    for entry in entry_points(group).values():
+        try:
+            settings: type = entry.load().settings
+        except Exception as error:  # other people's code
+            package = "an installed package" if entry.dist is None else f"the package {entry.dist.name}"
+            raise UserError(f"{entry.name!r} ({group}) of {package} cannot be loaded: {error}") from error
+        if _kind(settings) != entry.name:
+            raise UserError(
+                f"the entry point {entry.name!r} ({group}) must have the name of its kind, {_kind(settings)!r}"
+            )
+        found.append(settings)
+    return found
+
+
+def _kind(settings: Any) -> str:
+    return str(settings.kind)
 
 
 def members(kind: Any) -> tuple[Any, ...]:

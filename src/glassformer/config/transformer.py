@@ -7,7 +7,7 @@ classes of their own. Every field is one line; letters and words are explained i
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from glassformer.config.schema import checked, require_at_most, setting
+from glassformer.config.schema import at_most, between, checked, setting
 from glassformer.errors import UserError
 
 MAX_LAYERS = 1000  # as many as the deepest that was ever trained (Wang 2022)
@@ -15,38 +15,24 @@ MAX_WIDTH = 1 << 20  # sixty times the widest
 MAX_LEN = 1 << 24  # fp32 counts positions exactly up to here
 MAX_VOCAB = 1 << 24  # sixty times the largest vocabulary in use
 
-BOUNDS = {
-    "d_model": MAX_WIDTH,
-    "d_embedding": MAX_WIDTH,
-    "vocab_size": MAX_VOCAB,
-    "source_vocab_size": MAX_VOCAB,
-    "n_token_types": MAX_WIDTH,
-    "max_len": MAX_LEN,
-    "source_max_len": MAX_LEN,
-}
-STACK_BOUNDS = {
-    "n_layers": MAX_LAYERS,
-    "n_heads": MAX_WIDTH,
-    "n_kv_heads": MAX_WIDTH,
-    "d_head": MAX_WIDTH,
-    "d_value": MAX_WIDTH,
-    "d_ff": MAX_WIDTH,
-}
-"""Sizes beyond these are refused before a module is made, since making it would fill the memory or never end."""
+WIDTH, WIDTH_OR_0 = ("≥ 1", at_most(MAX_WIDTH)), ("≥ 0", at_most(MAX_WIDTH))
+LENGTH, LENGTH_OR_0 = ("≥ 1", at_most(MAX_LEN)), ("≥ 0", at_most(MAX_LEN))
+ORIGINAL_LENGTH = between(1, MAX_LEN)
+VOCAB_OR_0 = ("≥ 0", at_most(MAX_VOCAB))
+"""Ranges: larger sizes are refused before a module is made, since making it would fill the memory or never end."""
 SPECIAL_IDS = ("pad_id", "bos_id", "eos_id", "unk_id", "mask_id", "decoder_start_id")
 
 
 @checked
-@dataclass(frozen=True)
 class Stack:
     """The shape of an encoder or a decoder."""
 
-    n_layers: int = setting(6, "number of blocks")
-    n_heads: int = setting(8, "number of query heads")
-    n_kv_heads: int = setting(0, "number of key-value heads, shared by groups of query heads; 0 = n_heads")
-    d_head: int = setting(0, "width of a query and key head; 0 = d_model / n_heads")
-    d_value: int = setting(0, "width of a value head; 0 = d_head")
-    d_ff: int = setting(2048, "inner width of the feed-forward layer; 0 = a block of attention alone")
+    n_layers: int = setting(6, "number of blocks", "≥ 0", at_most(MAX_LAYERS))
+    n_heads: int = setting(8, "number of query heads", *WIDTH)
+    n_kv_heads: int = setting(0, "number of key-value heads, shared by groups of query heads; 0 = n_heads", *WIDTH_OR_0)
+    d_head: int = setting(0, "width of a query and key head; 0 = d_model / n_heads", *WIDTH_OR_0)
+    d_value: int = setting(0, "width of a value head; 0 = d_head", *WIDTH_OR_0)
+    d_ff: int = setting(2048, "inner width of the feed-forward layer; 0 = a block of attention alone", *WIDTH_OR_0)
     window_pattern: tuple[int, ...] = setting(
         (), "how many tokens back a query sees, layer by layer in turns, itself included; 0 or none = all"
     )
@@ -80,7 +66,6 @@ class AttentionWidths:
 
 
 @checked
-@dataclass(frozen=True)
 class SinusoidalPositions:
     """Fixed sines and cosines (Vaswani 2017, section 3.5)."""
 
@@ -91,43 +76,39 @@ class SinusoidalPositions:
 
 
 @checked
-@dataclass(frozen=True)
 class LearnedPositions:
     """A table of max_len + offset rows (GPT-2, BERT; BART starts at row 2)."""
 
     kind: ClassVar[str] = "learned"
-    offset: int = setting(0, "rows of the table before position 0")
+    offset: int = setting(0, "rows of the table before position 0", between(0, MAX_LEN))
 
 
 @checked
-@dataclass(frozen=True)
 class LinearScaling:
     """Positions divided by a factor (Chen 2023)."""
 
     kind: ClassVar[str] = "linear"
-    factor: float = setting(1.0, "how many times longer the context becomes")
+    factor: float = setting(1.0, "how many times longer the context becomes", "≥ 1")
 
 
 @checked
-@dataclass(frozen=True)
 class Llama3Scaling:
     """Low frequencies divided by a factor, high ones kept, a ramp between (Llama 3.1)."""
 
     kind: ClassVar[str] = "llama3"
-    factor: float = setting(8.0, "how many times longer the context becomes")
+    factor: float = setting(8.0, "how many times longer the context becomes", "≥ 1")
     low_freq_factor: float = setting(1.0, "wavelengths above original_max_len / this are divided")
     high_freq_factor: float = setting(4.0, "wavelengths below original_max_len / this are kept")
-    original_max_len: int = setting(8192, "the context of the model before it was extended, in tokens")
+    original_max_len: int = setting(8192, "the context of the model before it was extended, in tokens", ORIGINAL_LENGTH)
 
 
 @checked
-@dataclass(frozen=True)
 class YarnScaling:
     """Interpolation by parts and a warmer softmax (Peng 2023)."""
 
     kind: ClassVar[str] = "yarn"
-    factor: float = setting(1.0, "how many times longer the context becomes")
-    original_max_len: int = setting(2048, "the context of the model before it was extended, in tokens")
+    factor: float = setting(1.0, "how many times longer the context becomes", "≥ 1")
+    original_max_len: int = setting(2048, "the context of the model before it was extended, in tokens", ORIGINAL_LENGTH)
     beta_fast: float = setting(32.0, "frequencies that turn more often than this in the context are kept")
     beta_slow: float = setting(1.0, "frequencies that turn less often than this are divided by the factor")
 
@@ -136,13 +117,12 @@ Scaling = LinearScaling | Llama3Scaling | YarnScaling
 
 
 @checked
-@dataclass(frozen=True)
 class RotaryPositions:
     """Queries and keys turned by an angle that grows with the position (Su 2021), half-split layout."""
 
     kind: ClassVar[str] = "rotary"
-    base: float = setting(10000.0, "wavelengths run from 2π to 2π·base tokens")
-    fraction: float = setting(1.0, "share of each head's width that is turned")
+    base: float = setting(10000.0, "wavelengths run from 2π to 2π·base tokens", "> 1")
+    fraction: float = setting(1.0, "share of each head's width that is turned", "(0, 1]")
     scaling: Scaling | None = setting(None, "how the frequencies are stretched for a longer context")
 
     def width(self, d_head: int) -> int:
@@ -155,7 +135,6 @@ class RotaryPositions:
 
 
 @checked
-@dataclass(frozen=True)
 class AlibiPositions:
     """A penalty on the score that grows linearly with the distance, by head (Press 2022)."""
 
@@ -163,17 +142,15 @@ class AlibiPositions:
 
 
 @checked
-@dataclass(frozen=True)
 class RelativePositions:
     """A learned score bias by bucket of the distance (Raffel 2020), one table a stack."""
 
     kind: ClassVar[str] = "relative"
-    n_buckets: int = setting(32, "number of distance buckets")
+    n_buckets: int = setting(32, "number of distance buckets", at_most(MAX_WIDTH))
     max_distance: int = setting(128, "distances from here on share the last bucket, in tokens")
 
 
 @checked
-@dataclass(frozen=True)
 class NoPositions:
     """No position signal: a causal model can still count through its mask."""
 
@@ -184,7 +161,6 @@ Positions = SinusoidalPositions | LearnedPositions | RotaryPositions | AlibiPosi
 
 
 @checked
-@dataclass(frozen=True)
 class TokenHead:
     """Logits over the vocabulary at every position."""
 
@@ -196,21 +172,19 @@ class TokenHead:
 
 
 @checked
-@dataclass(frozen=True)
 class PositionHead:
     """Logits over labels at every position (tagging)."""
 
     kind: ClassVar[str] = "positions"
-    n_labels: int = setting(0, "number of labels; 0 = those of the data")
+    n_labels: int = setting(0, "number of labels; 0 = those of the data", at_most(MAX_VOCAB))
 
 
 @checked
-@dataclass(frozen=True)
 class SequenceHead:
     """Logits over labels for the whole sequence (classification; one label = regression)."""
 
     kind: ClassVar[str] = "sequence"
-    n_labels: int = setting(0, "number of labels; 0 = those of the data")
+    n_labels: int = setting(0, "number of labels; 0 = those of the data", at_most(MAX_VOCAB))
     pooling: Literal["first", "last", "mean", "max"] = setting("first", "which hidden states are read")
     pooler: Literal["none", "tanh", "relu", "gelu"] = setting("none", "dense layer and activation after pooling")
     mean: float = setting(0.0, "of numbers: what an output of 0 says; that of the data where std is 0")
@@ -218,7 +192,6 @@ class SequenceHead:
 
 
 @checked
-@dataclass(frozen=True)
 class VectorHead:
     """A vector for the whole sequence, and no logits: a model that predicts nothing (sentence encoders)."""
 
@@ -235,7 +208,6 @@ Head = TokenHead | PositionHead | SequenceHead | VectorHead
 
 
 @checked
-@dataclass(frozen=True)
 class NormalInit:
     """Every weight from N(0, std²), biases zero (GPT-2, BERT)."""
 
@@ -247,7 +219,6 @@ class NormalInit:
 
 
 @checked
-@dataclass(frozen=True)
 class XavierInit:
     """Every matrix uniform with variance 2 / (fan in + fan out) (Glorot 2010), embeddings N(0, 1/d_embedding)."""
 
@@ -255,7 +226,6 @@ class XavierInit:
 
 
 @checked
-@dataclass(frozen=True)
 class FanInInit:
     """Every matrix uniform with variance 1 / fan in; embeddings N(0, embedding_std²)."""
 
@@ -269,27 +239,27 @@ Init = NormalInit | XavierInit | FanInInit
 
 
 @checked
-@dataclass(frozen=True)
 class TransformerConfig:
     """Every axis of a Transformer. Which stacks are present says what kind it is; both means cross-attention."""
 
     kind: ClassVar[str] = "transformer"
+    section: ClassVar[str] = "model."
     is_default_kind: ClassVar[bool] = True
     start_from: ClassVar[str] = 'glassformer.presets.preset("modern-mini")'
     encoder: Stack | None = setting(None, "the stack that sees the whole input")
     decoder: Stack | None = setting(None, "the causal stack")
-    d_model: int = setting(512, "width of the residual stream")
-    d_embedding: int = setting(0, "width of the token table, projected to d_model; 0 = d_model")
-    vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = the tokenizer's")
-    source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary")
-    n_token_types: int = setting(0, "segment types that are added to the embedding; 0 = none")
-    max_len: int = setting(1024, "longest (target) sequence, in tokens")
-    source_max_len: int = setting(0, "longest source sequence, in tokens; 0 = max_len")
+    d_model: int = setting(512, "width of the residual stream", *WIDTH)
+    d_embedding: int = setting(0, "width of the token table, projected to d_model; 0 = d_model", *WIDTH_OR_0)
+    vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = the tokenizer's", *VOCAB_OR_0)
+    source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary", *VOCAB_OR_0)
+    n_token_types: int = setting(0, "segment types that are added to the embedding; 0 = none", *WIDTH_OR_0)
+    max_len: int = setting(1024, "longest (target) sequence, in tokens", *LENGTH)
+    source_max_len: int = setting(0, "longest source sequence, in tokens; 0 = max_len", *LENGTH_OR_0)
     share_embeddings: bool = setting(False, "encoder and decoder read one table")
     tie_output: bool = setting(True, "the head reuses the table of the stack that it reads")
     positions: Positions = setting(LearnedPositions(), "how the model knows where a token stands")
     norm: Literal["layernorm", "rmsnorm"] = setting("layernorm", "which normalisation, everywhere")
-    norm_eps: float = setting(1e-5, "added to the variance")
+    norm_eps: float = setting(1e-5, "added to the variance", "> 0")
     norm_weight: bool = setting(True, "norms have a learned scale")
     norm_bias: bool = setting(True, "a layernorm has a learned shift")
     norm_order: Literal["pre", "post", "sandwich"] = setting("pre", "norm before, after, or on both sides")
@@ -306,11 +276,13 @@ class TransformerConfig:
     attention_scale: float | None = setting(None, "factor of the scores; none = d_head^-½")
     scale_embeddings: bool = setting(False, "token embeddings × √d_model")
     scale_logits: bool = setting(False, "logits × d_model^-½")
-    token_dropout: float = setting(0.0, "whole token embeddings that are dropped, before positions (Gal 2016)")
-    embedding_dropout: float = setting(0.0, "dropout after the embeddings and positions")
-    residual_dropout: float = setting(0.0, "dropout of what each sublayer adds")
-    attention_dropout: float = setting(0.0, "dropout of the attention weights")
-    ff_dropout: float = setting(0.0, "dropout inside the feed-forward")
+    token_dropout: float = setting(
+        0.0, "whole token embeddings that are dropped, before positions (Gal 2016)", "[0, 1)"
+    )
+    embedding_dropout: float = setting(0.0, "dropout after the embeddings and positions", "[0, 1)")
+    residual_dropout: float = setting(0.0, "dropout of what each sublayer adds", "[0, 1)")
+    attention_dropout: float = setting(0.0, "dropout of the attention weights", "[0, 1)")
+    ff_dropout: float = setting(0.0, "dropout inside the feed-forward", "[0, 1)")
     head: Head = setting(TokenHead(), "what is read off the hidden states")
     init: Init = setting(NormalInit(), "how weights start")
     pad_id: int | None = setting(None, "id of the padding token")
@@ -324,25 +296,14 @@ class TransformerConfig:
 
     def __post_init__(self) -> None:
         """Raises `UserError` for numbers that cannot make a model."""
-        require_at_most(self, "model", BOUNDS)
         require_special_ids(self, self.vocab_size)
         if self.encoder is None and self.decoder is None:
             raise UserError(
                 "a model needs an encoder, a decoder, or both: give decoder=Stack(n_layers=…), in a recipe a "
                 f"[model.decoder] table, or start from a preset: {self.start_from}"
             )
-        self._check_positions()
         for name, stack in self.stacks.items():
             self._check_stack(name, stack)
-        for name in ("d_model", "max_len"):
-            if getattr(self, name) < 1:
-                raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 1")
-        for name in ("vocab_size", "source_vocab_size", "d_embedding", "n_token_types", "source_max_len"):
-            if getattr(self, name) < 0:
-                raise UserError(f"model.{name} is {getattr(self, name)} and must not be negative")
-        for name in ("token_dropout", "embedding_dropout", "residual_dropout", "attention_dropout", "ff_dropout"):
-            if not 0 <= getattr(self, name) < 1:
-                raise UserError(f"model.{name} is {getattr(self, name)} and must be at least 0 and below 1")
         if (self.source_vocab_size or self.share_embeddings) and not self.is_encoder_decoder:
             raise UserError("model.source_vocab_size and share_embeddings need an encoder and a decoder")
         if self.source_vocab_size and self.share_embeddings:
@@ -350,39 +311,21 @@ class TransformerConfig:
         if isinstance(self.positions, SinusoidalPositions) and self.table_width % 2:
             name = "d_embedding" if self.d_embedding else "d_model"
             raise UserError(f"sinusoidal positions come in pairs, and model.{name} is {self.table_width}: make it even")
-        if not self.norm_eps > 0:
-            raise UserError(f"model.norm_eps is {self.norm_eps} and must be positive")
-        if isinstance(self.head, (PositionHead, SequenceHead)) and self.head.n_labels > MAX_VOCAB:
-            raise UserError(f"model.head.n_labels is {self.head.n_labels:,} and must be at most {MAX_VOCAB:,}")
         if isinstance(self.head, VectorHead) and not 0 <= self.head.max_tokens <= self.max_len:
             raise UserError(f"model.head.max_tokens is {self.head.max_tokens} and must be from 0 to model.max_len")
-
-    def _check_positions(self) -> None:
         positions = self.positions
-        bad = None
-        if isinstance(positions, LearnedPositions) and not 0 <= positions.offset <= MAX_LEN:
-            bad = f"offset is {positions.offset} and must be from 0 to {MAX_LEN:,}"
-        if isinstance(positions, RotaryPositions):
-            if not positions.base > 1:
-                bad = f"base is {positions.base} and must be above 1"
-            elif not 0 < positions.fraction <= 1:
-                bad = f"fraction is {positions.fraction} and must be above 0 and at most 1"
-            elif positions.scaling is not None:
-                bad = _bad_scaling(positions.scaling)
-        if isinstance(positions, RelativePositions) and positions.n_buckets > MAX_WIDTH:
-            bad = f"n_buckets is {positions.n_buckets:,} and must be at most {MAX_WIDTH:,}"
-        elif isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
-            bad = f"n_buckets is {positions.n_buckets} and must be at least 4, and below 2 × max_distance"
-        if bad is not None:
-            raise UserError(f"model.positions.{bad}")
+        if isinstance(positions, RelativePositions) and not 4 <= positions.n_buckets < 2 * positions.max_distance:
+            raise UserError(
+                f"model.positions.n_buckets is {positions.n_buckets} and must be at least 4, and below 2 × max_distance"
+            )
+        scaling = positions.scaling if isinstance(positions, RotaryPositions) else None
+        if isinstance(scaling, YarnScaling) and not 0 < scaling.beta_slow < scaling.beta_fast:
+            raise UserError(
+                f"model.positions.scaling.beta_slow is {scaling.beta_slow} and must be positive and below beta_fast "
+                f"{scaling.beta_fast}"
+            )
 
     def _check_stack(self, name: str, stack: Stack) -> None:
-        require_at_most(stack, f"model.{name}", STACK_BOUNDS)
-        if stack.n_heads < 1:
-            raise UserError(f"model.{name}.n_heads is {stack.n_heads} and must be at least 1")
-        for field in ("n_layers", "n_kv_heads", "d_head", "d_value", "d_ff"):
-            if getattr(stack, field) < 0:
-                raise UserError(f"model.{name}.{field} is {getattr(stack, field)} and must not be negative")
         if min(stack.window_pattern, default=0) < 0:
             raise UserError(f"model.{name}.window_pattern has {min(stack.window_pattern)}: 0 sees all, and no less")
         if max(stack.window_pattern, default=0) > MAX_LEN:
@@ -463,18 +406,6 @@ class TransformerConfig:
     def reads_whole_sequence(self) -> bool:
         """Whether the head gives one answer a sequence, and not one a position."""
         return isinstance(self.head, (SequenceHead, VectorHead))
-
-
-def _bad_scaling(scaling: Scaling) -> str | None:
-    """What is wrong with a scaling's numbers."""
-    if not scaling.factor >= 1:
-        return f"scaling.factor is {scaling.factor} and must be at least 1"
-    original = getattr(scaling, "original_max_len", 1)
-    if not 1 <= original <= MAX_LEN:
-        return f"scaling.original_max_len is {original} and must be from 1 to {MAX_LEN:,}"
-    if isinstance(scaling, YarnScaling) and not 0 < scaling.beta_slow < scaling.beta_fast:
-        return f"scaling.beta_slow is {scaling.beta_slow} and must be positive and below beta_fast {scaling.beta_fast}"
-    return None
 
 
 def require_special_ids(config: Any, vocab_size: int) -> None:

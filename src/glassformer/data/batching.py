@@ -8,8 +8,13 @@ number k and draws exactly what the uninterrupted run would have drawn.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+import itertools
+import math
+import shutil
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -17,12 +22,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from glassformer.data.tokens import TokenFile
+from glassformer.data.tokens import PairFile, TokenFile
 from glassformer.errors import UserError
-from glassformer.seeds import Stream, rng
+from glassformer.seeds import Stream, rng, seed_of
 from glassformer.tokenization import padding
 
 Ids = npt.NDArray[np.int64]
+WIDTH_OF_A_BUCKET = 1.1
+"""Keys of a bucket of `TokenBudget` differ by at most this factor."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -130,10 +137,7 @@ class Windows:
                 f"(context {context:,} and the token after it); give more text or a smaller data.context"
             )
         self.tokens, self.context, self.batch_size, self.seed = tokens, context, batch_size, seed
-
-    @property
-    def n_steps_per_epoch(self) -> int:
-        return _ceil(self.tokens.n_tokens - 1, self.batch_size * self.context)
+        self.n_steps_per_epoch = math.ceil((tokens.n_tokens - 1) / (batch_size * context))
 
     def batch(self, step: int) -> list[Example]:
         draw = rng(self.seed, Stream.WINDOWS, step)
@@ -158,10 +162,7 @@ class Epochs:
         self.n_cut = int((lengths > context + 1).sum())
         self.n_skipped = int((lengths < 2).sum())
         self._order = EpochOrder(_require_examples(len(self.starts), tokens), batch_size, seed)
-
-    @property
-    def n_steps_per_epoch(self) -> int:
-        return self._order.n_steps_per_epoch
+        self.n_steps_per_epoch = self._order.n_steps_per_epoch
 
     def batch(self, step: int) -> list[Example]:
         return [Example(_take(self.tokens, self.starts[i], self.lengths[i])) for i in self._order.batch(step)]
@@ -187,10 +188,7 @@ class Packed:
         self._by_row = np.argsort(row_of_piece, kind="stable")
         self._row_starts = np.searchsorted(row_of_piece[self._by_row], np.arange(self.n_rows + 1))
         self._order = EpochOrder(_require_examples(self.n_rows, tokens), batch_size, seed)
-
-    @property
-    def n_steps_per_epoch(self) -> int:
-        return self._order.n_steps_per_epoch
+        self.n_steps_per_epoch = self._order.n_steps_per_epoch
 
     def batch(self, step: int) -> list[Example]:
         return [self.row(index) for index in self._order.batch(step)]
@@ -199,6 +197,38 @@ class Packed:
         pieces = self._by_row[self._row_starts[index] : self._row_starts[index + 1]]
         ids = [_take(self.tokens, self.starts[i], self.lengths[i]) for i in pieces]
         return Example(np.concatenate(ids), np.repeat(np.arange(len(pieces)), self.lengths[pieces]))
+
+
+class FreshCuts:
+    """A sampler with a sampler of its own, over tokens of its own, for each epoch.
+
+    The tokens of an epoch are cut when its first batch is drawn, so a batch is a function of (seed, step). Cut anew,
+    the same text gives an epoch that is a little longer or shorter. Every epoch has as many steps as the first: of a
+    longer one a few rows are not read, and in a shorter one a few are read again.
+    """
+
+    def __init__(self, first: Sampler, sampler_of: Callable[[int], tuple[Sampler, Path | None]], seed: int) -> None:
+        """`first` is the sampler of the first epoch.
+
+        `sampler_of` takes the seed of another epoch; it returns a sampler, and the folder of its tokens on disk,
+        which is deleted when the next epoch begins.
+        """
+        self._first, self._sampler_of, self.seed = first, sampler_of, seed
+        self._epoch, self._sampler = 0, first
+        self._folder: Path | None = None
+        self.n_steps_per_epoch = first.n_steps_per_epoch
+
+    def batch(self, step: int) -> list[Example]:
+        epoch, place = divmod(step, self.n_steps_per_epoch)
+        if epoch != self._epoch:
+            before = self._folder
+            self._sampler, self._folder = (
+                self._sampler_of(seed_of(self.seed, Stream.CUTS, epoch)) if epoch else (self._first, None)
+            )
+            self._epoch = epoch
+            if before is not None:
+                shutil.rmtree(before, ignore_errors=True)
+        return self._sampler.batch(place)
 
 
 def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
@@ -262,17 +292,15 @@ class EpochOrder:
 
     def __init__(self, n: int, batch_size: int, seed: int) -> None:
         self.n, self.batch_size, self.seed = n, batch_size, seed
-        self.n_steps_per_epoch = _ceil(n, batch_size)
-        self._latest: tuple[int, Ids] | None = None
+        self.n_steps_per_epoch = math.ceil(n / batch_size)
+        self._order = lru_cache(maxsize=1)(self._drawn)
 
     def batch(self, step: int) -> list[int]:
         places = range(step * self.batch_size, (step + 1) * self.batch_size)
         return [int(self._order(place // self.n)[place % self.n]) for place in places]
 
-    def _order(self, epoch: int) -> Ids:
-        if self._latest is None or self._latest[0] != epoch:  # computed once an epoch, a function of the epoch alone
-            self._latest = epoch, rng(self.seed, Stream.EPOCHS, epoch).permutation(self.n)
-        return self._latest[1]
+    def _drawn(self, epoch: int) -> Ids:
+        return rng(self.seed, Stream.EPOCHS, epoch).permutation(self.n)
 
 
 def _windows(starts: Ids, lengths: Ids, context: int, overlap: int = 1) -> tuple[Ids, Ids]:
@@ -303,5 +331,134 @@ def _require_examples(n: int, tokens: TokenFile) -> int:
     return n
 
 
-def _ceil(a: int, b: int) -> int:
-    return -(-a // b)
+class TokenBudget:
+    """Every row once an epoch, in batches of at most `batch_tokens` = rows × the longest side, padding included.
+
+    Rows are put into buckets of about equal length, shuffled inside, cut into batches in the order of the buckets, and
+    the batches are shuffled. The cut reckons with a bucket's longest key, so it falls on the same places in every
+    epoch: all epochs have equally many batches, and the batch of a step is a function of (seed, step).
+    """
+
+    def __init__(self, rows: "Rows", batch_tokens: int, seed: int) -> None:
+        if not len(rows.lengths):
+            raise UserError(f"the {rows.name} hold none that the model can read: raise model.max_len, or give others")
+        if (longest := int(rows.lengths.max())) > batch_tokens:
+            raise UserError(
+                f"the longest of the {rows.name} has {longest:,} tokens and data.batch_tokens is {batch_tokens:,}: "
+                "raise it"
+            )
+        self.rows, self.seed = rows, seed
+        self.buckets = _buckets(rows.lengths)
+        longest_of = np.zeros(self.buckets.max() + 1, dtype=np.int64)
+        np.maximum.at(longest_of, self.buckets, rows.lengths)
+        self.cuts = _cuts(longest_of[np.sort(self.buckets)], batch_tokens)
+        self.n_steps_per_epoch = len(self.cuts) - 1
+        self._order = lru_cache(maxsize=1)(self._drawn)
+
+    def batch(self, step: int) -> list[Example]:
+        epoch, place = divmod(step, self.n_steps_per_epoch)
+        order, batches = self._order(epoch)
+        number = batches[place]
+        return self.rows.take(order[self.cuts[number] : self.cuts[number + 1]])
+
+    def _drawn(self, epoch: int) -> tuple[Ids, Ids]:
+        """Places of the rows, bucket after bucket, and the order of the batches."""
+        draw = rng(self.seed, Stream.BUDGET, epoch)
+        order = np.lexsort((draw.random(len(self.buckets)), self.buckets))
+        return order, draw.permutation(self.n_steps_per_epoch)
+
+
+def evaluation_batches(rows: "Rows", batch_tokens: int) -> Iterator[list[Example]]:
+    """Every row once, the shortest first, in batches of at most `batch_tokens`; a longer one goes alone."""
+    return (rows.take(np.array(places)) for places in evaluation_places(rows, batch_tokens))
+
+
+def evaluation_places(rows: "Rows", batch_tokens: int) -> Iterator[list[int]]:
+    """The places of the rows of `evaluation_batches`; no batch where there are no rows."""
+    if not len(rows.lengths):
+        return
+    order = np.argsort(rows.lengths, kind="stable")
+    cuts = _cuts(rows.lengths[order], max(batch_tokens, int(rows.lengths.max(initial=1))))
+    for begin, end in itertools.pairwise(cuts):
+        yield order[begin:end].tolist()
+
+
+def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
+    """Indices of rows, longest first, in batches of at most `max_tokens` positions; at least one row in each.
+
+    >>> list(batches_by_length([2, 5, 3, 4], 10))
+    [[1, 3], [2, 0]]
+    """
+    batch: list[int] = []
+    for i in sorted(range(len(lengths)), key=lambda i: -lengths[i]):
+        if batch and (len(batch) + 1) * lengths[batch[0]] > max_tokens:
+            yield batch
+            batch = []
+        batch.append(i)
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """What batches are cut from."""
+
+    name: str
+    """What messages call it: `training pairs`."""
+    lengths: Ids
+    """(n,) tokens that each row takes of the budget."""
+    take: Callable[[Ids], list[Example]]
+    """The rows of some places."""
+
+
+def pair_rows(pairs: PairFile) -> Rows:
+    """Pairs by the tokens of their longer side, its end or start token included."""
+    lengths = np.maximum(pairs.source_lengths, pairs.target_lengths) + 1
+    return Rows(pairs.name, lengths, lambda places: take_pairs(pairs, places))
+
+
+def take_pairs(pairs: PairFile, places: Ids) -> list[Example]:
+    """Examples of some pairs, `places` among those of the file."""
+    source, target = pairs.source, pairs.target
+    rows = pairs.rows[places]
+    sources = zip(source.document_starts[rows], source.document_lengths[rows], strict=True)
+    targets = zip(target.document_starts[rows], target.document_lengths[rows], strict=True)
+    return [
+        Example(target.ids[t : t + m].astype(np.int64), source_ids=source.ids[s : s + n].astype(np.int64))
+        for (s, n), (t, m) in zip(sources, targets, strict=True)
+    ]
+
+
+def example_rows(examples: Sequence[Example], name: str) -> Rows:
+    """Examples that are held in memory, by the number of their tokens."""
+    lengths = np.array([len(e.token_ids) for e in examples], dtype=np.int64)
+    return Rows(name, lengths, lambda places: [examples[place] for place in places])
+
+
+def _buckets(keys: Ids) -> Ids:
+    """The bucket of each key: exact lengths while they are short, then ranges that grow with the length.
+
+    >>> _buckets(np.array([3, 4, 4, 30, 31, 40])).tolist()
+    [0, 1, 1, 2, 2, 3]
+    """
+    distinct = np.unique(keys)
+    bounds, first = [], int(distinct[0])
+    for key in distinct.tolist():
+        if key > first * WIDTH_OF_A_BUCKET:
+            first = key
+        bounds.append(first)
+    _, numbers = np.unique(bounds, return_inverse=True)
+    return numbers[np.searchsorted(distinct, keys)]
+
+
+def _cuts(longest: Ids, batch_tokens: int) -> Ids:
+    """Where batches begin along rows of growing length, so that rows × the last one's length is within the budget.
+
+    >>> _cuts(np.array([2, 2, 2, 4, 4]), 6).tolist()
+    [0, 3, 4, 5]
+    """
+    cuts = [0]
+    for place, length in enumerate(longest.tolist()):
+        if (place - cuts[-1] + 1) * length > batch_tokens:
+            cuts.append(place)
+    return np.array([*cuts, len(longest)])

@@ -17,6 +17,8 @@ from glassformer import files
 from glassformer.errors import UserError, did_you_mean
 
 PREFIX = "builtin:"
+PARTS = ("train", "valid", "test")
+"""Of labelled texts and of pairs: `builtin:NAME#test` is one of them."""
 
 COPY_LETTERS = "abcdefgh"
 COPY_LENGTH = 8

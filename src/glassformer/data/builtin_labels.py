@@ -25,10 +25,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from glassformer import files
-from glassformer.data.builtin import PREFIX, stdlib_files
+from glassformer.data.builtin import PARTS, PREFIX, stdlib_files
 from glassformer.errors import UserError, nearest_name
 
-PARTS = ("train", "valid", "test")
 PACKAGES = (
     "asyncio", "email", "http", "importlib", "inspect", "ipaddress", "logging", "mailbox", "multiprocessing", "pydoc",
     "tarfile", "turtle", "typing", "unittest", "urllib", "xml",
@@ -103,19 +102,15 @@ def _tag(token: tokenize.TokenInfo) -> str:
 def _records(address: str, known: dict[str, Callable[[], Sequence[tuple[Record, str]]]]) -> Iterator[Record]:
     name, _, wanted = address.removeprefix(PREFIX).partition("#")
     if name not in known:
-        raise UserError(_unknown(name, f"{PREFIX}{next(iter(known))}"))
+        outputs = {"docstrings": "classes", "python-tokens": "tags"}
+        if name in outputs:
+            raise UserError(f"{PREFIX}{name} has {outputs[name]}: data.outputs must be {outputs[name]}")
+        near, here = nearest_name(name, outputs), f"{PREFIX}{next(iter(known))}"
+        hint = f"with this data.outputs there is {here}" if near is None else f"did you mean {PREFIX}{near}?"
+        raise UserError(f"no built-in labelled texts are called {PREFIX}{name}: {hint}")
     if wanted and wanted not in PARTS:
         raise UserError(f"{address} names no part: parts are {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")
     return (record for record, part in known[name]() if not wanted or part == wanted)
-
-
-def _unknown(name: str, here: str) -> str:
-    other = {"docstrings": "classes", "python-tokens": "tags"}
-    if name in other:
-        return f"{PREFIX}{name} has {other[name]}: data.outputs must be {other[name]}"
-    near = nearest_name(name, other)
-    hint = f"with this data.outputs there is {here}" if near is None else f"did you mean {PREFIX}{near}?"
-    return f"no built-in labelled texts are called {PREFIX}{name}: {hint}"
 
 
 @functools.cache  # every part reads them

@@ -16,10 +16,8 @@ import hashlib
 import random
 from collections.abc import Iterator
 
+from glassformer.data.builtin import PARTS, PREFIX
 from glassformer.errors import UserError, nearest_name, needs
-
-PREFIX = "builtin:"
-PARTS = ("train", "valid", "test")
 
 REVERSE_LETTERS, REVERSE_LENGTHS, N_REVERSE = "abcdefghijklmnop", (4, 16), 20_000
 N_NUMBERS, LARGEST_NUMBER = 20_000, 999_999

@@ -5,9 +5,9 @@
 - Without, one document: the first `int(n_characters * (1 - valid_fraction))` characters train, the rest
   validate (the rule of nanoGPT).
 - Without, several documents: they are ordered by a hash of their content, and each one that fits into what is left
-  of `valid_fraction` of all characters validates (`split.filled`). Where that leaves more than a tenth of the share
+  of `valid_fraction` of all characters validates (`records.filled`). Where that leaves more than a tenth of the share
   missing, because the documents left are large, the end of the largest one validates too: it is cut at a paragraph.
-  Where they are too short to cut, the shortest one may be added (`split.nearest`). Equal documents have equal hashes
+  Where they are too short to cut, the shortest one may be added (`records.nearest`). Equal documents have equal hashes
   and go to the same side; the side does not depend on the order of the files. Repeats within the training text
   stay, and are counted.
 - With reading 1, that of runs of older versions, several documents validate in the order of their hash up to the
@@ -31,8 +31,8 @@ import numpy as np
 import numpy.typing as npt
 
 from glassformer.config.run import NEWEST_READING, Reading
+from glassformer.data.records import filled, nearest, share_news
 from glassformer.data.sources import PIECE_CHARACTERS, Counts, Piece, find_sources, read_pieces
-from glassformer.data.split import filled, nearest, share_news
 from glassformer.errors import UserError
 
 SplitSide = Literal["train", "valid"]
@@ -215,13 +215,8 @@ class Corpus:
                 digest, length = hashlib.blake2b(digest_size=8), 0
         if not hashes:
             raise UserError(f"{', '.join(map(str, paths))} holds nothing but white space; give a file with text")
-        return Scan(
-            np.array(hashes, dtype=np.uint64),
-            np.array(n_characters, dtype=np.int64),
-            n_bytes,
-            len(find_sources(paths)),
-            counts,
-        )
+        of_documents = np.array(hashes, dtype=np.uint64), np.array(n_characters, dtype=np.int64)
+        return Scan(*of_documents, n_bytes, len(find_sources(paths)), counts)
 
 
 def held_out_first(

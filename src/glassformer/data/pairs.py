@@ -11,20 +11,70 @@ their source (`records.held_out_keys`). All targets of one source then stand on 
 files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
+from glassformer import files
 from glassformer.config.run import NEWEST_READING, PairData, Reading
-from glassformer.data import builtin_pairs
-from glassformer.data.pair_files import DroppedPairs, Pair, read_pair_files
-from glassformer.data.records import HUB, digest_of, hub_splits, split_records
-from glassformer.data.split import share_news
+from glassformer.data import builtin_pairs, records
+from glassformer.data.builtin import PREFIX
+from glassformer.data.records import HUB, SUFFIXES, VALIDATION, Wanted, digest_of, lines, read_sides, split_records
 from glassformer.errors import UserError
 
-VALIDATION = "validation"
-"""What the split of a Hugging Face dataset is called that a run validates on."""
+
+@dataclass(frozen=True)
+class Pair:
+    """A source and its target."""
+
+    source: str
+    target: str
+
+
+class DroppedPairs(records.Dropped):
+    """Pairs that reading left out."""
+
+    EMPTY: ClassVar = ("pair has an empty side", "pairs have an empty side")
+    REPEATED: ClassVar = ("pair also stands in the validation pairs", "pairs also stand in the validation pairs")
+
+
+def read_pair_files(data: PairData, dropped: DroppedPairs, split: str = "train") -> Iterator[Pair]:
+    """The pairs of `path`, or of `source` and `target`; of a Hugging Face dataset that names none, those of a split."""
+    if data.path is None:
+        assert data.source is not None and data.target is not None  # checked before
+        for number, sides in enumerate(aligned_lines(Path(data.source), Path(data.target)), 1):
+            yield from _kept(*sides, f"line {number} of {data.source}", dropped)
+    elif data.path.startswith(PREFIX):
+        yield from (Pair(source, target) for source, target in builtin_pairs.pairs(data.path))
+    elif data.path.startswith(HUB) or Path(data.path).suffix.lower() in SUFFIXES:
+        wanted = Wanted((data.source_field, data.target_field), "data.source_field, data.target_field")
+        for record in records.records(data.path, wanted, split, dropped):
+            source, target = (record.text(name) for name in wanted.names)
+            yield from _kept(source, target, record.where, dropped)
+    else:
+        raise UserError(
+            f"{data.path} is none of .tsv, .csv and .jsonl: two text files are given as --data.source and --data.target"
+        )
+
+
+def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
+    """Line i of one file and line i of the other, empty ones too; `UserError` when the files are not equally long."""
+    sources, targets = lines(files.read_text(source)), lines(files.read_text(target))
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{source} has {len(sources):,} lines and {target} has {len(targets):,} lines: line i of one must be the "
+            "other side of line i"
+        )
+    return list(zip(sources, targets, strict=True))
+
+
+def _kept(source: str, target: str, where: str, dropped: DroppedPairs) -> Iterator[Pair]:
+    if source.strip() and target.strip():
+        yield Pair(source.strip(), target.strip())
+    else:
+        dropped.empty(where)
 
 
 class PairCorpus:
@@ -33,8 +83,7 @@ class PairCorpus:
     def __init__(self, data: PairData) -> None:
         self.data = data
         self.dropped = DroppedPairs()
-        self._share_news: list[str] = []
-        self.name = data.path or f"{_named(data.source, 'source')} and {_named(data.target, 'target')}"
+        self.name = data.path or f"{data.source or 'no source'} and {data.target or 'no target'}"
         _check_sides(data)
 
     @cached_property
@@ -46,21 +95,15 @@ class PairCorpus:
     @cached_property
     def split(self) -> tuple[list[Pair], list[Pair]]:
         """Training and validation pairs; `UserError` when a side is empty."""
-        data, path = self.data, self.data.path
+        data, given = self.data, None
         if data.valid_path is not None or data.valid_source is not None:
-            train, valid = (
-                list(read_pair_files(data, self.dropped)),
-                list(read_pair_files(_of_validation(data), self.dropped, VALIDATION)),
-            )
-        elif path is not None and path.startswith(builtin_pairs.PREFIX) and "#" not in path:
-            train, valid = (
-                list(read_pair_files(replace(data, path=f"{path}#{part}"), self.dropped)) for part in ("train", "valid")
-            )
-        elif path is not None and path.startswith(HUB) and VALIDATION in hub_splits(path) and "#" not in path:
-            train, valid = (list(read_pair_files(data, self.dropped, split)) for split in ("train", VALIDATION))
-        else:
-            train, valid = split_pairs(list(read_pair_files(data, self.dropped)), data.valid_fraction, data.reading)
-            self._share_news = share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
+            given = replace(data, path=data.valid_path, source=data.valid_source, target=data.valid_target)
+        train, valid, self._share_news = read_sides(
+            data,
+            given,
+            lambda of, split: list(read_pair_files(of, self.dropped, split)),
+            lambda pairs: split_pairs(pairs, data.valid_fraction, data.reading),
+        )
         held = set(valid)
         kept = [pair for pair in train if pair not in held]
         self.dropped.n_repeated = len(train) - len(kept)
@@ -150,10 +193,6 @@ def _lengths(of: tuple[int, int, int]) -> str:
     return f"{of[0]:,} characters in the middle, {of[1]:,} at the 99th percentile, {of[2]:,} at most"
 
 
-def _named(path: str | None, side: str) -> str:
-    return path if path is not None else f"no {side}"
-
-
 def _check_sides(data: PairData) -> None:
     if data.path is None and data.source is None and data.target is None:
         raise UserError("the run names no pairs: give --data.source FILE and --data.target FILE, or --data.path FILE")
@@ -168,7 +207,3 @@ def _check_sides(data: PairData) -> None:
                 )
     if data.valid_path is not None and data.valid_source is not None:
         raise UserError("data.valid_path holds both sides: leave out data.valid_source and data.valid_target")
-
-
-def _of_validation(data: PairData) -> PairData:
-    return replace(data, path=data.valid_path, source=data.valid_source, target=data.valid_target)

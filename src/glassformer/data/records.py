@@ -1,26 +1,35 @@
 """Records as they stand in a tsv, csv or jsonl file or in a Hugging Face dataset: what pairs and labels are read from.
 
 A record knows where it stands, so that every mistake in it is named with its place.
+
+`filled` and `nearest` choose what is held out, here and of a text (`corpus`): of given units, each whole, a part whose
+total weight is near a wanted one. A unit is all copies of a document, or all records with one key. Both see weights in
+an order that the caller takes from hashes of the contents, so the choice does not depend on the order of the files.
 """
 
 import csv
 import hashlib
 import io
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from glassformer import files
-from glassformer.config.run import NEWEST_READING, Reading
-from glassformer.data.split import filled, nearest
-from glassformer.errors import UserError, needs
+from glassformer.config.run import NEWEST_READING, LabelData, PairData, Reading
+from glassformer.data.builtin import PREFIX
+from glassformer.errors import UserError, first_line, needs
 
 T = TypeVar("T")
+Data = TypeVar("Data", PairData, LabelData)
 
 HUB = "hf:"
 SUFFIXES = (".tsv", ".csv", ".jsonl")
+FEW = 0.5
+"""The held-out share that is reached is told when it is below this part of the share that was asked for."""
+VALIDATION = "validation"
+"""What the split of a Hugging Face dataset is called that a run validates on."""
 
 
 @dataclass(frozen=True)
@@ -123,13 +132,59 @@ def lines(text: str) -> list[str]:
     return found[:-1] if found[-1] == "" else found
 
 
+def filled(weights: Sequence[float], wanted: float) -> list[int]:
+    """Fill `wanted` greedily: take each unit, in order, that fits into what is left, and skip the others.
+
+    The total is at most `wanted`, and what is missing is less than the lightest unit that was not taken.
+
+    >>> filled([7, 3, 9, 1], 5)
+    [1, 3]
+    """
+    chosen = []
+    for unit, weight in enumerate(weights):
+        if weight <= wanted:
+            chosen.append(unit)
+            wanted -= weight
+    return chosen
+
+
+def nearest(weights: Sequence[float], chosen: Sequence[int], wanted: float, *, may_take_all: bool = False) -> list[int]:
+    """Add the lightest unit that is left where that brings the total nearer to `wanted`, or where none is chosen.
+
+    After `filled`, the total then differs from `wanted` by at most half of that unit, unless it is the only one
+    chosen. The last unit left is never added, unless `may_take_all`: training needs one.
+
+    >>> nearest([12, 12, 11], [], 10), nearest([7, 3, 3], [1], 5), nearest([7, 3], [1], 9)
+    ([2], [1, 2], [1])
+    """
+    left = sorted(set(range(len(weights))).difference(chosen), key=lambda unit: weights[unit])
+    if len(left) <= (not may_take_all):
+        return list(chosen)
+    missing = wanted - sum(weights[unit] for unit in chosen)
+    return [*chosen, left[0]] if not chosen or weights[left[0]] - missing < missing else list(chosen)
+
+
+def share_news(reached: float, wanted: float) -> list[str]:
+    """Return a sentence where a held-out share, from 0 to 1, is below half of the wanted one.
+
+    >>> share_news(0.09, 0.1)
+    []
+    """
+    if reached >= FEW * wanted:
+        return []
+    return [
+        f"only {reached:.2%} of the data could be held out for validation, and data.valid_fraction asks for "
+        f"{wanted:.2%}: give more data, or validation data of its own (data.valid_path)"
+    ]
+
+
 def held_out_keys(
     keys: Sequence[str], valid_fraction: float, reading: Reading = NEWEST_READING, training: Collection[str] = ()
 ) -> set[str]:
     """The keys whose records validate; all records of one key stand on one side, whatever the order of the files.
 
     Keys are taken in the order of their hash: each one whose records fit into what is left of the share, then perhaps
-    the rarest one left (`split.nearest`); with reading 1, only those before the first that does not fit. Keys of
+    the rarest one left (`nearest`); with reading 1, only those before the first that does not fit. Keys of
     `training` never validate.
 
     >>> sorted(held_out_keys(["a", "b", "a", "c"], 0.25))
@@ -183,6 +238,29 @@ def split_records(
     return sides
 
 
+def read_sides(
+    data: Data,
+    given: Data | None,
+    read: Callable[[Data, str], list[T]],
+    divide: Callable[[list[T]], tuple[list[T], list[T]]],
+) -> tuple[list[T], list[T], list[str]]:
+    """Training and validation records, and a sentence where a held-out share is not reached.
+
+    `given` says where validation data of its own stands. Without it built-in records have their parts, and so has a
+    dataset with a split named validation; all others are divided.
+    """
+    path = data.path or ""
+    if given is not None:
+        return read(data, "train"), read(given, VALIDATION), []
+    if path.startswith(PREFIX) and "#" not in path:
+        train, valid = (read(replace(data, path=f"{path}#{part}"), "train") for part in ("train", "valid"))
+        return train, valid, []
+    if path.startswith(HUB) and "#" not in path and VALIDATION in hub_splits(path):
+        return read(data, "train"), read(data, VALIDATION), []
+    train, valid = divide(read(data, "train"))
+    return train, valid, share_news(len(valid) / max(1, len(train) + len(valid)), data.valid_fraction)
+
+
 def hub_splits(address: str) -> list[str]:
     """The names of a dataset's splits."""
     library = _datasets()
@@ -199,17 +277,14 @@ def _hash(text: str) -> bytes:
 def _of_jsonl(path: Path, wanted: Wanted) -> Iterator[Record]:
     for number, line in enumerate(lines(files.read_text(path)), 1):
         if line.strip():
-            yield Record(f"{path}:{number}", _object(line, f"{path}:{number}"), wanted.settings)
-
-
-def _object(line: str, where: str) -> Mapping[str, Any]:
-    try:
-        record = files.parse_json(line)
-    except ValueError as error:
-        raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object a line") from error
-    if not isinstance(record, dict):
-        raise UserError(f"{where} is not an object with fields")
-    return record
+            where = f"{path}:{number}"
+            try:
+                record = files.parse_json(line)
+            except ValueError as error:
+                raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object a line") from error
+            if not isinstance(record, dict):
+                raise UserError(f"{where} is not an object with fields")
+            yield Record(where, record, wanted.settings)
 
 
 def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
@@ -222,9 +297,11 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
         raise UserError(f"{path} has {header.count(twice[0])} columns {twice[0]!r}: name each column once")
     if any("\r" in cell for cell in header):
         raise UserError(f"{path} ends its lines with carriage returns alone: convert it to line feeds")
+    known = {name.casefold() for name in names}
+    is_header = any(cell.strip().casefold() in known for cell in header)  # it names a column, however it is written
     if all(name in header for name in names):
         places = [header.index(name) for name in names]
-    elif is_tsv and len(header) == len(names) == 2 and wanted.may_lack_header and not _is_header(header, names):
+    elif is_tsv and len(header) == len(names) == 2 and wanted.may_lack_header and not is_header:
         places = [0, 1]
         dropped.headerless.append(
             f"{path} has no header with {names[0]} and {names[1]}: line 1 is read as a {names[0]} and its {names[1]}"
@@ -240,12 +317,6 @@ def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
                 raise UserError(f"{path}:{number} has {len(row)} columns and the first line {len(header)}")
             cells = {name: row[place] for name, place in zip(names, places, strict=True)}
             yield Record(f"{path}:{number}", cells, wanted.settings)
-
-
-def _is_header(cells: Sequence[str], names: Sequence[str]) -> bool:
-    """Whether a first line names one of the columns, however it is written."""
-    known = {name.casefold() for name in names}
-    return any(cell.strip().casefold() in known for cell in cells)
 
 
 def _column_names(names: Sequence[str]) -> str:
@@ -294,5 +365,4 @@ def _of_hub(address: str, wanted: Wanted, split: str) -> Iterator[Record]:
 
 
 def _unreadable(address: str, error: Exception) -> UserError:
-    said = str(error).splitlines() or [type(error).__name__]
-    return UserError(f"the dataset {address} cannot be read: {said[0]}")
+    return UserError(f"the dataset {address} cannot be read: {first_line(error)}")

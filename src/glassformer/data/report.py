@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from glassformer.data.corpus import Corpus
+from glassformer.data.records import share_news
 from glassformer.data.sources import Counts, Piece, read_pieces
-from glassformer.data.split import share_news
 from glassformer.data.tokens import encode_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.tokenizer import Tokenizer

@@ -64,10 +64,8 @@ class TextSource:
     def sha256(self) -> str:
         """Of the bytes as they stand, not of what is read from them."""
         if self.path is not None:
-            try:
+            with files.reading(self.path):
                 return files.sha256(self.path)
-            except OSError as error:
-                raise UserError(f"cannot read {self.path}: {files.reason(error)}") from error
         digest = hashlib.sha256()
         for document in builtin.documents(self.name):
             data = document.encode()
@@ -224,12 +222,9 @@ def _require_inside(path: Path, folder: Path) -> None:
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
-    try:
-        with open(path, "rb") as file:
-            while block := file.read(_BLOCK_BYTES):
-                yield block
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {files.reason(error)}") from error
+    with files.reading(path), open(path, "rb") as file:
+        while block := file.read(_BLOCK_BYTES):
+            yield block
 
 
 def _text_blocks(path: Path, counts: Counts) -> Iterator[str]:
@@ -283,7 +278,9 @@ def _jsonl_records(path: Path, text_field: str, counts: Counts) -> Iterator[str]
         if not isinstance(record, dict):
             raise UserError(f'{path}:{number} is not an object; every line must look like {{"{text_field}": "..."}}')
         if text_field not in record:
-            raise UserError(f"{path}:{number} has no field {text_field!r}{_nearest_field(text_field, record)}")
+            near, has = nearest_name(text_field, record), ", ".join(map(repr, list(record)[:8])) or "none"
+            hint = f": did you mean {near!r}?" if near else f"; it has {has}"
+            raise UserError(f"{path}:{number} has no field {text_field!r}{hint} (data.text_field)")
         text = record[text_field]
         if not isinstance(text, str):
             raise UserError(f"{path}:{number}: the field {text_field!r} is not a text but {json.dumps(text)[:40]}")
@@ -296,24 +293,15 @@ def _jsonl_records(path: Path, text_field: str, counts: Counts) -> Iterator[str]
         yield _unix_lines(text, counts)
 
 
-def _nearest_field(text_field: str, record: dict[str, object]) -> str:
-    if near := nearest_name(text_field, record):
-        return f": did you mean {near!r}? (data.text_field)"
-    return f"; it has {', '.join(map(repr, list(record)[:8])) or 'none'} (data.text_field)"
-
-
 def _jsonl_lines(path: Path) -> Iterator[str]:
     offset = 0
-    try:
-        with open(path, "rb") as file:
-            for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
-                if len(line) > MAX_LINE_BYTES:
-                    raise UserError(f"{path}:{number} is longer than {MAX_LINE_BYTES:,} bytes; is it a jsonl file?")
-                try:
-                    yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-                except UnicodeDecodeError as error:
-                    bom = len(line) - len(error.object)
-                    raise _not_utf8(path, error, offset + bom, number) from error
-                offset += len(line)
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {files.reason(error)}") from error
+    with files.reading(path), open(path, "rb") as file:
+        for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), start=1):
+            if len(line) > MAX_LINE_BYTES:
+                raise UserError(f"{path}:{number} is longer than {MAX_LINE_BYTES:,} bytes; is it a jsonl file?")
+            try:
+                yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError as error:
+                bom = len(line) - len(error.object)
+                raise _not_utf8(path, error, offset + bom, number) from error
+            offset += len(line)

@@ -6,6 +6,9 @@ A prepared corpus is a folder of its cache, named after the hash of everything t
     train.starts, valid.starts  where each document begins, little-endian int64
     tokens.json                 counts, and the sizes and SHA-256 of these files
 
+A prepared corpus of pairs has two streams a side: train.source.bin, train.target.bin, valid.source.bin,
+valid.target.bin, and `.starts` beside each. No special token is in them: an objective adds those, and knows which.
+
 When several documents train, each is followed by the tokenizer's end token, so that documents are kept apart and a
 model learns to end a text. For next-token prediction each also begins with a start token, so that a model learns to
 begin one, and so that every token of the text is a target. Where one token does both (GPT-2's `<|endoftext|>`), it is
@@ -17,16 +20,17 @@ import hashlib
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from glassformer import files
 from glassformer.data.corpus import Corpus, SplitSide
+from glassformer.data.pairs import Pair, PairCorpus
 from glassformer.data.sources import Piece, cut, joined
 from glassformer.errors import UserError
 from glassformer.seeds import Stream, seed_of
@@ -40,8 +44,9 @@ DTYPES = ("<u2", "<u4")
 KEY = "[0-9a-f]{32}"  # what folders of the cache are called
 BATCH_CHARACTERS = 1 << 20  # encoded at once: enough for every core, little for the memory
 _NAMES: dict[SplitSide, str] = {"train": "the training text", "valid": "the validation text"}
+_PAIR_NAMES = {"train": "training pairs", "valid": "validation pairs"}
 
-Progress = Callable[[int, int], None]  # (bytes of text done, bytes in all)
+Progress = Callable[[int, int], None]  # (bytes of text done, bytes in all); of pairs: their sides
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,12 +75,15 @@ class TokenFile:
 
 
 @dataclass(frozen=True)
-class TokenSplits:
+class Splits(Generic[T]):
     """Both sides of a corpus; `folder` is where they lie on disk."""
 
-    train: TokenFile
-    valid: TokenFile
+    train: T
+    valid: T
     folder: Path
+
+
+TokenSplits = Splits[TokenFile]
 
 
 def prepare(
@@ -104,7 +112,10 @@ def prepare(
     Without `checks_hashes` the ids of a prepared folder are compared by size alone: for a process of several, of which
     another has compared the hashes.
     """
-    folder = cache_dir / _key(corpus, tokenizer, start_id, dropout, dropout_seed)
+    key: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
+    key += [dropout_seed] if dropout_seed else []
+    key += ["start", start_id] if start_id is not None else []
+    folder = cache_dir / content_hash(key)[:32]
     if (found := _open(folder, checks_hashes)) is not None:
         return found
     n_bytes = corpus.n_bytes
@@ -133,7 +144,7 @@ def prepare(
                 dropout_seed=dropout_seed,
                 always_in_pieces=corpus.reading == 1,
             )
-            sidecar[side] = write_stream(temporary, side, map(advance, parts), id_dtype(tokenizer.vocab_size))
+            sidecar[side] = write_stream(temporary, side, map(advance, parts), tokenizer)
             if not sidecar[side]["n_tokens"]:
                 raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
         files.write_json(temporary / SIDECAR, {"sha256": content_hash(sidecar), **sidecar})
@@ -155,15 +166,7 @@ def encode_text(
     parts = list(encode_pieces(pieces, tokenizer, end_id, start_id))
     if not sum(len(part.ids) for part in parts):
         raise UserError(f"{name} gives no token at all; give more text")
-    dtype = id_dtype(tokenizer.vocab_size)
-    return TokenFile(
-        name=name,
-        ids=np.concatenate([part.ids.astype(dtype) for part in parts]),
-        document_starts=np.concatenate([part.starts for part in parts]),
-        n_bytes=sum(part.n_bytes for part in parts),
-        n_characters=sum(part.n_characters for part in parts),
-        n_shared=_n_shared(start_id, end_id),
-    )
+    return in_memory(parts, tokenizer, name, _n_shared(start_id, end_id))
 
 
 def _n_shared(start_id: int | None, end_id: int | None) -> int:
@@ -178,6 +181,19 @@ class EncodedPart:
     starts: npt.NDArray[np.int64]  # in the whole stream, of the documents that begin in this part
     n_bytes: int
     n_characters: int
+
+
+def in_memory(parts: Sequence[EncodedPart], tokenizer: Tokenizer, name: str, n_shared: int = 0) -> TokenFile:
+    """One stream of all parts."""
+    dtype = id_dtype(tokenizer.vocab_size)
+    return TokenFile(
+        name=name,
+        ids=np.concatenate([np.zeros(0, dtype), *(part.ids.astype(dtype) for part in parts)]),
+        document_starts=np.concatenate([np.zeros(0, np.int64), *(part.starts for part in parts)]),
+        n_bytes=sum(part.n_bytes for part in parts),
+        n_characters=sum(part.n_characters for part in parts),
+        n_shared=n_shared,
+    )
 
 
 def encode_pieces(
@@ -240,13 +256,6 @@ def _batches(pieces: Iterable[Piece]) -> Iterator[list[Piece]]:
         yield batch
 
 
-def _key(corpus: Corpus, tokenizer: Tokenizer, start_id: int | None, dropout: float, dropout_seed: int) -> str:
-    decided_by: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
-    decided_by += [dropout_seed] if dropout_seed else []
-    decided_by += ["start", start_id] if start_id is not None else []
-    return content_hash(decided_by)[:32]
-
-
 def content_hash(value: Any) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
@@ -255,9 +264,10 @@ def id_dtype(vocab_size: int) -> str:
     return DTYPES[vocab_size > 1 << 16]
 
 
-def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], dtype: str) -> dict[str, Any]:
+def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenizer: Tokenizer) -> dict[str, Any]:
     """Writes one stream as its parts arrive, and returns its part of the sidecar."""
     n_tokens = n_documents = n_bytes = n_characters = 0
+    dtype = id_dtype(tokenizer.vocab_size)
     paths = _stream_paths(folder, stem)
     with open(paths[0], "wb") as ids_file, open(paths[1], "wb") as starts_file:
         for part in parts:
@@ -317,8 +327,9 @@ def _open_stream(
     folder: Path, stem: str, described: dict[str, Any], name: str, n_shared: int, checks_hashes: bool
 ) -> TokenFile:
     paths = ids_path, starts_path = _stream_paths(folder, stem)
+    dtype = described["dtype"]
     counts = (described["n_bytes"], described["n_characters"])
-    if described["dtype"] not in DTYPES or any(type(count) is not int for count in counts):
+    if dtype not in DTYPES or any(type(count) is not int for count in counts):
         raise ValueError(f"{folder / SIDECAR} does not describe {stem}")
     for path in paths:
         written = described["files"][path.name]
@@ -328,7 +339,7 @@ def _open_stream(
     return TokenFile(
         name=name,
         # as a plain array: the same mapping, but a slice of a memmap takes several times as long
-        ids=_mapped(ids_path, described["dtype"]),
+        ids=np.asarray(np.memmap(ids_path, dtype, mode="r")) if ids_path.stat().st_size else np.zeros(0, dtype),
         document_starts=np.fromfile(starts_path, "<i8"),
         n_bytes=described["n_bytes"],
         n_characters=described["n_characters"],
@@ -336,9 +347,112 @@ def _open_stream(
     )
 
 
-def _mapped(path: Path, dtype: str) -> npt.NDArray[Any]:
-    return np.asarray(np.memmap(path, dtype, mode="r")) if path.stat().st_size else np.zeros(0, dtype)
-
-
 def _stream_paths(folder: Path, stem: str) -> tuple[Path, Path]:
     return folder / f"{stem}.bin", folder / f"{stem}.starts"
+
+
+@dataclass(frozen=True, eq=False)
+class PairFile:
+    """Two streams whose i-th documents belong together; `rows` says which of them are used, in order."""
+
+    name: str  # what messages call it
+    source: TokenFile
+    target: TokenFile
+    rows: npt.NDArray[np.int64]  # (n_pairs,)
+
+    @property
+    def n_pairs(self) -> int:
+        return len(self.rows)
+
+    @property
+    def source_lengths(self) -> npt.NDArray[np.int64]:
+        """(n_pairs,) ids of each source, without an end token."""
+        return self.source.document_lengths[self.rows]
+
+    @property
+    def target_lengths(self) -> npt.NDArray[np.int64]:
+        """(n_pairs,) ids of each target, without start or end token."""
+        return self.target.document_lengths[self.rows]
+
+    def within(self, source_max: int, target_max: int, added: tuple[int, int] = (1, 1)) -> tuple["PairFile", int]:
+        """The pairs that fit a model, and how many do not: `added` tokens, such as an end, stand around both sides."""
+        fits = (self.source_lengths + added[0] <= source_max) & (self.target_lengths + added[1] <= target_max)
+        return replace(self, rows=self.rows[fits]), int((~fits).sum())
+
+    def beginning(self, n_pairs: int) -> "PairFile":
+        """The first pairs."""
+        return replace(self, rows=self.rows[:n_pairs])
+
+
+PairSplits = Splits[PairFile]
+
+
+def prepare_pairs(
+    corpus: PairCorpus,
+    tokenizer: Tokenizer,
+    source_tokenizer: Tokenizer,
+    cache_dir: Path,
+    *,
+    dropout: float = 0.0,
+    source_dropout: float = 0.0,
+    dropout_seed: int = 0,
+    progress: Progress | None = None,
+    checks_hashes: bool = True,
+) -> PairSplits:
+    """The tokens of a corpus of pairs, with the guarantees of `prepare`.
+
+    Found by the hash of the pairs, the split and both tokenizers; altered files are prepared anew. `dropout`
+    leaves merges out of the training pairs' targets (BPE-dropout), `source_dropout` out of their sources, the same
+    ones for the same `dropout_seed`.
+    """
+    of_sides = {"source": (source_tokenizer, source_dropout), "target": (tokenizer, dropout)}
+    key = [FORMAT_VERSION, "pairs", corpus.digest]
+    key += [[of_side.fingerprint, share] for of_side, share in of_sides.values()]
+    key += [dropout_seed] if dropout_seed else []
+    folder = cache_dir / content_hash(key)[:32]
+    if (found := _open_pairs(folder, checks_hashes)) is not None:
+        return found
+    sides = dict(zip(_PAIR_NAMES, corpus.split, strict=True))
+    n_sides, done = 2 * sum(map(len, sides.values())), 0
+    files.clean_unfinished(cache_dir, KEY)
+    with files.new_folder(folder) as temporary:
+        sidecar: dict[str, Any] = {"format_version": FORMAT_VERSION, "pairs": corpus.name}
+        for side, pairs in sides.items():
+            for stem, (of_side, share) in of_sides.items():
+                texts = [getattr(pair, stem) for pair in pairs]
+                parts = _encoded_texts(texts, of_side, share if side == "train" else 0.0, dropout_seed)
+                sidecar[f"{side}.{stem}"] = write_stream(temporary, f"{side}.{stem}", parts, of_side)
+                done += len(texts)
+                if progress is not None:
+                    progress(done, n_sides)
+        files.write_json(temporary / SIDECAR, {"sha256": content_hash(sidecar), **sidecar})
+    return await_streams(lambda: _open_pairs(folder), folder)
+
+
+def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, source_tokenizer: Tokenizer, name: str) -> PairFile:
+    """The tokens of some pairs, in memory."""
+    sources = _encoded_texts([pair.source for pair in pairs], source_tokenizer)
+    targets = _encoded_texts([pair.target for pair in pairs], tokenizer)
+    return _whole(name, in_memory(sources, source_tokenizer, name), in_memory(targets, tokenizer, name))
+
+
+def _whole(name: str, source: TokenFile, target: TokenFile) -> PairFile:
+    return PairFile(name, source, target, np.arange(source.n_documents))
+
+
+def _encoded_texts(
+    texts: Sequence[str], tokenizer: Tokenizer, dropout: float = 0.0, dropout_seed: int = 0
+) -> list[EncodedPart]:
+    pieces = (Piece(text, ends_document=True) for text in texts)
+    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=dropout_seed))
+
+
+def _open_pairs(folder: Path, checks_hashes: bool = True) -> PairSplits | None:
+    names = {f"{side}.{stem}": name for side, name in _PAIR_NAMES.items() for stem in ("source", "target")}
+    found = open_streams(folder, names, checks_hashes)
+    if found is None:
+        return None
+    train, valid = (
+        _whole(name, found[f"{side}.source"], found[f"{side}.target"]) for side, name in _PAIR_NAMES.items()
+    )
+    return PairSplits(train, valid, folder)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from glassformer.config.run import BeamConfig, PairData
-from glassformer.data.pair_files import Pair
+from glassformer.data.pairs import Pair
 from glassformer.errors import needs
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.inference.translator import Translator

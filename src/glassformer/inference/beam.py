@@ -26,8 +26,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from glassformer.config.run import BeamConfig
-from glassformer.data.batching import pad
-from glassformer.data.budget import batches_by_length
+from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Branching, Decodable
 from glassformer.inference.sampling import log_softmax

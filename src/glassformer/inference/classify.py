@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from glassformer.data.batching import Example, pad
-from glassformer.data.budget import evaluation_places, example_rows
+from glassformer.data.batching import Example, evaluation_places, example_rows, pad
 from glassformer.data.label_rows import encode_tagged, encode_texts
 from glassformer.inference.ensemble import Ensemble
 from glassformer.models.build import Network

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from glassformer.data.batching import pad
-from glassformer.data.budget import batches_by_length
+from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
 from glassformer.inference.decode import read_prompts

@@ -8,8 +8,7 @@ from glassformer.config.schema import from_dict
 from glassformer.config.transformer import TransformerConfig
 from glassformer.errors import shown
 from glassformer.inference.decode import never_written
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import sentinel_ids
+from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
 """Keys that have the same name and meaning on both sides, where text is drawn."""

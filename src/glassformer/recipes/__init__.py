@@ -15,9 +15,6 @@ from glassformer.errors import UserError, did_you_mean
 PRESET = "model.preset"
 """The key of `[model]` that names the preset to start from: no field of a configuration, and gone when it is read."""
 
-TABLES = (".tsv", ".csv")
-"""Ends of names of files of records, which are no text."""
-
 
 def names() -> list[str]:
     """The recipes inside the package."""
@@ -95,8 +92,11 @@ def for_text(path: str | Path) -> Run:
     an hour for some tens of megabytes; beyond that it wants a GPU.
     """
     path = files.as_path(path, "path")
-    size = _suited(_size(path))
-    if path.suffix.lower() in TABLES:
+    if not files.exists(path):
+        raise UserError(f"no such file: {path}")
+    parts = [item for item in path.rglob("*") if item.is_file()] if path.is_dir() else [path]
+    size = _suited(sum(part.stat().st_size for part in parts))
+    if path.suffix.lower() in (".tsv", ".csv"):
         raise UserError(
             f"{path} is a table, and a text alone starts a language model: for texts with labels, glassformer train "
             f"docstrings --data.path {path}; for pairs, glassformer train multi30k-en-de-tiny --data.path {path}; to "
@@ -155,14 +155,6 @@ _BY_SIZE: list[tuple[float, int, str, int, int, int, float]] = [
 
 def _suited(n_bytes: int) -> tuple[float, int, str, int, int, int, float]:
     return next(size for size in _BY_SIZE if n_bytes <= size[0])
-
-
-def _size(path: Path) -> int:
-    if not files.exists(path):
-        raise UserError(f"no such file: {path}")
-    if path.is_dir():
-        return sum(item.stat().st_size for item in path.rglob("*") if item.is_file())
-    return path.stat().st_size
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:

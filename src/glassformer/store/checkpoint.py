@@ -52,8 +52,10 @@ def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state
         (folder / STATE).parent.mkdir()
         files.write_json(folder / STATE, state.numbers)
         for tensors, name in ((state.optimizer, OPTIMIZER), (state.average, AVERAGE), (state.weights, UNAVERAGED)):
+            if isinstance(tensors, dict):
+                tensors = {of: x.detach().contiguous() for of, x in tensors.items()}
             if tensors is not None:
-                save_tensors(_contiguous(tensors), folder / name)
+                save_tensors(tensors, folder / name)
         names = sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
         Manifest.of(folder, "checkpoint", step, names).write(folder)
     return final
@@ -85,33 +87,25 @@ def weights_path(checkpoint: Path) -> Path:
 
 def steps(run_folder: Path) -> list[int]:
     """Steps of the checkpoints of a run, oldest first; verified or not."""
-    found = []
-    for path in (run_folder / FOLDER).glob("step-*"):
-        number = path.name.removeprefix("step-")
-        if path.is_dir() and number.isdecimal():
-            found.append(int(number))
-    return sorted(found)
+    numbers = (path.name.removeprefix("step-") for path in (run_folder / FOLDER).glob("step-*") if path.is_dir())
+    return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def newest(run_folder: Path, log: Callable[[str], None]) -> Path:
     """The newest checkpoint whose manifest agrees; damaged ones are passed over, and `log` is told."""
     for step in reversed(steps(run_folder)):
-        path = path_of(run_folder, step)
-        try:
-            Manifest.read(path).verify(path)
-            return path
-        except UserError as error:
-            log(f"{error}; trying the checkpoint before it")
+        if is_intact(run_folder, step, log, "trying the checkpoint before it"):
+            return path_of(run_folder, step)
     raise UserError(f"{run_folder} has no intact checkpoint to go on from")
 
 
-def is_intact(run_folder: Path, step: int, log: Callable[[str], None]) -> bool:
-    """Whether a checkpoint agrees with its manifest; `log` is told of one that does not."""
+def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str = "it is left out") -> bool:
+    """Whether a checkpoint agrees with its manifest; `log` is told of one that does not, and what is done then."""
     path = path_of(run_folder, step)
     try:
         Manifest.read(path).verify(path)
     except UserError as error:
-        log(f"{error}; it is left out")
+        log(f"{error}; {so}")
         return False
     return True
 
@@ -152,9 +146,3 @@ def clean(run_folder: Path) -> None:
     for unfinished in run_folder.glob(".*.tmp*"):
         with suppress(OSError):
             unfinished.unlink()
-
-
-def _contiguous(tensors: Tensors) -> Tensors:
-    if isinstance(tensors, Path):
-        return tensors
-    return {name: x.detach().contiguous() for name, x in tensors.items()}

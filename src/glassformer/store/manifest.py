@@ -39,7 +39,9 @@ class Manifest:
         """What the manifest of a folder says; `UserError` where there is none, or one that says what none can."""
         path = folder / NAME
         if not path.exists():
-            _refuse_pickles_in(folder)
+            for found in sorted(folder.iterdir()) if folder.is_dir() else ():
+                if found.is_file():
+                    files.refuse_objects(found)  # says how to convert what others keep their weights in
             raise UserError(f"{folder} is not a model directory: it has no {NAME}")
         value: Any = files.read_json(path)
         try:
@@ -91,13 +93,6 @@ def _count(value: Any) -> int:
     if type(value) is not int or not 0 <= value < 1 << 53:
         raise ValueError(f"{str(value)!r:.40} is neither a step nor a number of bytes")
     return value
-
-
-def _refuse_pickles_in(folder: Path) -> None:
-    """Says how to convert what others keep their weights in."""
-    for path in sorted(folder.iterdir()) if folder.is_dir() else []:
-        if path.is_file():
-            files.refuse_objects(path)
 
 
 def _digest(value: dict[str, Any]) -> str:

@@ -212,16 +212,9 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
     network = _network(config, lora, device)
     load_weights(network, folder / WEIGHTS)
     network.eval()
-    return StoredModel(
-        network,
-        config,
-        tokenizer,
-        source_tokenizer,
-        from_union(GenerationConfig | BeamConfig, files.read_json(folder / GENERATION), str(folder / GENERATION)),
-        run,
-        manifest,
-        labels,
-    )
+    path = folder / GENERATION
+    generation = from_union(GenerationConfig | BeamConfig, files.read_json(path), str(path))
+    return StoredModel(network, config, tokenizer, source_tokenizer, generation, run, manifest, labels)
 
 
 def _verified(folder: Path) -> Manifest:

@@ -14,8 +14,7 @@ from glassformer.objectives.seq2seq import DenoisingObjective, Noise, infilling,
 from glassformer.tasks.encoder_decoder import EncoderDecoderTask, beam, objective_of
 from glassformer.tasks.task import FillsMasks, NeedsSpecialTokens, TakesOver, TrainedModel
 from glassformer.tasks.text_data import TextObjective, TextTask, sample_of_filling
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids, sentinels
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids, sentinels
 from glassformer.tokenization.word_boundaries import word_boundaries
 
 GREEDY = BeamConfig(beam=1, max_ratio=2.0)

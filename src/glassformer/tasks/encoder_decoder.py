@@ -13,7 +13,7 @@ from glassformer.inference.translator import Translator
 from glassformer.models.build import Network
 from glassformer.objectives.seq2seq import Seq2SeqObjective
 from glassformer.tasks.task import Log, ScoresTexts, TrainedModel, Translates, Votes
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizers
 
 
 def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: float) -> Seq2SeqObjective:

@@ -16,13 +16,18 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import LabelData, Run
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, SequenceHead, TransformerConfig
-from glassformer.data import label_files
-from glassformer.data.batching import Example, Sampler
-from glassformer.data.budget import TokenBudget, evaluation_batches, example_rows
-from glassformer.data.fresh_cuts import FreshCuts
-from glassformer.data.label_files import Labelled, Tagged
+from glassformer.data.batching import Example, FreshCuts, Sampler, TokenBudget, evaluation_batches, example_rows
 from glassformer.data.label_rows import encode_tagged, encode_texts
-from glassformer.data.labels import LabelCorpus, LabelRecord, class_names, read_labels, require_known
+from glassformer.data.labels import (
+    DroppedLabels,
+    LabelCorpus,
+    Labelled,
+    LabelRecord,
+    Tagged,
+    class_names,
+    read_labels,
+    require_known,
+)
 from glassformer.errors import UserError
 from glassformer.evaluation.division import ALONE, Division
 from glassformer.evaluation.labels import ClassificationReport
@@ -36,8 +41,7 @@ from glassformer.tasks import task as tasks
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData, watched_scores
 from glassformer.tasks.preparation import labels_of
 from glassformer.tasks.task import Log, Progress, RunData, TrainedModel
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 ROWS_OF_TRAIN_EVALUATED = 1000
 
@@ -102,7 +106,7 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
             preparation.say_changed(model, corpus.digest, corpus.name, log)
             records: Sequence[LabelRecord] = corpus.split[1]
         else:
-            dropped = label_files.DroppedLabels()
+            dropped = DroppedLabels()
             records = read_labels(data, str(path), dropped)
             preparation.say_dropped(dropped, log)
         if model.classes:

@@ -14,8 +14,7 @@ from glassformer.seeds import Stream, seed_of
 from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import Log, ScoresSome, TrainedModel
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 
 def text_of(run: Run) -> TextData:

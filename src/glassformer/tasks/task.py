@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from glassformer.config.recurrent import ModelConfig
     from glassformer.config.run import BeamConfig, GenerationConfig, Run
-    from glassformer.data.pair_files import Pair
+    from glassformer.data.pairs import Pair
     from glassformer.inference.decode import EncodedPrompt
     from glassformer.inference.ensemble import Ensemble
     from glassformer.inference.fill import Filling
@@ -26,8 +26,7 @@ if TYPE_CHECKING:
     from glassformer.models.build import Network
     from glassformer.reporting import LaunchReporter
     from glassformer.tasks.batches import EvaluationData, Places, TrainingData
-    from glassformer.tokenization.tokenizer import Tokenizer
-    from glassformer.tokenization.tokenizers import Tokenizers
+    from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 Progress = Callable[[int, int], None]
 Log = Callable[[str], None]

@@ -11,9 +11,8 @@ import torch
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import ExampleRows, GenerationConfig, PackedRows, Run, TextData, WindowRows
 from glassformer.config.transformer import TokenHead, TransformerConfig
-from glassformer.data.batching import Epochs, Example, Packed, Sampler, Windows
+from glassformer.data.batching import Epochs, Example, FreshCuts, Packed, Sampler, Windows
 from glassformer.data.corpus import Corpus
-from glassformer.data.fresh_cuts import FreshCuts
 from glassformer.data.sources import read_documents
 from glassformer.data.tokens import TokenFile, TokenSplits, encode_text, prepare
 from glassformer.errors import UserError
@@ -26,8 +25,7 @@ from glassformer.tasks import preparation
 from glassformer.tasks.batches import EvaluationData, Places, TrainingData
 from glassformer.tasks.preparation import text_of
 from glassformer.tasks.task import Log, RunData, TrainableTask, TrainedModel, needed_special_tokens
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 SAMPLERS: dict[type, type[Windows | Epochs | Packed]] = {WindowRows: Windows, ExampleRows: Epochs, PackedRows: Packed}
 TRAIN_TOKENS_EVALUATED = 32_768

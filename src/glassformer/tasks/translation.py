@@ -12,13 +12,9 @@ from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, PairData, Run, Seq2SeqConfig
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import TokenHead, TransformerConfig
-from glassformer.data import pair_files
-from glassformer.data.batching import Example, Sampler
-from glassformer.data.budget import TokenBudget, evaluation_batches, pair_rows
-from glassformer.data.fresh_cuts import FreshCuts
-from glassformer.data.pair_files import Pair
-from glassformer.data.pair_tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
-from glassformer.data.pairs import PairCorpus, read_pairs
+from glassformer.data.batching import Example, FreshCuts, Sampler, TokenBudget, evaluation_batches, pair_rows
+from glassformer.data.pairs import DroppedPairs, Pair, PairCorpus, read_pairs
+from glassformer.data.tokens import PairFile, PairSplits, encode_pairs, prepare_pairs
 from glassformer.errors import UserError
 from glassformer.evaluation import text as pair_scores
 from glassformer.evaluation.division import Division
@@ -44,8 +40,7 @@ from glassformer.tasks.task import (
     TrainedModel,
     wrong_verb,
 )
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers, sentinel_ids
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_ids
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
 GREEDY = BeamConfig(beam=1, max_ratio=3.0)
@@ -102,7 +97,7 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
             pairs, too_long = corpus.split[1], log
         else:
             asked: Any = {name: None if place is None else str(place) for name, place in vars(places).items()}
-            dropped = pair_files.DroppedPairs()
+            dropped = DroppedPairs()
             given = replace(data, **asked, valid_path=None, valid_source=None, valid_target=None)
             pairs, too_long = read_pairs(given, dropped), preparation.refuse
             preparation.say_dropped(dropped, log)

@@ -57,12 +57,10 @@ def train_in_rust(
     common: dict[str, Any] = {"min_frequency": min_frequency, "show_progress": False}
     common["special_tokens"] = list(special_tokens)
     if scheme == "whole_words":
-        rust.train_from_iterator(checked(), trainers.WordLevelTrainer(vocab_size=vocab_size or 2**31, **common))
+        trainer: Any = trainers.WordLevelTrainer(vocab_size=vocab_size or 2**31, **common)
     else:
-        alphabet = list(initial_alphabet)
-        rust.train_from_iterator(
-            checked(), trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, **common)
-        )
+        trainer = trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=list(initial_alphabet), **common)
+    rust.train_from_iterator(checked(), trainer)
     model = json.loads(rust.to_str())["model"]
     if n_characters == 0 or len(model["vocab"]) == len(special_tokens):
         raise UserError(NO_TEXT)

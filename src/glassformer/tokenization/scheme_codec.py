@@ -114,7 +114,8 @@ class SchemeCodec:
 
     def stream(self, skip_special: bool) -> TextStream:
         """A decoder for ids that come one at a time."""
-        return TextStream(self.pieces, self._scheme, self._skipped if skip_special else frozenset())
+        skipped = {self._vocab[token] for token in self._special_tokens if token != self._unknown}
+        return TextStream(self.pieces, self._scheme, frozenset(skipped if skip_special else ()))
 
     def show(self, token: str) -> str:
         """A token so that a person can read it."""
@@ -129,10 +130,6 @@ class SchemeCodec:
         """By id, the bytes of text that a token stands for."""
         special = set(self._special_tokens)
         return [token_bytes(token, self._scheme, special=token in special) for token in self._vocab]
-
-    @cached_property
-    def _skipped(self) -> frozenset[int]:
-        return frozenset(self._vocab[token] for token in self._special_tokens if token != self._unknown)
 
 
 def require_scheme(codec: object, what: str) -> SchemeCodec:

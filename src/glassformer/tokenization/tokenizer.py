@@ -26,6 +26,7 @@ import json
 import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -36,27 +37,16 @@ from numpy.typing import NDArray
 
 from glassformer import files
 from glassformer.errors import UserError
-from glassformer.tokenization.bpe import Progress, learn_bpe
+from glassformer.tokenization import rust_tokenizer
+from glassformer.tokenization.bpe import Progress, learn_bpe, learn_words
 from glassformer.tokenization.decoding import TextStream
-from glassformer.tokenization.explain import Explanation
 from glassformer.tokenization.imported import ImportedCodec, ImportedStream
 from glassformer.tokenization.padding import PaddingSide, pad
 from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, Scheme, count_chunks
-from glassformer.tokenization.reference import ReferenceEncoder
-from glassformer.tokenization.report import TokenReport
-from glassformer.tokenization.rust_tokenizer import (
-    add_special_tokens,
-    assemble,
-    check,
-    check_special_tokens,
-    no_panic,
-    recognise,
-    train_in_rust,
-)
+from glassformer.tokenization.reference import Explanation, ReferenceEncoder
 from glassformer.tokenization.scheme_codec import SchemeCodec, require_scheme
 from glassformer.tokenization.special_tokens_template import Frames
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, check_file, check_roles
-from glassformer.tokenization.whole_words import learn_words
 
 Learner = Literal["glassformer", "tokenizers"]
 
@@ -73,6 +63,50 @@ class Encoded(NamedTuple):
     """(T,) of one text, (B, T) of several."""
     mask: NDArray[np.bool_]
     """Of the same shape: True = a real token, False = padding."""
+
+
+@dataclass(frozen=True)
+class TokenReport:
+    """Counts over some texts. A word is what stands between white space."""
+
+    vocab_size: int
+    n_texts: int
+    n_words: int
+    n_bytes: int
+    """UTF-8 bytes."""
+    n_tokens: int
+    n_unknown: int
+    """Tokens among them that stand for unknown characters."""
+    frequencies: Counter[int]
+    """How often each id occurs; those that do not are left out."""
+    most_frequent: tuple[tuple[str, int], ...]
+    """The most frequent tokens, readable, and how often each occurs."""
+
+    @property
+    def tokens_per_word(self) -> float:
+        return self.n_tokens / max(self.n_words, 1)
+
+    @property
+    def bytes_per_token(self) -> float:
+        return self.n_bytes / max(self.n_tokens, 1)
+
+    @property
+    def n_unused(self) -> int:
+        """Ids that do not occur."""
+        return self.vocab_size - len(self.frequencies)
+
+    def __str__(self) -> str:
+        rows = [
+            ("vocabulary", f"{self.vocab_size:,} tokens, {self.n_unused:,} of them unused here"),
+            ("texts", f"{self.n_texts:,}"),
+            ("words", f"{self.n_words:,}"),
+            ("bytes", f"{self.n_bytes:,}"),
+            ("tokens", f"{self.n_tokens:,}, {self.n_unknown:,} of them unknown"),
+            ("tokens per word", f"{self.tokens_per_word:.3f}"),
+            ("bytes per token", f"{self.bytes_per_token:.3f}"),
+            ("most frequent", "  ".join(f"{token!r} {n:,}" for token, n in self.most_frequent)),
+        ]
+        return "\n".join(f"{name:>15}  {value}" for name, value in rows)
 
 
 class Tokenizer:
@@ -105,10 +139,10 @@ class Tokenizer:
         for role, token in (roles or {}).items():
             if rust.token_to_id(token) is None:
                 raise UserError(f"its {role} is {token!r:.60}, which is no token of its vocabulary")
-            add_special_tokens(rust, [token])
+            rust_tokenizer.add_special_tokens(rust, [token])
         self._rust = rust
         description = json.loads(rust.to_str())
-        self.scheme: Scheme | None = recognise(description)
+        self.scheme: Scheme | None = rust_tokenizer.recognise(description)
         self.roles: Mapping[str, str] | None = None if roles is None else dict(roles)
         self.vocab: dict[str, int] = dict(sorted(rust.get_vocab().items(), key=lambda item: item[1]))
         self.merges: list[tuple[str, str]] = [(left, right) for left, right in description["model"].get("merges", [])]
@@ -121,7 +155,7 @@ class Tokenizer:
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
             self.eos_id = self.vocab[self.special_tokens[0]]  # the only one ends a text: GPT-2's <|endoftext|>
         unknown: str | None = description["model"].get("unk_token")
-        check(self.vocab, self.merges, self.special_tokens, unknown, self.scheme, self.frequencies)
+        rust_tokenizer.check(self.vocab, self.merges, self.special_tokens, unknown, self.scheme, self.frequencies)
         self._codec: SchemeCodec | ImportedCodec
         if self.scheme is None:
             self._codec = ImportedCodec(rust, description, self.vocab)
@@ -132,7 +166,7 @@ class Tokenizer:
         if self.scheme is not None and roles is None:
             self.frames = Frames.of_ids(self.cls_id, self.sep_id, self.eos_id)
         else:
-            with no_panic("it does not work"):
+            with rust_tokenizer.no_panic("it does not work"):
                 self.frames = Frames.of_file(rust)
 
     @classmethod
@@ -157,39 +191,23 @@ class Tokenizer:
         Both learners find the same merges; `tokenizers` is the one in Rust, which gives no frequencies and calls
         no `progress`. Memory holds the distinct chunks, which for `char` with merges are the distinct lines.
         """
-        check_special_tokens(special_tokens)
+        rust_tokenizer.check_special_tokens(special_tokens)
         if isinstance(texts, (str, Path)):
             texts = [files.read_text(files.as_path(texts, "texts"))]
+        asked: dict[str, Any] = {"vocab_size": vocab_size, "special_tokens": special_tokens}
+        asked["min_frequency"] = min_frequency
         if scheme == "whole_words" and learner == "glassformer":
-            frequencies = learn_words(
-                count_chunks(texts, scheme),
-                vocab_size=vocab_size,
-                special_tokens=special_tokens,
-                min_frequency=min_frequency,
-            )
+            frequencies = learn_words(count_chunks(texts, scheme), **asked)
             words = {token: i for i, token in enumerate(frequencies)}
-            return cls(assemble(scheme, special_tokens, words, []), list(frequencies.values()))
+            return cls(rust_tokenizer.assemble(scheme, special_tokens, words, []), list(frequencies.values()))
         alphabet = BYTE_TO_CHARACTER if scheme == "byte" else []
         if learner == "tokenizers":
-            vocab, merges = train_in_rust(
-                texts,
-                scheme=scheme,
-                vocab_size=vocab_size,
-                special_tokens=special_tokens,
-                initial_alphabet=alphabet,
-                min_frequency=min_frequency,
-            )
-            return cls(assemble(scheme, special_tokens, vocab, merges))
-        learned = learn_bpe(
-            count_chunks(texts, scheme, characters_only=vocab_size == 0),
-            vocab_size=vocab_size,
-            special_tokens=special_tokens,
-            initial_alphabet=alphabet,
-            min_frequency=min_frequency,
-            progress=progress,
-        )
+            vocab, merges = rust_tokenizer.train_in_rust(texts, scheme=scheme, initial_alphabet=alphabet, **asked)
+            return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, merges))
+        counts = count_chunks(texts, scheme, characters_only=vocab_size == 0)
+        learned = learn_bpe(counts, initial_alphabet=alphabet, progress=progress, **asked)
         vocab = {token: i for i, token in enumerate(learned.tokens)}
-        return cls(assemble(scheme, special_tokens, vocab, learned.merges), learned.frequencies)
+        return cls(rust_tokenizer.assemble(scheme, special_tokens, vocab, learned.merges), learned.frequencies)
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
@@ -246,11 +264,11 @@ class Tokenizer:
         new = [token for token in tokens if token not in self.special_tokens and ROLE_OF.get(token) not in roles]
         if not new:
             return self
-        check_special_tokens([*self.special_tokens, *new])
+        rust_tokenizer.check_special_tokens([*self.special_tokens, *new])
         if taken := [token for token in new if token in self.vocab]:
             raise UserError(f"{taken[0]} is an ordinary token of the tokenizer and cannot become a special one")
         rust = tokenizers.Tokenizer.from_str(self._rust.to_str())
-        add_special_tokens(rust, new)
+        rust_tokenizer.add_special_tokens(rust, new)
         frequencies = None if self.frequencies is None else [*self.frequencies, *(0 for _ in new)]
         if self.roles is None:
             return Tokenizer(rust, frequencies)
@@ -460,7 +478,39 @@ class Tokenizer:
 
 def _read(text: str) -> tuple[Any, tokenizers.Tokenizer]:
     """A parsed `tokenizer.json`, and what the Rust library makes of it, after a look at it."""
-    with no_panic("it is not a whole tokenizer.json"):
+    with rust_tokenizer.no_panic("it is not a whole tokenizer.json"):
         description = files.parse_json(text)
         check_file(description)
         return description, tokenizers.Tokenizer.from_str(text)
+
+
+@dataclass(frozen=True)
+class Tokenizers:
+    """The tokenizer of a text or of a pair's target; and the source's own, where the two have no joint one."""
+
+    target: Tokenizer
+    separate_source: Tokenizer | None = None
+
+    @property
+    def source(self) -> Tokenizer:
+        return self.separate_source or self.target
+
+
+def sentinels(n: int) -> tuple[str, ...]:
+    """The special tokens that stand for spans.
+
+    >>> sentinels(2)
+    ('[SPAN_0]', '[SPAN_1]')
+    """
+    return tuple(f"[SPAN_{i}]" for i in range(n))
+
+
+def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
+    """The ids of the sentinels that a tokenizer has, in their order: ours, or T5's."""
+    for spelling in ("[SPAN_{}]", "<extra_id_{}>"):
+        found: list[int] = []
+        while (token := tokenizer.token_to_id(spelling.format(len(found)))) is not None:
+            found.append(token)
+        if found:
+            break
+    return found

@@ -7,13 +7,52 @@ end, each doubling what the last one left, are bounded. A part has a type of its
 """
 
 import base64
-import math
 import os
 from collections.abc import Iterator
 from typing import Any
 
 from glassformer.errors import UserError
-from glassformer.tokenization.allowed_regexes import KNOWN_EXPRESSIONS
+from glassformer.tokenization.pretokenize import WORD_END
+
+_SUFFIXES = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_REST_WITH_SLASH = r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_CAPITALS, _SMALL = r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]", r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
+_BEFORE_WORD = r"[^\r\n\p{L}\p{N}]?"
+
+KNOWN_EXPRESSIONS = frozenset(
+    [
+        WORD_END,
+        # GPT-2, OPT, Phi (where `ByteLevel` does not say it)
+        r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+",
+        # Llama 3, cl100k as `transformers` writes it
+        rf"{_SUFFIXES}|{_BEFORE_WORD}\p{{L}}+|\p{{N}}{{1,3}}|{_REST}",
+        # cl100k as OpenAI writes it
+        r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+| ?[^\s\p{L}\p{N}]++[\r\n]*+|\s++$|\s*[\r\n]|"
+        r"\s+(?!\S)|\s",
+        # Qwen 2, 2.5 and 3, OLMo
+        rf"{_SUFFIXES}|{_BEFORE_WORD}\p{{L}}+|\p{{N}}|{_REST}",
+        # Qwen 3.5
+        rf"{_SUFFIXES}|{_BEFORE_WORD}[\p{{L}}\p{{M}}]+|\p{{N}}| ?[^\s\p{{L}}\p{{M}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|"
+        r"\s+(?!\S)|\s+",
+        # o200k, Llama 4
+        rf"{_BEFORE_WORD}{_CAPITALS}*{_SMALL}+{_SUFFIXES}?|{_BEFORE_WORD}{_CAPITALS}+{_SMALL}*{_SUFFIXES}?|"
+        rf"\p{{N}}{{1,3}}|{_REST_WITH_SLASH}",
+        # Mistral's Tekken
+        rf"{_BEFORE_WORD}{_CAPITALS}*{_SMALL}+|{_BEFORE_WORD}{_CAPITALS}+{_SMALL}*|\p{{N}}|{_REST_WITH_SLASH}",
+        # numbers by themselves, in threes: Falcon, DeepSeek
+        r"[0-9][0-9][0-9]",
+        r"\p{N}{1,3}",
+        # DeepSeek 3, whose file has the line ends themselves
+        "[一-龥\u3040-ゟ゠-ヿ]+",
+        r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|"""
+        "[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
+        # SentencePiece: several spaces become one (T5, ALBERT, XLM-R)
+        r" {2,}",
+        r"\s+",
+    ]
+)
+
 
 MAX_TOKENIZER_BYTES = 64 * 1024 * 1024  # twice the largest in use, of 260,000 tokens
 MAX_PARTS = 64
@@ -144,7 +183,8 @@ def _vocabulary(model: dict[str, Any]) -> Any:
         return vocab
     if not all(isinstance(entry, list) and len(entry) == 2 for entry in vocab):
         raise ValueError("its pieces are no list of pieces and scores")
-    if not all(piece and isinstance(piece, str) and _is_number(score) for piece, score in vocab):
+    are_scored = (type(score) in (int, float) and abs(score) < 1e30 for _, score in vocab)
+    if not all(piece and isinstance(piece, str) for piece, _ in vocab) or not all(are_scored):
         raise ValueError("its pieces have no text or no score")
     unknown = model.get("unk_id")
     if unknown is not None and not (_is_count(unknown) and unknown < len(vocab)):
@@ -172,7 +212,3 @@ def _check_ids(vocab: Any, added: list[tuple[Any, Any]]) -> None:
 
 def _is_count(value: Any) -> bool:
     return type(value) is int and 0 <= value < 1 << 63
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float) and abs(value) < 1e30 and math.isfinite(value)

@@ -1,7 +1,6 @@
 """Where words and sentences end in a row of tokens, by the tokens' text alone."""
 
 import unicodedata
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -46,15 +45,11 @@ def word_boundaries(tokenizer: Tokenizer) -> WordBoundaries:
     texts = [piece.decode("utf-8", "surrogateescape") for piece in tokenizer.pieces]
     special = np.isin(np.arange(len(texts)), [tokenizer.vocab[token] for token in tokenizer.special_tokens])
     return WordBoundaries(
-        begins_inside=_where([_is_inside(text[:1]) for text in texts]) & ~special,
-        ends_inside=_where([_is_inside(text[-1:]) for text in texts]) & ~special,
-        ends_sentence=_where([text.rstrip().endswith(SENTENCE_ENDS) for text in texts]) & ~special,
+        begins_inside=np.array([_is_inside(text[:1]) for text in texts], dtype=np.bool_) & ~special,
+        ends_inside=np.array([_is_inside(text[-1:]) for text in texts], dtype=np.bool_) & ~special,
+        ends_sentence=np.array([text.rstrip().endswith(SENTENCE_ENDS) for text in texts], dtype=np.bool_) & ~special,
         special=special,
     )
-
-
-def _where(values: Sequence[bool]) -> Bools:
-    return np.array(values, dtype=np.bool_)
 
 
 def _is_inside(character: str) -> bool:

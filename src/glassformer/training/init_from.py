@@ -24,8 +24,7 @@ from glassformer.store.manifest import Manifest
 from glassformer.store.model_directory import StoredModel, read_tokenizers, weights_of
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import RunData, needed_special_tokens
-from glassformer.tokenization.tokenizer import Tokenizer
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 from glassformer.training.host import Host
 from glassformer.training.run_folder import with_whole_paths
 from glassformer.training.trainer_state import read_progress

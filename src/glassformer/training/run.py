@@ -34,7 +34,7 @@ from glassformer.store.tensors import read_tensors
 from glassformer.tasks.batches import TrainingData, few_targets
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import label_names
-from glassformer.tokenization.tokenizers import Tokenizers
+from glassformer.tokenization.tokenizer import Tokenizers
 from glassformer.training import init_from
 from glassformer.training.checkpointer import Checkpointer, Snapshot, WritesNothing, put_right
 from glassformer.training.host import Host, host_of, room_of
