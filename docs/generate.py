@@ -1,0 +1,172 @@
+"""Write the reference pages that the code itself describes: command line, keys, recipes, presets, files of the source.
+
+`conf.py` calls `write_pages` before each build, so these pages are never older than the code.
+"""
+
+import ast
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import redirect_stdout
+from importlib import import_module
+from pathlib import Path
+
+import glassformer
+from glassformer import recipes
+from glassformer.cli import help as cli_help
+from glassformer.cli.arguments import Group, Option, Signature
+from glassformer.cli.main import VERBS
+from glassformer.config.presets import PRESETS
+from glassformer.config.run import Run
+from glassformer.config.schema import Entry, describe
+from glassformer.cost.parameters import parameter_counts
+from glassformer.formatting import count
+
+SOURCE = Path(glassformer.__file__).parent
+
+
+def write_pages(folder: Path) -> None:
+    """Write every generated page into the folder. A page that has not changed keeps its time, so a rebuild is quick."""
+    folder.mkdir(exist_ok=True)
+    for name, page in PAGES.items():
+        path, text = folder / f"{name}.md", page()
+        if not path.exists() or path.read_text("utf-8") != text:
+            path.write_text(text, "utf-8")
+
+
+def command_line() -> str:
+    """Every verb, with its options in tables."""
+    lines = ["# Command line", "", "`glassformer VERB --help` prints the same in the terminal.", ""]
+    lines += table(("Verb", "What it does"), ((f"[`{verb}`](#{verb})", text) for verb, text in VERBS.items()))
+    for verb in VERBS:
+        lines += [f"## {verb}", "", *verb_sections(import_module(f"glassformer.cli.{verb}").main, verb)]
+    return "\n".join(lines)
+
+
+def verb_sections(function: "Callable[..., int] | Group", name: str) -> Iterator[str]:
+    """The usage, the explanation and the options of one verb, or of all verbs of a group."""
+    if isinstance(function, Group):
+        yield from (function.doc, "")
+        for inner, of_inner in function.verbs.items():
+            yield from (f"### {name} {inner}", "", *verb_sections(of_inner, f"{name} {inner}"))
+        return
+    signature = Signature.of(function, name)
+    usage = [place.metavar for place in signature.places if place.doc]
+    usage += [f"--{option.name} {option.metavar}" for option in signature.options if option.is_required]
+    usage += ["[--option VALUE …]"] * bool(signature.options) + ["[--section.key VALUE …]"] * bool(signature.keys)
+    yield from ("```text", f"glassformer {name} {' '.join(usage)}", "```", "", escaped(signature.doc), "")
+    rows = [(f"`{place.metavar}`", place.doc, "") for place in signature.places if place.doc]
+    rows += [(f"`{option_name(option)}`", option.doc, default_of(option)) for option in signature.options]
+    if rows:
+        yield from table(("Option", "Meaning", "Default"), rows)
+    if signature.keys:
+        yield from ("Every [key of a recipe](keys.md) is an option too.", "")
+
+
+def option_name(option: Option) -> str:
+    """The option as one types it, with its values."""
+    values = "|".join(option.choices) or option.metavar
+    return f"{'-' if len(option.name) == 1 else '--'}{option.name} {values}".strip()
+
+
+def default_of(option: Option) -> str:
+    """The default of an option as code; empty where there is none."""
+    if option.is_required:
+        return "required"
+    return "" if option.default in (None, False, "", ()) else f"`{option.default}`"
+
+
+def keys() -> str:
+    """Every key of a recipe, one table per section."""
+    sections: dict[str, list[Entry]] = {}
+    for entry in describe(Run):
+        sections.setdefault(entry.key.partition(".")[0] if "." in entry.key else "", []).append(entry)
+    lines = [
+        "# Keys of a recipe",
+        "",
+        "A recipe is a TOML file. Each key is also a flag of `glassformer train` (`--train.max-steps 500`)",
+        "and a keyword of `glassformer.train` (`max_steps=500`). `Kind` names the `kind` of a table that has the key.",
+        "",
+    ]
+    for section, entries in sections.items():
+        lines += [f"## {f'[{section}]' if section else 'Top level'}", ""]
+        rows = [(f"`{e.key}`", e.doc, f"`{e.type}`", f"`{shown(e.default)}`", e.kind) for e in entries]
+        lines += table(("Key", "Meaning", "Values", "Default", "Kind"), rows)
+    return "\n".join(lines)
+
+
+def recipe_list() -> str:
+    """The built-in recipes with their descriptions and the result that each must reach."""
+    lines = [
+        "# Recipes",
+        "",
+        "`glassformer train NAME` trains one. `glassformer reproduce NAME` trains it and compares the result with the bound.",
+        "[The front page](../../index.md) has the results that were measured.",
+        "",
+    ]
+    rows = [(f"`{name}`", recipes.load(name).description, bound(recipes.load(name))) for name in recipes.names()]
+    return "\n".join([*lines, *table(("Recipe", "What it trains", "Must reach"), rows)])
+
+
+def bound(run: Run) -> str:
+    """What a recipe must reach; empty where it names nothing."""
+    result = run.result
+    if result is None:
+        return ""
+    bounds = (("at most", result.at_most), ("at least", result.at_least))
+    return f"{result.metric} " + " and ".join(f"{word} {value:g}" for word, value in bounds if value is not None)
+
+
+def preset_list() -> str:
+    """The named configurations of models with their sizes."""
+    rows = []
+    for name, config in PRESETS.items():
+        stacks = "+".join(s for s in ("encoder", "decoder") if getattr(config, s) is not None)
+        size = f"{parameter_counts(config).total:,}" if config.vocab_size else "depends on the tokenizer"
+        rows.append((f"`{name}`", stacks, str(config.head_stack.n_layers), str(config.d_model), size))
+    lines = ["# Presets", "", "`glassformer presets NAME` prints one as TOML; `model.preset` of a recipe takes its name.", ""]
+    return "\n".join([*lines, *table(("Preset", "Stacks", "Layers", "d_model", "Parameters"), rows)])
+
+
+def source_files() -> str:
+    """The first sentence of every module, folder by folder."""
+    lines = ["# Files of the source", "", "One line per file: the first paragraph of its docstring.", ""]
+    folders = [SOURCE, *sorted(path.parent for path in SOURCE.rglob("*/__init__.py"))]
+    for folder in folders:
+        name = folder.relative_to(SOURCE.parent).as_posix() + "/"
+        lines += [f"## {name}", "", escaped(first_paragraph(folder / "__init__.py")), ""]
+        files = [path for path in sorted(folder.glob("*.py")) if not path.name.startswith("__")]
+        lines += table(("File", "What is in it"), ((f"`{path.name}`", first_paragraph(path)) for path in files))
+    return "\n".join(lines)
+
+
+def first_paragraph(path: Path) -> str:
+    """The first paragraph of a module's docstring, in one line."""
+    return cli_help.sentence(ast.get_docstring(ast.parse(path.read_text("utf-8"))))
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """The lines of a Markdown table; nothing where there are no rows."""
+    body = [f"| {' | '.join(escaped(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
+    return [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *body, ""] if body else []
+
+
+def escaped(text: str) -> str:
+    """Text with the characters that Markdown would read as something else, outside of code."""
+    parts = text.split("`")
+    return "`".join(part if n % 2 else part.replace("<", "&lt;").replace("*", "\\*") for n, part in enumerate(parts))
+
+
+def shown(value: object) -> str:
+    """A default as a recipe writes it."""
+    if isinstance(value, bool) or value is None:
+        return str(value).lower()
+    return " ".join(map(str, value)) or '""' if isinstance(value, (list, tuple)) else str(value) or '""'
+
+
+PAGES = {
+    "command-line": command_line,
+    "keys": keys,
+    "recipes": recipe_list,
+    "presets": preset_list,
+    "source-files": source_files,
+}

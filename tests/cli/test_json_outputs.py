@@ -1,0 +1,163 @@
+"""The keys and types of the JSON that verbs print are those of the tables in `docs/reference/json.md`."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from glassformer import api
+from glassformer.config.run import InfillingConfig, MaskedConfig
+from glassformer.training.outcome import Outcome
+from runs import label_run, pair_run, text_run_of, write_labels, write_pairs, write_text
+
+from .conftest import Glassformer
+
+PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text("utf-8")
+SECTIONS = dict(re.findall(r"^## (.+)\n((?:(?!^## ).*\n)*)", PAGE, re.MULTILINE))
+TYPES: dict[str, tuple[type, ...]] = {
+    "text": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "true or false": (bool,),
+    "list": (list,),
+    "null": (type(None),),
+}
+FREE = {"classes": "LABEL", "counts": "LABEL", "shares": "LABEL"}
+"""Objects whose keys depend on the data, and what the page calls these keys."""
+
+Keys = dict[str, set[type]]
+
+
+def documented(verb: str) -> Keys:
+    """Return the types of each key in the tables of a verb's section."""
+    found: Keys = {}
+    for key, words in re.findall(r"^\| `(.+?)` \| (.+?) \| .+ \|$", SECTIONS[verb], re.MULTILINE):
+        names = ["true or false"] if words == "true or false" else words.split(" or ")
+        found.setdefault(key, set()).update(*(TYPES[name] for name in names))
+    return found
+
+
+def leaves(value: Any, path: str = "") -> Iterator[tuple[str, type]]:
+    """Yield the path and the type of each value, with `[]` for the items of a list; an empty list is a leaf itself."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, f"{path}.{FREE.get(path, key)}" if path else key)
+    elif isinstance(value, list):
+        if not value:
+            yield path, list
+        for inner in value:
+            yield from leaves(inner, f"{path}[]" if path else "[]")
+    else:
+        yield path, type(value)
+
+
+def keys_of(text: str) -> Keys:
+    """Return the keys of one JSON object or several, with their types."""
+    found: Keys = {}
+    values, decoder = [], json.JSONDecoder()
+    while text := text.strip():
+        value, end = decoder.raw_decode(text)
+        values.append(value)
+        text = text[end:]
+    for path, kind in (leaf for value in values for leaf in leaves(value)):
+        found.setdefault(path, set()).add(kind)
+    return found
+
+
+def require_documented(verb: str, printed: Keys) -> None:
+    """Require that each printed key stands in the tables of the verb, with its type."""
+    tables = documented(verb)
+    for path, kinds in printed.items():
+        if kinds == {list} and path not in tables:
+            assert any(key.startswith(f"{path}[]") for key in tables), f"{verb}: {path} is not on the page"
+            continue
+        if path.partition("[]")[0] in tables and path not in tables and list in tables[path.partition("[]")[0]]:
+            continue  # a list whose items the page describes in words
+        assert path in tables, f"{verb}: {path} is not on the page"
+        assert kinds <= tables[path], f"{verb}: {path} is {kinds}, and the page has {tables[path]}"
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory, trained: Outcome) -> dict[str, Path]:
+    """Train a tiny run of each kind, and return their folders."""
+    found = {"text": trained.folder}
+    runs = {
+        "pairs": lambda folder: pair_run(folder),
+        "classes": lambda folder: label_run(folder),
+        "numbers": lambda folder: label_run(folder, "regression"),
+        "tags": lambda folder: label_run(folder, "tags"),
+        "masked": lambda folder: text_run_of(folder, MaskedConfig()),
+        "infilling": lambda folder: text_run_of(folder, InfillingConfig()),
+    }
+    for name, run_in in runs.items():
+        folder = tmp_path_factory.mktemp(name)
+        found[name] = api.train(run_in(folder), folder / "run").folder
+    return found
+
+
+CASES = {
+    "generate": ["{text} --input prompts.jsonl -n 2"],
+    "score": ["{pairs} --source one.en --target one.de --json", "{text} --target one.de --json"],
+    "fill": ["{masked} --input masks.txt --json", "{infilling} --input masks.txt --json"],
+    "classify": ["{classes} --input one.en --json", "{numbers} --input one.en --json"],
+    "tag": ["{tags} --input one.en --json"],
+    "evaluate": [
+        "{text} --json",
+        "{pairs} --json",
+        "{classes} --json",
+        "{numbers} --json",
+        "{tags} --json",
+        "{masked} --pseudo-perplexity --json",
+    ],
+    "compare": ["{text} {pairs} --json"],
+    "checkpoint list": ["{text} --json"],
+    "data report": ["text.txt --json"],
+    "data pairs": ["--source train.en --target train.de --json"],
+    "data labels": [
+        "--path labels.tsv --json",
+        "--path labels.tsv --outputs regression --label-field number --json",
+    ],
+    "doctor": ["{text} --json"],
+    "plan": ["gpt2 --json", "gpt2 --price 2 --gpus 2 --json"],
+}
+"""The commands that print JSON, by section of the page."""
+
+
+@pytest.mark.parametrize("verb", CASES)
+def test_printed_keys_are_those_of_the_page(verb: str, glassformer: Glassformer, models: dict[str, Path]) -> None:
+    here = Path.cwd()
+    write_text(here)
+    write_pairs(here)
+    write_labels(here)
+    Path("prompts.jsonl").write_text('{"prompt": "ab"}\n')
+    Path("masks.txt").write_text("ab [MASK]\n")
+    Path("one.en").write_text("the red dog\n")
+    Path("one.de").write_text("hund rot\n")
+    printed: Keys = {}
+    for case in CASES[verb]:
+        result = glassformer(*verb.split(), *case.format(**models).split())
+        assert result.code == 0, result.err
+        for key, kinds in keys_of(result.out).items():
+            printed.setdefault(key, set()).update(kinds)
+    require_documented(verb, printed)
+    unprinted = {key for key in documented(verb) if not any(path.startswith(key) for path in printed)}
+    assert unprinted <= {"notes[]", "news[]", "assumptions[]"}, f"{verb}: no case prints {unprinted}"
+
+
+def test_every_verb_with_json_has_a_section_and_a_case() -> None:
+    verbs = {"checkpoint list": "checkpoint", "data report": "data", "data pairs": "data", "data labels": "data"}
+    folder = Path(api.__file__).parent / "cli"
+    with_json = {path.stem for path in folder.glob("*.py") if "json_: bool" in path.read_text("utf-8")}
+    assert with_json | {"generate"} == {verbs.get(verb, verb) for verb in CASES}
+    assert set(CASES) <= set(SECTIONS)
+
+
+@pytest.mark.parametrize("verb", CASES)
+def test_examples_of_the_page_have_its_keys(verb: str) -> None:
+    examples = re.findall(r"^```json\n(.*?)^```", SECTIONS[verb], re.MULTILINE | re.DOTALL)
+    assert examples
+    for example in examples:
+        require_documented(verb, keys_of(example))
