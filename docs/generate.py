@@ -4,9 +4,7 @@
 """
 
 import ast
-import io
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import redirect_stdout
 from importlib import import_module
 from pathlib import Path
 
@@ -19,7 +17,6 @@ from glassformer.config.presets import PRESETS
 from glassformer.config.run import Run
 from glassformer.config.schema import Entry, describe
 from glassformer.cost.parameters import parameter_counts
-from glassformer.formatting import count
 
 SOURCE = Path(glassformer.__file__).parent
 
@@ -123,7 +120,12 @@ def preset_list() -> str:
         stacks = "+".join(s for s in ("encoder", "decoder") if getattr(config, s) is not None)
         size = f"{parameter_counts(config).total:,}" if config.vocab_size else "depends on the tokenizer"
         rows.append((f"`{name}`", stacks, str(config.head_stack.n_layers), str(config.d_model), size))
-    lines = ["# Presets", "", "`glassformer presets NAME` prints one as TOML; `model.preset` of a recipe takes its name.", ""]
+    lines = [
+        "# Presets",
+        "",
+        "`glassformer presets NAME` prints one as TOML; `model.preset` of a recipe takes its name.",
+        "",
+    ]
     return "\n".join([*lines, *table(("Preset", "Stacks", "Layers", "d_model", "Parameters"), rows)])
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from glassformer import api
 from glassformer.config.run import InfillingConfig, MaskedConfig
-from glassformer.training.outcome import Outcome
+from glassformer.reporting import Outcome
 from runs import label_run, pair_run, text_run_of, write_labels, write_pairs, write_text
 
 from .conftest import Glassformer
