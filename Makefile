@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo quick test faults check bench clean
+.PHONY: demo quick test faults check docs bench clean
 
 demo: .venv/core  ## learn a tokenizer and a model on Python's documentation, and let it write
 	@$(BIN)/glassformer demo
@@ -23,6 +23,11 @@ check: .venv/dev  ## formatting, lint, types
 	@$(BIN)/ruff format --check .
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
+	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
+
+docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html
+	@echo "the documentation is in docs/_build/html/index.html"
 
 bench: .venv/dev  ## our speed beside the peers', from one run
 	@$(BIN)/python benchmarks/train_step.py
@@ -44,10 +49,15 @@ bench: .venv/dev  ## our speed beside the peers', from one run
 	@$(PIP) -e .
 	@touch $@
 
+.venv/docs: pyproject.toml constraints.txt | .venv/python
+	@echo "installing glassformer and the tools of its documentation into .venv (torch is large; a minute or two)"
+	@$(PIP) -e '.[docs]'
+	@touch $@ .venv/core
+
 .venv/dev: pyproject.toml constraints.txt | .venv/python
 	@echo "installing glassformer and its test tools into .venv (torch is large; a minute or two)"
 	@$(PIP) -e '.[dev]'
-	@touch $@ .venv/core
+	@touch $@ .venv/core .venv/docs
 
 clean:
 	rm -rf .venv

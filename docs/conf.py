@@ -19,13 +19,13 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx_copybutton"]
 exclude_patterns = ["_build"]
 myst_enable_extensions = ["colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
-suppress_warnings = ["myst.xref_missing"]
 
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 default_role = "code"
+highlight_language = "console"
 add_module_names = False
 python_use_unqualified_type_names = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -42,6 +42,18 @@ pygments_style = "friendly"
 pygments_dark_style = "github-dark"
 
 
+def mark_examples(app: Sphinx, what: str, name: str, obj: object, options: object, lines: list[str]) -> None:
+    """Mark indented lines of a docstring as code: reStructuredText would take them for a quotation."""
+    marked: list[str] = []
+    for n, line in enumerate(lines):
+        is_first = line.startswith("    ") and n > 0 and not lines[n - 1].strip()
+        if is_first and not any(before.startswith((" ", "-", "*")) for before in marked[-2:-1]):
+            marked += ["::", ""]
+        marked.append(line)
+    lines[:] = marked
+
+
 def setup(app: Sphinx) -> None:
     """Write the generated pages of the reference before Sphinx reads any page."""
+    app.connect("autodoc-process-docstring", mark_examples)
     app.connect("builder-inited", lambda _: generate.write_pages(Path(__file__).parent / "reference" / "generated"))

@@ -96,8 +96,8 @@ def recipe_list() -> str:
     lines = [
         "# Recipes",
         "",
-        "`glassformer train NAME` trains one. `glassformer reproduce NAME` trains it and compares the result with the bound.",
-        "[The front page](../../index.md) has the results that were measured.",
+        "`glassformer train NAME` trains one. `glassformer reproduce NAME` also compares its result with the bound.",
+        "[The results](../../results.md) were measured.",
         "",
     ]
     rows = [(f"`{name}`", recipes.load(name).description, bound(recipes.load(name))) for name in recipes.names()]

@@ -1,7 +1,9 @@
 """What every test finds: the helpers `configs` and `parity.pairs` importable however pytest is called, and one seed."""
 
 import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,8 @@ import pytest
 import torch
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
     from glassformer.reporting import Outcome
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -34,3 +38,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> "Outcome":
 def environment(tmp_path: Path) -> dict[str, str]:
     """For a process of its own."""
     return os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator["Browser"]:
+    """Chromium, for tests of pages. Without it they are skipped, and fail where the environment says CI."""
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    if program is None:
+        missing = "no chromium on this machine: tests in a browser cannot run (Debian: apt-get install chromium)"
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(missing)
+    options = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+    with sync_playwright() as playwright:
+        started = playwright.chromium.launch(executable_path=program, args=options)
+        yield started
+        started.close()

@@ -393,7 +393,7 @@ class Model:
     def fill(self, text: Sequence[str], n: int = 5, **settings: Any) -> list[Filling]: ...
     @one_or_list("text", "a text")
     def fill(self, text: Sequence[str], n: int = 5, **settings: Any) -> list[Filling]:
-        """Fill the `[MASK]`s of a text, or of each of several: by candidates of an encoder, or as a denoiser writes.
+        """Fill the `[MASK]` tokens of one text or several: an encoder gives candidates, a denoiser writes the text.
 
         `n` candidates for each mask; `settings` are fields of `BeamConfig`, for a denoiser.
         """

@@ -153,7 +153,7 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 class AlibiBias(_ExactBuffers):
-    """score bias = -slope · |query position - key position|, one slope a head; nothing is trained."""
+    """Score bias `-slope · |query position - key position|`, one slope per head, none of them trained (Press 2022)."""
 
     slopes: Tensor
 

@@ -1,0 +1,77 @@
+"""Run the commands of pages for real and write what they print back into the pages.
+
+    .venv/bin/python docs/refresh.py docs/tutorials/own-text.md …
+
+A block that begins with `$ ` holds commands and their output. Each command runs in the shell, in a new folder that all
+blocks of a page share. A block of language `python` runs too, and the block of language `text` after it gets what it
+printed. Long output keeps its first and last lines. Tests run the same commands with fewer steps and compare the shape
+of what is printed, so a page that is out of date fails there.
+"""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```(python|text|)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+N_FIRST, N_LAST = 8, 8
+"""Lines of a long output that are kept."""
+
+
+def refresh(page: Path, folder: Path) -> str:
+    """The text of a page with the output that its commands print now. Commands run in the folder."""
+    printed = ""
+
+    def replaced(block: re.Match[str]) -> str:
+        nonlocal printed
+        language, text = block[1], block[2]
+        if language == "python":
+            printed = run([sys.executable, "-c", text], folder)
+        elif language == "text" and printed:
+            text, printed = shortened(printed), ""
+        elif text.startswith("$ "):
+            commands: list[str] = re.findall(r"^\$ (.*(?:\\\n.*)*)", text, re.MULTILINE)
+            text = "".join(f"$ {command}\n{shortened(run(command, folder))}" for command in commands)
+        return f"```{language}\n{text}```"
+
+    return BLOCK.sub(replaced, page.read_text("utf-8"))
+
+
+def run(command: str | list[str], folder: Path) -> str:
+    """What a command prints, standard error included; the refresh ends where a command fails."""
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    print(command if isinstance(command, str) else "python …", file=sys.stderr)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        shell=isinstance(command, str),
+        env=os.environ | {"PATH": path, "COLUMNS": "80", "NO_COLOR": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode not in (0, 1):  # 1: a check that failed, which a page may show
+        sys.exit(f"{command} ended with code {done.returncode}:\n{done.stdout}")
+    return done.stdout
+
+
+def shortened(text: str) -> str:
+    """The first and the last lines of a long text, with an ellipsis between them.
+
+    >>> shortened("".join(f"{n}\\n" for n in range(20))).splitlines()[7:10]
+    ['7', '…', '12']
+    """
+    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    if len(lines) > N_FIRST + N_LAST + 1:
+        lines = [*lines[:N_FIRST], "…", *lines[-N_LAST:]]
+    return "".join(f"{line}\n" for line in lines)
+
+
+if __name__ == "__main__":
+    for name in sys.argv[1:]:
+        with tempfile.TemporaryDirectory() as folder:
+            text = refresh(Path(name), Path(folder))
+        Path(name).write_text(text, "utf-8")

@@ -1,0 +1,94 @@
+"""The documentation site: built without a warning, complete without a network, readable on a phone."""
+
+import re
+import shutil
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+ROOT = Path(__file__).parents[1]
+SIZES = {"laptop": (1280, 800), "phone": (390, 844)}
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The built site. A warning of Sphinx, such as a link to a page that is not there, is an error."""
+    folder = tmp_path_factory.mktemp("site")
+    pages = shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("_build", "generated"))
+    command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-b", "html"]
+    done = subprocess.run([*command, str(pages), str(folder / "html")], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return folder / "html"
+
+
+class Links(HTMLParser):
+    """The addresses that a page refers to, and the names of its places."""
+
+    def __init__(self, page: Path) -> None:
+        super().__init__()
+        self.addresses: set[str] = set()
+        self.places: set[str] = set()
+        self.feed(page.read_text("utf-8"))
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value:
+                self.addresses.add(value)
+            if name == "id" and value:
+                self.places.add(value)
+
+
+def test_every_link_inside_leads_somewhere(site: Path) -> None:
+    pages = {page: Links(page) for page in site.rglob("*.html")}
+    assert len(pages) > 20
+    for page, links in pages.items():
+        for address in links.addresses:
+            parts = urlsplit(address)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (page.parent / unquote(parts.path)).resolve() if parts.path else page
+            assert target.exists(), f"{page.relative_to(site)} links to {address}"
+            if parts.fragment and target in pages:
+                assert unquote(parts.fragment) in pages[target].places, f"{page.relative_to(site)} links to {address}"
+
+
+def test_no_page_loads_anything_from_another_host(site: Path) -> None:
+    loads = re.compile(r"""<(?:script|img|iframe|link)\b[^>]*?(?:src|href)=["'](?:https?:)?//""")
+    for page in site.rglob("*.html"):
+        assert not loads.search(page.read_text("utf-8")), page.name
+    for style in site.rglob("*.css"):
+        assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text("utf-8")), style.name
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES)
+def test_pages_fit_the_screen_and_ask_no_other_host(site: Path, browser: "Browser", size: str, scheme: str) -> None:
+    width, height = SIZES[size]
+    context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page = context.new_page()
+    requests: list[str] = []
+    page.on("request", lambda request: requests.append(request.url))
+    for path in sorted(site.rglob("*.html")):
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path.name} is wider than a {size}"
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 384) == (scheme == "light")
+    assert requests and all(url.startswith(("file:", "data:")) for url in requests)
+    context.close()
+
+
+def test_the_search_finds_a_key_and_a_function(site: Path, browser: "Browser") -> None:
+    page = browser.new_page()
+    for words, found in {"grad_accumulation": "Keys of a recipe", "MultiHeadAttention": "Python interface"}.items():
+        page.goto(f"{(site / 'search.html').as_uri()}?q={words}")
+        page.wait_for_selector("#search-results li")
+        assert found in page.inner_text("#search-results")
+    page.close()
