@@ -1,4 +1,7 @@
-"""The pages of docs/extend: their Python runs, in order and in one process, and prints what each page shows."""
+"""The pages of docs/extend: their Python runs, in order and in one process, and prints what each page shows.
+
+Links of all pages lead somewhere; the commands of docs/how-to are run by `tests/cli/test_documented_commands.py`.
+"""
 
 import re
 import subprocess
@@ -9,12 +12,11 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs" / "extend").glob("*.md"))
+GUIDES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 NAMED = re.compile(r"`((?:src|tests|docs)/[\w/.-]+)(?:::(\w+))?`")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MAX_LINES = 60
 """Of a page, its Python included, blank ones left out."""
-
-
 DOCS = sorted(
     path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts and "generated" not in path.parts
 )
@@ -47,7 +49,7 @@ def test_the_reading_guide_opens_eight_files_each_way() -> None:
     assert [len(set(files)) for files in firsts] == [8, 8]
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "reading.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, *GUIDES, ROOT / "docs" / "reading.md"], ids=lambda page: page.stem)
 def test_what_a_page_names_is_there(page: Path) -> None:
     for path, name in NAMED.findall(page.read_text("utf-8")):
         if "NAME" not in path:
