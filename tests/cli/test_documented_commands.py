@@ -11,15 +11,20 @@ one folder of made-up files. What is not run as it stands is in the tables below
   rest, on data that does not exist, which must be the only thing that is wrong.
 
 Any other command must end with code 0, so a new one that cannot be run as it stands fails until a table has it.
+
+In the how-to guides every `shell` block is commands. A `text` block directly behind a block of commands or of Python is
+what the block prints; one behind a sentence is the output of a longer run that the sentence names.
 """
 
 import importlib.util
+import io
 import os
 import re
 import shlex
 import subprocess
 import tomllib
 from collections.abc import Iterator
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from glob import glob
 from pathlib import Path
@@ -37,7 +42,8 @@ DOCUMENTS = [
     ROOT / "README.md",
     ROOT / "CONTRIBUTING.md",
     ROOT / "SECURITY.md",
-    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name != "log.md"),
+    *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ("index.md", "log.md")),
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
 ]
 
 PLACEHOLDERS = {
@@ -73,6 +79,7 @@ SMALLER = {
 
 NOT_RUN = {
     "git clone": "needs the network",
+    "tensorboard --logdir": "is a server; tests/training has what it reads",
     "python -m glassformer.interop.lm_eval": "the harness takes long to import; tests/interop/test_lm_eval.py runs it",
 }
 """Commands that are not run, by their beginning, with the reason."""
@@ -120,7 +127,7 @@ class Command:
 
 STAND_IN = '#!/bin/bash\nprintf "%s\\0" "$#" "${0##*/}" "$@" >> "$RECORD"\n'
 STAND_INS = {
-    **dict.fromkeys(("glassformer", "torchrun", "make", "git", "pip", "python"), STAND_IN),
+    **dict.fromkeys(("glassformer", "torchrun", "make", "git", "pip", "python", "tensorboard"), STAND_IN),
     "srun": '#!/bin/bash\nexec "$@"\n',
     "ssh": '#!/bin/bash\nshift\nexec bash -c "$*"\n',
     "scontrol": "#!/bin/bash\necho node0\n",
@@ -132,6 +139,13 @@ def blocks(text: str, language: str = "") -> Iterator[tuple[int, str]]:
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if match[1] == language:
             yield text.count("\n", 0, match.start(2)) + 1, match[2]
+
+
+def printed(text: str, language: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+    """The fenced blocks of a language, each with the lines of the `text` block directly behind it."""
+    pattern = rf"^```{language}\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
+    for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
+        yield text.count("\n", 0, match.start(1)) + 1, match[1], tuple((match[2] or "").splitlines())
 
 
 def inline(text: str) -> Iterator[tuple[int, str]]:
@@ -203,6 +217,11 @@ def commands(path: Path, shell: Shell) -> Iterator[Command]:
             found.append((line, [Command(where, tuple(printer[0].split()), (*shown, "…"))]))
         else:
             assert block.startswith(tuple(NO_COMMANDS)), f"{where}: is this block a command? See NO_COMMANDS"
+    for line, block, shown in printed(text, "shell"):
+        given = shell.words(block)
+        assert given, f"{name}:{line}: no command in {block}"
+        before = [Command(f"{name}:{line}", words) for words in given[:-1]]
+        found.append((line, [*before, Command(f"{name}:{line}", given[-1], shown)]))
     for line, script in inline(text):
         found.append((line, [Command(f"{name}:{line}", words) for words in shell.words(script)]))
     for _, group in sorted(found, key=lambda pair: pair[0]):
@@ -307,6 +326,7 @@ def make_files(folder: Path) -> None:
     reviews = [(f"a {word} film number {n}", word) for n in range(30) for word in ("good", "bad", "long")]
     for name in ("train.tsv", "dev.tsv"):
         (folder / name).write_text("".join(f"{text} of {name}\t{label}\n" for text, label in reviews))
+    (folder / "letter.txt").write_bytes("Grüße aus Köln\nzwei\n".encode("latin1"))
     (folder / "lines.txt").write_text("Acquire a lock.\nReturn the sum.\n" * 500)
     (folder / "five.txt").write_text("".join(f"{sentence}\n" for sentence in FIVE))
     (folder / "tiny.toml").write_text(TINY)
@@ -350,10 +370,13 @@ def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glas
     for path in DOCUMENTS:
         for command in commands(path, shell):
             wrong += [f"{command.where} {shlex.join(command.words)}: {what}" for what in world.run(command)]
-        for line, code in blocks(path.read_text("utf-8"), "python"):
+        for line, code, shown in printed(path.read_text("utf-8"), "python"):
             for old, new in PYTHON.items():
                 code = code.replace(old, new)
-            exec(compile(code, f"{path.name}:{line}", "exec"), {"my_module": Bigrams()})
+            with redirect_stdout(io.StringIO()) as out:
+                exec(compile(code, f"{path.name}:{line}", "exec"), {"my_module": Bigrams()})
+            if shown:
+                wrong += [f"{path.name}:{line} {what}" for what in differences(shown, Result(0, out.getvalue(), ""))]
     assert not wrong, "\n".join(wrong)
 
 
@@ -390,6 +413,25 @@ def test_a_command_that_is_wrong_is_found(glassformer: Glassformer, block: str, 
     document.write_text(f"```\n{block}\n```\n")
     wrong = [what for command in commands(document, shell) for what in world.run(command)]
     assert wrong == [] if expected is None else wrong[0].startswith(expected), wrong
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        ("glassformer: no such file: nowhere.txt", []),
+        ("nowhere.txt (1 file)", ["exit code 2"]),
+        ("glassformer: nowhere.txt is empty", ["not printed: glassformer: nowhere.txt is empty"]),
+    ],
+)
+def test_the_text_behind_a_block_of_commands_is_compared(
+    glassformer: Glassformer, shown: str, expected: list[str]
+) -> None:
+    folder = Path.cwd()
+    shell, world = Shell(folder), World(folder, glassformer)
+    document = folder / "document.md"
+    document.write_text(f"```shell\nglassformer data report nowhere.txt\n```\n\n```text\n{shown}\n```\n")
+    wrong = [what for command in commands(document, shell) for what in world.run(command)]
+    assert len(wrong) == len(expected) and all(map(str.startswith, wrong, expected)), wrong
 
 
 @pytest.mark.parametrize("block", ["gcc -o a a.c", "$ glassformr recipes", "a table  of  something"])

@@ -1,4 +1,7 @@
-"""The pages of docs/how-to: their Python runs, in order and in one process, and prints what the page shows."""
+"""The pages of docs/extend: their Python runs, in order and in one process, and prints what each page shows.
+
+Links of all pages lead somewhere; the commands of docs/how-to are run by `tests/cli/test_documented_commands.py`.
+"""
 
 import re
 import subprocess
@@ -8,11 +11,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PAGES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
+PAGES = sorted((ROOT / "docs" / "extend").glob("*.md"))
+GUIDES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 NAMED = re.compile(r"`((?:src|tests|docs)/[\w/.-]+)(?:::(\w+))?`")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MAX_LINES = 60
 """Of a page, its Python included, blank ones left out."""
+DOCS = sorted(
+    path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts and "generated" not in path.parts
+)
+LINK = re.compile(r"\]\((?!https?:)([^)#]+)")
 
 
 def blocks(page: Path, language: str) -> str:
@@ -41,10 +49,17 @@ def test_the_reading_guide_opens_eight_files_each_way() -> None:
     assert [len(set(files)) for files in firsts] == [8, 8]
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "docs" / "reading.md"], ids=lambda page: page.stem)
+@pytest.mark.parametrize("page", [*PAGES, *GUIDES, ROOT / "docs" / "reading.md"], ids=lambda page: page.stem)
 def test_what_a_page_names_is_there(page: Path) -> None:
     for path, name in NAMED.findall(page.read_text("utf-8")):
         if "NAME" not in path:
             assert (ROOT / path).exists(), path
             text = (ROOT / path).read_text("utf-8") if name else ""
             assert not name or re.search(rf"^\s*(def|class) {name}\b|^{name}\b", text, re.MULTILINE), f"{path}::{name}"
+
+
+@pytest.mark.parametrize("page", DOCS, ids=lambda page: page.relative_to(ROOT / "docs").as_posix())
+def test_what_a_page_links_to_is_there(page: Path) -> None:
+    """Pages in reference/generated are written when the site is built."""
+    links = [link for link in LINK.findall(page.read_text("utf-8")) if "reference/generated/" not in link]
+    assert [link for link in links if not (page.parent / link).exists()] == []
