@@ -298,7 +298,8 @@ class World:
 
     def install(self, words: list[str]) -> list[str]:
         known = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-        extras = re.findall(r"[\w-]+", words[words.index("-e") + 1])
+        [what] = [word for word in words if word.startswith(".")]
+        extras = re.findall(r"[\w-]+", what)
         wrong = [f"no extra {extra}" for extra in extras if extra not in known]
         return wrong if (ROOT / words[words.index("-c") + 1]).exists() else [*wrong, "no such file of constraints"]
 
