@@ -3,6 +3,7 @@
 import json
 import random
 import signal
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from glassformer.config.run import (
 from glassformer.config.train import TrainConfig
 from glassformer.config.transformer import PositionHead, RotaryPositions, SequenceHead, Stack, TransformerConfig
 from glassformer.evaluation.loss import LossReport
-from glassformer.reporting import Silent
+from glassformer.reporting import Evaluation, Silent
 from glassformer.store import checkpoint
 from glassformer.training.loop import Trainer
 
@@ -76,12 +77,17 @@ class Recording(Silent):
     def __init__(self) -> None:
         self.said: list[str] = []
         self.evaluations: dict[int, dict[str, LossReport]] = {}
+        self.scores: dict[int, dict[str, float]] = {}
 
     def log(self, text: str) -> None:
         self.said.append(text)
 
-    def evaluation(self, step: int, reports: dict[str, LossReport], sample: str | None) -> None:
-        self.evaluations[step] = reports
+    def facts(self, rows: Mapping[str, str]) -> None:
+        self.said += [f"{name} {value}" for name, value in rows.items()]
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        self.evaluations[evaluation.step] = dict(evaluation.reports)
+        self.scores[evaluation.step] = dict(evaluation.scores)
 
 
 def signal_at(monkeypatch: pytest.MonkeyPatch, step: int, which: signal.Signals = signal.SIGTERM) -> None:

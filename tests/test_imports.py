@@ -33,6 +33,7 @@ LAYERS = [  # from the bottom up; a package imports its own layer's members only
     {"cost"},
     {"training"},
     {"loading"},
+    {"terminal"},
     {"api"},
     {"doctor"},
     {"interop"},

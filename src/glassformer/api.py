@@ -85,25 +85,30 @@ def train(
     `run` is a `Run`, or what `glassformer train` takes: a recipe's name, a TOML file, a text file or a folder of texts.
     `init` is a model directory to start from. `changes` and `settings` replace keys of the run, by whole or short name:
     `changes={"train.max_steps": 500}` and `max_steps=500` are the same. Raises `UserError` for a key that is unknown,
-    with the nearest one, and for a short name of several keys.
+    with the nearest one, and for a short name of several keys. Without a `reporter` the progress is shown on a terminal
+    and in a notebook, and nowhere else.
     """
     chosen = run if isinstance(run, Run) else recipes.run_of(files.as_path(run, "run"))
     start = {} if init is None else {"init.path": files.as_path(init, "init")}
     if start or changes or settings:
         chosen = recipes.with_changes(chosen, {**start, **(changes or {})}, **settings)
+    from glassformer.terminal import reporter_or_default
     from glassformer.training.run import train_run
 
     folder = Path("runs") / chosen.name if out is None else files.as_path(out, "out")
-    return Trained(**vars(train_run(chosen, folder, reporter or Silent())))
+    with reporter_or_default(reporter) as shown:
+        return Trained(**vars(train_run(chosen, folder, shown)))
 
 
 def resume(
     folder: str | Path, reporter: LaunchReporter | None = None, flags: Mapping[str, str] | None = None
 ) -> Trained:
-    """Goes on with a run from its newest intact checkpoint, exactly; `flags` say where and for how long."""
+    """Continue a run from its newest intact checkpoint, exactly; `flags` change where it runs and for how long."""
+    from glassformer.terminal import reporter_or_default
     from glassformer.training.run import resume_run
 
-    return Trained(**vars(resume_run(files.as_path(folder, "folder"), reporter or Silent(), flags)))
+    with reporter_or_default(reporter) as shown:
+        return Trained(**vars(resume_run(files.as_path(folder, "folder"), shown, flags)))
 
 
 def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Replay":

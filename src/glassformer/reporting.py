@@ -1,8 +1,8 @@
-"""What a run tells: its news, to a terminal, a test, nowhere; what it leaves in the end; and notes as warnings."""
+"""Reports of a run: the protocol that receives its progress, its outcome, and notes as warnings."""
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,14 +15,32 @@ if TYPE_CHECKING:
     from glassformer.evaluation.loss import LossReport
 
 
+@dataclass(frozen=True)
+class Evaluation:
+    """One evaluation of a run."""
+
+    step: int
+    reports: "Mapping[str, LossReport]"
+    """The losses of the splits `train` and `valid`."""
+    scores: Mapping[str, float]
+    sample: str | None
+    """A text that the model wrote; None if the task writes none."""
+    watched: str
+    """The metric that decides which step is the best."""
+    is_best: bool
+    """True if no earlier evaluation was better by this metric."""
+
+
 class LaunchReporter(Protocol):
-    """What is told of a run: by the loop (`step`, `evaluation`), and by its preparations (`phase`)."""
+    """Receives the progress of a run: messages, facts, steps and evaluations, and the phases of its preparation."""
 
     def log(self, text: str) -> None: ...
 
+    def facts(self, rows: Mapping[str, str]) -> None: ...
+
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None: ...
 
-    def evaluation(self, step: int, reports: "dict[str, LossReport]", sample: str | None) -> None: ...
+    def evaluation(self, evaluation: Evaluation) -> None: ...
 
     def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]: ...
 
@@ -32,9 +50,11 @@ class Silent:
 
     def log(self, text: str) -> None: ...
 
+    def facts(self, rows: Mapping[str, str]) -> None: ...
+
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None: ...
 
-    def evaluation(self, step: int, reports: "dict[str, LossReport]", sample: str | None) -> None: ...
+    def evaluation(self, evaluation: Evaluation) -> None: ...
 
     def phase(self, title: str) -> AbstractContextManager[Callable[[int, int], None]]:
         return nullcontext(lambda done, total: None)

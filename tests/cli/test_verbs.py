@@ -19,7 +19,7 @@ def test_train_evaluate_generate_resume(glassformer: Glassformer, tmp_path: Path
     text, out = write_text(tmp_path), tmp_path / "out"
     done = glassformer("train", tiny_recipe, "--data.path", text, "--out", out, "--train.seed", "3")
     assert done.code == 0 and done.out == ""
-    assert "step 20/20" in done.err and "valid loss" in done.err and f"done: {out} is the model" in done.err
+    assert "step 20/20" in done.err and "eval loss" in done.err and f"model   {out} (weights of step " in done.err
 
     found = glassformer("evaluate", out, "--json")
     report = json.loads(found.out)

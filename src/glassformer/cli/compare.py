@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.evaluate import told_already
 from glassformer.cli.inputs_outputs import Measured, require_output
-from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.evaluation.compare import ComparedModel, comparison_table, describe_model
 from glassformer.inspection.figures import figure_paths, save_figure
 from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.task import HasPairs
+from glassformer.terminal import TerminalReporter
 
 if TYPE_CHECKING:
     from glassformer.model import Model

@@ -7,7 +7,6 @@ from typing import Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import Files, Group
-from glassformer.cli.progress import TerminalReporter
 from glassformer.cli.tokenizer import load_tokenizer
 from glassformer.config.run import NEWEST_READING, LabelData, PairData, TextData
 from glassformer.data.corpus import Corpus
@@ -16,6 +15,7 @@ from glassformer.data.pairs import PairCorpus, pair_report
 from glassformer.data.report import report as data_report
 from glassformer.data.sources import read_pieces
 from glassformer.errors import UserError
+from glassformer.terminal import TerminalReporter
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SIDES = ("source", "target", "path", "valid_source", "valid_target", "valid_path", "valid_fraction")

@@ -5,9 +5,9 @@ from typing import Any
 
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.inputs_outputs import Loading, Measured
-from glassformer.cli.progress import TerminalReporter
 from glassformer.errors import UserError
 from glassformer.tasks.task import HasPairs
+from glassformer.terminal import TerminalReporter
 
 
 def main(

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import fail, with_flags
-from glassformer.cli.progress import err
+from glassformer.cli.progress import err, trained
 from glassformer.cli.train import train
 from glassformer.config.run import ExpectedResult, Run
 from glassformer.tasks.registry import task_of, trainable_task
@@ -14,20 +14,20 @@ from glassformer.tasks.task import HasPairs, HasTestSet
 
 
 def main(*names: Annotated[str, "RECIPE"], out: str | None = None, **keys: str) -> int:
-    """Trains a recipe from nothing and compares with the result that it must reach; exit code 1 when it falls short.
+    """Train a recipe from random weights and compare the result with its bound; exit code 1 if it misses the bound.
 
     Args:
         names: A recipe, or a TOML file with a [result].
-        out: The run's folder (default runs/NAME).
+        out: The run folder (default runs/NAME).
     """
     if len(names) != 1:
         fail("reproduce needs one recipe; see `glassformer recipes`")
     run = with_flags(recipes.load(names[0]), keys)
     if run.result is None:
-        fail(f"the recipe {run.name} states no [result] to compare with")
+        fail(f"the recipe {run.name} has no [result] to compare with: use `glassformer train`")
     _check(run, run.result)
     began = time.perf_counter()
-    outcome = train(run, out)
+    outcome = trained(lambda reporter: train(run, out, reporter))
     seconds = time.perf_counter() - began
     reached = _reached(outcome.folder, run.result)
     passed = run.result.at_least <= reached <= run.result.at_most
@@ -41,25 +41,25 @@ def main(*names: Annotated[str, "RECIPE"], out: str | None = None, **keys: str) 
 
 
 def _check(run: Run, result: ExpectedResult) -> None:
-    """`UserError` for a result that could not be measured, before hours of training."""
+    """Raise `UserError` before the training for a result that cannot be measured."""
     if result.side == "test" and _test_path(run) is None:
-        fail("result.side is test, and only built-in pairs and labelled texts, or a data.test_path, have a test side")
+        fail("result.side is test, but this data has no test part: use built-in data, or give data.test_path")
     task = trainable_task(run)
-    known = {"loss", *task.metrics(run)} - {"perplexity"}  # it says what the loss says
+    known = {"loss", *task.metrics(run)} - {"perplexity"}  # it is a function of the loss
     if isinstance(task, HasPairs) and result.metric in known - {"loss"}:
         task.require_scores(run)
     if result.metric not in known:
-        fail(f"result.metric is {result.metric}, and this run has {', '.join(sorted(known))}")
+        fail(f"result.metric: expected one of {', '.join(sorted(known))}, got {result.metric}")
 
 
 def _test_path(run: Run) -> str | None:
-    """Where the test data of a run stands; None where it has none."""
+    """Return the path of a run's test data; None without test data."""
     task = task_of(run)
     return task.test_path(run) if isinstance(task, HasTestSet) else None
 
 
 def _reached(folder: Path, result: ExpectedResult) -> float:
-    """The model's own value of the metric, on the side of the data that the recipe names."""
+    """Measure the metric of the trained model on the part of the data that the recipe names."""
     from glassformer import api
     from glassformer.evaluation.text import LOSSES  # which needs torch; --help does not
 

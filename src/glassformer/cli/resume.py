@@ -3,21 +3,29 @@
 from typing import Annotated
 
 from glassformer.cli.arguments import fail
-from glassformer.cli.progress import TerminalReporter
-from glassformer.cli.train import what_next
+from glassformer.cli.progress import trained
+from glassformer.terminal import TerminalReporter
 
 CHANGEABLE = ("train.max_time", "train.device", "train.background_saving", "parallel.")
 
 
-def main(*folders: Annotated[str, "DIR"], verify: bool = False, **keys: Annotated[str, *CHANGEABLE]) -> int:
-    """Goes on with a run from its newest intact checkpoint, exactly as if it had never stopped.
+def main(
+    *folders: Annotated[str, "DIR"],
+    verify: bool = False,
+    quiet: bool = False,
+    json_: bool = False,
+    **keys: Annotated[str, *CHANGEABLE],
+) -> int:
+    """Continue a run from its newest intact checkpoint, exactly as if it had never stopped.
 
-    On the same kind of machine, with the same versions and number of threads, the CPU gives equal bits; CUDA does if
-    train.deterministic is true. The settings that may change are those of where it runs and for how long.
+    On a CPU of the same kind, with the same versions and number of threads, the result is equal bit for bit; on CUDA if
+    train.deterministic is true. Only the device, the processes and the time limit can change.
 
     Args:
-        folders: The run's folder.
-        verify: Take the steps between the two newest checkpoints again, and compare; nothing is written.
+        folders: The run folder.
+        verify: Repeat the steps between the two newest checkpoints and compare; write nothing.
+        quiet: Show no progress, only messages.
+        json_: Print the result as JSON.
     """
     if len(folders) != 1:
         fail("resume needs one folder: glassformer resume DIR")
@@ -25,30 +33,28 @@ def main(*folders: Annotated[str, "DIR"], verify: bool = False, **keys: Annotate
         return repeat(folders[0], keys)
     for key in keys:
         if not key.replace("-", "_").startswith(CHANGEABLE):
-            fail(f"resume does not change --{key}: it goes on with the settings of the run")
+            fail(f"resume cannot change --{key}: it continues with the settings of the run")
     from glassformer import api
 
-    with TerminalReporter() as reporter:
-        outcome = api.resume(folders[0], reporter, keys)
-        reporter.log(what_next(outcome))
+    trained(lambda reporter: api.resume(folders[0], reporter, keys), quiet=quiet, json_=json_)
     return 0
 
 
 def repeat(folder: str, keys: dict[str, str]) -> int:
-    """Whether steps of a run, taken again, give the same bits: 0 or 1."""
+    """Repeat the last steps of a run; return 0 if the bits are equal, else 1."""
     if keys:
-        fail(f"resume --verify takes no settings (--{next(iter(keys))}): it repeats what was done")
+        fail(f"resume --verify takes no settings (--{next(iter(keys))}): it repeats the run unchanged")
     from glassformer import api
 
     with TerminalReporter() as reporter:
         replay = api.replay(folder, reporter)
     span = f"steps {replay.begin + 1} to {replay.end} of {folder}"
     if not replay.differing:
-        print(f"{span} give the same weights, optimizer and numbers again, to the bit")
+        print(f"{span}: equal when repeated, bit for bit (weights, optimizer state, losses)")
         return 0
     names = ", ".join(replay.differing[:5]) + (" …" if len(replay.differing) > 5 else "")
-    other = "" if replay.is_same_machine else "; another machine, version or number of threads made them"
+    other = "" if replay.is_same_machine else "; they were made on another machine, version or number of threads"
     if not replay.repeats_bits:
-        other += "; equal bits are promised on the CPU, and on CUDA with train.deterministic"
-    print(f"{span} give other bits in {len(replay.differing)} places ({names}){other}")
+        other += "; only the CPU, and CUDA with train.deterministic, give equal bits"
+    print(f"{span}: different when repeated, in {len(replay.differing)} tensors or values ({names}){other}")
     return 1

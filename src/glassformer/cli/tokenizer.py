@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from glassformer.cli.arguments import Files, Group, read_stdin
-from glassformer.cli.progress import TerminalReporter
 from glassformer.data.sources import read_documents, read_pieces
 from glassformer.errors import UserError
+from glassformer.terminal import TerminalReporter
 from glassformer.tokenization.pretokenize import Scheme
 from glassformer.tokenization.tokenizer import SPECIAL_TOKENS, Tokenizer
 

@@ -4,32 +4,42 @@ from typing import TYPE_CHECKING, Annotated
 
 from glassformer import recipes
 from glassformer.cli.arguments import fail, with_flags
-from glassformer.cli.progress import TerminalReporter
+from glassformer.cli.progress import trained
 from glassformer.config.run import Run
 
 if TYPE_CHECKING:
-    from glassformer.reporting import Outcome
+    from glassformer.reporting import LaunchReporter, Outcome
 
 Source = Annotated[str, "RECIPE|FILE.toml|FILE.txt"]
 
 
-def main(*sources: Source, out: str | None = None, init: str | None = None, **keys: str) -> int:
-    """Trains a tokenizer and a model, shows progress and validation loss, and leaves a model directory.
+def main(
+    *sources: Source,
+    out: str | None = None,
+    init: str | None = None,
+    quiet: bool = False,
+    json_: bool = False,
+    **keys: str,
+) -> int:
+    """Train a tokenizer and a model, with progress and validation loss; the result is a model directory.
 
-    A text file (or jsonl, or a folder of them) alone is enough: sizes are chosen for its length. Every key of a recipe
-    is an option (a number, a text, true or false, or a list as "a b").
+    A text file (or jsonl, or a folder of them) is enough: the sizes are chosen for its length. Every key of a recipe is
+    an option. Its value is a number, a text, true or false, or a list as "a b".
 
     Args:
         sources: The name of a recipe, a TOML file, or a text.
-        out: The run's folder (default runs/NAME).
-        init: A model directory: start from its tokenizer and its weights, as far as they fit.
+        out: The run folder (default runs/NAME).
+        init: A model directory: start from its tokenizer and from all of its weights that fit.
+        quiet: Show no progress, only messages.
+        json_: Print the result as JSON.
     """
-    train(run_for(*sources, init=init, **keys), out)
+    run = run_for(*sources, init=init, **keys)
+    trained(lambda reporter: train(run, out, reporter), quiet=quiet, json_=json_)
     return 0
 
 
 def run_for(*sources: Source, init: str | None = None, **keys: str) -> Run:
-    """The run that the words of a command line mean."""
+    """Build the run that the arguments of the command line describe."""
     if len(sources) != 1:
         one = "train needs one recipe, TOML file or text file"
         if sources:
@@ -39,19 +49,8 @@ def run_for(*sources: Source, init: str | None = None, **keys: str) -> Run:
     return with_flags(recipes.run_of(sources[0]), start | keys)
 
 
-def train(run: Run, out: str | None) -> "Outcome":
+def train(run: Run, out: str | None, reporter: "LaunchReporter") -> "Outcome":
+    """Train a run into a folder, by default `runs/NAME`."""
     from glassformer import api
 
-    with TerminalReporter() as reporter:
-        outcome = api.train(run, out, reporter)
-        reporter.log(what_next(outcome))
-    return outcome
-
-
-def what_next(outcome: "Outcome") -> str:
-    """Where the model is and what to do with it."""
-    from glassformer.tasks.registry import task_of
-
-    verb = task_of(outcome.run).verb
-    example = ' "… [MASK] …"' if verb == "fill" else ""
-    return f"done: {outcome.folder} is the model; try: glassformer {verb} {outcome.folder}{example}"
+    return api.train(run, out, reporter)

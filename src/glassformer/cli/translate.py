@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 from glassformer import files
 from glassformer.cli.arguments import Dirs, File, Search, read_stdin
 from glassformer.cli.inputs_outputs import Loading, require_output
-from glassformer.cli.progress import TerminalReporter, err
+from glassformer.cli.progress import err
 from glassformer.data.records import lines
 from glassformer.errors import UserError
+from glassformer.terminal import TerminalReporter
 
 if TYPE_CHECKING:
     from glassformer.model import Model

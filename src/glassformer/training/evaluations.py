@@ -1,6 +1,7 @@
 """The evaluations of a run: losses and scores, and what follows from them for the best step, the rate and the end."""
 
 import math
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import nn
 from glassformer.config.train import EarlyStopping, PlateauSchedule, TrainConfig
 from glassformer.devices import autocast_dtype
 from glassformer.evaluation.loss import LossReport, evaluate_loss, evaluation_mode
+from glassformer.reporting import Evaluation
 from glassformer.tasks.batches import TrainingData
 from glassformer.training.averaging import ExponentialAverage
 from glassformer.training.host import Host
@@ -35,10 +37,13 @@ class Evaluations:
         if isinstance(schedule, PlateauSchedule):
             self.plateau = Plateau(schedule.patience, schedule.ratio, schedule.min_ratio)
 
-    def measure(self, step: int, log: NoLog, of: str = "eval") -> tuple[dict[str, LossReport], dict[str, float]]:
-        """Losses of both splits by the reported protocol, and scores; told, and logged under names beginning with `of`.
+    def measure(
+        self, step: int, log: NoLog, best: float | None, of: str = "eval"
+    ) -> tuple[dict[str, LossReport], dict[str, float]]:
+        """Measure the losses of both splits and the scores; report them, and log them under names beginning with `of`.
 
-        Nothing where there is no split to measure. Raises `NonFinite` for a loss of NaN or Inf.
+        `best` is the best value of the watched metric so far. Without validation data the results are empty. Raises
+        `NonFinite` for a loss of NaN or Inf.
         """
         if not self.data.evaluations:
             return {}, {}
@@ -52,9 +57,9 @@ class Evaluations:
             if name != "n_tokens"
         }
         log.write(step, **values, **{f"{of}/valid_{name}": value for name, value in scores.items()}, sample=sample)
-        self.host.reporter.evaluation(step, reports, sample)
-        if scores:
-            self.host.reporter.log("  ".join(f"{name} {value:.2f}" for name, value in scores.items()))
+        is_best = best is None or self._watched(reports, scores) < best
+        watched = (self.config.early_stopping or EarlyStopping()).metric
+        self.host.reporter.evaluation(Evaluation(step, reports, scores, sample, watched, is_best))
         return reports, scores
 
     def conclude(self, progress: TrainerState, reports: dict[str, LossReport], scores: dict[str, float]) -> None:
@@ -62,15 +67,8 @@ class Evaluations:
         if not reports:
             return
         progress.valid = reports["valid"].to_dict()
-        stopping, measured = self.config.early_stopping, progress.valid | scores
-
-        def lower_is_better(watcher: EarlyStopping | PlateauSchedule) -> float:
-            metric = measured[watcher.metric]
-            assert metric is not None  # what is not measured was refused before the first step
-            [value] = self.host.ranks.of_first(float(metric))
-            return -value if watcher.higher_is_better else value
-
-        signed = lower_is_better(stopping or EarlyStopping())
+        stopping = self.config.early_stopping
+        [signed] = self.host.ranks.of_first(self._watched(reports, scores))
         if progress.best is None or signed < progress.best:
             progress.best, progress.best_step, progress.n_without_improvement = signed, progress.step, 0
         else:
@@ -83,7 +81,20 @@ class Evaluations:
             )
         if self.plateau is not None:
             assert isinstance(self.config.schedule, PlateauSchedule)
-            self.plateau.observe(lower_is_better(self.config.schedule))
+            [watched] = self.host.ranks.of_first(self._watched(reports, scores, self.config.schedule))
+            self.plateau.observe(watched)
+
+    def _watched(
+        self,
+        reports: Mapping[str, LossReport],
+        scores: Mapping[str, float],
+        watcher: EarlyStopping | PlateauSchedule | None = None,
+    ) -> float:
+        """The metric that decides, by default that of early stopping; negated where a higher value is better."""
+        watcher = watcher or self.config.early_stopping or EarlyStopping()
+        value = (reports["valid"].to_dict() | dict(scores))[watcher.metric]
+        assert value is not None  # a metric that is not measured was refused before the first step
+        return -value if watcher.higher_is_better else value
 
     def _measured(self) -> tuple[dict[str, LossReport], dict[str, float], str | None]:
         """Reports, scores, and a text that the model writes."""

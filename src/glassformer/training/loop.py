@@ -158,7 +158,7 @@ class Trainer:
             self.reporter.step(progress.step, config.max_steps, values)
         if progress.step % config.eval_every == 0 or last:
             with clock.paused():
-                reports, scores = self.evaluations.measure(progress.step, self.log)
+                reports, scores = self.evaluations.measure(progress.step, self.log, progress.best)
                 self.evaluations.conclude(progress, reports, scores)
         # Asked once: a signal that comes later stops after the next step.
         stops, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
@@ -188,7 +188,9 @@ class Trainer:
         mean.load(self.network)
         self.evaluations.average = None  # the checkpoints' weights were those of the moving average, if there was one
         is_new = mean.is_new
-        reports, _ = self.evaluations.measure(self.progress.step, self.log if is_new else NoLog(), "mean")
+        reports, _ = self.evaluations.measure(
+            self.progress.step, self.log if is_new else NoLog(), self.progress.best, "mean"
+        )
         if is_new:
             mean.publish()
         return reports

@@ -23,6 +23,7 @@ from glassformer.distributed.environment import is_first, is_several
 from glassformer.distributed.processes import watchdog_note
 from glassformer.distributed.ranks import Ranks
 from glassformer.errors import UserError
+from glassformer.evaluation.compare import describe_model
 from glassformer.models.build import build_model
 from glassformer.reporting import LaunchReporter, Outcome, Silent
 from glassformer.store import checkpoint
@@ -213,13 +214,20 @@ def _two_newest(folder: Path, reporter: LaunchReporter) -> tuple[int, int]:
 def tell_of_new_run(
     run: Run, n_parameters: int, summary: str, tokenizers: Tokenizers, data: TrainingData, host: Host
 ) -> None:
-    """How large the model is, where it is trained, and what on: `summary` is that of its data."""
+    """Report the model, its data and the device; `summary` describes the data."""
     asked = 0 if run.init.path is not None or run.tokenizer.path is not None else run.tokenizer.vocab_size
     target, source = tokenizers.target, tokenizers.separate_source
     fewer = f" (the text gives no {asked:,})" if target.vocab_size < asked else ""
     of_source = "" if source is None else f", of the source {source.vocab_size:,}"
     vocabulary = f"vocabulary {target.vocab_size:,}{fewer}{of_source}"
-    host.reporter.log(f"{run.name}: {n_parameters:,} parameters on {host}; {summary}, {vocabulary}")
+    n = torch.get_num_threads()
+    threads = f", {n} thread{'s' * (n > 1)}" if host.device.type == "cpu" else ""
+    facts = {
+        "model": f"{describe_model(run.model)}, {n_parameters:,} parameters, {vocabulary}",
+        "data": summary,
+        "device": f"{host}, {run.train.precision}{threads}",
+    }
+    host.reporter.facts({"run": run.name} | facts)
     for sentence in few_targets(data):
         host.reporter.log(sentence)
 

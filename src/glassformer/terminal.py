@@ -1,0 +1,183 @@
+"""Show the progress of a run: a live bar on a terminal and in a notebook, plain lines in a log file."""
+
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Column
+
+from glassformer.distributed.environment import is_first
+from glassformer.reporting import Evaluation, LaunchReporter, Silent
+
+SECONDS_BETWEEN_LINES = 10.0
+"""Between two lines of progress where there is no terminal."""
+STEP = 7
+"""The width of the column of steps."""
+
+
+class TerminalReporter:
+    """Shows a run on standard error: header, progress, one row per evaluation, summary."""
+
+    def __init__(self, *, is_quiet: bool = False) -> None:
+        """Show only messages (`log`) if `is_quiet`. Of several processes, only the first shows anything."""
+        self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not is_first())
+        self.is_quiet = is_quiet
+        self.live = (self.console.is_terminal or self.console.is_jupyter) and not is_quiet
+        self.bar: Progress | None = None
+        self.last_line = 0.0
+        self.first: tuple[int, float] | None = None
+        self.columns: list[str] = []
+        self.best: str = ""
+
+    def log(self, text: str) -> None:
+        self.console.print(escape(text))
+
+    def facts(self, rows: Mapping[str, str]) -> None:
+        """Print names and values in two columns; an empty value is left out."""
+        if self.is_quiet:
+            return
+        indent = max(map(len, rows), default=0) + 2
+        width = self.console.width - indent if self.console.is_terminal else 10_000
+        for name, value in rows.items():
+            lines = textwrap.wrap(value, width, break_on_hyphens=False, break_long_words=False)
+            for n, part in enumerate(lines):
+                self.console.print(f"[bold]{'' if n else escape(name):<{indent}}[/bold]{escape(part)}")
+
+    def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
+        loss, rate = f"loss {values['train/loss']:.4f}", f"{values['tokens_per_s']:,.0f} tok/s"
+        now = time.perf_counter()
+        self.first = self.first or (step, now)
+        if self.live:
+            detail = "  ".join(part for part in (loss, rate, self.best) if part)
+            self._bar(max_steps).update(self._task, completed=step, detail=detail)
+            if step == max_steps:
+                self.close()
+        elif not self.is_quiet and (now - self.last_line >= SECONDS_BETWEEN_LINES or step == max_steps):
+            self.last_line = now
+            done = step - self.first[0]
+            left = f"{clock((now - self.first[1]) / done * (max_steps - step))} left" if done else ""
+            self.console.print("  ".join(part for part in (f"step {step}/{max_steps}", loss, rate, left) if part))
+
+    def evaluation(self, evaluation: Evaluation) -> None:
+        """Print a row of losses and scores; their names are printed once, and a star marks the best row so far."""
+        if self.is_quiet:
+            return
+        values = cells(evaluation)
+        names, rest = fitting(list(values), self.console.width)
+        if names != self.columns:
+            self.columns = names
+            self.console.print(f"[bold]{aligned('step', names, names)}[/bold]")
+        if evaluation.is_best:
+            watched = "eval loss" if evaluation.watched == "loss" else evaluation.watched
+            self.best = f"best {values[watched]}" if watched in values else ""
+        row = aligned(str(evaluation.step), names, [values[name] for name in names])
+        self.console.print(row + " *" * evaluation.is_best)
+        if rest:
+            self.console.print("  " + "  ".join(f"{name} {values[name]}" for name in rest))
+        if evaluation.sample is not None:
+            text = "".join(c if c.isprintable() else " " for c in evaluation.sample)
+            self.console.print(f"  [dim]{escape(text)}[/dim]", soft_wrap=False, no_wrap=True, overflow="ellipsis")
+
+    @contextmanager
+    def phase(self, title: str) -> Iterator[Callable[[int, int], None]]:
+        """Show a preparation: a bar that disappears at its end, or a line if it took more than a second."""
+        began = time.perf_counter()
+        if not self.live:
+            yield lambda done, total: None
+        else:
+            parts = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+            with Progress(*parts, console=self.console, transient=True) as bar:
+                task = bar.add_task(title, total=None)
+                yield lambda done, total: bar.update(task, completed=done, total=total)
+        seconds = time.perf_counter() - began
+        if seconds > 1 and not self.is_quiet:
+            self.console.print(f"{title}: {seconds:.1f} s")
+
+    def close(self) -> None:
+        """Remove the bar."""
+        if self.bar is not None:
+            self.bar.stop()
+            self.bar = None
+
+    def __enter__(self) -> "TerminalReporter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def _bar(self, max_steps: int) -> Progress:
+        if self.bar is None:
+            texts = [
+                TextColumn(text, table_column=Column(no_wrap=True))
+                for text in ("{task.completed}/{task.total}", "{task.fields[detail]}")
+            ]
+            bar = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4))
+            self.bar = Progress(bar, *texts, TimeRemainingColumn(), console=self.console, transient=True, expand=True)
+            self._task = self.bar.add_task("training", total=max_steps, detail="")
+            self.bar.start()
+        return self.bar
+
+
+@contextmanager
+def reporter_or_default(reporter: LaunchReporter | None) -> Iterator[LaunchReporter]:
+    """Yield the reporter; without one, a `TerminalReporter` on a terminal or in a notebook, else a silent one."""
+    if reporter is not None:
+        yield reporter
+        return
+    with TerminalReporter() as terminal:
+        yield terminal if terminal.live else Silent()
+
+
+def cells(evaluation: Evaluation) -> dict[str, str]:
+    """Return the names and values of a row: the losses of both splits, other units of the validation loss, scores."""
+    reports, scores = evaluation.reports, evaluation.scores
+    valid = reports["valid"]
+    row = {"train loss": f"{reports['train'].loss:.4f}"} if "train" in reports else {}
+    row["eval loss"] = f"{valid.loss:.4f}"
+    if valid.perplexity is not None and not scores:
+        row["perplexity"] = f"{valid.perplexity:,.2f}"
+    if valid.bits_per_byte is not None:
+        row["bits/byte"] = f"{valid.bits_per_byte:.3f}"
+    return row | {name: f"{value:.2f}" for name, value in scores.items()}
+
+
+def fitting(names: Sequence[str], width: int) -> tuple[list[str], list[str]]:
+    """The names whose columns fit into a width, and the others.
+
+    >>> fitting(["train loss", "eval loss", "accuracy"], 30)
+    (['train loss', 'eval loss'], ['accuracy'])
+    """
+    n, used = 0, STEP + len(" *")
+    while n < len(names) and used + column(names[n]) <= width:
+        used += column(names[n])
+        n += 1
+    return list(names[:n]), list(names[n:])
+
+
+def aligned(step: str, names: Sequence[str], values: Sequence[str]) -> str:
+    """A row of values at the right of their columns.
+
+    >>> aligned("100", ["eval loss"], ["2.5000"])
+    '    100     2.5000'
+    """
+    return f"{step:>{STEP}}" + "".join(f"{value:>{column(name)}}" for name, value in zip(names, values, strict=True))
+
+
+def column(name: str) -> int:
+    """The width of a column with this name."""
+    return max(len(name), 7) + 2
+
+
+def clock(seconds: float) -> str:
+    """Minutes and seconds, as `4:05`; with hours, as `1:04:05`.
+
+    >>> clock(65), clock(3725)
+    ('1:05', '1:02:05')
+    """
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

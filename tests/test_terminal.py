@@ -1,0 +1,109 @@
+"""The display of a run: aligned rows at every width, one line per message in a log file, nothing when quiet."""
+
+import io
+import json
+
+import pytest
+from rich.console import Console
+
+from glassformer.evaluation.loss import LossReport
+from glassformer.reporting import Evaluation, Silent
+from glassformer.terminal import TerminalReporter, reporter_or_default
+
+TRAIN = LossReport(2.0, 7.389, 1.5, 100)
+VALID = LossReport(2.5, 12.18, 1.9, 50)
+
+
+def evaluation(step: int, *, is_best: bool = True, sample: str | None = None, **scores: float) -> Evaluation:
+    reports = {"train": TRAIN, "valid": VALID}
+    return Evaluation(step, reports, scores, sample, "accuracy" if scores else "loss", is_best)
+
+
+def reporter(width: int, *, is_quiet: bool = False, is_terminal: bool = False) -> tuple[TerminalReporter, io.StringIO]:
+    shown, written = TerminalReporter(is_quiet=is_quiet), io.StringIO()
+    shown.console = Console(file=written, width=width, force_terminal=is_terminal, color_system=None, soft_wrap=True)
+    return shown, written
+
+
+def test_rows_are_aligned_below_names_printed_once() -> None:
+    shown, written = reporter(60)
+    shown.evaluation(evaluation(100))
+    shown.evaluation(evaluation(200, is_best=False))
+    assert written.getvalue().splitlines() == [
+        "   step  train loss  eval loss  perplexity  bits/byte",
+        "    100      2.0000     2.5000       12.18      1.900 *",
+        "    200      2.0000     2.5000       12.18      1.900",
+    ]
+
+
+@pytest.mark.parametrize("width", [40, 60, 100])
+def test_columns_that_do_not_fit_follow_on_a_line_of_their_own(width: int) -> None:
+    shown, written = reporter(width)
+    shown.evaluation(evaluation(100, accuracy=81.5, macro_f1=80.25, calibration_error=3.5))
+    lines = written.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines[:2])
+    assert "accuracy" in written.getvalue() and "3.50" in written.getvalue()
+    assert (len(lines) == 3) == (width < 100)
+
+
+def test_a_sample_is_one_line_without_control_characters() -> None:
+    shown, written = reporter(60)
+    shown.evaluation(evaluation(1, sample="to be\n[bold]or\x1b[31m not"))
+    assert written.getvalue().splitlines()[-1] == "  to be [bold]or [31m not"
+
+
+def test_facts_wrap_under_their_values_on_a_terminal_alone() -> None:
+    for is_terminal, n_lines in ((True, 3), (False, 2)):
+        shown, written = reporter(40, is_terminal=is_terminal)
+        shown.facts({"run": "a", "data": "many training tokens and few validation tokens", "empty": ""})
+        lines = written.getvalue().splitlines()
+        assert len(lines) == n_lines and lines[0] == "run    a" and lines[1].startswith("data   many")
+        assert is_terminal is (lines[-1].startswith("       "))
+
+
+def test_steps_in_a_log_file_are_rare_and_the_last_one_is_shown() -> None:
+    shown, written = reporter(80)
+    for step in range(1, 101):
+        shown.step(step, 100, {"train/loss": 2.0, "tokens_per_s": 1234.0})
+    assert [line.split()[1] for line in written.getvalue().splitlines()] == ["1/100", "100/100"]
+    assert "loss 2.0000  1,234 tok/s" in written.getvalue()
+
+
+def test_a_quiet_reporter_shows_messages_alone() -> None:
+    shown, written = reporter(80, is_quiet=True)
+    shown.facts({"run": "a"})
+    shown.step(1, 1, {"train/loss": 2.0, "tokens_per_s": 1.0})
+    shown.evaluation(evaluation(1))
+    shown.log("the disk is nearly full")
+    assert written.getvalue() == "the disk is nearly full\n"
+
+
+def test_only_the_first_process_shows_anything(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "1")
+    TerminalReporter().log("hello")
+    assert capsys.readouterr().err == ""
+
+
+def test_without_a_terminal_a_call_from_python_is_silent() -> None:
+    with reporter_or_default(None) as shown:
+        assert isinstance(shown, Silent)
+    mine = Silent()
+    with reporter_or_default(mine) as shown:
+        assert shown is mine
+
+
+def test_json_of_a_training_command(glassformer_json: dict[str, object]) -> None:
+    assert list(glassformer_json) == ["folder", "name", "seconds", "reports"]
+
+
+@pytest.fixture
+def glassformer_json(capsys: pytest.CaptureFixture[str], tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    from glassformer.cli.main import run
+
+    out = tmp_path_factory.mktemp("json") / "run"
+    assert run(["train", "copy-task", "--train.max-steps", "1", "--quiet", "--json", "--out", str(out)]) == 0
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    return dict(json.loads(printed.out))
