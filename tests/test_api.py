@@ -15,14 +15,14 @@ from glassformer.config.presets import preset
 from glassformer.config.run import MaskedConfig, Run
 from glassformer.config.train import AdamWConfig
 from glassformer.data.batching import Example
-from glassformer.errors import UserError
+from glassformer.errors import Interrupted, UserError
 from glassformer.inference.decode import generate, never_written
 from glassformer.model import Model
 from glassformer.models.build import build_model
 from glassformer.reporting import Outcome
 from glassformer.tasks import language_modeling
 from glassformer.tokenization import Scheme, Tokenizer
-from runs import MODEL, Recording, made_up_text, tiny_run, write_documents, write_text
+from runs import MODEL, Recording, made_up_text, text_run_of, tiny_run, write_documents, write_text
 from tokenization import families
 
 DRAWN = {"temperature": 1.5, "top_k": 0, "seed": 3, "max_new_tokens": 15}
@@ -415,3 +415,53 @@ def test_what_is_no_run_is_named() -> None:
         glassformer.train("nowhere/my.txt")
     with pytest.raises(UserError, match="did you mean python-docs"):
         glassformer.train("pyton-docs")
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"steps": 5}, "unknown key steps: did you mean train.max_steps?"),
+        ({"lr": 0.1}, "unknown key lr: did you mean train.optimizer.learning_rate?"),
+        ({"n_layer": 2}, "unknown key n_layer: did you mean model.decoder.n_layers?"),
+        ({"n_embd": 64}, "unknown key n_embd: did you mean model.d_model?"),
+        ({"block_size": 64}, "unknown key block_size: did you mean data.context?"),
+        ({"task": "mlm"}, "unknown key task: the recipe decides the task"),
+        ({"resume": True}, "unknown key resume: continue a run with"),
+        ({"out_dir": "x"}, "unknown key out_dir: the run folder is `out`"),
+    ],
+)
+def test_names_of_other_toolkits_are_answered_with_the_name_here(
+    tmp_path: Path, settings: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(UserError) as raised:
+        glassformer.train(tiny_run(write_text(tmp_path)), tmp_path / "run", **settings)
+    assert str(raised.value).startswith(sentence)
+
+
+def test_attributes_of_other_libraries_are_answered_with_the_call_here(trained: Outcome) -> None:
+    model = glassformer.load(trained.folder)
+    for name, instead in {
+        "num_parameters": "n_parameters",
+        "export": "glassformer.export",
+        "perplexity": "score",
+    }.items():
+        with pytest.raises(AttributeError, match=instead):
+            getattr(model, name)
+    with pytest.raises(TypeError, match=r"model\.network"):
+        model(torch.zeros(1, 2, dtype=torch.long))  # type: ignore[operator]
+    with pytest.raises(AttributeError, match="did you mean build_model"):
+        glassformer.build  # type: ignore[attr-defined]  # noqa: B018
+
+
+def test_fill_refuses_a_setting_that_it_does_not_use(tmp_path: Path) -> None:
+    run = text_run_of(tmp_path, MaskedConfig())
+    model = glassformer.train(run, tmp_path / "run", max_steps=1).model
+    with pytest.raises(UserError, match="top_k: an encoder fills masks without a search"):
+        model.fill("a [MASK]", top_k=3)
+
+
+def test_resume_takes_settings_by_name(tmp_path: Path) -> None:
+    run = tiny_run(write_text(tmp_path), max_steps=20)
+    with pytest.raises(Interrupted):
+        glassformer.train(run, tmp_path / "run", max_time=1e-3)
+    assert glassformer.resume(tmp_path / "run", max_time=600).reports["valid"].loss > 0

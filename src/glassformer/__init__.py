@@ -2,8 +2,10 @@
 
     import glassformer
 
-    model = glassformer.load("runs/python-docs")
-    print(model.generate("The import statement", temperature=0.8))
+    model = glassformer.train("mybook.txt", max_steps=500).model  # later: glassformer.load("runs/mybook")
+    print(model.generate("It was", temperature=0.8))
+
+`train` a text, a recipe or a `Run`; `load` a model directory; `resume`, `export`, `import_model`, `ensemble`, `merge`.
 
 Names are imported when they are first used, so that `import glassformer` costs nothing.
 """
@@ -81,7 +83,11 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(_HOMES[name]), name)
     if name in _MODULES:
         return import_module(_MODULES[name])
-    raise AttributeError(f"module 'glassformer' has no attribute {name!r}")
+    from glassformer.errors import nearest_name
+
+    near = nearest_name(name, __all__, cutoff=0.5)
+    hint = "" if near is None else f": did you mean {near}?"
+    raise AttributeError(f"module 'glassformer' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

@@ -101,14 +101,18 @@ def train(
 
 
 def resume(
-    folder: str | Path, reporter: LaunchReporter | None = None, flags: Mapping[str, str] | None = None
+    folder: str | Path, reporter: LaunchReporter | None = None, flags: Mapping[str, str] | None = None, **settings: Any
 ) -> Trained:
-    """Continue a run from its newest intact checkpoint, exactly; `flags` change where it runs and for how long."""
+    """Continue a run from its newest intact checkpoint, exactly; `flags` change where it runs and for how long.
+
+    `settings` are keys of `[train]` without the section: `max_time=60` is `flags={"train.max_time": "60"}`.
+    """
     from glassformer.terminal import reporter_or_default
     from glassformer.training.run import resume_run
 
+    changed = {f"train.{name}": str(value) for name, value in settings.items()}
     with reporter_or_default(reporter) as shown:
-        return Trained(**vars(resume_run(files.as_path(folder, "folder"), shown, flags)))
+        return Trained(**vars(resume_run(files.as_path(folder, "folder"), shown, {**(flags or {}), **changed})))
 
 
 def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Replay":

@@ -38,6 +38,18 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 Ability = TypeVar("Ability")
 
+OTHER_NAMES = {
+    "num_parameters": "model.network.n_parameters()",
+    "n_parameters": "model.network.n_parameters()",
+    "perplexity": "model.score(text).perplexity or model.evaluate().perplexity",
+    "export": "glassformer.export(model, folder)",
+    "attention": "glassformer.inspection.attention_maps, or `glassformer plot attention`",
+    "save_pretrained": "model.save(folder), or glassformer.export(model, folder) for transformers",
+    "predict": "model.classify, model.tag, model.translate or model.generate",
+    "sample": "model.generate(prompt, n=5)",
+}
+"""Names that users of other libraries try, and what to use instead."""
+
 
 @dataclass(frozen=True)
 class Model:
@@ -81,9 +93,13 @@ class Model:
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Name the network for what a `torch.nn.Module` has and a `Model` has not."""
-            hint = f"; the torch module has it: model.network.{name}" if hasattr(torch.nn.Module, name) else ""
+            """Name what to use for an attribute that other libraries' models have, or a `torch.nn.Module` has."""
+            instead = OTHER_NAMES.get(name) or (f"model.network.{name}" if hasattr(torch.nn.Module, name) else None)
+            hint = "" if instead is None else f": use {instead}"
             raise AttributeError(f"a Model has no attribute {name!r}{hint}")
+
+        def __call__(self, *inputs: Any, **named: Any) -> Any:
+            raise TypeError("a Model is not called: model.network(ids) gives the logits of a tensor of ids (B, T)")
 
     @property
     def config(self) -> ModelConfig:

@@ -23,6 +23,7 @@ from importlib import metadata
 from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, dataclass_transform
 
 from glassformer.config.former_names import KEYS, KINDS, VALUES
+from glassformer.config.other_names import NO_KEY, SAME
 from glassformer.errors import Note, UserError, nearest_name, shown
 
 MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has some thousands
@@ -131,7 +132,8 @@ def _hints(cls: type) -> dict[str, Any]:
 
 def _nearest_field(cls: type, name: str) -> str:
     """What to write instead of an unknown field: the nearest one, or the one of a nested dataclass."""
-    near = nearest_name(name, [field.name for field in dataclasses.fields(cast(Any, cls))], cutoff=0.7)
+    names = [field.name for field in dataclasses.fields(cast(Any, cls))]
+    near = SAME[name] if SAME.get(name) in names else nearest_name(name, names, cutoff=0.7)
     found = [] if near is None else [f"{near}=…"]
     for field in dataclasses.fields(cast(Any, cls)):
         for member in members(_hints(cls)[field.name]):
@@ -313,6 +315,10 @@ def whole_keys(
 def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Sequence[str]) -> str:
     if "." in name or name in known:
         return name  # `from_dict` names the nearest key of a dotted one that is unknown
+    if name in NO_KEY:
+        raise UserError(f"unknown key {name}: {NO_KEY[name]}")
+    if same := [key for key in own if key.rsplit(".", 1)[-1] == SAME.get(name)]:
+        raise UserError(f"unknown key {name}: did you mean {' or '.join(same[:2])}?")
     alike = [key for key in known if key.rsplit(".", 1)[-1] == name]
     found = [key for key in alike if key in own] if len(alike) > 1 else alike
     relatives = [key for key in own if key.endswith(f"_{name}")]
@@ -327,9 +333,9 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
         return found[0]
     if alike:
         raise UserError(f"{name} may be {' or '.join(found or alike)}: give the whole key")
-    leaves = [key.rsplit(".", 1)[-1] for key in known]
-    near = nearest_name(name, leaves)
-    hint = "" if near is None else f": did you mean {known[leaves.index(near)]}?"
+    leaves = {key.rsplit(".", 1)[-1]: key for key in reversed([*own, *known])}  # the keys that `value` has come first
+    near = nearest_name(name, list(leaves), cutoff=0.7)
+    hint = "" if near is None else f": did you mean {leaves[near]}?"
     raise UserError(f"unknown key {shown(name)}{hint}")
 
 

@@ -76,6 +76,8 @@ class Rotary(_ExactBuffers):
 
     def __init__(self, inverse_frequencies: Tensor, attention_factor: float = 1.0) -> None:
         super().__init__()
+        if not isinstance(inverse_frequencies, Tensor):
+            raise TypeError("Rotary needs a tensor of frequencies: Rotary(rotary_frequencies(10_000.0, d_rotary))")
         self.register_buffer("inverse_frequencies", inverse_frequencies, persistent=False)
         self.attention_factor = attention_factor
 

@@ -99,8 +99,9 @@ def for_text(path: str | Path) -> Run:
     if path.suffix.lower() in (".tsv", ".csv"):
         raise UserError(
             f"{path} is a table, and a text alone starts a language model: for texts with labels, glassformer train "
-            f"docstrings --data.path {path}; for pairs, glassformer train multi30k-en-de-tiny --data.path {path}; to "
-            "learn the table itself as text, call it .txt"
+            f"docstrings --data.path {path}; for pairs, glassformer train multi30k-en-de-tiny --data.path {path} (in "
+            f'Python: glassformer.train("docstrings", changes={{"data.path": "{path}"}})); to learn the table itself '
+            "as text, call it .txt"
         )
     _, vocab_size, model, context, batch_size, steps, dropout = size
     template = f"""

@@ -102,6 +102,8 @@ class MaskedLanguageModeling(
         return masked.pseudo_perplexity(model.network, data.objective, data.batches(), model.device, report)
 
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
+        if settings:
+            raise UserError(f"{min(settings)}: an encoder fills masks without a search; n=… is how many candidates")
         return fill_masks(model.network, model.tokenizer, text, n, model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:

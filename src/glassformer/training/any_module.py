@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +45,7 @@ def train_module(
     collate: Collate = default_collate,
     reporter: LaunchReporter | None = None,
     resume: bool = False,
+    **settings: Any,
 ) -> dict[str, LossReport]:
     """Train any module into a folder; return the reports of the last evaluation, which reads `valid`.
 
@@ -57,6 +59,7 @@ def train_module(
     the arguments are the same: examples are a function of (seed, number), and torch's generator is seeded before each
     batch is drawn; of an iterable the batches that were taken are drawn again and left out. Raises `Interrupted` after
     a signal, when all is saved, and `UserError` for wrong arguments.
+    `settings` replace fields of `config`: `max_steps=5`.
 
     >>> import tempfile, torch
     >>> from glassformer.config.train import AdamWConfig
@@ -68,7 +71,8 @@ def train_module(
     >>> report.loss < 0.01, report.n_tokens
     (True, 8)
     """
-    config, folder, reporter = config or TrainConfig(), files.as_path(out, "out"), reporter or Silent()
+    config = TrainConfig(**settings) if config is None else replace(config, **settings)
+    folder, reporter = files.as_path(out, "out"), reporter or Silent()
     host = Host(choose_device(config.device), reporter=reporter, began=time.monotonic())
     _check(config, module, folder, valid, resume)
     source = source_of(data, config, collate, "data")
