@@ -223,7 +223,7 @@ def test_fault_20_data_that_changed_since_the_checkpoint_stops_a_resume(trained:
         ("[" * 100_000, "nested deeper than 64"),
         ('{"text": "a", "text": "b"}', "the key 'text' occurs twice"),
         ('{"text": "a", "n": 1' + "0" * 5000 + "}", "has 5001 digits, more than 40"),
-        ('{"text": "a", "n": NaN}', "NaN is no number"),
+        ('{"text": "a", "n": NaN}', "NaN is not valid JSON"),
         ('{"text": "\\ud800"}', "half of a surrogate pair"),
         ('{"text": ["a"]}', "is not a text"),
     ],
