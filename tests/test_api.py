@@ -396,7 +396,7 @@ def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             {"dropout": 0.1},
             r"dropout may mean lora\.dropout or model\.token_dropout or .* or tokenizer\.bpe_dropout: give",
         ),
-        ({"kind": "adamw"}, r"kind may be train\.optimizer\.kind or train\.schedule\.kind"),
+        ({"kind": "adamw"}, r"kind may mean train\.optimizer\.kind or train\.schedule\.kind"),
         ({"max_steps": 5, "changes": {"train.max_steps": 5}}, r"train\.max_steps is given twice"),
         ({"out": {"train.max_steps": 5}}, "out must be a path .a str or a Path., not dict"),
         ({"init": 5}, "init must be a path"),

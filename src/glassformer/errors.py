@@ -24,7 +24,7 @@ TIME_IS_UP = 75
 
 
 def shown(name: str, most: int = 80) -> str:
-    """Format a name from a file for a message: a few characters, all of them printable.
+    """Format a name from a file for a message: shortened to `most` characters, all of them printable.
 
     >>> print(shown("w"), shown("a\\nb"))
     w 'a\\nb'
@@ -108,7 +108,7 @@ def needs(what: str, extra: str) -> Iterator[None]:
 
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|can't start new thread", re.I)
-"""Matches the out-of-memory messages among the RuntimeErrors of torch (CPU, CUDA, MPS) and Python."""
+"""Pattern of the out-of-memory messages in RuntimeErrors of torch (CPU, CUDA, MPS) and Python."""
 _ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGT]i?B)", re.I)
 
 
@@ -120,7 +120,7 @@ def _size(n_bytes: float) -> str:
 
 
 class Interrupted(Exception):
-    """A stop of a run by a signal or its time limit: everything is saved, and the message explains how to resume.
+    """Raised when a signal or the time limit stops a run: all is saved, and the message explains how to resume.
 
     The command line exits with 128 + the signal's number, or with `TIME_IS_UP`. Under `torchrun` the time limit gives
     exit code 0, because `torchrun` restarts a process that exits with another code.

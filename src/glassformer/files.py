@@ -25,7 +25,7 @@ from typing import Any, NoReturn
 
 from glassformer.errors import UserError
 
-MAX_TEXT_BYTES = 256 * 1024 * 1024  # limit of files that are read whole: pairs, labels, prompts
+MAX_TEXT_BYTES = 256 * 1024 * 1024  # for files that are read whole: pairs, labels, prompts
 MAX_JSON_BYTES = 16 * 1024 * 1024  # about 1000 × a real configuration, manifest or weights header
 MAX_JSON_DEPTH = 64
 MAX_DIGITS = 40  # of an integer: more than 128 bits
@@ -34,7 +34,7 @@ _DAY = 86400.0  # seconds
 
 
 def reason(error: OSError) -> str:
-    """Return the operating system's message for an error, without its number: `Permission denied`."""
+    """Return the operating system's message for an error without its number, such as `Permission denied`."""
     return error.strerror or str(error)
 
 
@@ -299,7 +299,7 @@ def require_file_place(path: Path) -> None:
 def require_apart(output: Path, inputs: Iterable[Path]) -> None:
     """Raise `UserError` if writing `output`, a file or a folder, would change or delete one of the inputs.
 
-    It would if `output` is an input, is inside an input folder, or contains an input. Links are followed, and hard
+    This happens if `output` is an input, is inside an input folder, or contains an input. Links are followed, and hard
     links to one file count as the same file.
     """
     place, own = _resolved(output), _identity(output)
@@ -397,7 +397,7 @@ def _is_alive(process: int) -> bool | None:
     if os.name != "posix":
         return None  # on Windows, signal 0 is Ctrl-C
     try:
-        with suppress(PermissionError):  # raised for a running process of another user
+        with suppress(PermissionError):  # raised if another user's process is running
             os.kill(process, 0)
     except ProcessLookupError:
         return False

@@ -53,7 +53,7 @@ def _gpt3(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
 
 
 def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> TransformerConfig:
-    """Build the model with which small models train best here (see docs/log.md).
+    """Build the small model that trains best here (see docs/log.md).
 
     Rotary positions, RMSNorm without scale, QK-norm, squared ReLU, no biases, zero-initialised projections to the
     residual stream, untied head."""

@@ -20,7 +20,7 @@ from glassformer.config.transformer import (
 from glassformer.errors import UserError
 
 Score = Literal["additive", "dot", "general", "scaled_dot"]
-"""Scores of states h and s: vᵀtanh(W₁h + W₂s); hᵀs; hᵀW s; (W₁h)ᵀ(W₂s) / √d_attention, with the values W₃s."""
+"""Score of decoder state h and source state s: vᵀtanh(W₁h + W₂s); hᵀs; hᵀWs; (W₁h)ᵀ(W₂s) / √d_attention, values W₃s."""
 
 
 @checked
@@ -28,13 +28,13 @@ class NoAttention:
     """No attention: the decoder gets only the encoder's last state (Sutskever 2014)."""
 
     kind: ClassVar[str] = "none"
-    context_every_step: bool = setting(False, "also add the encoder's last state to the input of every step (Cho 2014)")
+    context_every_step: bool = setting(False, "also feed the encoder's last state to every step (Cho 2014)")
     deep_output: bool = setting(False, "compute logits from state, context and last token with a maxout layer")
 
 
 @checked
 class AttendBefore:
-    """Attention before the step: the previous state attends, and the context is an input (Bahdanau 2015)."""
+    """Attention before the step: the previous state attends, its context is an input (Bahdanau 2015)."""
 
     kind: ClassVar[str] = "before"
     score: Score = setting("additive", "score function of a decoder state and a source position")
@@ -53,7 +53,7 @@ class AttendAfter:
     d_attention: int = setting(
         0, "width of the projected states; 0 = d_decoder; not used by dot and general", between(0, MAX_WIDTH)
     )
-    input_feeding: bool = setting(True, "add h̃ to the input of the next step")
+    input_feeding: bool = setting(True, "also feed h̃ to the next step")
 
 
 @checked

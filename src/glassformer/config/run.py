@@ -24,9 +24,7 @@ class TokenizerConfig:
         "byte", "units that text is split into; whole_words has no subwords: rare words become [UNK]"
     )
     vocab_size: int = setting(4096, "vocabulary size to learn, special tokens included; 0 = the alphabet, no merges")
-    learner: Literal["glassformer", "tokenizers"] = setting(
-        "glassformer", "code that learns the merges: glassformer's, or the Rust library tokenizers"
-    )
+    learner: Literal["glassformer", "tokenizers"] = setting("glassformer", "tokenizers = learn with the Rust library")
     special_tokens: tuple[str, ...] = setting(
         ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "special tokens; they get the first ids"
     )
@@ -116,7 +114,7 @@ class LabelData:
     kind: ClassVar[str] = "labels"
     section: ClassVar[str] = "data."
     path: str | None = setting(
-        None, "tsv, csv, jsonl, conll (word TAB tag, blank line after a sentence), builtin:NAME or hf:NAME"
+        None, "tsv, csv, jsonl, conll (word TAB tag, blank line between sentences), builtin:NAME or hf:NAME"
     )
     valid_path: str | None = setting(None, "validation data, in the same format; none = a part of path or its split")
     test_path: str | None = setting(None, "test data in the same format; training never reads it")
@@ -166,7 +164,7 @@ class GenerationConfig:
     top_k: int = setting(0, "sample from the k most probable tokens; 0 = from all", TOP_K)
     top_p: float = setting(1.0, "sample from the fewest tokens whose probabilities sum to p; 1 = from all", "(0, 1]")
     min_p: float = setting(0.0, "sample from tokens of at least min_p × the top probability; 0 = from all", "[0, 1]")
-    repetition_penalty: float = setting(1.0, "factor that lowers the logits of tokens seen before; 1 = off", "> 0")
+    repetition_penalty: float = setting(1.0, "factor that reduces the logits of tokens seen before; 1 = off", "> 0")
     stop: tuple[str, ...] = setting((), "texts that end the generation; the output does not include them")
     seed: int = setting(0, "sampling seed", "≥ 0")
 

@@ -42,7 +42,7 @@ class MuonConfig:
     learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
     momentum: float = setting(0.95, "Nesterov momentum of the matrices", "[0, 1)")
     ns_steps: int = setting(5, "number of Newton-Schulz iterations", "≥ 1", at_most(MAX_ITERATIONS))
-    adjust: Literal["original", "match_rms_adamw"] = setting("original", "scaling of an update by its matrix shape")
+    adjust: Literal["original", "match_rms_adamw"] = setting("original", "scaling of an update by the matrix shape")
     weight_decay: float = setting(0.0, "decoupled weight decay of the matrices", "[0, ∞)")
     adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "AdamW for embeddings, head, norms and biases")
 
@@ -147,7 +147,7 @@ class TrainConfig:
     matmul_precision: Literal["highest", "high", "medium"] = setting(
         "highest", "fp32 matrix products: highest = exact fp32; high = TF32 on CUDA; medium = also bf16"
     )
-    deterministic: bool = setting(False, "use only deterministic kernels; on CUDA they are slower")
+    deterministic: bool = setting(False, "use kernels that give the same bits every time; slower on CUDA")
     compile: bool = setting(False, "compile the step (torch.compile); not for recurrent models")
     activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
     ema_decay: float = setting(0.0, "decay of the moving average of the weights, used to evaluate; 0 = off", "[0, 1)")

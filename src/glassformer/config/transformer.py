@@ -110,7 +110,7 @@ class YarnScaling:
     factor: float = setting(1.0, "factor by which the context grows", "≥ 1")
     original_max_len: int = setting(2048, "context length before the extension, in tokens", ORIGINAL_LENGTH)
     beta_fast: float = setting(32.0, "frequencies with more turns than this in original_max_len are kept")
-    beta_slow: float = setting(1.0, "frequencies with fewer turns than this are divided by factor")
+    beta_slow: float = setting(1.0, "frequencies with fewer turns than this are divided by the factor")
 
 
 Scaling = LinearScaling | Llama3Scaling | YarnScaling
@@ -252,7 +252,7 @@ class TransformerConfig:
     d_embedding: int = setting(0, "width of the token embeddings, projected to d_model; 0 = d_model", *WIDTH_OR_0)
     vocab_size: int = setting(0, "size of the (target) vocabulary; 0 = size of the tokenizer", *VOCAB_OR_0)
     source_vocab_size: int = setting(0, "size of the source vocabulary; 0 = one joint vocabulary", *VOCAB_OR_0)
-    n_token_types: int = setting(0, "number of segment types, which get an embedding; 0 = none", *WIDTH_OR_0)
+    n_token_types: int = setting(0, "number of segment types, each with an embedding; 0 = none", *WIDTH_OR_0)
     max_len: int = setting(1024, "longest (target) sequence, in tokens", *LENGTH)
     source_max_len: int = setting(0, "longest source sequence, in tokens; 0 = max_len", *LENGTH_OR_0)
     share_embeddings: bool = setting(False, "encoder and decoder share one embedding table")
@@ -266,7 +266,7 @@ class TransformerConfig:
     final_norm: bool = setting(True, "a norm after the last block")
     embedding_norm: bool = setting(False, "a norm after the embeddings")
     qk_norm: bool = setting(False, "a norm on each head's queries and keys, before rotary positions")
-    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"] = setting("gelu", "in feed-forward layers")
+    activation: Literal["relu", "gelu", "gelu_tanh", "silu", "relu2"] = setting("gelu", "feed-forward activation")
     gated_ff: bool = setting(False, "gated feed-forward layer: down(act(gate(x)) · up(x))")
     fused_qkv: bool = setting(False, "self-attention has one matrix for queries, keys and values")
     qkv_bias: bool = setting(True, "biases of the query, key and value projections")

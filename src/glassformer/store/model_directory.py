@@ -57,7 +57,7 @@ class StoredModel:
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
-    """Return every stored tensor once; a tied table has only its first name."""
+    """Return every stored tensor once; a tied table appears under its first name."""
     parameters = dict(network.named_parameters())
     all_names = dict(network.named_parameters(remove_duplicate=False))
     buffers = {name: x for name, x in network.state_dict().items() if name not in all_names}
@@ -65,7 +65,7 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(network: nn.Module, path: Path, part_of: PartOf | None = None) -> None:
-    """Fill a network from safetensors; raise `UserError` listing names, shapes and dtypes that do not fit.
+    """Load the weights of a network from safetensors; raise `UserError` listing all tensors that do not fit.
 
     `part_of` is passed to `store.tensors.fill`.
     """
@@ -218,7 +218,7 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
 
 
 def _verified(folder: Path) -> Manifest:
-    """Return the verified manifest; retry if a trainer may be replacing the files at this moment."""
+    """Return the verified manifest; retry while a trainer may be replacing the files."""
     manifest = Manifest.read(folder)
     for _ in range(5):
         try:
