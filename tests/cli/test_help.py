@@ -84,7 +84,7 @@ def test_a_key_stands_with_its_values_its_default_and_its_kinds(glassformer: Gla
         assert lines in shown, lines
     plain = " ".join(shown.split())
     assert "default 0.9 0.98 of adam, 0.9 0.95 of adamw)" in plain
-    words = "validation data, in the same format; none = a part of path or its split"
+    words = "validation data; none = a part of path, or its own validation split"
     assert f"pairs, labels: {words} (default none)" in plain
 
 

@@ -94,7 +94,7 @@ class PairData:
     valid_source: str | None = setting(None, "source side of the validation data; none = a part of the training data")
     valid_target: str | None = setting(None, "target side of the validation data")
     path: str | None = setting(None, "one file with both sides: tsv, csv, jsonl, builtin:NAME or hf:NAME")
-    valid_path: str | None = setting(None, "validation data, in the same format; none = a part of path or its split")
+    valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     source_field: str = setting("source", "column or field of the source")
     target_field: str = setting("target", "column or field of the target")
     valid_fraction: float = setting(0.1, "fraction of the pairs held out if no validation data is given", "(0, 1)")
@@ -116,7 +116,7 @@ class LabelData:
     path: str | None = setting(
         None, "tsv, csv, jsonl, conll (word TAB tag, blank line between sentences), builtin:NAME or hf:NAME"
     )
-    valid_path: str | None = setting(None, "validation data, in the same format; none = a part of path or its split")
+    valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     test_path: str | None = setting(None, "test data in the same format; training never reads it")
     text_field: str = setting("text", "column or field of the text; for tags: a list of words")
     second_field: str | None = setting(None, "column or field of the second text of a pair")
@@ -271,7 +271,7 @@ ObjectiveConfig = Annotated[
 
 @checked
 class InitConfig:
-    """Initial weights of a run, and the parts of the model that are trained."""
+    """Starting point of a run, and the parts of the model that are trained."""
 
     section: ClassVar[str] = "init."
     path: str | None = setting(
