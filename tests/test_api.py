@@ -304,7 +304,7 @@ def test_no_texts_give_none(model: Model) -> None:
 def test_loading_what_is_not_there(trained: Outcome, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such model directory"):
         api.load(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="no checkpoint of step 7; there are: 10, 20"):
+    with pytest.raises(UserError, match="no checkpoint of step 7; existing steps: 10, 20"):
         api.load(trained.folder, step=7)
     with pytest.raises(UserError, match="the device 'cuda:9' cannot be used here"):
         api.load(trained.folder, device="cuda:9")
@@ -394,9 +394,9 @@ def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ({"max_steps": "5"}, r"train\.max_steps must be integer, not '5'"),
         (
             {"dropout": 0.1},
-            r"dropout may be lora\.dropout or model\.token_dropout or .* or tokenizer\.bpe_dropout: give",
+            r"dropout may mean lora\.dropout or model\.token_dropout or .* or tokenizer\.bpe_dropout: give",
         ),
-        ({"kind": "adamw"}, r"kind may be train\.optimizer\.kind or train\.schedule\.kind"),
+        ({"kind": "adamw"}, r"kind may mean train\.optimizer\.kind or train\.schedule\.kind"),
         ({"max_steps": 5, "changes": {"train.max_steps": 5}}, r"train\.max_steps is given twice"),
         ({"out": {"train.max_steps": 5}}, "out must be a path .a str or a Path., not dict"),
         ({"init": 5}, "init must be a path"),

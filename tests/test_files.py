@@ -82,7 +82,7 @@ def test_reading_names_what_is_wrong(tmp_path: Path) -> None:
     path.write_bytes(b"line\nab\xff")
     with pytest.raises(UserError, match=r"not UTF-8: byte 0xff at offset 7 \(line 2\); convert"):
         files.read_text(path)
-    with pytest.raises(UserError, match="8 bytes, more than the 5"):
+    with pytest.raises(UserError, match="8 bytes, more than the limit of 5"):
         files.read_bytes(path, max_bytes=5)
     path.write_text("{")
     with pytest.raises(UserError, match=r"a\.txt is not valid JSON"):

@@ -347,7 +347,7 @@ def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
         (lambda path: glassformer.import_model("nowhere", 5), "out must be a path"),
         (lambda path: glassformer.merge("nowhere", str(path / "x")), "no such model directory: nowhere"),
         (lambda path: glassformer.resume("nowhere"), "no such run: nowhere"),
-        (lambda path: glassformer.presets.preset(5), "unknown preset 5: known are "),
+        (lambda path: glassformer.presets.preset(5), "unknown preset 5: known presets are "),
         (lambda path: glassformer.build_model("gpt2"), r"config must be a TransformerConfig, such as presets\.preset"),
     ],
 )

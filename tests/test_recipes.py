@@ -93,7 +93,7 @@ def test_a_recipe_by_path_and_changes_to_a_preset(tmp_path: Path) -> None:
     ("name", "words"),
     [
         ("shakespear-char", "no recipe or file is called 'shakespear-char': did you mean shakespeare-char"),
-        ("zzz", "no recipe or file is called 'zzz': recipes are bart-denoise-small, copy-task"),
+        ("zzz", "no recipe or file is called 'zzz': known recipes are bart-denoise-small, copy-task"),
         ("no/such.toml", "no such file: no/such.toml"),
     ],
 )
@@ -137,7 +137,8 @@ def test_a_table_is_no_text_of_a_language_model(name: str, tmp_path: Path) -> No
     for start in (recipes.run_of, glassformer.train):
         with pytest.raises(UserError) as error:
             start(path)
-        for words in (f"{path} is a table", "labels, glassformer train docstrings --data.path", "for pairs, "):
+        for_labels = "for labelled texts, run glassformer train docstrings --data.path"
+        for words in (f"{path} is a table", for_labels, "for pairs, "):
             assert words in str(error.value)
         named = re.findall(r"glassformer train (\S+)", str(error.value))
         assert [recipes.load(recipe).data.kind for recipe in named] == ["labels", "pairs"]

@@ -1,4 +1,4 @@
-"""The exceptions that reach a user: a mistake of theirs, and their own wish to stop."""
+"""Exceptions shown to the user: `UserError` for a mistake, `Interrupted` for a run that was stopped."""
 
 import difflib
 import os
@@ -9,22 +9,22 @@ from contextlib import contextmanager
 
 
 class UserError(Exception):
-    """What is wrong, where, and what to do, in one sentence.
+    """A user's mistake: one sentence with the problem, its place and what to do.
 
-    The command line prints the sentence and exits with code 2; nothing has been half-written.
+    The command line prints the sentence and exits with code 2; no file is left half-written.
     """
 
 
 class Note(UserWarning):
-    """Something to know of, about which nothing must be done; the command line prints it as one line."""
+    """A notice that needs no action; the command line prints it as one line."""
 
 
 TIME_IS_UP = 75
-"""Exit code of a run whose time was over; the system's own code for `try again later`."""
+"""Exit code of a run that reached its time limit; the operating system's code for `try again later`."""
 
 
 def shown(name: str, most: int = 80) -> str:
-    """A name from a file as a message repeats it: a few characters, all of them printable.
+    """Format a name from a file for a message: shortened to `most` characters, all of them printable.
 
     >>> print(shown("w"), shown("a\\nb"))
     w 'a\\nb'
@@ -33,7 +33,7 @@ def shown(name: str, most: int = 80) -> str:
 
 
 def quoted(text: str) -> str:
-    """A text of a user as a message repeats it, in quotes: its beginning alone where it is long.
+    """Quote a user's text for a message; a text of more than 40 characters is cut.
 
     >>> print(quoted("a short one"))
     'a short one'
@@ -42,7 +42,7 @@ def quoted(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's message, or what kind of error it is where it says nothing.
+    """Return the first line of an exception's message, or the name of its type if the message is empty.
 
     >>> first_line(ValueError("no such file\\nat place 3")), first_line(ValueError())
     ('no such file', 'ValueError')
@@ -51,7 +51,7 @@ def first_line(error: BaseException) -> str:
 
 
 def nearest_name(name: object, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The known name that is most like an unknown one; None when none has a likeness of `cutoff` (0 to 1).
+    """Return the known name most similar to `name`; None if no similarity reaches `cutoff` (0 to 1).
 
     >>> nearest_name("trian", ["train", "tag"])
     'train'
@@ -59,8 +59,8 @@ def nearest_name(name: object, known: Iterable[str], cutoff: float = 0.6) -> str
     return next(iter(difflib.get_close_matches(str(name), list(known), n=1, cutoff=cutoff)), None)
 
 
-def did_you_mean(name: object, known: Iterable[str], there_are: str = "there are", cutoff: float = 0.6) -> str:
-    """The end of a message about an unknown name: the nearest known one, or all of them.
+def did_you_mean(name: object, known: Iterable[str], there_are: str = "known names are", cutoff: float = 0.6) -> str:
+    """Return the end of a message about an unknown name: the nearest known name, or all of them.
 
     >>> print(did_you_mean("trian", ["train", "tag"]), did_you_mean("x", ["train", "tag"], "verbs are"), sep="; ")
     did you mean train?; verbs are train, tag
@@ -72,7 +72,7 @@ def did_you_mean(name: object, known: Iterable[str], there_are: str = "there are
 
 @contextmanager
 def enough_memory(advice: str) -> Iterator[None]:
-    """Convert an out-of-memory error in the block to a `UserError`: how much was asked for, and `advice`.
+    """Convert an out-of-memory error in the block to a `UserError` with the requested size and `advice`.
 
     >>> with enough_memory("lower train.batch_size"):
     ...     raise MemoryError("Unable to allocate 16.0 GiB for an array")
@@ -94,7 +94,7 @@ def enough_memory(advice: str) -> Iterator[None]:
 
 @contextmanager
 def needs(what: str, extra: str) -> Iterator[None]:
-    """Convert a failed import in the block to a `UserError`: `what` needs a package, which an `extra` installs.
+    """Convert a failed import in the block to a `UserError`: `what` needs a package that `extra` installs.
 
     >>> with needs("the harness", "lm-eval"):
     ...     raise ModuleNotFoundError(name="lm_eval")
@@ -108,7 +108,7 @@ def needs(what: str, extra: str) -> Iterator[None]:
 
 
 _OUT_OF_MEMORY = re.compile(r"out of memory|can't allocate memory|not enough memory|can't start new thread", re.I)
-"""Of RuntimeErrors of torch (CPU, CUDA, MPS) and Python, those that tell of too little memory."""
+"""Pattern of the out-of-memory messages in RuntimeErrors of torch (CPU, CUDA, MPS) and Python."""
 _ASKED = re.compile(r"(?:tried to allocate|unable to allocate) ([\d.]+) ?(bytes|[KMGT]i?B)", re.I)
 
 
@@ -120,10 +120,10 @@ def _size(n_bytes: float) -> str:
 
 
 class Interrupted(Exception):
-    """A signal, or the end of its time, asked a run to stop: everything is saved, and the sentence says how to go on.
+    """Raised when a signal or the time limit stops a run: all is saved, and the message explains how to resume.
 
-    The command line exits with 128 + the signal's number, or with `TIME_IS_UP`; with 0 at the end of its time under
-    `torchrun`, which would start again what ends with another code.
+    The command line exits with 128 + the signal's number, or with `TIME_IS_UP`. Under `torchrun` the time limit gives
+    exit code 0, because `torchrun` restarts a process that exits with another code.
     """
 
     def __init__(self, message: str, cause: signal.Signals | None) -> None:

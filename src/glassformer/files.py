@@ -1,9 +1,9 @@
-"""How the disk is touched: atomic writes, bounded reads, hashes.
+"""File I/O: atomic writes, bounded reads, hashes.
 
-A file or folder that these functions write exists whole, or not at all: the bytes go to a temporary name in the
-same folder, are flushed to the disk (fsync), and are then renamed, which is atomic on one file system.
+These functions write a file or folder completely or not at all: the bytes go to a temporary name in the same
+folder, are flushed to the disk (fsync), and are then renamed, which is atomic on one file system.
 
-What is read may come from anybody: its size is bounded before it is read, JSON says one thing only, and a pickle,
+Input files are not trusted. Their size is limited before they are read, and ambiguous JSON is refused. A pickle,
 which could run code, is recognised by its first bytes and refused.
 """
 
@@ -25,21 +25,21 @@ from typing import Any, NoReturn
 
 from glassformer.errors import UserError
 
-MAX_TEXT_BYTES = 256 * 1024 * 1024  # what is read whole: pairs, labels, prompts
-MAX_JSON_BYTES = 16 * 1024 * 1024  # a thousand times a real configuration, manifest or header of weights
+MAX_TEXT_BYTES = 256 * 1024 * 1024  # for files that are read whole: pairs, labels, prompts
+MAX_JSON_BYTES = 16 * 1024 * 1024  # about 1000 × a real configuration, manifest or weights header
 MAX_JSON_DEPTH = 64
-MAX_DIGITS = 40  # of a whole number: more than 128 bits
+MAX_DIGITS = 40  # of an integer: more than 128 bits
 _BLOCK = 1 << 20
 _DAY = 86400.0  # seconds
 
 
 def reason(error: OSError) -> str:
-    """The operating system's words for an error, without its number: `Permission denied`."""
+    """Return the operating system's message for an error without its number, such as `Permission denied`."""
     return error.strerror or str(error)
 
 
 def exists(path: Path) -> bool:
-    """Whether a file or folder stands there; a name that cannot be one does not."""
+    """Return True if a file or folder exists; False for an invalid name."""
     try:
         return path.exists()
     except (OSError, ValueError):
@@ -47,7 +47,7 @@ def exists(path: Path) -> bool:
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Writes a whole file atomically; `UserError` when the place cannot be written."""
+    """Write a whole file atomically; raise `UserError` if the place is not writable."""
     temporary = path.with_name(f".{path.name}.tmp-{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -58,9 +58,9 @@ def write_bytes(path: Path, data: bytes) -> None:
         os.replace(temporary, path)
         fsync_folder(path.parent)
     except OSError as error:
-        raise UserError(f"cannot write {path}: {reason(error)}; choose a place that can be written") from error
+        raise UserError(f"cannot write {path}: {reason(error)}; choose a writable place") from error
     finally:
-        with suppress(OSError):  # of a disk that stays bad: the first error tells
+        with suppress(OSError):  # on a failing disk, report only the first error
             temporary.unlink(missing_ok=True)
 
 
@@ -69,32 +69,32 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Writes JSON with sorted keys off and NaN refused, so that the bytes are the same for the same value."""
+    """Write JSON with keys in their given order and without NaN, so that equal values give equal bytes."""
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
-    """Reads a whole file that may not be larger than `max_bytes`, whatever it says of its size; a pickle is refused."""
+    """Read a whole file of at most `max_bytes`, counted while reading; raise `UserError` for a pickle."""
     try:
         if path.is_dir():
-            raise UserError(f"{path} is a folder, and a file is needed")
+            raise UserError(f"{path} is a folder: give a file")
         with open(path, "rb") as file:
             data = file.read(max_bytes + 1)
     except FileNotFoundError as error:
         raise UserError(f"no such file: {path}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason(error)}") from error
-    except ValueError as error:  # a name with a NUL
-        raise UserError(f"no file can be called {str(path)!r}") from error
+    except ValueError as error:  # the name contains a NUL
+        raise UserError(f"{str(path)!r} is not a valid file name") from error
     if len(data) > max_bytes:
         size = max(len(data), path.stat().st_size)
-        raise UserError(f"{path} has {size:,} bytes, more than the {max_bytes:,} that are read at once")
+        raise UserError(f"{path} has {size:,} bytes, more than the limit of {max_bytes:,}")
     _refuse_objects(path, data)
     return data
 
 
 def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
-    """Reads a UTF-8 file, with or without a byte order mark; invalid bytes are named, never replaced, and a NUL too."""
+    """Read a UTF-8 file, with or without a byte order mark; raise `UserError` for an invalid byte or a NUL."""
     data = read_bytes(path, max_bytes)
     try:
         text = data.decode("utf-8-sig")
@@ -110,17 +110,17 @@ def read_text(path: Path, max_bytes: int = MAX_TEXT_BYTES) -> str:
 
 
 def nul_error(path: Path, offset: int, line: int) -> UserError:
-    """What is said of a NUL: UTF-16 has one in most characters, and no text needs any."""
+    """Return the error for a NUL, which text never contains; UTF-16 has one in most characters."""
     return UserError(
-        f"{path} is no text: it has a NUL at offset {offset} (line {line}), as UTF-16 has; convert it to UTF-8 first"
+        f"{path} is not plain text: NUL at offset {offset} (line {line}), as in UTF-16; convert it to UTF-8 first"
     )
 
 
 def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
-    """What a JSON file says; see `parse_json`."""
+    """Read a JSON file; see `parse_json`."""
     text = read_text(path, max_bytes)
     if not text.strip():
-        raise UserError(f"{path} is empty, and JSON is needed: fetch it again")
+        raise UserError(f"{path} is empty, expected JSON: download it again")
     try:
         return parse_json(text)
     except ValueError as error:
@@ -128,16 +128,16 @@ def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Any:
 
 
 def parse_json(text: str) -> Any:
-    """What a JSON text says, when it can mean one thing only; `ValueError` with the reason otherwise.
+    """Parse unambiguous JSON; raise `ValueError` with the reason otherwise.
 
-    Refused beside what is no JSON: a key that stands twice, NaN and infinities, numbers beyond a float or of more
-    than `MAX_DIGITS` digits, and lists and objects nested deeper than `MAX_JSON_DEPTH`.
+    Also refused: duplicate keys, NaN and Inf, numbers beyond a float or of more than `MAX_DIGITS` digits, and lists
+    and objects nested deeper than `MAX_JSON_DEPTH`.
 
     >>> parse_json('{"a": [1, 2.5]}')
     {'a': [1, 2.5]}
     >>> parse_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
-    ValueError: the key 'a' stands twice in one object
+    ValueError: the key 'a' occurs twice in one object
     """
     try:
         value = _DECODER.decode(text)
@@ -148,7 +148,7 @@ def parse_json(text: str) -> Any:
 
 
 def require_shallow(value: Any) -> None:
-    """`ValueError` for lists and tables nested deeper than `MAX_JSON_DEPTH`."""
+    """Raise `ValueError` for lists and tables nested deeper than `MAX_JSON_DEPTH`."""
     level: list[Any] = [[value]]
     for _ in range(MAX_JSON_DEPTH + 1):
         inner = (item for outer in level for item in (outer.values() if isinstance(outer, dict) else outer))
@@ -162,50 +162,50 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     table = dict(pairs)
     if len(table) < len(pairs):
         (twice, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"the key {twice!r:.60} stands twice in one object")
+        raise ValueError(f"the key {twice!r:.60} occurs twice in one object")
     return table
 
 
 def _no_constant(word: str) -> NoReturn:
-    raise ValueError(f"{word} is no number of JSON")
+    raise ValueError(f"{word} is not valid JSON")
 
 
 def _float(text: str) -> float:
     if not math.isfinite(number := float(text)):
-        raise ValueError(f"{text:.20} is beyond any float")
+        raise ValueError(f"{text:.20} is too large for a float")
     return number
 
 
 def _int(text: str) -> int:
     if len(text) > MAX_DIGITS:
-        raise ValueError(f"{text:.20}… is a number of {len(text)} digits")
+        raise ValueError(f"{text:.20}… has {len(text)} digits, more than {MAX_DIGITS}")
     return int(text)
 
 
 _DECODER = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_float, parse_int=_int)
 
 
-# Files that hold Python objects
+# Files that contain Python objects
 
 
 def refuse_objects(path: Path) -> None:
-    """`UserError`, and what to do, for a file that begins as a pickle or is a Git LFS pointer; nothing is unpickled."""
+    """Raise `UserError` for a file that begins like a pickle or is a Git LFS pointer; nothing is unpickled."""
     with reading(path), open(path, "rb") as file:
         _refuse_objects(path, file.read(_HEAD))
 
 
 def holds_objects(head: bytes) -> bool:
-    """Whether a file begins as a pickle of protocol 2 or later, as torch's zip of one, or as numpy's array of objects.
+    """Detect a pickle of protocol 2 or later, a zip (torch's format) or a numpy array of objects by its first bytes.
 
     >>> holds_objects(b"\\x80\\x04K\\x01."), holds_objects("\\u20ac".encode("utf-8")), holds_objects(b"text")
     (True, False, False)
     >>> holds_objects((640).to_bytes(8, "little") + b'{"a":')
     False
     """
-    # A safetensors file begins with the length of its header in eight bytes, which may look like a pickle's first two.
+    # A safetensors file begins with the length of its header in eight bytes, which may equal a pickle's first two.
     is_safetensors = head[4:9] == b"\0\0\0\0{"
     is_pickle = head[:1] == b"\x80" and head[1:2] in (b"\x02", b"\x03", b"\x04", b"\x05") and not is_safetensors
-    is_zip = head.startswith(b"PK\x03\x04")  # no zip is text or safetensors, and nearly all that come here are torch's
+    is_zip = head.startswith(b"PK\x03\x04")  # a zip is neither text nor safetensors; most are files of torch.save
     return is_pickle or is_zip or (head.startswith(b"\x93NUMPY") and b"O'" in head[:_HEAD])
 
 
@@ -215,17 +215,17 @@ _LFS_POINTER = b"version https://git-lfs.github.com/spec/"
 
 def _refuse_objects(path: Path, head: bytes) -> None:
     if head.startswith(_LFS_POINTER):
-        raise UserError(f"{path} is a Git LFS pointer and not the file itself: run `git lfs pull` in its folder")
+        raise UserError(f"{path} is a Git LFS pointer, not the file itself: run `git lfs pull` in its folder")
     if holds_objects(head[:_HEAD]):
         raise UserError(
-            f"{path} is a pickle or a zip of pickles, which may run any code when it is opened, so it never is: where "
-            "it was made, load it with torch.load(…, weights_only=True) and write its tensors with "
+            f"{path} is a pickle or a zip of pickles and is not opened, because a pickle can run any code: where it "
+            "was made, load it with torch.load(…, weights_only=True), then write its tensors with "
             "safetensors.torch.save_file, or its texts as UTF-8"
         )
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's bytes, in hexadecimal, read block by block."""
+    """Return the SHA-256 of a file in hexadecimal; the file is read block by block."""
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(_BLOCK):
@@ -242,13 +242,13 @@ def fsync_file(path: Path) -> None:
 
 
 def fsync_folder(path: Path) -> None:
-    """Makes the names in a folder durable; file systems that cannot do so for folders (Windows) are left alone."""
+    """Flush the names in a folder to the disk; do nothing on systems that cannot (Windows)."""
     if os.name == "posix":
         fsync_file(path)
 
 
 def as_path(value: object, argument: str) -> Path:
-    """The path that a caller gave as text or as a path; `UserError` that names the argument for anything else.
+    """Return a path given as text or as a path; raise `UserError` with the argument's name for another type.
 
     >>> as_path("runs/demo", "folder").name
     'demo'
@@ -260,7 +260,7 @@ def as_path(value: object, argument: str) -> Path:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Inside the block, what the system refuses becomes a `UserError`."""
+    """Convert any OSError raised in the block into a `UserError`."""
     try:
         yield
     except OSError as error:
@@ -269,15 +269,15 @@ def reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(place: Path) -> Iterator[None]:
-    """Inside the block, what the system refuses is the user's to know, in one sentence."""
+    """Convert any OSError raised in the block into a one-line `UserError`."""
     try:
         yield
     except OSError as error:
-        raise UserError(f"cannot write {place}: {reason(error)}; what was written before is whole") from error
+        raise UserError(f"cannot write {place}: {reason(error)}; files written before are complete") from error
 
 
 def require_writable(folder: Path) -> None:
-    """Proves that a folder can be made and written, before hours of work depend on it; leaves nothing behind."""
+    """Check, before hours of work depend on it, that a folder can be created and written; leave no file in it."""
     place = folder.absolute()
     while not place.exists():
         place = place.parent
@@ -286,21 +286,21 @@ def require_writable(folder: Path) -> None:
     try:
         os.rmdir(tempfile.mkdtemp(prefix=".glassformer-", dir=place))
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {reason(error)}; choose a place that can be written") from error
+        raise UserError(f"cannot write {folder}: {reason(error)}; choose a writable place") from error
 
 
 def require_file_place(path: Path) -> None:
-    """Proves that a file can be written there, before work depends on it; leaves nothing behind."""
+    """Check, before work depends on it, that a file can be written; leave no file there."""
     if path.is_dir():
-        raise UserError(f"{path} is a folder, and a file is to be written: give it a name")
+        raise UserError(f"{path} is a folder: give the name of a file to write")
     require_writable(path.parent)
 
 
 def require_apart(output: Path, inputs: Iterable[Path]) -> None:
-    """`UserError` where writing `output`, a file or a folder, would change or delete one of the inputs.
+    """Raise `UserError` if writing `output`, a file or a folder, would change or delete one of the inputs.
 
-    Raised where `output` is an input, is inside an input folder, or has an input inside of it. Links are followed, and
-    hard links to one file are one file.
+    This happens if `output` is an input, is inside an input folder, or contains an input. Links are followed, and hard
+    links to one file count as the same file.
     """
     place, own = _resolved(output), _identity(output)
     above = {_identity(parent) for parent in place.parents} - {None}
@@ -309,7 +309,7 @@ def require_apart(output: Path, inputs: Iterable[Path]) -> None:
         if path == place or (own is not None and identity == own):
             relation = "is the same as"
         elif path in place.parents or identity in above:
-            relation = "is inside of"
+            relation = "is inside"
         elif place in path.parents or (output.is_dir() and own in map(_identity, path.parents)):
             relation = "contains"
         else:
@@ -318,9 +318,9 @@ def require_apart(output: Path, inputs: Iterable[Path]) -> None:
 
 
 def require_new_folder(path: Path, inputs: Iterable[Path] = ()) -> None:
-    """`UserError` unless a folder can be made at `path`: it is free, can be written, and is apart from the inputs."""
+    """Raise `UserError` unless a folder can be created at `path`: free, writable and apart from the inputs."""
     if os.path.lexists(path):
-        raise UserError(f"{path} exists already: name another folder")
+        raise UserError(f"{path} already exists: name another folder")
     require_apart(path, inputs)
     require_writable(path)
 
@@ -328,12 +328,12 @@ def require_new_folder(path: Path, inputs: Iterable[Path] = ()) -> None:
 def _resolved(path: Path) -> Path:
     try:
         return path.resolve()
-    except (OSError, RuntimeError, ValueError):  # links in a circle, or a NUL: nothing can be there
+    except (OSError, RuntimeError, ValueError):  # circular links or a NUL: no file can exist there
         return path.absolute()
 
 
 def _identity(path: Path) -> tuple[int, int] | None:
-    """The device and the number of a file or folder, which all its names share; None where there is nothing."""
+    """Return the device and inode of a file or folder, which all its names share; None if it does not exist."""
     try:
         found = path.stat()
     except (OSError, ValueError):
@@ -343,7 +343,7 @@ def _identity(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def new_folder(final: Path) -> Iterator[Path]:
-    """A temporary folder beside `final` that becomes `final` when the block ends well, and vanishes when it does not.
+    """Yield a temporary folder next to `final`; rename it to `final` on success, and delete it on an error.
 
     Every file in it is flushed to the disk before the rename. An existing `final` is replaced.
     """
@@ -361,19 +361,19 @@ def new_folder(final: Path) -> Iterator[Path]:
         _put_in_place(temporary, final)
         fsync_folder(final.parent)
     except OSError as error:
-        raise UserError(f"cannot write {final}: {reason(error)}; choose a place that can be written") from error
+        raise UserError(f"cannot write {final}: {reason(error)}; choose a writable place") from error
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
 def clean_unfinished(parent: Path, name: str) -> None:
-    """Deletes the temporary folders that `new_folder` has left in `parent` because its process was killed.
+    """Delete temporary folders that `new_folder` left in `parent` because its process was killed.
 
-    `name` is a regular expression for the whole names that they were to get. A folder of a living process is never
-    touched; where that cannot be known (another host's, as on a shared disk) it must lie untouched for a day.
+    `name` is a regular expression for their complete final names. A folder of a running process is never touched. If
+    that cannot be checked (a folder of another host on a shared disk), it must be unchanged for a day.
     """
     pattern = re.compile(rf"\.(?:{name})\.tmp-(\d{{1,9}})(?:-([0-9a-f]{{8}}))?")
-    with suppress(OSError):  # there is no such place yet, or another process cleans it too
+    with suppress(OSError):  # the folder does not exist yet, or another process cleans it too
         for path in list(parent.iterdir()):
             made_by = pattern.fullmatch(path.name)
             if made_by is None or path.is_symlink() or not path.is_dir():
@@ -385,7 +385,7 @@ def clean_unfinished(parent: Path, name: str) -> None:
 
 
 def _host() -> str:
-    """Eight hexadecimal digits that tell this host's process numbers from those of another host or container."""
+    """Return eight hexadecimal digits that identify this host or container, since process ids repeat across hosts."""
     place = socket.gethostname()
     with suppress(OSError):
         place += os.readlink("/proc/self/ns/pid")
@@ -393,11 +393,11 @@ def _host() -> str:
 
 
 def _is_alive(process: int) -> bool | None:
-    """Whether a process of this host runs; None where the system cannot be asked."""
+    """Return True if a process of this host is running; None if the system cannot check it."""
     if os.name != "posix":
-        return None  # there, signal 0 is Ctrl-C
+        return None  # on Windows, signal 0 is Ctrl-C
     try:
-        with suppress(PermissionError):  # somebody else's is there too
+        with suppress(PermissionError):  # raised if another user's process is running
             os.kill(process, 0)
     except ProcessLookupError:
         return False
@@ -409,7 +409,7 @@ def _last_touch(folder: Path) -> float:
 
 
 def _put_in_place(temporary: Path, final: Path) -> None:
-    """Renames, in place of what stands there; another process may be doing the same."""
+    """Rename `temporary` to `final` and replace an existing folder; another process may do the same."""
     for attempt in range(10):
         shutil.rmtree(final, ignore_errors=True)
         try:

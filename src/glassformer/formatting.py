@@ -1,8 +1,8 @@
-"""Numbers as people read them."""
+"""Human-readable durations and counts."""
 
 
 def duration(seconds: float) -> str:
-    """A time that a person can compare at a glance.
+    """Format a duration in seconds, minutes or hours.
 
     >>> duration(8.41), duration(75), duration(5400)
     ('8.4 s', '1 min 15 s', '1 h 30 min')
@@ -17,7 +17,7 @@ def duration(seconds: float) -> str:
 
 
 def count(n: int) -> str:
-    """A large number by its first digits.
+    """Format a count with one decimal and the suffix k, M or G.
 
     >>> count(950), count(63_082_496), count(1_234)
     ('950', '63.1 M', '1.2 k')

@@ -186,7 +186,7 @@ def test_options_of_a_verb_that_cannot_be(glassformer: Glassformer, words: list[
         (["--prompt", "a", "--max-new-tokens", "0"], "max_new_tokens is 0"),
         (["--prompt", "a", "--input", "x"], "--prompt and --input exclude each other"),
         (["--prompt", "a", "--device", "cuda:77"], "the device 'cuda:77' cannot be used here"),
-        (["--prompt", "a", "--checkpoint", "3"], "has no checkpoint of step 3; there are: 10, 20"),
+        (["--prompt", "a", "--checkpoint", "3"], "has no checkpoint of step 3; existing steps: 10, 20"),
         ([], "give a prompt: --prompt TEXT, or --input FILE.jsonl"),
         (["--input", "none.jsonl"], "no such file: none.jsonl"),
         (["--input", "-"], "- holds no prompt"),

@@ -75,15 +75,17 @@ def test_a_verb_that_takes_keys_lists_each_once(glassformer: Glassformer, verb: 
 def test_a_key_stands_with_its_values_its_default_and_its_kinds(glassformer: Glassformer) -> None:
     shown = glassformer("train", "--help").out
     for lines in (
-        "  --train.max-steps INT\n      optimizer steps (default 2000)\n",
-        "  --train.optimizer.kind NAME\n      how gradients become steps (adam | adamw | muon; default adamw)\n",
-        "  --train.schedule.ratio FLOAT  (plateau)\n      factor of a drop (default 0.5)\n",
-        "      adam, adamw: peak step size (default 0.001)\n      muon: peak step size of the matrices (default",
+        "  --train.max-steps INT\n      number of optimizer steps (default 2000)\n",
+        "  --train.optimizer.kind NAME\n      the optimizer (adam | adamw | muon; default adamw)\n",
+        "  --train.schedule.ratio FLOAT  (plateau)\n      factor by which the learning rate drops (default 0.5)\n",
+        "      adam, adamw: peak learning rate (default 0.001)\n"
+        "      muon: peak learning rate of the matrices (default",
     ):
         assert lines in shown, lines
     plain = " ".join(shown.split())
     assert "default 0.9 0.98 of adam, 0.9 0.95 of adamw)" in plain
-    assert "pairs, labels: the same for validation; none = a part of path, or its own split (default none)" in plain
+    words = "validation data; none = a part of path, or its own validation split"
+    assert f"pairs, labels: {words} (default none)" in plain
 
 
 def test_resume_lists_the_keys_that_may_change(glassformer: Glassformer) -> None:
@@ -99,8 +101,8 @@ def test_plan_lists_the_gpus(glassformer: Glassformer) -> None:
 def test_one_key_is_explained(glassformer: Glassformer) -> None:
     shown = glassformer("train", "--help", "train.optimizer.kind").out
     for words in (
-        "  how gradients become steps\n  values    adam | adamw | muon\n  default   adamw\n",
-        "  muon   Muon (Jordan 2024) for the hidden matrices, AdamW for everything else.\n",
+        "  the optimizer\n  values    adam | adamw | muon\n  default   adamw\n",
+        "  muon   Muon (Jordan 2024) for hidden matrices, AdamW for all other parameters.\n",
         '  [train.optimizer]\n  kind = "adamw"\n',
         "  --train.optimizer.kind adamw\n",
     ):

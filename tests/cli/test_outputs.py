@@ -126,7 +126,7 @@ def test_an_output_inside_of_a_model_or_its_checkpoints(
 def test_an_output_that_would_be_one_more_text_of_a_folder(glassformer: Glassformer, place: Path) -> None:
     (place / "prompts.jsonl").unlink()
     result = glassformer("tokenizer", "train", place, "--vocab-size", 300, "--out", place / "x" / "new.txt")
-    require_one_sentence(result, "is inside of", "which is an input")
+    require_one_sentence(result, "is inside", "which is an input")
     assert glassformer("tokenizer", "train", place, "--vocab-size", 300, "--out", place / "t.json").code == 0
     assert glassformer("tokenizer", "train", place, "--vocab-size", 300, "--out", place / "t.json").code == 0
 
@@ -154,7 +154,7 @@ def test_train_inside_of_the_folder_of_its_texts(glassformer: Glassformer, place
 def test_train_from_a_checkpoint_into_the_checkpoints(glassformer: Glassformer, place: Path, model: Path) -> None:
     out = model / "checkpoints" / "step-99"
     result = glassformer("train", place / "text.txt", "--init", model, "--out", out)
-    require_one_sentence(result, "is inside of", "which is an input")
+    require_one_sentence(result, "is inside", "which is an input")
     assert not out.exists()
 
 
@@ -182,7 +182,7 @@ def test_paths_apart(tmp_path: Path) -> None:
 
 def test_a_new_folder_is_not_put_in_place_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    with pytest.raises(UserError, match="exists already: name another folder"):
+    with pytest.raises(UserError, match="already exists: name another folder"):
         require_new_folder(tmp_path / "link")
 
 
@@ -190,6 +190,6 @@ def test_a_new_folder_is_not_put_in_place_of_a_link(tmp_path: Path) -> None:
 def test_an_output_inside_of_a_data_set_on_this_disk(split: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
-    with pytest.raises(UserError, match=r"out\.tsv is inside of .*data, which is an input"):
+    with pytest.raises(UserError, match=r"out\.tsv is inside .*data, which is an input"):
         require_output(folder / "out.tsv", [f"hf:{folder}{split}"])
     require_output(tmp_path / "out.tsv", [f"hf:{folder}{split}", "hf:a/name", None, "-"])

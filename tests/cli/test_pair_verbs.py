@@ -186,7 +186,7 @@ def test_average_of_a_runs_checkpoints(glassformer: Glassformer, pairs: Outcome,
     first, second = (tmp_path / name / "model.safetensors" for name in ("mean", "same"))
     assert first.read_bytes() == second.read_bytes()
     assert api.load(tmp_path / "mean").translate("the dog")
-    require_one_sentence(glassformer("average", pairs.folder, "--out", tmp_path / "mean"), "exists already")
+    require_one_sentence(glassformer("average", pairs.folder, "--out", tmp_path / "mean"), "already exists")
     require_one_sentence(glassformer("average", folders[0], "--out", tmp_path / "x"), "at least two models")
     require_one_sentence(glassformer("average", pairs.folder, "--last", -1, "--out", tmp_path / "x"), "not be negative")
 

@@ -197,7 +197,7 @@ def test_presets_and_recipes(glassformer: Glassformer, tmp_path: Path) -> None:
     assert recipes.load(str(tmp_path / "gpt2.toml")).model == PRESETS["gpt2"]
     assert "shakespeare-char" in glassformer("recipes").out
     assert "max_steps = 2000" in glassformer("recipes", "shakespeare-char").out
-    assert "# optimizer steps" in glassformer("recipes", "REFERENCE").out
+    assert "# number of optimizer steps" in glassformer("recipes", "REFERENCE").out
 
 
 def test_reproduce_passes_and_fails(glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path) -> None:

@@ -19,12 +19,12 @@ def turned(d_head: int, fraction: float) -> TransformerConfig:
 @pytest.mark.parametrize(
     ("d_head", "fraction", "words"),
     [
-        (64, 0.01, r"model\.positions\.fraction 0\.01 turns 0 of the 64 dimensions of a head of model\.decoder"),
-        (32, 0.03, r"fraction 0\.03 turns 0 of the 32"),
-        (64, 0.02, r"fraction 0\.02 turns 1 of the 64"),
-        (6, 0.5, r"fraction 0\.5 turns 3 of the 6"),
-        (5, 1.0, r"fraction 1 turns 5 of the 5"),
-        (1, 1.0, r"fraction 1 turns 1 of the 1"),
+        (64, 0.01, r"model\.positions\.fraction 0\.01 rotates 0 of the 64 dimensions of a head of model\.decoder"),
+        (32, 0.03, r"fraction 0\.03 rotates 0 of the 32"),
+        (64, 0.02, r"fraction 0\.02 rotates 1 of the 64"),
+        (6, 0.5, r"fraction 0\.5 rotates 3 of the 6"),
+        (5, 1.0, r"fraction 1 rotates 5 of the 5"),
+        (1, 1.0, r"fraction 1 rotates 1 of the 1"),
         (8, 0.0, r"fraction is 0\.0 and must be above 0"),
         (8, math.nan, r"fraction must be number, not nan"),
         (8, math.inf, r"fraction is inf and must be above 0"),

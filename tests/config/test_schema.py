@@ -54,7 +54,7 @@ def read(text: str) -> Run:
         ("[model]\nmax_steps = 1", "unknown key model.max_steps: did you mean train.max_steps?"),
         ("[train.optimizer]\nkind = 'learned'", "train.optimizer.kind 'learned' is unknown"),
         ("[train.optimizer]\nkind = 'adamv'", "train.optimizer.kind 'adamv' is unknown: did you mean adam"),
-        ("[train.optimizer]\nlearning_rate = 1", "train.optimizer.kind is missing; known are adam, adamw, muon"),
+        ("[train.optimizer]\nlearning_rate = 1", "train.optimizer.kind is missing; known kinds are adam, adamw, muon"),
         ("[train.optimizer]\nkind = 'adam'\nmomentum = 1", "momentum: it belongs to another train.optimizer.kind"),
         ("zzqqxx = 1", "unknown key zzqqxx .in a.toml.$"),
     ],

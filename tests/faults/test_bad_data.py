@@ -64,7 +64,7 @@ def test_fault_20_invalid_utf8_and_nul_are_named_with_their_place(tmp_path: Path
         if spoil == "nul" and suffix == ".jsonl":
             refused(lambda: READERS[suffix][0](path), f"{path.name}:{line} is not JSON")
         else:
-            what = "is not UTF-8: byte 0xff" if spoil == "byte" else "is no text: it has a NUL"
+            what = "is not UTF-8: byte 0xff" if spoil == "byte" else "is not plain text: NUL"
             refused(lambda: READERS[suffix][0](path), path.name, what, f"at offset {place}", f"(line {line})")
     record(20, n, n, str(seed))
 
@@ -221,9 +221,9 @@ def test_fault_20_data_that_changed_since_the_checkpoint_stops_a_resume(trained:
     ("line", "words"),
     [
         ("[" * 100_000, "nested deeper than 64"),
-        ('{"text": "a", "text": "b"}', "the key 'text' stands twice"),
-        ('{"text": "a", "n": 1' + "0" * 5000 + "}", "a number of 5001 digits"),
-        ('{"text": "a", "n": NaN}', "NaN is no number"),
+        ('{"text": "a", "text": "b"}', "the key 'text' occurs twice"),
+        ('{"text": "a", "n": 1' + "0" * 5000 + "}", "has 5001 digits, more than 40"),
+        ('{"text": "a", "n": NaN}', "NaN is not valid JSON"),
         ('{"text": "\\ud800"}', "half of a surrogate pair"),
         ('{"text": ["a"]}', "is not a text"),
     ],

@@ -123,7 +123,7 @@ def test_11_the_newest_that_is_whole_is_gone_on_from(run_folder: Path, finished:
     reporter = Recording()
     with injected(11, "the file's name", n=1) as tally:
         api.resume(run_folder, reporter)
-        assert any("step-8" in line and "trying the checkpoint before it" in line for line in reporter.said)
+        assert any("step-8" in line and "trying the previous checkpoint" in line for line in reporter.said)
         assert remains(run_folder) == before
         tally.survived = 1
 

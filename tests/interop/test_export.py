@@ -196,7 +196,7 @@ def swapped(config: TransformerConfig) -> Any:
 def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = model_directory(GPT2, tmp_path / "ours")
     assert run(["export", str(folder), str(folder)]) == 2
-    assert "exists already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert run(["export", str(folder), str(tmp_path / "x"), "--to", "tflite"]) == 2
     assert run(["export", str(tmp_path / "none"), str(tmp_path / "x")]) == 2
     assert "no such model directory" in capsys.readouterr().err

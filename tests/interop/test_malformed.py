@@ -172,7 +172,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a pointer instead of weights": (lfs_pointer("model.safetensors"), "model.safetensors is a Git LFS pointer"),
     "a pointer instead of a tokenizer": (lfs_pointer("tokenizer.json"), "tokenizer.json is a Git LFS pointer"),
     "empty weights": (empty("model.safetensors"), "model.safetensors cannot be read: it is empty"),
-    "an empty configuration": (empty("config.json"), "config.json is empty, and JSON is needed"),
+    "an empty configuration": (empty("config.json"), "config.json is empty, expected JSON"),
     "an adapter": (adapter, "holds an adapter (LoRA) and no whole model: merge it into its base model"),
     "no architectures": (change_config(architectures=None), "has no architectures, which name the class of the model"),
     "a NaN": (poison(float("nan")), "NaN or Inf in its weights, in float32: transformer.h.1.mlp.c_fc.weight (1 of 384"),
@@ -198,7 +198,7 @@ def test_one_sentence(hf: Path, tmp_path: Path, damage: str, capsys: pytest.Capt
 def test_what_is_there_is_not_written_over(hf: Path, tmp_path: Path) -> None:
     import_model(hf, tmp_path / "ours")
     before = {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         import_model(hf, tmp_path / "ours")
     assert before == {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
 

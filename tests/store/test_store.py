@@ -108,7 +108,7 @@ def test_every_single_bit_of_a_manifest_counts(directory: Path) -> None:
 def test_a_truncated_or_missing_file_is_named_and_the_checkpoints_too(directory: Path, name: str) -> None:
     data = (directory / name).read_bytes()
     (directory / name).write_bytes(data[:-1])
-    with pytest.raises(UserError, match=f"{name} is not the file that was written; an intact state may be in"):
+    with pytest.raises(UserError, match=f"{name} is not the file that was written; an intact checkpoint may be in"):
         read_model(directory)
     (directory / name).unlink()
     with pytest.raises(UserError, match=f"{name} is missing"):
@@ -129,7 +129,7 @@ def test_places_that_hold_no_model(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"is not a model directory: it has no manifest.json"):
         read_model(tmp_path)
     (tmp_path / "file").write_text("x")
-    with pytest.raises(UserError, match="is a file, and a model directory is needed"):
+    with pytest.raises(UserError, match="is a file: give a model directory"):
         read_model(tmp_path / "file")
 
 
@@ -144,14 +144,14 @@ def rewrite(folder: Path, **changes: Any) -> None:
 def test_a_manifest_that_names_files_outside_is_refused(directory: Path, name: str) -> None:
     (directory.parent / "secret").write_text("x")
     rewrite(directory, files={name: {"bytes": 1, "sha256": "0" * 64}})
-    with pytest.raises(UserError, match="which is outside of the folder"):
+    with pytest.raises(UserError, match="which is outside the folder"):
         read_model(directory)
 
 
 def test_a_link_to_the_outside_is_refused(directory: Path) -> None:
     (directory / "config.json").rename(directory.parent / "config.json")
     (directory / "config.json").symlink_to(directory.parent / "config.json")
-    with pytest.raises(UserError, match="outside of the folder"):
+    with pytest.raises(UserError, match="outside the folder"):
         read_model(directory)
 
 
@@ -184,7 +184,7 @@ def test_pitfall_30_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_p
         tmp_path, 1, lambda to: model_directory.write_model_files(to, weights_of(network), TOKENIZER, run), STATE
     )
     size = TOKENIZER.vocab_size
-    with pytest.raises(UserError, match=f"tokenizer has {size} tokens and the model only {size - 1}"):
+    with pytest.raises(UserError, match=f"tokenizer has {size} tokens, but the model only {size - 1}"):
         read_model(checkpoint.path_of(tmp_path, 1))
 
 
@@ -278,7 +278,7 @@ def test_later_checkpoints_do_not_count_when_pruning(tmp_path: Path) -> None:
 
 def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(directory: Path) -> None:
     assert checkpoint.find(directory, 5).name == "step-5"
-    with pytest.raises(UserError, match="no checkpoint of step 6; there are: 5"):
+    with pytest.raises(UserError, match="no checkpoint of step 6; existing steps: 5"):
         checkpoint.find(directory, 6)
 
 

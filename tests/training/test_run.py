@@ -119,7 +119,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(finished:
     flip_a_bit(finished / "checkpoints" / "step-20" / file)
     api.resume(finished, reporter)
     assert "step-20" in reporter.said[0]
-    assert reporter.said[0].endswith("trying the checkpoint before it")
+    assert reporter.said[0].endswith("trying the previous checkpoint")
     assert reporter.said[1] == "resumed at step 10 of 20"
     assert remains(finished) == before
 
@@ -143,7 +143,7 @@ def test_when_all_checkpoints_are_damaged_nothing_is_changed(finished: Path) -> 
     for folder in (finished / "checkpoints").iterdir():
         flip_a_bit(folder / checkpoint.OPTIMIZER)
     weights = (finished / "model.safetensors").read_bytes()
-    with pytest.raises(UserError, match="has no intact checkpoint to go on from"):
+    with pytest.raises(UserError, match="has no intact checkpoint to resume from"):
         api.resume(finished)
     assert (finished / "model.safetensors").read_bytes() == weights
 

@@ -1,1 +1,1 @@
-"""Every setting of a model and of a run: frozen dataclasses, their named configurations, and how they are read."""
+"""Settings of a model and of a run: frozen dataclasses, presets, and their conversion from TOML and flags."""

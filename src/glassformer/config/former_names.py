@@ -1,4 +1,4 @@
-"""Former names of settings: files that earlier versions wrote are read under the present names."""
+"""Former names of settings: files of earlier versions are read under the present names."""
 
 KEYS = {
     "BeamConfig.finished": "early_stopping",

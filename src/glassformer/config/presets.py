@@ -1,8 +1,8 @@
-"""Named configurations, each a few numbers away from its family's own words.
+"""Presets: named configurations of published models, and of small models that train well.
 
 Sizes are those of the papers and of the published checkpoints. Two rows of GPT-3's table 2.1 contradict themselves:
-it gives "GPT-3 XL" (1.3 B) 24 heads of width 128 at d_model 2048, and "GPT-3 13B" d_model 5140, which 40 heads of
-width 128 do not fill. Here the heads fill d_model: 16 × 128 = 2048, and 40 × 128 = 5120.
+"GPT-3 XL" (1.3 B) has 24 heads of width 128 at d_model 2048, and "GPT-3 13B" has 40 heads of width 128 at d_model
+5140. Here the number of heads times their width equals d_model: 16 × 128 = 2048, and 40 × 128 = 5120.
 """
 
 from dataclasses import replace
@@ -27,7 +27,7 @@ _NO_BIASES: dict[str, Any] = {"qkv_bias": False, "attn_out_bias": False, "ff_bia
 
 
 def _gpt(n_layers: int, n_heads: int, d_model: int, vocab_size: int = 50257, max_len: int = 1024) -> TransformerConfig:
-    """GPT-2's words (Radford 2019): pre-norm, learned positions, tied head, all biases."""
+    """Build GPT-2 (Radford 2019): pre-norm, learned positions, tied head, all biases."""
     return TransformerConfig(
         decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
         d_model=d_model,
@@ -43,7 +43,7 @@ def _gpt(n_layers: int, n_heads: int, d_model: int, vocab_size: int = 50257, max
 
 
 def _gpt3(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
-    """GPT-3 (Brown 2020, table 2.1); its alternating sparse layers are dense here."""
+    """Build GPT-3 (Brown 2020, table 2.1); its alternating sparse layers are dense here."""
     return replace(
         _gpt(n_layers, n_heads, d_model, max_len=2048),
         embedding_dropout=0.0,
@@ -53,10 +53,10 @@ def _gpt3(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
 
 
 def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> TransformerConfig:
-    """What small models train best with here (see docs/log.md): rotary positions, RMSNorm without a scale, QK-norm,
+    """Build the small model that trains best here (see docs/log.md).
 
-    squared ReLU, no biases, projections to the residual stream that start at zero, an untied head.
-    """
+    Rotary positions, RMSNorm without scale, QK-norm, squared ReLU, no biases, zero-initialised projections to the
+    residual stream, untied head."""
     return TransformerConfig(
         decoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
         d_model=d_model,
@@ -73,7 +73,7 @@ def _modern(n_layers: int, n_heads: int, d_model: int, max_len: int) -> Transfor
 
 
 def _bert(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
-    """BERT's words (Devlin 2019), with the masked-LM head."""
+    """Build BERT (Devlin 2019) with its masked-LM head."""
     return TransformerConfig(
         encoder=Stack(n_layers, n_heads, d_ff=4 * d_model),
         d_model=d_model,
@@ -98,7 +98,7 @@ def _bert(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
 
 
 def _bart(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
-    """BART's words (Lewis 2020)."""
+    """Build BART (Lewis 2020)."""
     stack = Stack(n_layers, n_heads, d_ff=4 * d_model)
     return TransformerConfig(
         encoder=stack,
@@ -126,7 +126,7 @@ def _bart(n_layers: int, n_heads: int, d_model: int) -> TransformerConfig:
 
 
 def _paper(d_model: int, d_ff: int, n_heads: int, dropout: float) -> TransformerConfig:
-    """Vaswani (2017), table 3, with the 37,000 shared English-German tokens of section 5.1."""
+    """Build a model of Vaswani (2017), table 3, with the 37,000 shared English-German tokens of section 5.1."""
     stack = Stack(6, n_heads, d_ff=d_ff)
     return TransformerConfig(
         encoder=stack,
@@ -147,7 +147,7 @@ def _paper(d_model: int, d_ff: int, n_heads: int, dropout: float) -> Transformer
 
 
 def _t5(n_layers: int, n_heads: int, d_model: int, d_ff: int) -> TransformerConfig:
-    """T5's words (Raffel 2020), version 1.0."""
+    """Build T5 (Raffel 2020), version 1.0."""
     stack = Stack(n_layers, n_heads, d_head=64, d_ff=d_ff)
     return TransformerConfig(
         encoder=stack,
@@ -233,11 +233,11 @@ PRESETS: dict[str, TransformerConfig] = {
 
 
 def preset(name: str) -> TransformerConfig:
-    """The configuration of that name; `UserError` with the nearest name when there is none.
+    """Return the preset of this name; raise `UserError` with the nearest name if it is unknown.
 
     >>> preset("gpt2").d_model
     768
     """
     if name not in PRESETS:
-        raise UserError(f"unknown preset {name!r}: {did_you_mean(name, PRESETS, 'known are', cutoff=0.4)}")
+        raise UserError(f"unknown preset {name!r}: {did_you_mean(name, PRESETS, 'known presets are', cutoff=0.4)}")
     return PRESETS[name]

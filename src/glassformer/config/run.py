@@ -1,4 +1,4 @@
-"""What a run is: the sections of a recipe beside `[model]`. `recipes/REFERENCE.toml` lists every key."""
+"""Sections of a recipe other than `[model]` and `[train]`. `recipes/REFERENCE.toml` lists every key."""
 
 from typing import Annotated, ClassVar, Literal
 
@@ -8,126 +8,126 @@ from glassformer.config.train import ParallelConfig, TrainConfig
 from glassformer.config.transformer import MAX_LEN, MAX_WIDTH, Stack, TransformerConfig
 from glassformer.errors import UserError
 
-MAX_BEAM = 10_000  # a thousand times the widest that helps
-MAX_SENTINELS = 1 << 16  # six hundred times as many as T5 has
-SMOOTHING_DOC = "probability spread over the vocabulary; reported losses leave it out"
+MAX_BEAM = 10_000  # about 1000 × the widest useful beam
+MAX_SENTINELS = 1 << 16  # 655 × the sentinels of T5
+SMOOTHING_DOC = "probability spread over the vocabulary (label smoothing); not part of reported losses"
 TOP_K = Range("not be negative (0 = all tokens)", lambda k: k >= 0)
 
 
 @checked
 class TokenizerConfig:
-    """How text becomes ids."""
+    """Conversion of text to token ids."""
 
     section: ClassVar[str] = "tokenizer."
-    path: str | None = setting(None, "a tokenizer.json to use as it is; none = learn one on the training text")
+    path: str | None = setting(None, "a tokenizer.json to use unchanged; none = learn one on the training data")
     scheme: Literal["byte", "char", "word", "whitespace", "whole_words"] = setting(
-        "byte", "what the text is cut into; whole_words has no pieces, and [UNK] for rare words"
+        "byte", "units that text is split into; whole_words has no subwords: rare words become [UNK]"
     )
-    vocab_size: int = setting(4096, "tokens to learn, special ones included; 0 = the alphabet, no merges")
-    learner: Literal["glassformer", "tokenizers"] = setting("glassformer", "our own, or the Rust library's")
+    vocab_size: int = setting(4096, "vocabulary size to learn, special tokens included; 0 = the alphabet, no merges")
+    learner: Literal["glassformer", "tokenizers"] = setting("glassformer", "tokenizers = learn with the Rust library")
     special_tokens: tuple[str, ...] = setting(
-        ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "they take the first ids"
+        ("[PAD]", "[UNK]", "[BOS]", "[EOS]", "[CLS]", "[SEP]", "[MASK]"), "special tokens; they get the first ids"
     )
     bpe_dropout: float = setting(
         0.0,
-        "BPE-dropout (Provilkov 2020): share of merges left out of the training text at random, anew each epoch",
+        "BPE-dropout (Provilkov 2020): fraction of merges skipped at random in the training data, anew each epoch",
         "[0, 1]",
     )
 
     def __post_init__(self) -> None:
-        """Raises `UserError` for dropout of merges that there are not."""
+        """Raise `UserError` for BPE-dropout of a scheme without merges."""
         if self.bpe_dropout and self.scheme == "whole_words":
-            raise UserError("tokenizer.bpe_dropout leaves out merges, and whole_words has none: leave it out")
+            raise UserError("tokenizer.bpe_dropout skips merges, and the scheme whole_words has no merges: set it to 0")
 
 
 Reading = Literal[1, 2]
 NEWEST_READING: Reading = 2
-"""What a new run records."""
-READING_DOC = "version of the rules of the split, of pieces of text and of BPE-dropout; a new run always records 2"
+"""Version that a new run records."""
+READING_DOC = "version of the rules for validation split, text pieces and BPE-dropout; a new run always records 2"
 
 
 @checked
 class WindowRows:
-    """Random windows over one stream of tokens."""
+    """Random windows of one stream of tokens."""
 
     kind: ClassVar[str] = "windows"
 
 
 @checked
 class ExampleRows:
-    """One padded document an example, shuffled epochs."""
+    """One padded document per row, shuffled in every epoch."""
 
     kind: ClassVar[str] = "examples"
 
 
 @checked
 class PackedRows:
-    """Whole documents packed into rows; none sees its neighbours."""
+    """Whole documents packed into rows; attention stays within a document."""
 
     kind: ClassVar[str] = "packed"
 
 
 @checked
 class TextData:
-    """Text: where it is and how it is cut."""
+    """Plain text: its files, and how documents become rows of tokens."""
 
     kind: ClassVar[str] = "text"
     is_default_kind: ClassVar[bool] = True
     path: str | None = setting(None, "a txt or jsonl file, a folder of them, or builtin:NAME")
-    valid_path: str | None = setting(None, "validation text; none = a part of path that training never sees")
-    valid_fraction: float = setting(0.1, "share held out for validation when valid_path is none")
+    valid_path: str | None = setting(None, "validation data; none = a part of path that is not used for training")
+    valid_fraction: float = setting(0.1, "fraction held out for validation if valid_path is not given")
     reading: Reading = setting(1, READING_DOC)
-    text_field: str = setting("text", "the field of a jsonl record that holds the text")
+    text_field: str = setting("text", "field of a jsonl record that contains the text")
     packing: WindowRows | ExampleRows | PackedRows = setting(WindowRows(), "how documents become rows")
-    context: int = setting(0, "tokens that a row feeds the model; 0 = model.max_len")
-    cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
+    context: int = setting(0, "input tokens per row; 0 = model.max_len")
+    cache_dir: str | None = setting(None, "folder for prepared tokens; none = the user's cache folder")
 
 
 @checked
 class PairData:
-    """Pairs of a source and a target: two aligned files, or one file that holds both."""
+    """Pairs of a source and a target: two aligned files, or one file with both sides."""
 
     kind: ClassVar[str] = "pairs"
     section: ClassVar[str] = "data."
-    source: str | None = setting(None, "the source side: a text file, one sentence a line")
-    target: str | None = setting(None, "the target side: line i is the target of line i")
-    valid_source: str | None = setting(None, "source side of the validation pairs; none = a part of the training pairs")
-    valid_target: str | None = setting(None, "target side of the validation pairs")
+    source: str | None = setting(None, "source side: a text file, one sentence per line")
+    target: str | None = setting(None, "target side: line i is the target of source line i")
+    valid_source: str | None = setting(None, "source side of the validation data; none = a part of the training data")
+    valid_target: str | None = setting(None, "target side of the validation data")
     path: str | None = setting(None, "one file with both sides: tsv, csv, jsonl, builtin:NAME or hf:NAME")
-    valid_path: str | None = setting(None, "the same for validation; none = a part of path, or its own split")
+    valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
     source_field: str = setting("source", "column or field of the source")
     target_field: str = setting("target", "column or field of the target")
-    valid_fraction: float = setting(0.1, "share of the pairs held out where no validation pairs are given", "(0, 1)")
+    valid_fraction: float = setting(0.1, "fraction of the pairs held out if no validation data is given", "(0, 1)")
     reading: Reading = setting(1, READING_DOC)
     outputs: Literal["sentences", "pronunciations"] = setting(
-        "sentences", "what a target is, and so which scores are told: BLEU and chrF, or error rates"
+        "sentences", "type of the targets; it selects the scores: BLEU and chrF, or error rates"
     )
-    target_language: str = setting("en", "two letters; Moses' rules for the tokens of bleu_tok_lc depend on it")
-    batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest side, padding included", "≥ 1")
-    cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
+    target_language: str = setting("en", "two-letter language code; selects the Moses tokenizer rules of bleu_tok_lc")
+    batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest side, padding included", "≥ 1")
+    cache_dir: str | None = setting(None, "folder for prepared tokens; none = the user's cache folder")
 
 
 @checked
 class LabelData:
-    """Texts, or pairs of texts, each with a label: a class, a number, or a tag for every word."""
+    """Texts, or pairs of texts, each with a label: a class, a number, or one tag per word."""
 
     kind: ClassVar[str] = "labels"
     section: ClassVar[str] = "data."
     path: str | None = setting(
-        None, "tsv, csv, jsonl, conll (word TAB tag, a blank line between), builtin:NAME or hf:NAME"
+        None, "tsv, csv, jsonl, conll (word TAB tag, blank line between sentences), builtin:NAME or hf:NAME"
     )
-    valid_path: str | None = setting(None, "the same for validation; none = a part of path, or its own split")
-    test_path: str | None = setting(None, "the same for the test, which training never reads")
-    text_field: str = setting("text", "column or field of the text; of tags: a list of words")
-    second_field: str | None = setting(None, "column or field of a second text: sentence pairs")
-    label_field: str = setting("label", "column or field of the label; of tags: a list of them")
+    valid_path: str | None = setting(None, "validation data; none = a part of path, or its own validation split")
+    test_path: str | None = setting(None, "test data in the same format; training never reads it")
+    text_field: str = setting("text", "column or field of the text; for tags: a list of words")
+    second_field: str | None = setting(None, "column or field of the second text of a pair")
+    label_field: str = setting("label", "column or field of the label; for tags: a list of tags")
     outputs: Literal["classes", "regression", "tags"] = setting(
-        "classes", "what a label is: a class, a number (regression), or a tag for each word"
+        "classes", "type of the labels: a class, a number (regression), or one tag per word"
     )
-    valid_fraction: float = setting(0.1, "share of the records held out where no validation data is given", "(0, 1)")
+    valid_fraction: float = setting(0.1, "fraction of the records held out if no validation data is given", "(0, 1)")
     reading: Reading = setting(1, READING_DOC)
-    batch_tokens: int = setting(4096, "tokens of a micro-batch: rows × the longest, padding included", "≥ 1")
-    cache_dir: str | None = setting(None, "where prepared tokens are kept; none = the user's cache folder")
+    batch_tokens: int = setting(4096, "tokens per micro-batch: rows × the longest row, padding included", "≥ 1")
+    cache_dir: str | None = setting(None, "folder for prepared tokens; none = the user's cache folder")
 
 
 DataConfig = TextData | PairData | LabelData
@@ -135,7 +135,7 @@ DataConfig = TextData | PairData | LabelData
 
 @checked
 class CausalConfig:
-    """Predict every next token."""
+    """Predict the next token at every position."""
 
     kind: ClassVar[str] = "causal"
     section: ClassVar[str] = "objective."
@@ -145,7 +145,7 @@ class CausalConfig:
 
 @checked
 class Seq2SeqConfig:
-    """Predict every token of the target from the source and the target's tokens before it (teacher forcing)."""
+    """Predict each target token from the source and the previous target tokens (teacher forcing)."""
 
     kind: ClassVar[str] = "seq2seq"
     section: ClassVar[str] = "objective."
@@ -154,103 +154,103 @@ class Seq2SeqConfig:
 
 @checked
 class GenerationConfig:
-    """How text is drawn from the model."""
+    """Generation by sampling."""
 
     kind: ClassVar[str] = "sampling"
     section: ClassVar[str] = ""
     is_default_kind: ClassVar[bool] = True
-    max_new_tokens: int = setting(256, "tokens to add at most", between(1, MAX_LEN))
-    temperature: float = setting(1.0, "0 = the most probable token always; above 1 = flatter", "≥ 0", "(-∞, ∞)")
-    top_k: int = setting(0, "keep the k most probable tokens; 0 = all", TOP_K)
-    top_p: float = setting(1.0, "keep the fewest tokens whose probabilities reach p; 1 = all", "(0, 1]")
-    min_p: float = setting(0.0, "keep tokens of at least min_p × the highest probability; 0 = all", "[0, 1]")
-    repetition_penalty: float = setting(1.0, "divides positive logits of tokens seen before; 1 = none", "> 0")
-    stop: tuple[str, ...] = setting((), "texts that end the generation; they are not part of it")
-    seed: int = setting(0, "of the drawing", "≥ 0")
+    max_new_tokens: int = setting(256, "maximum number of new tokens", between(1, MAX_LEN))
+    temperature: float = setting(1.0, "0 = always the most probable token; above 1 = more random", "≥ 0", "(-∞, ∞)")
+    top_k: int = setting(0, "sample from the k most probable tokens; 0 = from all", TOP_K)
+    top_p: float = setting(1.0, "sample from the fewest tokens whose probabilities sum to p; 1 = from all", "(0, 1]")
+    min_p: float = setting(0.0, "sample from tokens of at least min_p × the top probability; 0 = from all", "[0, 1]")
+    repetition_penalty: float = setting(1.0, "factor that reduces the logits of tokens seen before; 1 = off", "> 0")
+    stop: tuple[str, ...] = setting((), "texts that end the generation; the output does not include them")
+    seed: int = setting(0, "sampling seed", "≥ 0")
 
 
 @checked
 class BeamConfig:
-    """How a target is searched for: the most probable one that a beam finds."""
+    """Beam search for the best target."""
 
     kind: ClassVar[str] = "beam"
     section: ClassVar[str] = ""
-    beam: int = setting(4, "hypotheses of a sentence that live at once; 1 = greedy", between(1, MAX_BEAM))
+    beam: int = setting(4, "number of live hypotheses per sentence; 1 = greedy search", between(1, MAX_BEAM))
     length_penalty: float = setting(
-        1.0, "exponent: 0 = the sum of log probabilities; larger favours longer outputs", "(-∞, ∞)"
+        1.0, "exponent of the length penalty: 0 = sum of log-probabilities; larger favours longer outputs", "(-∞, ∞)"
     )
     length_penalty_type: Literal["gnmt", "average"] = setting(
-        "gnmt", "the sum is divided by ((5 + length) / 6)^penalty (Wu 2016, equation 14), or by length^penalty"
+        "gnmt", "divisor of the sum: ((5 + length) / 6)^penalty (gnmt; Wu 2016, equation 14) or length^penalty"
     )
     early_stopping: Literal["shrink", "never"] = setting(
         "shrink",
         "shrink: a finished hypothesis keeps its place in the beam; never: it frees its place, and the search ends "
-        "when no hypothesis can become better (transformers)",
+        "when no live hypothesis can become better (as in transformers)",
     )
-    max_new_tokens: int = setting(256, "tokens of an output at most, its end included", between(1, MAX_LEN))
-    max_ratio: float = setting(0.0, "at most this × the source's tokens + 10; 0 = no such limit", "[0, ∞)")
+    max_new_tokens: int = setting(256, "maximum number of output tokens, end token included", between(1, MAX_LEN))
+    max_ratio: float = setting(0.0, "limit the output to max_ratio × source tokens + 10; 0 = no limit", "[0, ∞)")
 
 
 @checked
 class MaskedConfig:
-    """Predict tokens that were masked, from all around them (Devlin 2019)."""
+    """Predict masked tokens from the context on both sides (Devlin 2019)."""
 
     kind: ClassVar[str] = "masked"
     section: ClassVar[str] = "objective."
     mask_prob: float = setting(
-        0.15, "probability that a token is predicted; of these 80 % are masked, 10 % replaced", "(0, 1)"
+        0.15, "probability that a token is predicted; 80 % of these are masked, 10 % replaced, 10 % unchanged", "(0, 1)"
     )
-    whole_words: bool = setting(False, "words are masked whole")
+    whole_words: bool = setting(False, "mask all tokens of a word together")
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
 class InfillingConfig:
-    """Restore a text whose spans were each replaced by one mask, and whose sentences were shuffled (Lewis 2020)."""
+    """Restore a text in which each span became one mask token and sentences were shuffled (Lewis 2020)."""
 
     kind: ClassVar[str] = "infilling"
     section: ClassVar[str] = "objective."
-    noise_density: float = setting(0.3, "share of the tokens that are removed", "(0, 1)")
-    mean_span_length: float = setting(3.0, "of the Poisson distribution of the spans' lengths, in tokens", "[1, ∞)")
-    permute_sentences: bool = setting(True, "sentences stand in another order")
+    noise_density: float = setting(0.3, "fraction of the tokens that are removed", "(0, 1)")
+    mean_span_length: float = setting(3.0, "mean of the Poisson distribution of span lengths, in tokens", "[1, ∞)")
+    permute_sentences: bool = setting(True, "shuffle the sentences")
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
 class SpansConfig:
-    """Write the spans that sentinels stand for (Raffel 2020)."""
+    """Predict the spans that sentinel tokens replace (Raffel 2020)."""
 
     kind: ClassVar[str] = "spans"
     section: ClassVar[str] = "objective."
-    noise_density: float = setting(0.15, "share of the tokens that are removed", "(0, 1)")
-    mean_span_length: float = setting(3.0, "of the spans, in tokens", "[1, ∞)")
+    noise_density: float = setting(0.15, "fraction of the tokens that are removed", "(0, 1)")
+    mean_span_length: float = setting(3.0, "mean span length, in tokens", "[1, ∞)")
     n_sentinels: int = setting(
-        32, "special tokens [SPAN_0], [SPAN_1] … that stand for the spans of a row", "≥ 2", at_most(MAX_SENTINELS)
+        32, "sentinel tokens [SPAN_0], [SPAN_1] … that replace the spans of a row", "≥ 2", at_most(MAX_SENTINELS)
     )
     label_smoothing: float = setting(0.0, SMOOTHING_DOC, "[0, 1)")
 
 
 @checked
 class ClassificationConfig:
-    """Say the class of a text or a pair of texts; where labels are numbers, say the number."""
+    """Predict the class of a text or text pair, or a number if the labels are numbers (regression)."""
 
     kind: ClassVar[str] = "classification"
     section: ClassVar[str] = "objective."
-    label_smoothing: float = setting(0.0, "probability spread over the classes; reported losses leave it out", "[0, 1)")
+    label_smoothing: float = setting(0.0, "probability spread over the classes; not part of reported losses", "[0, 1)")
 
 
 @checked
 class TaggingConfig:
-    """Say the tag of every word, at its first token."""
+    """Predict the tag of each word at its first token."""
 
     kind: ClassVar[str] = "tagging"
     section: ClassVar[str] = "objective."
-    label_smoothing: float = setting(0.0, "probability spread over the tags; reported losses leave it out", "[0, 1)")
+    label_smoothing: float = setting(0.0, "probability spread over the tags; not part of reported losses", "[0, 1)")
 
 
 @checked
 class NoObjective:
-    """Predict nothing: of a model that gives vectors, and was taken over. No run can learn it."""
+    """No objective: an imported model that returns only vectors. It cannot be trained."""
 
     kind: ClassVar[str] = "none"
     label_smoothing: ClassVar[float] = 0.0
@@ -271,28 +271,28 @@ ObjectiveConfig = Annotated[
 
 @checked
 class InitConfig:
-    """From which model a run starts, and what of it learns."""
+    """Starting point of a run, and the parts of the model that are trained."""
 
     section: ClassVar[str] = "init."
     path: str | None = setting(
-        None, "a model directory whose tokenizer and weights it starts from; none = from nothing"
+        None, "model directory with the tokenizer and weights to start from; none = random weights"
     )
     model: Literal["same", "recipe"] = setting(
-        "same", "same = its model, with the head and the dropouts of this run; recipe = [model] of this run"
+        "same", "same = the model of path, with this run's head and dropouts; recipe = [model] of this run"
     )
-    freeze: tuple[str, ...] = setting((), "modules that do not learn, such as encoder.embeddings or encoder.blocks.0.*")
-    layer_decay: float = setting(1.0, "the rate of a block is this × that of the block above it", "(0, 1]")
+    freeze: tuple[str, ...] = setting((), "modules to freeze, such as encoder.embeddings or encoder.blocks.0.*")
+    layer_decay: float = setting(1.0, "learning rate of a block ÷ that of the block above it", "(0, 1]")
 
 
 @checked
 class LoraConfig:
-    """Low-rank adaptation: a few small matrices learn beside weights that do not (Hu 2022)."""
+    """Low-rank adaptation (LoRA): small matrices are trained next to frozen weights (Hu 2022)."""
 
     section: ClassVar[str] = "lora."
-    targets: tuple[str, ...] = setting(("*.q_proj", "*.v_proj"), "linear layers that are adapted, by name")
-    rank: int = setting(8, "of the update of a weight", between(1, MAX_WIDTH))
-    alpha: float = setting(16.0, "the update is × alpha / rank")
-    dropout: float = setting(0.0, "dropout of what the update reads", "[0, 1)")
+    targets: tuple[str, ...] = setting(("*.q_proj", "*.v_proj"), "names of the linear layers to adapt")
+    rank: int = setting(8, "rank of each weight's update", between(1, MAX_WIDTH))
+    alpha: float = setting(16.0, "the update is multiplied by alpha / rank")
+    dropout: float = setting(0.0, "dropout of the update's input", "[0, 1)")
 
 
 Metric = Literal[
@@ -303,36 +303,36 @@ Metric = Literal[
 
 @checked
 class ExpectedResult:
-    """What a recipe must reach: `reproduce` compares."""
+    """Expected result of a recipe, which `reproduce` checks."""
 
-    metric: Metric = setting("loss", "validation metric at the end; rates and scores in percent")
-    side: Literal["valid", "test"] = setting("valid", "the held-out data that is measured; test = of built-in pairs")
-    at_most: float = setting(float("inf"), "pass when the metric is not above this")
-    at_least: float = setting(0.0, "pass when the metric is not below this")
-    note: str = setting("", "what the figure is, and how long it takes")
+    metric: Metric = setting("loss", "metric at the end of the run; rates and scores in percent")
+    side: Literal["valid", "test"] = setting("valid", "held-out data to measure; test = test data of built-in pairs")
+    at_most: float = setting(float("inf"), "pass if the metric is at most this value")
+    at_least: float = setting(0.0, "pass if the metric is at least this value")
+    note: str = setting("", "source of the expected value, and the run time")
 
 
 @checked
 class Run:
-    """A whole run, as a recipe states it."""
+    """A complete run, as defined by a recipe."""
 
-    name: str = setting("run", "name of the run and of its folder")
-    description: str = setting("", "one line")
-    architecture: str = setting("", "class of transformers that it was imported from; an export keeps it if it can")
-    model: ModelConfig = setting(TransformerConfig(decoder=Stack()), "the network")
-    tokenizer: TokenizerConfig = setting(TokenizerConfig(), "text to ids; of pairs: of both sides, or of the target")
-    source_tokenizer: TokenizerConfig | None = setting(None, "of the source; none = the one tokenizer reads both sides")
-    data: DataConfig = setting(TextData(), "the text, the pairs, or the texts with labels")
-    objective: ObjectiveConfig = setting(CausalConfig(), "what is learned")
-    init: InitConfig = setting(InitConfig(), "from what it starts")
-    lora: LoraConfig | None = setting(None, "adapt with few parameters; none = all learn")
-    train: TrainConfig = setting(TrainConfig(), "the loop")
-    parallel: ParallelConfig = setting(ParallelConfig(), "several processes, under torchrun")
-    generation: GenerationConfig | BeamConfig = setting(GenerationConfig(), "how it writes")
-    result: ExpectedResult | None = setting(None, "what it must reach")
+    name: str = setting("run", "name of the run and of the run folder")
+    description: str = setting("", "description in one line")
+    architecture: str = setting("", "transformers class of an imported model; an export keeps it where possible")
+    model: ModelConfig = setting(TransformerConfig(decoder=Stack()), "the model")
+    tokenizer: TokenizerConfig = setting(TokenizerConfig(), "the tokenizer; for pairs: of both sides, or of the target")
+    source_tokenizer: TokenizerConfig | None = setting(None, "tokenizer of the source; none = one for both sides")
+    data: DataConfig = setting(TextData(), "training and validation data")
+    objective: ObjectiveConfig = setting(CausalConfig(), "the training objective")
+    init: InitConfig = setting(InitConfig(), "the initial weights")
+    lora: LoraConfig | None = setting(None, "low-rank adaptation; none = train all parameters")
+    train: TrainConfig = setting(TrainConfig(), "the training loop")
+    parallel: ParallelConfig = setting(ParallelConfig(), "training with several processes, under torchrun")
+    generation: GenerationConfig | BeamConfig = setting(GenerationConfig(), "generation of outputs")
+    result: ExpectedResult | None = setting(None, "the expected result")
 
     def __repr__(self) -> str:
-        """Three lines: its name and objective, its model and data, its steps. `to_dict` has every setting."""
+        """Return three lines: name, objective and model; data; steps. `to_dict` returns every setting."""
         where = getattr(self.data, "path", None) or getattr(self.data, "source", None) or "no data yet"
         return (
             f"Run {self.name!r}: objective {self.objective.kind}, model {self.model.kind} of "

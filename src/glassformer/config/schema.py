@@ -1,10 +1,10 @@
-"""Frozen dataclasses to and from plain dictionaries, TOML and command-line flags.
+"""Conversion of frozen dataclasses to and from dictionaries, TOML and command-line flags.
 
-One conversion serves recipes, `config.json` and flags, so a mistake gets the same sentence everywhere: an unknown
-key is an error that suggests the nearest known one, and a value of the wrong type names its key.
+Recipes, `config.json` and flags share this conversion, so a mistake gives the same message everywhere: an unknown
+key suggests the nearest known key, and a value of the wrong type names its key.
 
-A field whose type is a union of dataclasses is tagged: the table says `kind = "rotary"`, and each class states its
-own tag as `kind: ClassVar[str]`. A field that may be None is left out of TOML, or written as the word "none".
+A field whose type is a union of dataclasses is tagged: its table contains `kind = "rotary"`, and each class defines
+its tag as `kind: ClassVar[str]`. A field that may be None is left out of TOML, or written as the word "none".
 """
 
 import dataclasses
@@ -26,22 +26,22 @@ from glassformer.config.former_names import KEYS, KINDS, VALUES
 from glassformer.config.other_names import NO_KEY, SAME
 from glassformer.errors import Note, UserError, nearest_name, shown
 
-MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has some thousands
-MAX_DOTS = 1000  # the reader takes time with the square of the parts of a dotted key
-MAX_INT = (1 << 63) - 1  # TOML, and most libraries, hold 64 bits
-_SHOWN = 60  # characters of a wrong value or key that a message repeats
+MAX_TOML_CHARACTERS = 1 << 18  # the longest recipe has a few thousand
+MAX_DOTS = 1000  # parsing time is quadratic in the parts of a dotted key
+MAX_INT = (1 << 63) - 1  # TOML and most libraries are limited to 64 bits
+_SHOWN = 60  # maximum characters of a wrong value or key in a message
 
 T = TypeVar("T")
 Table = dict[str, Any]
 
 
 class Range(NamedTuple):
-    """The values that a setting may have. Of another one is said: `train.max_steps is 0 and must be at least 1`."""
+    """Allowed values of a setting, and the end of the message `train.max_steps is 0 and must be at least 1`."""
 
     must: str
     holds: Callable[[Any], bool]
     spec: str = ""
-    """How the wrong value is formatted."""
+    """Format specification of the wrong value."""
 
 
 RANGES = {
@@ -59,7 +59,7 @@ RANGES = {
     "(0, 1]": Range("be above 0 and at most 1", lambda x: 0 < x <= 1),
     "(0, 1)": Range("be above 0 and below 1", lambda x: 0 < x < 1),
 }
-"""The usual ranges; a round bracket leaves the bound out."""
+"""Common ranges; a round bracket excludes the bound."""
 
 
 def between(least: int, most: int) -> Range:
@@ -67,15 +67,15 @@ def between(least: int, most: int) -> Range:
 
 
 def at_most(most: int) -> Range:
-    """For a size that no machine could hold, or that is a slip of the keyboard."""
+    """Return a range that rejects sizes beyond any machine, and typing errors."""
     return Range(f"be at most {most:,}", lambda x: x <= most, ",")
 
 
 def setting(default: T, doc: str, *ranges: str | Range) -> T:
-    """A dataclass field with its default, the one line that says what it is, and its unit, and the values it may have.
+    """Define a dataclass field with its default, a one-line description with the unit, and its allowed values.
 
-    `ranges` are names of `RANGES`, or others. They are checked when a section of a run is made that holds the field
-    (`checked`); None is in all of them.
+    `ranges` are names of `RANGES`, or other ranges. `checked` checks them when a section of a run with this field is
+    created; None is in every range.
     """
     found = [RANGES[name] if isinstance(name, str) else name for name in ranges]
     field: Any = dataclasses.field(default=default, metadata={"doc": doc, "ranges": found})
@@ -84,12 +84,12 @@ def setting(default: T, doc: str, *ranges: str | Range) -> T:
 
 @dataclass_transform(frozen_default=True)
 def checked(cls: type[T]) -> type[T]:
-    """A class decorator that makes a frozen dataclass, whose values are checked as those of a recipe are.
+    """Decorate a class: make it a frozen dataclass with checked values, as in a recipe.
 
-    A list becomes a tuple, a whole number a float, and a table the dataclass of its field. Raises `UserError` for a
-    value of the wrong type, and for an unknown field with the nearest one. A class may say under `start_from` what is a
-    better start than its bare fields, and under `section` that it is one of a run: then its values, and those of the
-    dataclasses in it, are held to their ranges, and messages name them as `section` and field.
+    To match its field, a list becomes a tuple, an integer a float, and a table a dataclass. Raises `UserError` for a
+    value of the wrong type, and for an unknown field, with the nearest known field. The class attribute `start_from`
+    names a preset to suggest in that message. The class attribute `section` marks a section of a run: its values and
+    those of nested dataclasses must be in their ranges, and messages name them as `section` and field.
 
     >>> from glassformer.config.transformer import Stack
     >>> Stack(n_layers="2")
@@ -111,17 +111,17 @@ def checked(cls: type[T]) -> type[T]:
         def typed(name: str, value: Any) -> Any:
             kind = hints[name]
             if dataclasses.is_dataclass(value) and any(isinstance(value, of(kind)) for of in (own_members, members)):
-                return value  # other packages are looked at for what is none of ours
+                return value  # search other packages only if no member of this one matches
             return _Reader("", []).value(kind, value, f"{cls.__name__}.{name}")
 
         placed = [typed(name, value) for name, value in zip(names, values, strict=False)]
-        surplus = values[len(names) :]  # Python itself refuses them
+        surplus = values[len(names) :]  # Python itself raises TypeError for them
         by_name = {name: typed(name, value) for name, value in named.items()}
         if (section := getattr(cls, "section", None)) is not None:
             _require_ranges(cls, dict(zip(names, placed, strict=False)) | by_name, section)
         init(self, *placed, *surplus, **by_name)
 
-    setattr(cls, "__init__", checked_init)  # noqa: B010, mypy sees no assignment to a method here
+    setattr(cls, "__init__", checked_init)  # noqa: B010, mypy rejects a plain assignment to a method
     return cls
 
 
@@ -131,7 +131,7 @@ def _hints(cls: type) -> dict[str, Any]:
 
 
 def _nearest_field(cls: type, name: str) -> str:
-    """What to write instead of an unknown field: the nearest one, or the one of a nested dataclass."""
+    """Return a hint for an unknown field: the nearest field, or the same field of a nested dataclass."""
     names = [field.name for field in dataclasses.fields(cast(Any, cls))]
     near = SAME[name] if SAME.get(name) in names else nearest_name(name, names, cutoff=0.7)
     found = [] if near is None else [f"{near}=…"]
@@ -145,7 +145,7 @@ def _nearest_field(cls: type, name: str) -> str:
 
 
 def _require_ranges(cls: Any, values: Mapping[str, Any], prefix: str) -> None:
-    """`UserError` for the first value of a dataclass, or of one inside it, that is not in the ranges of its setting."""
+    """Raise `UserError` for the first value outside its ranges, in a dataclass and those nested in it."""
     for field in dataclasses.fields(cls):
         value = values.get(field.name)
         if dataclasses.is_dataclass(value):
@@ -157,23 +157,23 @@ def _require_ranges(cls: Any, values: Mapping[str, Any], prefix: str) -> None:
 
 
 def require_int64(name: str, value: object) -> None:
-    """`UserError` for a whole number, or a list that has one, of more than 64 bits."""
+    """Raise `UserError` for an integer of more than 64 bits, also inside a tuple."""
     for number in value if isinstance(value, tuple) else (value,):
         if isinstance(number, int) and abs(number) > MAX_INT:
             raise UserError(f"{name} is {number!s:.{_SHOWN}} and must have at most 64 bits: up to {MAX_INT:,}")
 
 
 def setting_doc(field: "dataclasses.Field[Any]") -> str:
-    """The line that `setting` was given."""
+    """Return the description that was given to `setting`."""
     return str(field.metadata.get("doc", ""))
 
 
 class FlagText(str):
-    """A value as typed on the command line: its type is decided by the field that it lands in."""
+    """A value as typed on the command line; the type of its field decides how it is parsed."""
 
 
 def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
-    """Builds a dataclass from nested plain values; errors name the dotted key and `where` it stands (a file).
+    """Build a dataclass from nested plain values; errors name the dotted key and `where` it is (a file).
 
     >>> from glassformer.config.transformer import Stack
     >>> from_dict(Stack, {"n_layers": 2, "n_heads": 4}).n_heads
@@ -191,7 +191,7 @@ def from_dict(cls: type[T], table: Mapping[str, Any], where: str = "") -> T:
 
 
 def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
-    """Builds the member of a tagged union of dataclasses that a table means by its `kind`.
+    """Build the member of a tagged union of dataclasses that the table selects by `kind`.
 
     >>> from glassformer.config.recurrent import ModelConfig
     >>> from_union(ModelConfig, {"kind": "recurrent", "cell": "gru"}).cell
@@ -205,7 +205,7 @@ def from_union(kind: Any, table: Mapping[str, Any], where: str = "") -> Any:
 
 
 def to_dict(value: Any) -> Any:
-    """The inverse of `from_dict`: dataclasses become tables, members of a union carry their `kind`."""
+    """Convert dataclasses to tables (the inverse of `from_dict`); members of a union contain their `kind`."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         tag = {"kind": value.kind} if hasattr(value, "kind") else {}
         return tag | {field.name: to_dict(getattr(value, field.name)) for field in dataclasses.fields(value)}
@@ -213,26 +213,26 @@ def to_dict(value: Any) -> Any:
 
 
 def known_keys(cls: type) -> list[str]:
-    """Every dotted key that a configuration of this class can hold, over all members of its unions."""
+    """Return every dotted key that a configuration of this class can have, over all members of its unions."""
     return list(dict.fromkeys(entry.key for entry in describe(cls)))
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One line of the reference: a dotted key, its type in words, its default and what it is."""
+    """One line of the reference: a dotted key with its type, default and description."""
 
     key: str
     type: str
     default: Any
     doc: str
     kind: str = ""
-    """The nearest `kind` above the key that must be chosen for the key to exist; empty where none is needed."""
+    """The nearest `kind` above the key that must be selected for the key to exist; empty if the key always exists."""
     members: tuple[Any, ...] = ()
-    """Of a key that chooses between dataclasses: these."""
+    """The dataclasses to choose from, for a key `kind`."""
 
 
 def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
-    """Walks a configuration class and yields every key in order; a union yields its `kind`, then each member's keys."""
+    """Yield every key of a configuration class in order; a union yields its `kind`, then each member's keys."""
     hints = _hints(cls)
     for field in dataclasses.fields(cls):
         key, kind = f"{prefix}{field.name}", hints[field.name]
@@ -250,7 +250,7 @@ def describe(cls: type, prefix: str = "", of_kind: str = "") -> Iterator[Entry]:
 
 
 def apply_flags(value: T, flags: Mapping[str, str], where: str = "the command line") -> T:
-    """A copy of a configuration with some dotted keys replaced by text, as flags give it.
+    """Copy a configuration with some dotted keys replaced by the text of flags.
 
     >>> from glassformer.config.transformer import Stack
     >>> apply_flags(Stack(), {"n-layers": "3"}).n_layers
@@ -292,9 +292,9 @@ def whole_keys(
 ) -> dict[str, Any]:
     """Replace short names of keys by the dotted keys that they mean; a table counts as its keys, one by one.
 
-    A short name is the end of a dotted key. Where several keys end alike, the one that `value` has is meant; of several
-    that it has, the one of the first of `sections` that has it, and there the one with the fewest dots. `others` are
-    known beside the keys of `value`. Raises `UserError` for a name that is unknown, or may mean several keys.
+    A short name is the last part of a dotted key. If several keys match, the keys that `value` has are preferred, then
+    those in the first of `sections` with a match, then the one with the fewest dots. `others` are known in addition to
+    the keys of `value`. Raises `UserError` for a name that is unknown or ambiguous.
 
     >>> from glassformer.config.run import Run
     >>> whole_keys(Run(), {"max_steps": 5, "optimizer": {"learning_rate": 0.1}, "train.batch-size": 8})
@@ -314,7 +314,7 @@ def whole_keys(
 
 def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Sequence[str]) -> str:
     if "." in name or name in known:
-        return name  # `from_dict` names the nearest key of a dotted one that is unknown
+        return name  # `from_dict` suggests the nearest key for an unknown dotted key
     if name in NO_KEY:
         raise UserError(f"unknown key {name}: {NO_KEY[name]}")
     if same := [key for key in own if key.rsplit(".", 1)[-1] == SAME.get(name)]:
@@ -323,7 +323,7 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
     found = [key for key in alike if key in own] if len(alike) > 1 else alike
     relatives = [key for key in own if key.endswith(f"_{name}")]
     if relatives and not any(key in own for key in found):
-        raise UserError(f"{name} may be {' or '.join([*found, *relatives])}: give the whole key")
+        raise UserError(f"{name} may mean {' or '.join([*found, *relatives])}: give the full key")
     for section in sections if len(found) > 1 else ():
         nearest = sorted((key.count("."), key) for key in found if key.startswith(f"{section}."))
         if nearest:
@@ -332,21 +332,21 @@ def _whole_key(name: str, known: Sequence[str], own: Sequence[str], sections: Se
     if len(found) == 1:
         return found[0]
     if alike:
-        raise UserError(f"{name} may be {' or '.join(found or alike)}: give the whole key")
-    leaves = {key.rsplit(".", 1)[-1]: key for key in reversed([*own, *known])}  # the keys that `value` has come first
+        raise UserError(f"{name} may mean {' or '.join(found or alike)}: give the full key")
+    leaves = {key.rsplit(".", 1)[-1]: key for key in reversed([*own, *known])}  # keys of `value` take precedence
     near = nearest_name(name, list(leaves), cutoff=0.7)
     hint = "" if near is None else f": did you mean {leaves[near]}?"
     raise UserError(f"unknown key {shown(name)}{hint}")
 
 
 def _with_tables(keys: Iterable[str]) -> list[str]:
-    """Dotted keys, and the tables that hold them."""
+    """Return dotted keys and the tables that contain them."""
     found = [key.split(".")[:n] for key in keys for n in range(1, key.count(".") + 2)]
     return list(dict.fromkeys(".".join(parts) for parts in found))
 
 
 def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The values of nested tables by their dotted keys."""
+    """Return the values of nested tables by dotted key."""
     found: dict[str, Any] = {}
     for name, value in table.items():
         found |= _dotted(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
@@ -354,19 +354,19 @@ def _dotted(table: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def parse_toml(text: str, where: str) -> Table:
-    """The tables of a TOML text; `UserError` for what is no TOML, and for what a recipe has no use for."""
+    """Parse TOML; raise `UserError` for invalid TOML, and for a text that is too large for a recipe."""
     if len(text) > MAX_TOML_CHARACTERS or max(line.count(".") for line in text.split("\n")) > MAX_DOTS:
         raise UserError(
-            f"{where} is no recipe: it has more than {MAX_TOML_CHARACTERS:,} characters, or {MAX_DOTS} dots in a line"
+            f"{where} is not a recipe: it has over {MAX_TOML_CHARACTERS:,} characters, or {MAX_DOTS} dots in a line"
         )
     try:
         return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:  # ValueError: no TOML, or a number of thousands of digits
+    except (ValueError, RecursionError) as error:  # ValueError: not TOML, or a number with thousands of digits
         raise UserError(f"{where} is not valid TOML: {error}") from error
 
 
 def to_toml(table: Mapping[str, Any], prefix: str = "") -> str:
-    """Writes nested tables as TOML; values that are None are left out.
+    """Write nested tables as TOML, without values that equal None.
 
     >>> print(to_toml({"name": "x", "train": {"seed": 1, "betas": [0.9, 0.99]}}), end="")
     name = "x"
@@ -396,42 +396,42 @@ def toml_value(value: Any) -> str:
     return repr(value)
 
 
-# Settings from other packages, which name them in their entry points, in a group; a notebook registers them by hand.
+# Settings of other packages: named in a group of their entry points, or registered by hand in a notebook.
 
 TASKS = "glassformer.tasks"
-"""The group of tasks: objects whose `settings` is the dataclass of their objective."""
+"""Entry-point group of tasks: objects whose `settings` is the dataclass of their objective."""
 _registered: dict[str, list[type]] = {}
 
 
 @dataclass(frozen=True)
 class Extensible:
-    """Marks a union, `Annotated[A | B, Extensible(group)]`, whose members may come from other packages too."""
+    """Marker of a union, `Annotated[A | B, Extensible(group)]`, to which other packages may add members."""
 
     group: str
 
 
 def register_settings(group: str, settings: type) -> None:
-    """Add a member to a union by hand; one of the same kind is replaced."""
+    """Add a member to a union by hand; it replaces a member of the same kind."""
     kept = [cls for cls in _registered.get(group, []) if _kind(cls) != _kind(settings)]
     _registered[group] = [*kept, settings]
 
 
 def registered_settings(group: str) -> tuple[type, ...]:
-    """The members that other packages and `register_settings` add to the unions of a group.
+    """Return the members that other packages and `register_settings` add to the unions of a group.
 
-    Raises `UserError` for an installed package whose entry point cannot be loaded.
+    Raises `UserError` if an entry point of an installed package cannot be loaded.
     """
     return (*(cls for cls in _installed(group) if cls not in _registered.get(group, [])), *_registered.get(group, []))
 
 
 def entry_points(group: str) -> Mapping[str, metadata.EntryPoint]:
-    """The entry points of a group by their names."""
+    """Return the entry points of a group by name."""
     return _entry_points(group, tuple(sys.path))
 
 
 @functools.cache
 def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, metadata.EntryPoint]:
-    """`path` is where packages are looked for; it may grow."""
+    """Read the entry points once for each search `path`, which may grow."""
     return {entry.name: entry for entry in metadata.entry_points(group=group)}
 
 
@@ -440,7 +440,7 @@ def _installed(group: str) -> list[type]:
     for entry in entry_points(group).values():
         try:
             settings: type = entry.load().settings
-        except Exception as error:  # other people's code
+        except Exception as error:  # code of another package
             package = "an installed package" if entry.dist is None else f"the package {entry.dist.name}"
             raise UserError(f"{entry.name!r} ({group}) of {package} cannot be loaded: {error}") from error
         if _kind(settings) != entry.name:
@@ -456,13 +456,13 @@ def _kind(settings: Any) -> str:
 
 
 def members(kind: Any) -> tuple[Any, ...]:
-    """The members of a union, those from other packages too (`Extensible`), or the type alone."""
+    """Return the members of a union, including those of other packages (`Extensible`), or the type alone."""
     groups = [mark.group for mark in getattr(kind, "__metadata__", ()) if isinstance(mark, Extensible)]
     return (*own_members(kind), *(cls for group in groups for cls in registered_settings(group)))
 
 
 def own_members(kind: Any) -> tuple[Any, ...]:
-    """The members of a union as it is written, or the type alone."""
+    """Return the members of a union without those of other packages, or the type alone."""
     kind = getattr(kind, "__origin__", kind) if hasattr(kind, "__metadata__") else kind
     return typing.get_args(kind) if typing.get_origin(kind) in (Union, types.UnionType) else (kind,)
 
@@ -488,13 +488,13 @@ def type_text(kind: Any) -> str:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Converts plain values to typed ones; knows where they stand, for the error messages."""
+    """Converter of plain values to typed ones, with the source of the values for error messages."""
 
     where: str
     known: list[str]
-    """Every dotted key, for suggestions; empty where the value is given in Python and stands under no key."""
+    """Every dotted key, for suggestions; empty for a value given in Python, which has no key."""
     renamed: list[str] = dataclasses.field(default_factory=list)
-    """Former names that were read, and their present ones."""
+    """Former names that were read, with their present names."""
 
     def error(self, message: str) -> UserError:
         return UserError(f"{message} (in {self.where})" if self.where else message)
@@ -519,7 +519,7 @@ class _Reader:
         return cls(**values)
 
     def present(self, cls: type, key: str, value: Any, prefix: str) -> tuple[str, Any]:
-        """A key and its value under their present names (`former_names`)."""
+        """Return a key and its value under their present names (`former_names`)."""
         name = KEYS.get(f"{cls.__name__}.{key}", key)
         if name != key:
             self.renamed.append(f"{prefix}{key} is now {name}")
@@ -566,7 +566,7 @@ class _Reader:
         raise self.error(f"{key} must be {type_text(kind)}, not {value!r:.{_SHOWN}}{hint}")
 
     def choose(self, tables: list[Any], value: Mapping[str, Any], key: str) -> Any:
-        """The member of a tagged union that a table means."""
+        """Return the member of a tagged union that a table selects."""
         if len(tables) == 1 and not ("kind" in value and hasattr(tables[0], "kind")):
             return tables[0]
         kinds = {member.kind: member for member in tables}
@@ -577,13 +577,13 @@ class _Reader:
             tag = KINDS[tag]
         if not isinstance(tag, str) or tag not in kinds:
             near = None if tag is None else nearest_name(tag, kinds, cutoff=0.4)
-            hint = f"; known are {', '.join(kinds)}" if near is None else f": did you mean {near}?"
+            hint = f"; known kinds are {', '.join(kinds)}" if near is None else f": did you mean {near}?"
             name = f"{key}.kind".lstrip(".")
             raise self.error(f"{name} {'is missing' if tag is None else f'{str(tag)!r:.{_SHOWN}} is unknown'}{hint}")
         return kinds[tag]
 
     def leaf(self, kind: Any, value: Any) -> Any:
-        """One scalar or list; text from the command line is read as the field's own type."""
+        """Convert one scalar or list; text from the command line is parsed as the type of the field."""
         if typing.get_origin(kind) is tuple:
             return self.tuple(typing.get_args(kind), value)
         if typing.get_origin(kind) is list and isinstance(value, list):
@@ -602,8 +602,8 @@ class _Reader:
         if kind is str and isinstance(value, os.PathLike):
             return os.fspath(value)
         if kind is int and isinstance(value, numbers.Integral) and not isinstance(value, bool):
-            return int(value)  # NumPy's too
-        if not isinstance(kind, type) or type(value) is not kind or value != value:  # NaN is no value of any field
+            return int(value)  # also NumPy integers
+        if not isinstance(kind, type) or type(value) is not kind or value != value:  # NaN is not valid in any field
             raise ValueError
         return value
 

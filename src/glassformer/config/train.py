@@ -1,109 +1,109 @@
-"""How a run trains: the `[train]` section of a recipe, its optimizers and schedules."""
+"""The sections `[train]` and `[parallel]` of a recipe: training loop, optimizers and schedules."""
 
 from typing import ClassVar, Literal
 
 from glassformer.config.schema import Range, at_most, checked, setting
 
-MAX_ROWS = 1 << 24  # of a micro-batch: the loss alone would take tens of GiB
-MAX_ACCUMULATION = 1 << 20  # the micro-batches of a step are in memory together
-MAX_ITERATIONS = 1000  # of Newton-Schulz: a hundred times what helps
+MAX_ROWS = 1 << 24  # per micro-batch: the loss of more rows would take tens of GiB
+MAX_ACCUMULATION = 1 << 20  # all micro-batches of a step are in memory together
+MAX_ITERATIONS = 1000  # of Newton-Schulz: about 100 × a useful number
 BETAS = Range("be below 1", lambda betas: all(0 <= beta < 1 for beta in betas))
 
 
 @checked
 class AdamConfig:
-    """Adam (Kingma 2015); decay is added to the gradient."""
+    """Adam (Kingma 2015); weight decay is added to the gradient."""
 
     kind: ClassVar[str] = "adam"
-    learning_rate: float = setting(1e-3, "peak step size", "(0, ∞)")
-    betas: tuple[float, float] = setting((0.9, 0.98), "decay of the two moments", BETAS)
-    eps: float = setting(1e-9, "added to the root of the second moment", "≥ 0")
-    weight_decay: float = setting(0.0, "L2 coefficient", "[0, ∞)")
-    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
+    learning_rate: float = setting(1e-3, "peak learning rate", "(0, ∞)")
+    betas: tuple[float, float] = setting((0.9, 0.98), "decay rates of the two moments", BETAS)
+    eps: float = setting(1e-9, "constant added to the square root of the second moment", "≥ 0")
+    weight_decay: float = setting(0.0, "coefficient of the L2 penalty", "[0, ∞)")
+    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "weights that decay")
 
 
 @checked
 class AdamWConfig:
-    """Adam with decoupled weight decay (Loshchilov 2019), fused."""
+    """Adam with decoupled weight decay (Loshchilov 2019), as a fused kernel."""
 
     kind: ClassVar[str] = "adamw"
-    learning_rate: float = setting(1e-3, "peak step size", "(0, ∞)")
-    betas: tuple[float, float] = setting((0.9, 0.95), "decay of the two moments", BETAS)
-    eps: float = setting(1e-8, "added to the root of the second moment", "≥ 0")
-    weight_decay: float = setting(0.1, "decoupled decay", "[0, ∞)")
-    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "which weights decay")
+    learning_rate: float = setting(1e-3, "peak learning rate", "(0, ∞)")
+    betas: tuple[float, float] = setting((0.9, 0.95), "decay rates of the two moments", BETAS)
+    eps: float = setting(1e-8, "constant added to the square root of the second moment", "≥ 0")
+    weight_decay: float = setting(0.1, "decoupled weight decay", "[0, ∞)")
+    decay: Literal["matrices", "matrices_and_embeddings"] = setting("matrices", "weights that decay")
 
 
 @checked
 class MuonConfig:
-    """Muon (Jordan 2024) for the hidden matrices, AdamW for everything else."""
+    """Muon (Jordan 2024) for hidden matrices, AdamW for all other parameters."""
 
     kind: ClassVar[str] = "muon"
-    learning_rate: float = setting(0.02, "peak step size of the matrices", "(0, ∞)")
+    learning_rate: float = setting(0.02, "peak learning rate of the matrices", "(0, ∞)")
     momentum: float = setting(0.95, "Nesterov momentum of the matrices", "[0, 1)")
-    ns_steps: int = setting(5, "Newton-Schulz iterations", "≥ 1", at_most(MAX_ITERATIONS))
-    adjust: Literal["original", "match_rms_adamw"] = setting("original", "scale of a matrix's step by its shape")
-    weight_decay: float = setting(0.0, "decoupled decay of the matrices", "[0, ∞)")
-    adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "for embeddings, head, norms and biases")
+    ns_steps: int = setting(5, "number of Newton-Schulz iterations", "≥ 1", at_most(MAX_ITERATIONS))
+    adjust: Literal["original", "match_rms_adamw"] = setting("original", "scaling of an update by the matrix shape")
+    weight_decay: float = setting(0.0, "decoupled weight decay of the matrices", "[0, ∞)")
+    adamw: AdamWConfig = setting(AdamWConfig(weight_decay=0.0), "AdamW for embeddings, head, norms and biases")
 
 
 @checked
 class ConstantSchedule:
-    """The peak rate after a linear warm-up."""
+    """Linear warm-up, then the peak learning rate."""
 
     kind: ClassVar[str] = "constant"
-    warmup_steps: int = setting(0, "steps of linear growth to the peak rate", "≥ 0")
+    warmup_steps: int = setting(0, "steps of linear warm-up to the peak learning rate", "≥ 0")
 
 
 @checked
 class CosineSchedule:
-    """Linear warm-up, then half a cosine to final_ratio × peak."""
+    """Linear warm-up, then decay along half a cosine to final_ratio × peak."""
 
     kind: ClassVar[str] = "cosine"
-    warmup_steps: int = setting(100, "steps of linear growth to the peak rate", "≥ 0")
-    decay_steps: int = setting(0, "step at which the floor is reached; 0 = max_steps", "≥ 0")
-    final_ratio: float = setting(0.1, "the floor as a share of the peak rate", "[0, 1]")
+    warmup_steps: int = setting(100, "steps of linear warm-up to the peak learning rate", "≥ 0")
+    decay_steps: int = setting(0, "step at which the decay ends; 0 = max_steps", "≥ 0")
+    final_ratio: float = setting(0.1, "final learning rate as a fraction of the peak", "[0, 1]")
 
 
 @checked
 class LinearSchedule:
-    """Linear warm-up, then a straight line to final_ratio × peak."""
+    """Linear warm-up, then linear decay to final_ratio × peak."""
 
     kind: ClassVar[str] = "linear"
-    warmup_steps: int = setting(100, "steps of linear growth to the peak rate", "≥ 0")
-    decay_steps: int = setting(0, "step at which the floor is reached; 0 = max_steps", "≥ 0")
-    final_ratio: float = setting(0.0, "the floor as a share of the peak rate", "[0, 1]")
+    warmup_steps: int = setting(100, "steps of linear warm-up to the peak learning rate", "≥ 0")
+    decay_steps: int = setting(0, "step at which the decay ends; 0 = max_steps", "≥ 0")
+    final_ratio: float = setting(0.0, "final learning rate as a fraction of the peak", "[0, 1]")
 
 
 @checked
 class InverseSqrtSchedule:
-    """Linear warm-up, then × (warmup_steps / step)^½ (Vaswani 2017, equation 3, peak normalised to 1)."""
+    """Linear warm-up, then peak × (warmup_steps / step)^½ (Vaswani 2017, equation 3, peak normalised to 1)."""
 
     kind: ClassVar[str] = "inverse_sqrt"
-    warmup_steps: int = setting(4000, "steps of linear growth to the peak rate", "≥ 0")
+    warmup_steps: int = setting(4000, "steps of linear warm-up to the peak learning rate", "≥ 0")
 
 
 @checked
 class PlateauSchedule:
-    """× ratio whenever the validation metric has not improved for `patience` evaluations."""
+    """Learning rate × ratio when a validation metric has not improved for `patience` evaluations."""
 
     kind: ClassVar[str] = "plateau"
-    warmup_steps: int = setting(0, "steps of linear growth to the peak rate", "≥ 0")
-    patience: int = setting(2, "evaluations without improvement before the rate drops", "≥ 0")
-    ratio: float = setting(0.5, "factor of a drop", "[0, 1]")
-    min_ratio: float = setting(0.01, "the floor as a share of the peak rate", "[0, 1]")
-    metric: str = setting("loss", "the validation loss or score that is watched")
+    warmup_steps: int = setting(0, "steps of linear warm-up to the peak learning rate", "≥ 0")
+    patience: int = setting(2, "evaluations without improvement before the learning rate drops", "≥ 0")
+    ratio: float = setting(0.5, "factor by which the learning rate drops", "[0, 1]")
+    min_ratio: float = setting(0.01, "lowest learning rate as a fraction of the peak", "[0, 1]")
+    metric: str = setting("loss", "validation loss or score to watch")
     higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
 
 
 @checked
 class WarmupStableDecaySchedule:
-    """Linear warm-up, the peak rate, then a straight line to final_ratio × peak."""
+    """Linear warm-up, constant peak learning rate, then linear decay to final_ratio × peak."""
 
     kind: ClassVar[str] = "warmup_stable_decay"
-    warmup_steps: int = setting(100, "steps of linear growth to the peak rate", "≥ 0")
-    decay_fraction: float = setting(0.2, "share of max_steps that the decay takes", "[0, 1]")
-    final_ratio: float = setting(0.0, "the floor as a share of the peak rate", "[0, 1]")
+    warmup_steps: int = setting(100, "steps of linear warm-up to the peak learning rate", "≥ 0")
+    decay_fraction: float = setting(0.2, "fraction of max_steps used for the decay", "[0, 1]")
+    final_ratio: float = setting(0.0, "final learning rate as a fraction of the peak", "[0, 1]")
 
 
 OptimizerConfig = AdamConfig | AdamWConfig | MuonConfig
@@ -119,73 +119,72 @@ ScheduleConfig = (
 
 @checked
 class EarlyStopping:
-    """Stop when a validation metric has not improved for `patience` evaluations."""
+    """Early stop when a validation metric has not improved for `patience` evaluations."""
 
     metric: str = setting(
-        "loss", "a validation loss or score; `best` is best by it, so give a long patience to only choose"
+        "loss", "validation loss or score; it also selects the best checkpoint (to select only, set a large patience)"
     )
-    patience: int = setting(5, "evaluations without improvement", "≥ 1")
+    patience: int = setting(5, "evaluations without improvement before the stop", "≥ 1")
     higher_is_better: bool = setting(False, "true for scores such as accuracy or BLEU")
 
 
 @checked
 class TrainConfig:
-    """The loop."""
+    """Settings of the training loop."""
 
     section: ClassVar[str] = "train."
-    max_steps: int = setting(2000, "optimizer steps", "≥ 1")
-    batch_size: int = setting(32, "rows of a micro-batch", "≥ 1", at_most(MAX_ROWS))
-    grad_accumulation: int = setting(1, "micro-batches of an optimizer step", "≥ 1", at_most(MAX_ACCUMULATION))
-    optimizer: OptimizerConfig = setting(AdamWConfig(), "how gradients become steps")
-    schedule: ScheduleConfig = setting(CosineSchedule(), "how the rate changes")
-    clip_norm: float = setting(1.0, "longest gradient, as a 2-norm over all parameters; 0 = never clipped", "≥ 0")
-    seed: int = setting(0, "of the weights, the batches and the dropout", "≥ 0")
+    max_steps: int = setting(2000, "number of optimizer steps", "≥ 1")
+    batch_size: int = setting(32, "rows per micro-batch", "≥ 1", at_most(MAX_ROWS))
+    grad_accumulation: int = setting(1, "micro-batches per optimizer step", "≥ 1", at_most(MAX_ACCUMULATION))
+    optimizer: OptimizerConfig = setting(AdamWConfig(), "the optimizer")
+    schedule: ScheduleConfig = setting(CosineSchedule(), "the learning-rate schedule")
+    clip_norm: float = setting(1.0, "maximum 2-norm of the gradient over all parameters; 0 = no clipping", "≥ 0")
+    seed: int = setting(0, "seed of the initial weights, the batches and the dropout", "≥ 0")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
     precision: Literal["fp32", "bf16", "fp16"] = setting(
-        "fp32", "bf16, fp16 = autocast; weights and sums stay in fp32, and fp16 scales the loss"
+        "fp32", "bf16, fp16 = autocast with weights and sums in fp32; fp16 also scales the loss"
     )
     matmul_precision: Literal["highest", "high", "medium"] = setting(
         "highest", "fp32 matrix products: highest = exact fp32; high = TF32 on CUDA; medium = also bf16"
     )
-    deterministic: bool = setting(False, "kernels that give the same bits every time, also on CUDA; slower there")
+    deterministic: bool = setting(False, "use kernels that give the same bits every time; slower on CUDA")
     compile: bool = setting(False, "compile the step (torch.compile); not for recurrent models")
     activation_checkpointing: bool = setting(False, "recompute blocks in the backward pass to save memory")
-    ema_decay: float = setting(0.0, "moving average of the weights, used for evaluation; 0 = none", "[0, 1)")
+    ema_decay: float = setting(0.0, "decay of the moving average of the weights, used to evaluate; 0 = off", "[0, 1)")
     eval_every: int = setting(250, "steps between evaluations", "≥ 1")
-    checkpoint_every: int = setting(0, "steps between checkpoints; 0 = at evaluations", "≥ 0")
+    checkpoint_every: int = setting(0, "steps between checkpoints; 0 = at each evaluation", "≥ 0")
     log_every: int = setting(10, "steps between lines of metrics.jsonl", "≥ 1")
-    keep_checkpoints: int = setting(2, "newest checkpoints that are kept, beside the best", "≥ 1")
-    background_saving: bool = setting(True, "write checkpoints while the next steps are computed")
+    keep_checkpoints: int = setting(2, "number of newest checkpoints to keep, besides the best", "≥ 1")
+    background_saving: bool = setting(True, "write checkpoints while training continues")
     select: Literal["best", "last", "average"] = setting(
-        "best", "the weights that the run's folder holds in the end; average = the mean of the checkpoints kept"
+        "best", "weights in the run folder at the end; average = the mean of the kept checkpoints"
     )
-    early_stopping: EarlyStopping | None = setting(None, "stop before max_steps")
+    early_stopping: EarlyStopping | None = setting(None, "early stopping; none = train for max_steps")
     on_nonfinite: Literal["stop", "skip", "rollback"] = setting(
         "stop",
-        "what to do after a loss or gradient of NaN or Inf: rollback = back to the last checkpoint, at half the rate",
+        "action after a NaN or Inf loss or gradient; rollback = resume the last checkpoint at half the learning rate",
     )
-    max_time: float = setting(0.0, "seconds after which the process saves and stops; 0 = none", "≥ 0")
+    max_time: float = setting(0.0, "time limit in seconds, after which the run saves and stops; 0 = no limit", "≥ 0")
     tensorboard: bool = setting(False, "also write TensorBoard events (extra: log)")
 
     @property
     def watchers(self) -> "dict[str, EarlyStopping | PlateauSchedule]":
-        """The settings that watch a validation metric, by their keys."""
+        """Settings that watch a validation metric, by key."""
         settings = {"train.early_stopping": self.early_stopping, "train.schedule": self.schedule}
         return {key: found for key, found in settings.items() if isinstance(found, (EarlyStopping, PlateauSchedule))}
 
 
 @checked
 class ParallelConfig:
-    """Several processes, as `torchrun` starts them. They deal out the micro-batches of a step among themselves, so the
-    number of processes changes the time of a run and not its course."""
+    """Processes started by `torchrun` share the micro-batches of a step; their number changes only the run time."""
 
     section: ClassVar[str] = "parallel."
     strategy: Literal["ddp", "fsdp", "hybrid"] = setting(
-        "ddp", "ddp = every process holds all; fsdp = each a part of it; hybrid = parts within groups, groups alike"
+        "ddp", "ddp = each process has the whole model; fsdp = one shard; hybrid = one shard within a process group"
     )
-    shard_size: int = setting(0, "processes of a group of hybrid, which hold one copy; 0 = those of one machine", "≥ 0")
-    cpu_offload: bool = setting(False, "fsdp: weights and optimizer stay in the memory of the CPU between uses")
-    timeout: float = setting(600.0, "seconds that the processes wait for one of them before the run ends", "> 0")
+    shard_size: int = setting(0, "processes per hybrid group, which holds one model; 0 = those of one machine", "≥ 0")
+    cpu_offload: bool = setting(False, "fsdp: keep weights and optimizer state in CPU memory between uses")
+    timeout: float = setting(600.0, "seconds to wait for another process before the run ends", "> 0")
     prepare_timeout: float = setting(
-        21600.0, "seconds that the processes wait for the first one to read the data and learn the tokenizer", "> 0"
+        21600.0, "seconds to wait for rank 0 to read the data and learn the tokenizer", "> 0"
     )

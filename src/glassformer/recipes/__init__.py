@@ -1,4 +1,4 @@
-"""Recipes: one TOML file a run that works, with the result it must reach. `REFERENCE.toml` comments every key."""
+"""Recipes: one TOML file per tested run, with its expected result. `REFERENCE.toml` documents every key."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -13,18 +13,18 @@ from glassformer.config.schema import apply_changes, from_dict, parse_toml, to_d
 from glassformer.errors import UserError, did_you_mean
 
 PRESET = "model.preset"
-"""The key of `[model]` that names the preset to start from: no field of a configuration, and gone when it is read."""
+"""Key of `[model]` that names the preset to start from; it is not a field and is removed when a recipe is read."""
 
 
 def names() -> list[str]:
-    """The recipes inside the package."""
+    """Return the names of the recipes in the package."""
     here = package_files("glassformer.recipes")
     found = (item.name for item in here.iterdir() if item.name.endswith(".toml"))
     return sorted(name.removesuffix(".toml") for name in found if not name.startswith("REFERENCE"))
 
 
 def run_of(source: str | Path) -> Run:
-    """Make the run that `glassformer train SOURCE` starts.
+    """Build the run that `glassformer train SOURCE` starts.
 
     `source` is the name of a recipe, a TOML file, or a text file or folder of texts (`for_text`).
 
@@ -40,9 +40,9 @@ def run_of(source: str | Path) -> Run:
 def with_changes(run: Run, changes: Mapping[str, Any] | None = None, where: str = "", **settings: Any) -> Run:
     """Copy a run with some of its keys replaced, by whole or short name (`schema.whole_keys`).
 
-    `changes` and `settings` are read alike. A short name that ends several keys means the one of `[train]`, else that
-    of `[data]`, `[tokenizer]` or `[model]`, in this order. `model.preset` replaces the whole model by a preset; other
-    keys of the model then change it. Raises `UserError` for a key that is unknown, ambiguous, or given twice.
+    `changes` and `settings` have the same effect. If a short name matches several keys, the first of `[train]`,
+    `[data]`, `[tokenizer]` and `[model]` with a match is used. `model.preset` replaces the whole model by a preset, and
+    other keys of the model then change it. Raises `UserError` for a key that is unknown, ambiguous, or given twice.
 
     >>> with_changes(load("copy-task"), {"max_steps": 5, "model.preset": "gpt2"}, d_model=96).model.d_model
     96
@@ -57,7 +57,7 @@ def with_changes(run: Run, changes: Mapping[str, Any] | None = None, where: str 
 
 
 def load(name: str | Path) -> Run:
-    """The run that a recipe states, by the recipe's name or the path of a TOML file.
+    """Load the run of a recipe, by the recipe's name or the path of a TOML file.
 
     >>> load("copy-task").name
     'copy-task'
@@ -69,15 +69,15 @@ def load(name: str | Path) -> Run:
 
 
 def text(name: str) -> str:
-    """The TOML of a recipe inside the package, or REFERENCE."""
+    """Return the TOML of a recipe in the package, or of REFERENCE."""
     if name not in [*names(), "REFERENCE"]:
-        hint = did_you_mean(name, names(), "recipes are", cutoff=0.4)
+        hint = did_you_mean(name, names(), "known recipes are", cutoff=0.4)
         raise UserError(f"no recipe or file is called {name!r}: {hint}")
     return (package_files("glassformer.recipes") / f"{name}.toml").read_text("utf-8")
 
 
 def parse(text: str, where: str) -> Run:
-    """A run from TOML. `preset = "name"` in `[model]` starts from that preset; the other keys change it."""
+    """Parse a run from TOML. `preset = "name"` in `[model]` starts from that preset; the other keys change it."""
     table = parse_toml(text, where)
     model = table.get("model")
     if isinstance(model, dict) and "preset" in model:
@@ -88,9 +88,9 @@ def parse(text: str, where: str) -> Run:
 
 
 def for_text(path: str | Path) -> Run:
-    """A run for a person's own text, sized to its length: on two cores a minute or two for a short text, a quarter of
-    an hour for some tens of megabytes; beyond that it wants a GPU.
-    """
+    """Build a run for the user's own text, sized to its length.
+
+    On two cores it takes 1 to 2 minutes for a short text and about 15 minutes for tens of MB; use a GPU for more."""
     path = files.as_path(path, "path")
     if not files.exists(path):
         raise UserError(f"no such file: {path}")
@@ -98,10 +98,10 @@ def for_text(path: str | Path) -> Run:
     size = _suited(sum(part.stat().st_size for part in parts))
     if path.suffix.lower() in (".tsv", ".csv"):
         raise UserError(
-            f"{path} is a table, and a text alone starts a language model: for texts with labels, glassformer train "
+            f"{path} is a table, and a language model needs plain text: for labelled texts, run glassformer train "
             f"docstrings --data.path {path}; for pairs, glassformer train multi30k-en-de-tiny --data.path {path} (in "
-            f'Python: glassformer.train("docstrings", changes={{"data.path": "{path}"}})); to learn the table itself '
-            "as text, call it .txt"
+            f'Python: glassformer.train("docstrings", changes={{"data.path": "{path}"}})); to train on the table as '
+            "plain text, rename it to .txt"
         )
     _, vocab_size, model, context, batch_size, steps, dropout = size
     template = f"""
@@ -136,7 +136,7 @@ def for_text(path: str | Path) -> Run:
 
 
 def vocab_size_for(n_bytes: int) -> int:
-    """Tokens that suit a text of so many bytes.
+    """Return a suitable vocabulary size for a text of `n_bytes`.
 
     >>> vocab_size_for(1_000_000)
     2048
@@ -145,7 +145,7 @@ def vocab_size_for(n_bytes: int) -> int:
 
 
 _BY_SIZE: list[tuple[float, int, str, int, int, int, float]] = [
-    # bytes at most, vocabulary, preset, context, rows, steps, dropout
+    # maximum bytes, vocabulary, preset, context, rows, steps, dropout
     (1 << 17, 1024, "modern-mini", 64, 16, 400, 0.2),
     (1 << 19, 2048, "modern-mini", 128, 16, 600, 0.2),
     (1 << 22, 2048, "modern-mini", 128, 16, 1600, 0.1),
@@ -159,7 +159,7 @@ def _suited(n_bytes: int) -> tuple[float, int, str, int, int, int, float]:
 
 
 def _merged(base: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
-    """`base` with tables merged key by key; a table of another `kind` replaces the old one."""
+    """Merge `changes` into `base` key by key; a table of another `kind` replaces the old one."""
     merged = dict(base)
     for key, value in changes.items():
         old = merged.get(key)

@@ -1,4 +1,4 @@
-"""Writes `REFERENCE.toml`: every key with its default, its values and what it is.
+"""Generator of `REFERENCE.toml`: every key with its default, its values and its description.
 
 python -m glassformer.recipes.reference > src/glassformer/recipes/REFERENCE.toml
 """
@@ -12,20 +12,20 @@ from glassformer.config.run import Run
 from glassformer.config.schema import members, setting_doc, toml_value, type_text
 
 HEAD = """\
-# Every key of a recipe, with its default. As it stands this file is the default run, but for the text's path.
-# A table with a `kind` holds the keys of that kind alone; the other kinds stand in comments below it.
-# Every key of a table is also a flag: [train] max_steps is --train.max-steps, and a keyword of glassformer.train.
+# Every key of a recipe, with its default. This file is the default run; only data.path is missing.
+# A table with a `kind` has the keys of that kind only; the other kinds follow it in comments.
+# Every key of a table is also a flag, and a keyword of glassformer.train: [train] max_steps is --train.max-steps.
 # [model] may also have preset = "NAME": the model is that preset, and the other keys of [model] change it.
 """
 
 
 def reference() -> str:
-    """The text of `REFERENCE.toml`."""
+    """Return the text of `REFERENCE.toml`."""
     return HEAD + "".join(line + "\n" for line in _table(Run(), "", ""))
 
 
 def _table(value: Any, prefix: str, mark: str) -> Iterator[str]:
-    """The lines of one dataclass: its plain keys first, then its tables; `mark` comments all of them out."""
+    """Yield the lines of one dataclass, plain keys before tables; `mark` comments all of them out."""
     hints = typing.get_type_hints(type(value))
     inner: list[str] = []
     for field in dataclasses.fields(value):
@@ -41,7 +41,7 @@ def _table(value: Any, prefix: str, mark: str) -> Iterator[str]:
 
 
 def _choices(name: str, kinds: list[Any], current: Any, doc: str, mark: str) -> Iterator[str]:
-    """A table, and in comments what the other kinds of it would hold."""
+    """Yield the lines of a table, with its other kinds in comments."""
     ordered = sorted(kinds, key=lambda kind: type(current) is not kind)
     for kind in ordered:
         here = mark if type(current) is kind else "# "

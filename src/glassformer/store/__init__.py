@@ -1,1 +1,1 @@
-"""What is kept on disk: model directories, checkpoints, and the manifests that vouch for them."""
+"""Files on disk: model directories, checkpoints, and the manifests that verify them."""

@@ -1,7 +1,7 @@
-"""Checkpoints: `DIR/checkpoints/step-N`, each a model directory and what training needs to go on.
+"""Checkpoints: `DIR/checkpoints/step-N`, each a model directory plus the training state needed to resume.
 
-A checkpoint appears whole (temporary folder, fsync, manifest, rename) or not at all; the newest whose manifest
-agrees is the one to resume from. Tensors are safetensors, the rest is JSON.
+A checkpoint is written completely (temporary folder, fsync, manifest, rename) or not at all. A run resumes from the
+newest checkpoint that matches its manifest. Tensors are safetensors, the rest is JSON.
 """
 
 import shutil
@@ -25,19 +25,19 @@ OPTIMIZER = "training_state/optimizer.safetensors"
 AVERAGE = "training_state/average.safetensors"
 UNAVERAGED = "training_state/weights.safetensors"
 Tensors = dict[str, Tensor] | Path
-"""By name; or a file of them that several processes have written, to be put in place."""
+"""Tensors by name, or a file of them that several processes wrote, to be moved into place."""
 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """What the loop needs beside the weights: numbers as JSON, tensors by name."""
+    """State of the training loop besides the weights: numbers as JSON, tensors by name."""
 
     numbers: dict[str, Any]
     optimizer: Tensors
     average: Tensors | None = None
-    """The moving average of the weights, where there is one; the model's file then holds it too."""
+    """Moving average of the weights, if used; the model's file then contains it too."""
     weights: Tensors | None = None
-    """Beside an average, the weights that training goes on from."""
+    """Weights to resume from, if there is a moving average."""
 
 
 def path_of(run_folder: Path, step: int) -> Path:
@@ -45,7 +45,7 @@ def path_of(run_folder: Path, step: int) -> Path:
 
 
 def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state: TrainingState) -> Path:
-    """Writes one checkpoint; `write_model` puts the model's files into the folder that it is given."""
+    """Write one checkpoint; `write_model` writes the model's files into the folder that it receives."""
     final = path_of(run_folder, step)
     with files.new_folder(final) as folder:
         write_model(folder)
@@ -62,7 +62,7 @@ def save(run_folder: Path, step: int, write_model: Callable[[Path], None], state
 
 
 def load_numbers(checkpoint: Path) -> dict[str, Any]:
-    """The numbers of a training state alone."""
+    """Read only the numbers of a training state."""
     numbers = files.read_json(checkpoint / STATE)
     if not isinstance(numbers, dict):
         raise UserError(f"{checkpoint / STATE} must be a table of numbers")
@@ -70,7 +70,7 @@ def load_numbers(checkpoint: Path) -> dict[str, Any]:
 
 
 def load_state(checkpoint: Path) -> TrainingState:
-    """The training state of a checkpoint whose manifest has been verified."""
+    """Read the training state of a checkpoint whose manifest has been verified."""
     manifest = Manifest.read(checkpoint)
     manifest.require(checkpoint, [STATE, OPTIMIZER])
     return TrainingState(
@@ -81,26 +81,26 @@ def load_state(checkpoint: Path) -> TrainingState:
 
 
 def weights_path(checkpoint: Path) -> Path:
-    """The weights that training goes on from: the model's own, unless that holds their average."""
+    """Return the file of the weights to resume from: the model's file, unless that contains their average."""
     return checkpoint / (UNAVERAGED if UNAVERAGED in Manifest.read(checkpoint).entries else WEIGHTS)
 
 
 def steps(run_folder: Path) -> list[int]:
-    """Steps of the checkpoints of a run, oldest first; verified or not."""
+    """Return the steps of a run's checkpoints, oldest first, verified or not."""
     numbers = (path.name.removeprefix("step-") for path in (run_folder / FOLDER).glob("step-*") if path.is_dir())
     return sorted(int(number) for number in numbers if number.isdecimal())
 
 
 def newest(run_folder: Path, log: Callable[[str], None]) -> Path:
-    """The newest checkpoint whose manifest agrees; damaged ones are passed over, and `log` is told."""
+    """Return the newest checkpoint that matches its manifest; skip damaged ones and report them to `log`."""
     for step in reversed(steps(run_folder)):
-        if is_intact(run_folder, step, log, "trying the checkpoint before it"):
+        if is_intact(run_folder, step, log, "trying the previous checkpoint"):
             return path_of(run_folder, step)
-    raise UserError(f"{run_folder} has no intact checkpoint to go on from")
+    raise UserError(f"{run_folder} has no intact checkpoint to resume from")
 
 
-def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str = "it is left out") -> bool:
-    """Whether a checkpoint agrees with its manifest; `log` is told of one that does not, and what is done then."""
+def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str = "it is skipped") -> bool:
+    """Return True if a checkpoint matches its manifest; otherwise report the damage and the action `so` to `log`."""
     path = path_of(run_folder, step)
     try:
         Manifest.read(path).verify(path)
@@ -111,20 +111,20 @@ def is_intact(run_folder: Path, step: int, log: Callable[[str], None], so: str =
 
 
 def find(run_folder: Path, step: int) -> Path:
-    """The checkpoint of one step; `UserError` naming those that there are."""
+    """Return the checkpoint of one step; raise `UserError` with the existing steps if it is missing."""
     path = path_of(run_folder, step)
     if not path.is_dir():
         there = ", ".join(map(str, steps(run_folder))) or "none"
-        raise UserError(f"{run_folder} has no checkpoint of step {step}; there are: {there}")
+        raise UserError(f"{run_folder} has no checkpoint of step {step}; existing steps: {there}")
     return path
 
 
 def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
-    """Deletes all but the newest `keep` checkpoints up to `latest` and those of `always`; verifies `latest` first.
+    """Delete all but the newest `keep` checkpoints up to `latest` and those in `always`; verify `latest` first.
 
-    Raises `OSError` when one cannot be deleted; the others are.
+    Raises `OSError` if one cannot be deleted, after deleting the others.
 
-    Later ones are damaged, or the run would have gone on from them; it replaces them when it gets there.
+    Checkpoints after `latest` are damaged, because the run did not resume from them; the run replaces them later.
     """
     path = path_of(run_folder, latest)
     Manifest.read(path).verify(path)
@@ -140,7 +140,7 @@ def prune(run_folder: Path, latest: int, keep: int, always: set[int]) -> None:
 
 
 def clean(run_folder: Path) -> None:
-    """Deletes what a process that was killed left half-written."""
+    """Delete the unfinished files of a process that was killed."""
     for unfinished in (run_folder / FOLDER).glob(".*.tmp-*"):
         shutil.rmtree(unfinished, ignore_errors=True)
     for unfinished in run_folder.glob(".*.tmp*"):

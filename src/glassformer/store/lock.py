@@ -1,4 +1,4 @@
-"""One trainer for one run folder: a lock of the operating system, which goes with the process that holds it."""
+"""Lock of a run folder, for one trainer at a time; the operating system releases it when the process ends."""
 
 import json
 import os
@@ -18,10 +18,10 @@ LOCK, OWNER = ".lock", ".owner.json"
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Holds a run folder inside the block; `UserError` naming the owner when another process has it.
+    """Lock a run folder inside the block; raise `UserError` with the owner if another process has locked it.
 
-    The operating system lets go of the lock when its owner ends, however it ends, so a lock is never stale; the
-    owner's name that a killed process leaves is written over.
+    The operating system releases the lock when its owner ends for any reason, so a lock is never stale. The owner
+    file of a killed process is overwritten.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -30,13 +30,13 @@ def locked(folder: Path) -> Iterator[None]:
     except Timeout as error:
         raise UserError(f"{folder} is being trained by {_owner(folder)}: wait for it, or stop it first") from error
     except OSError as error:
-        raise UserError(f"cannot write {folder}: {files.reason(error)}; choose a place that can be written") from error
+        raise UserError(f"cannot write {folder}: {files.reason(error)}; choose a writable place") from error
     try:
         since = time.strftime("%Y-%m-%d %H:%M:%S")
         files.write_json(folder / OWNER, {"pid": os.getpid(), "host": socket.gethostname(), "since": since})
         yield
     finally:
-        with suppress(OSError):  # of a disk that is full or gone: something else tells of it
+        with suppress(OSError):  # a full or missing disk is reported by another error
             (folder / OWNER).unlink(missing_ok=True)
         lock.release()
 
@@ -45,5 +45,5 @@ def _owner(folder: Path) -> str:
     try:
         owner = json.loads((folder / OWNER).read_text("utf-8"))
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
-    except (OSError, ValueError, KeyError, TypeError):  # it has only just come, or is going
+    except (OSError, ValueError, KeyError, TypeError):  # the owner has only just started, or is ending
         return "another process"

@@ -1,4 +1,4 @@
-"""A manifest: the size and SHA-256 of every file of a folder. Nothing is parsed before it agrees."""
+"""Manifests: the size and SHA-256 of every file of a folder, which are verified before a file is parsed."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ MAX_FILES = 1000  # a checkpoint has about ten
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a folder holds: `kind` model or checkpoint, the optimizer step, and path → (bytes, sha256)."""
+    """Contents of a folder: `kind` model or checkpoint, the optimizer step, and path → (bytes, sha256)."""
 
     kind: str
     step: int
@@ -25,7 +25,7 @@ class Manifest:
 
     @classmethod
     def of(cls, folder: Path, kind: str, step: int, names: list[str]) -> "Manifest":
-        """Measures the named files of a folder."""
+        """Build the manifest of the named files of a folder."""
         entries = {name: ((folder / name).stat().st_size, files.sha256(folder / name)) for name in names}
         return cls(kind, step, entries)
 
@@ -36,40 +36,40 @@ class Manifest:
 
     @classmethod
     def read(cls, folder: Path) -> "Manifest":
-        """What the manifest of a folder says; `UserError` where there is none, or one that says what none can."""
+        """Read the manifest of a folder; raise `UserError` if it is missing or invalid."""
         path = folder / NAME
         if not path.exists():
             for found in sorted(folder.iterdir()) if folder.is_dir() else ():
                 if found.is_file():
-                    files.refuse_objects(found)  # says how to convert what others keep their weights in
+                    files.refuse_objects(found)  # its message explains how to convert pickled weights
             raise UserError(f"{folder} is not a model directory: it has no {NAME}")
         value: Any = files.read_json(path)
         try:
             if value["format_version"] > FORMAT_VERSION:
-                raise UserError(f"{path} is of a newer format ({value['format_version']!s:.20}): update glassformer")
+                raise UserError(f"{path} has a newer format ({value['format_version']!s:.20}): update glassformer")
             if value.pop("sha256", None) != _digest(value):
-                raise ValueError("it is not what was written")
+                raise ValueError("its checksum does not match")
             if len(value["files"]) > MAX_FILES:
-                raise ValueError(f"it names {len(value['files']):,} files")
+                raise ValueError(f"it lists {len(value['files']):,} files")
             entries = {name: (_count(entry["bytes"]), str(entry["sha256"])) for name, entry in value["files"].items()}
             if value["kind"] not in KINDS:
-                raise ValueError(f"its kind is {str(value['kind'])!r:.20}, and there are {', '.join(KINDS)}")
+                raise ValueError(f"its kind is {str(value['kind'])!r:.20}, expected one of {', '.join(KINDS)}")
             return cls(value["kind"], _count(value["step"]), entries)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{path} is damaged: {error}") from error
 
     def require(self, folder: Path, names: list[str]) -> None:
-        """`UserError` naming the first file that a folder must have and the manifest does not vouch for."""
+        """Raise `UserError` with the first required file that the manifest does not list."""
         for name in names:
             if name not in self.entries:
-                raise UserError(f"{folder} is not a whole {self.kind}: its manifest has no {name}")
+                raise UserError(f"{folder} is not a complete {self.kind}: its manifest has no {name}")
 
     def verify(self, folder: Path) -> None:
-        """`UserError` naming the first file that is missing or not the one that was written."""
+        """Raise `UserError` with the first file that is missing or differs from the file that was written."""
         for name, (size, digest) in self.entries.items():
             path = folder / name
             if not _is_inside(path, folder):
-                raise UserError(f"{folder / NAME} names {shown(name)}, which is outside of the folder")
+                raise UserError(f"{folder / NAME} lists {shown(name)}, which is outside the folder")
             try:
                 if not path.is_file():
                     raise UserError(f"{folder} is damaged: {shown(name)} is missing")
@@ -81,20 +81,20 @@ class Manifest:
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
-    """Whether a path, its links followed, ends below a folder; a name with a NUL ends nowhere."""
+    """Return True if a path is inside a folder after following links; False for a name with a NUL."""
     try:
         return folder.resolve() in path.resolve().parents
-    except (ValueError, OSError, RuntimeError):  # RuntimeError: links in a circle
+    except (ValueError, OSError, RuntimeError):  # RuntimeError: circular links
         return False
 
 
 def _count(value: Any) -> int:
-    """A step, or a size in bytes."""
+    """Return a valid step or size in bytes; raise `ValueError` otherwise."""
     if type(value) is not int or not 0 <= value < 1 << 53:
         raise ValueError(f"{str(value)!r:.40} is neither a step nor a number of bytes")
     return value
 
 
 def _digest(value: dict[str, Any]) -> str:
-    """Of a manifest's own content, so that a flipped bit in it is seen too."""
+    """Return the SHA-256 of the manifest's own content, to detect damage to the manifest itself."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""A model directory with low-rank updates as a plain one."""
+"""Merge of low-rank updates: writes an adapted model directory as a plain one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +12,9 @@ from glassformer.store.model_directory import model_files, own_paths, read_model
 
 
 def merge_directory(folder: Path, out: Path, step: int | None = None) -> int:
-    """Writes the model of `folder`, or its checkpoint of a step, with every update added to its weight.
+    """Write the model of `folder`, or its checkpoint of a step, with every update added to its weight.
 
-    Returns how many layers were merged. `UserError` when `out` exists, and when there is nothing to merge.
+    Returns the number of merged layers. Raises `UserError` if `out` exists, or if there is nothing to merge.
     """
     path = folder if step is None else checkpoint.find(folder, step)
     files.require_new_folder(out, own_paths(folder))

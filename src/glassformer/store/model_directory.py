@@ -1,6 +1,6 @@
-"""A model directory: config, weights, tokenizer, generation defaults, the run's recipe, and a manifest of them all.
+"""Model directories: config, weights, tokenizer, generation defaults, the run's recipe, and a manifest of all files.
 
-Every verb takes one. A run's folder is one (the chosen weights), and so is each of its checkpoints.
+Every verb takes a model directory. A run folder is one (with the selected weights), and so is each checkpoint.
 """
 
 import os
@@ -33,31 +33,31 @@ GENERATION, RUN = "generation.json", "run.toml"
 SOURCE_TOKENIZER = "source_tokenizer.json"
 LABELS = "labels.json"
 _LORA = "lora"
-"""The key of `config.json` under which an adapted network says how it is adapted."""
+"""Key of `config.json` with the low-rank adaptation of an adapted network."""
 MODEL_FILES = [CONFIG, WEIGHTS, TOKENIZER, GENERATION, RUN]
-"""What every model directory has."""
+"""Files of every model directory."""
 SOME_FILES = [SOURCE_TOKENIZER, LABELS]
-"""What some have: the source's tokenizer where it has its own, the names of classes or tags where there are any."""
+"""Optional files: the source's tokenizer if it has its own, and the names of classes or tags."""
 
 
 @dataclass(frozen=True)
 class StoredModel:
-    """What a model directory holds, in memory."""
+    """Contents of a model directory, in memory."""
 
     network: Network
     config: ModelConfig
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer | None
-    """Of the source, where it has a vocabulary of its own."""
+    """Tokenizer of the source, if it has its own vocabulary."""
     generation: GenerationConfig | BeamConfig
     run: Run
     manifest: Manifest
     labels: tuple[str, ...] = ()
-    """Names of classes or tags, by number."""
+    """Names of classes or tags, by index."""
 
 
 def weights_of(network: nn.Module) -> dict[str, Tensor]:
-    """Every stored tensor once: a tied table has one name, the first."""
+    """Return every stored tensor once; a tied table appears under its first name."""
     parameters = dict(network.named_parameters())
     all_names = dict(network.named_parameters(remove_duplicate=False))
     buffers = {name: x for name, x in network.state_dict().items() if name not in all_names}
@@ -65,9 +65,9 @@ def weights_of(network: nn.Module) -> dict[str, Tensor]:
 
 
 def load_weights(network: nn.Module, path: Path, part_of: PartOf | None = None) -> None:
-    """Fills a network from safetensors; every name, shape and dtype must fit, and what does not is listed.
+    """Load the weights of a network from safetensors; raise `UserError` listing all tensors that do not fit.
 
-    `part_of` is that of `store.tensors.fill`.
+    `part_of` is passed to `store.tensors.fill`.
     """
     wanted = weights_of(network)
     require_fit(wanted, path)
@@ -82,7 +82,7 @@ def write_model_files(
     source_tokenizer: Tokenizer | None = None,
     labels: Sequence[str] = (),
 ) -> None:
-    """Writes the files of a model directory, but the manifest, into an existing folder; weights as `weights_of`."""
+    """Write the files of a model directory, except the manifest, to an existing folder; `weights` as `weights_of`."""
     adapted = {} if run.lora is None else {_LORA: to_dict(run.lora)}
     files.write_json(folder / CONFIG, to_dict(run.model) | adapted)
     save_tensors(weights, folder / WEIGHTS)
@@ -104,7 +104,7 @@ def save_model(
     source_tokenizer: Tokenizer | None,
     labels: Sequence[str],
 ) -> None:
-    """Writes a model directory with its manifest, weights in fp32; `UserError` for a folder that is not empty."""
+    """Write a model directory with its manifest, weights in fp32; raise `UserError` for a folder that is not empty."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise UserError(f"{folder} exists and is not empty: name another folder")
     files.require_writable(folder)
@@ -115,18 +115,18 @@ def save_model(
 
 
 def publish(checkpoint: Path, folder: Path, step: int) -> None:
-    """Makes `folder` a model directory with the files of one of its checkpoints.
+    """Make `folder` a model directory with the files of one of its checkpoints.
 
-    All are copied first; then each is replaced atomically, and the manifest comes last. Should the power fail between
-    two of them, the manifest disagrees, and `read_model` says so and where the checkpoints are. A damaged checkpoint
-    is refused.
+    All files are copied first. Then each is replaced atomically, the manifest last. If the power fails between two
+    replacements, the manifest does not match, and `read_model` reports it with the place of the checkpoints. A damaged
+    checkpoint is refused.
     """
     manifest = Manifest.read(checkpoint)
     manifest.verify(checkpoint)
     names = model_files(manifest)
 
     def temporary(name: str) -> Path:
-        return folder / f".{name}.tmp"  # one name: what a killed process left is written over
+        return folder / f".{name}.tmp"  # fixed name: a file left by a killed process is overwritten
 
     try:
         for name in names:
@@ -135,7 +135,7 @@ def publish(checkpoint: Path, folder: Path, step: int) -> None:
         copied = Manifest.of(folder, "model", step, [temporary(name).name for name in names])
         entries = {name: copied.entries[temporary(name).name] for name in names}
         if entries != {name: manifest.entries[name] for name in names}:
-            raise UserError(f"cannot write {folder}: the disk gives back other bytes than it was given")
+            raise UserError(f"cannot write {folder}: the copied files differ from the checkpoint; check the disk")
         Manifest("model", step, entries).write(folder, temporary(MANIFEST).name)
         for name in [*names, MANIFEST]:
             os.replace(temporary(name), folder / name)
@@ -144,23 +144,23 @@ def publish(checkpoint: Path, folder: Path, step: int) -> None:
         raise UserError(f"cannot write {folder}: {files.reason(error)}") from error
     finally:
         for name in [*names, MANIFEST]:
-            with suppress(OSError):  # of a disk that stays bad: the first error tells
+            with suppress(OSError):  # on a failing disk, report only the first error
                 temporary(name).unlink(missing_ok=True)
 
 
 def model_files(manifest: Manifest) -> list[str]:
-    """The files of a model directory that a manifest lists: of a checkpoint, without its training state."""
+    """Return the model files that a manifest lists; for a checkpoint, without its training state."""
     return [name for name in [*MODEL_FILES, *SOME_FILES] if name in manifest.entries]
 
 
 def own_paths(folder: Path) -> list[Path]:
-    """The files of a model directory, and of a run its checkpoints and logs: no output may replace one of them."""
+    """Return the paths that no output may replace: model files, and the checkpoints and logs of a run."""
     of_run = ["checkpoints", "metrics.jsonl", "tensorboard", "training_state", LOCK, OWNER]
     return [folder / name for name in [*MODEL_FILES, *SOME_FILES, MANIFEST, *of_run]]
 
 
 def is_published(folder: Path, step: int) -> bool:
-    """Whether `folder` holds, whole, the model of this step."""
+    """Return True if `folder` contains an intact model of this step."""
     try:
         manifest = Manifest.read(folder)
         if manifest.step == step:
@@ -171,7 +171,7 @@ def is_published(folder: Path, step: int) -> bool:
 
 
 def has_weights_of(folder: Path, other: Path) -> bool:
-    """Whether a model directory holds, whole, the same weights as another one."""
+    """Return True if a model directory is intact and has the same weights as another one."""
     try:
         manifest = Manifest.read(folder)
         manifest.verify(folder)
@@ -181,17 +181,17 @@ def has_weights_of(folder: Path, other: Path) -> bool:
 
 
 def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
-    """Reads a model directory after its manifest agrees; `UserError` with the reason when anything is wrong."""
+    """Read a model directory after verifying its manifest; raise `UserError` with the reason if this fails."""
     if not folder.exists():
         raise UserError(f"no such model directory: {folder}")
     if not folder.is_dir():
         files.refuse_objects(folder)
-        raise UserError(f"{folder} is a file, and a model directory is needed")
+        raise UserError(f"{folder} is a file: give a model directory")
     try:
         manifest = _verified(folder)
     except UserError as error:
         checkpoints = folder / "checkpoints"
-        hint = f"; an intact state may be in {checkpoints}" if checkpoints.is_dir() else ""
+        hint = f"; an intact checkpoint may be in {checkpoints}" if checkpoints.is_dir() else ""
         raise UserError(f"{error}{hint}") from error
     manifest.require(folder, MODEL_FILES)
     run = read_run(folder)
@@ -203,12 +203,12 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
         ("source tokenizer", source_tokenizer.vocab_size if source_tokenizer else 0, n_source_rows),
     ):
         if n_tokens > n_rows:
-            raise UserError(f"{folder}: the {side} has {n_tokens} tokens and the model only {n_rows}")
+            raise UserError(f"{folder}: the {side} has {n_tokens} tokens, but the model only {n_rows}")
     labels = read_labels(folder, manifest)
     n_labels = getattr(getattr(config, "head", None), "n_labels", len(labels))
     if labels and len(labels) != n_labels:
-        raise UserError(f"{folder}: {LABELS} has {len(labels)} names and the model's head {n_labels} labels")
-    require_fit(weights_of(_network(config, lora, "meta")), folder / WEIGHTS)  # before any memory is asked for
+        raise UserError(f"{folder}: {LABELS} has {len(labels)} names, but the model's head {n_labels} labels")
+    require_fit(weights_of(_network(config, lora, "meta")), folder / WEIGHTS)  # before memory is allocated
     network = _network(config, lora, device)
     load_weights(network, folder / WEIGHTS)
     network.eval()
@@ -218,7 +218,7 @@ def read_model(folder: Path, device: str | torch.device = "cpu") -> StoredModel:
 
 
 def _verified(folder: Path) -> Manifest:
-    """The manifest, which agrees; what a trainer may just be replacing is looked at again."""
+    """Return the verified manifest; retry while a trainer may be replacing the files."""
     manifest = Manifest.read(folder)
     for _ in range(5):
         try:
@@ -234,10 +234,10 @@ def _verified(folder: Path) -> Manifest:
 
 
 def _read_config(folder: Path, run: Run) -> tuple[ModelConfig, LoraConfig | None]:
-    """What the network is built from: its configuration, and how its layers are adapted where they are."""
+    """Read the configuration of the network, and its low-rank adaptation if it has one."""
     path = folder / CONFIG
     said = with_old_head(files.read_json(path))
-    lora = run.lora  # earlier versions wrote it there alone
+    lora = run.lora  # earlier versions wrote it only to the recipe
     if isinstance(said, dict) and _LORA in said:
         lora = from_dict(LoraConfig, said.pop(_LORA), f"{path}: {_LORA}")
     return from_union(ModelConfig, said, str(path)), lora
@@ -251,13 +251,13 @@ def _network(config: ModelConfig, lora: LoraConfig | None, device: str | torch.d
 
 
 def read_tokenizers(folder: Path, manifest: Manifest) -> tuple[Tokenizer, Tokenizer | None]:
-    """The tokenizer of a model directory, and that of the source where it has its own."""
+    """Read the tokenizer of a model directory, and the source's tokenizer if it has its own."""
     tokenizer = Tokenizer.load(folder / TOKENIZER)
     return tokenizer, Tokenizer.load(folder / SOURCE_TOKENIZER) if SOURCE_TOKENIZER in manifest.entries else None
 
 
 def read_labels(folder: Path, manifest: Manifest) -> tuple[str, ...]:
-    """Names of classes or tags, by number; empty where the model has none."""
+    """Read the names of classes or tags, by index; empty for a model without labels."""
     path = folder / LABELS
     if LABELS not in manifest.entries:
         return ()
@@ -265,12 +265,12 @@ def read_labels(folder: Path, manifest: Manifest) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{path} must be a list of names")
     if len(set(names)) < len(names):
-        raise UserError(f"{path} has a name twice: each number needs its own")
+        raise UserError(f"{path} has a duplicate name: give each label its own name")
     return tuple(names)
 
 
 def read_run(folder: Path) -> Run:
-    """The recipe that a model directory was trained with."""
+    """Read the recipe that a model directory was trained with."""
     path = folder / RUN
     table = parse_toml(files.read_text(path), str(path))
     if "model" in table:
@@ -279,9 +279,9 @@ def read_run(folder: Path) -> Run:
 
 
 def with_old_head(model: Any) -> Any:
-    """The table of a model, whose head of vectors says what its vectors were when the table was written.
+    """Return a model's table with the vector head updated to the behaviour of the version that wrote it.
 
-    Versions that wrote no `normalize` gave the mean of the last hidden states, whatever `pooling` and `pooler` said.
+    Versions without `normalize` returned the mean of the last hidden states, for every `pooling` and `pooler`.
 
     >>> with_old_head({"head": {"kind": "vectors", "pooling": "first", "pooler": "tanh"}})
     {'head': {'kind': 'vectors', 'pooling': 'mean', 'pooler': 'unused'}}
@@ -289,5 +289,5 @@ def with_old_head(model: Any) -> Any:
     head = model.get("head") if isinstance(model, dict) else None
     if not isinstance(head, dict) or head.get("kind") != "vectors" or "normalize" in head:
         return model
-    pooler = "none" if head.get("pooler", "none") == "none" else "unused"  # a stored layer stays stored
+    pooler = "none" if head.get("pooler", "none") == "none" else "unused"  # a stored layer remains stored
     return model | {"head": head | {"pooling": "mean", "pooler": pooler}}

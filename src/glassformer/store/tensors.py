@@ -1,8 +1,8 @@
-"""Safetensors files: written, and read after their header has been held to what it must be.
+"""Safetensors files: writing, and reading after the header has been validated.
 
 A file is eight bytes with the length of the header, the header (JSON: name → dtype, shape, begin and end of its
-bytes), and the bytes of all tensors one after another. The header says all sizes, so that whatever does not fit is
-known, and listed, before any memory is asked for.
+bytes), and the bytes of all tensors one after another. The header contains all sizes, so tensors that do not fit are
+listed before memory is allocated.
 """
 
 import math
@@ -30,25 +30,25 @@ DTYPES = {
     "I32": torch.int32,
     "BOOL": torch.bool,
 }
-"""Those that weights and training states have, by the names of the header."""
+"""Dtypes of weights and training states, by their names in the header."""
 PartOf = Callable[[Tensor, Tensor], Tensor]
-"""From a whole tensor, and one of which this process may hold a part, to the same part of the whole one."""
+"""Function of a whole tensor and of this process's (possibly sharded) tensor; returns this process's part."""
 MAX_LISTED = 8
-"""Problems of a file that a message lists; more are counted."""
+"""Maximum number of problems that a message lists; further problems are counted."""
 
 
 @dataclass(frozen=True)
 class StoredShape:
-    """What a header says of a tensor."""
+    """Dtype and shape of a tensor, from the header."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
 
 def save_tensors(tensors: dict[str, Tensor] | Path, path: Path) -> None:
-    """Writes safetensors, or puts a file of them in place that several processes have written (`distributed.parts`).
+    """Write safetensors, or move a file that several processes wrote (`distributed.parts`) into place.
 
-    A full disk is the user's to know.
+    Raises `UserError` if the disk is full.
     """
     try:
         if isinstance(tensors, Path):
@@ -56,22 +56,22 @@ def save_tensors(tensors: dict[str, Tensor] | Path, path: Path) -> None:
             return
         save_file(tensors, path, metadata={"format": "pt"})
     except (SafetensorError, OSError) as error:
-        raise UserError(f"cannot write {path}: {error}; nothing of it is kept") from error
+        raise UserError(f"cannot write {path}: {error}; no partial file is kept") from error
 
 
 def read_shapes(path: Path) -> dict[str, StoredShape]:
-    """The tensors of a file by name, from its header alone; `UserError` for a header that contradicts itself."""
+    """Read the tensors' dtypes and shapes by name, from the header only; raise `UserError` for an invalid header."""
     files.refuse_objects(path)
     try:
         if path.stat().st_size == 0:
-            raise ValueError("it is empty: fetch or write it again")
+            raise ValueError("it is empty: download or write it again")
         with open(path, "rb") as file:
             (n_header,) = struct.unpack("<Q", file.read(8))
             if n_header > files.MAX_JSON_BYTES:
-                raise ValueError(f"its header would have {n_header:,} bytes, more than {files.MAX_JSON_BYTES:,}")
+                raise ValueError(f"its header has {n_header:,} bytes, more than {files.MAX_JSON_BYTES:,}")
             header = files.parse_json(file.read(n_header).decode("utf-8"))
         if not isinstance(header, dict):
-            raise ValueError("its header is no table of tensors")
+            raise ValueError("its header is not a table of tensors")
         header.pop("__metadata__", None)
         end_of = {name: _extent(name, entry) for name, entry in header.items()}
         _require_no_gap(end_of, path.stat().st_size - 8 - n_header)
@@ -82,21 +82,21 @@ def read_shapes(path: Path) -> dict[str, StoredShape]:
 
 
 def _extent(name: str, entry: Any) -> tuple[int, int]:
-    """Where the bytes of a tensor begin and end; `ValueError` when its dtype and shape are not theirs."""
+    """Return the begin and end of a tensor's bytes; raise `ValueError` if its dtype and shape do not match them."""
     if not isinstance(entry, dict) or set(entry) != {"dtype", "shape", "data_offsets"}:
-        raise ValueError(f"{shown(name)} is not told by dtype, shape and data_offsets")
+        raise ValueError(f"{shown(name)} must have dtype, shape and data_offsets")
     if not isinstance(entry["dtype"], str) or entry["dtype"] not in DTYPES:
-        raise ValueError(f"{shown(name)} is of dtype {str(entry['dtype'])!r:.20}; known are {', '.join(DTYPES)}")
+        raise ValueError(f"{shown(name)} has dtype {str(entry['dtype'])!r:.20}; known dtypes are {', '.join(DTYPES)}")
     for what in ("shape", "data_offsets"):
         if not isinstance(entry[what], list) or not all(type(n) is int and n >= 0 for n in entry[what]):
-            raise ValueError(f"{shown(name)} has {what} {str(entry[what])!r:.60}, which must be whole numbers")
+            raise ValueError(f"{shown(name)} has {what} {str(entry[what])!r:.60}, expected integers of at least 0")
     if len(entry["shape"]) > 8 or len(entry["data_offsets"]) != 2:
         raise ValueError(f"{shown(name)} has {len(entry['shape'])} dimensions and {len(entry['data_offsets'])} offsets")
     begin, end = entry["data_offsets"]
     n_bytes = math.prod(entry["shape"]) * DTYPES[entry["dtype"]].itemsize
     if end - begin != n_bytes:
         raise ValueError(
-            f"{shown(name)} has offsets {begin} to {end}, and its shape {entry['shape']} takes {n_bytes:,} bytes"
+            f"{shown(name)} has offsets {begin} to {end}, but its shape {entry['shape']} takes {n_bytes:,} bytes"
         )
     return begin, end
 
@@ -108,11 +108,11 @@ def _require_no_gap(extents: Mapping[str, tuple[int, int]], n_bytes: int) -> Non
             raise ValueError(f"{shown(name)} {'overlaps the tensor before it' if begin < at else 'follows a gap'}")
         at = end
     if at != n_bytes:
-        raise ValueError(f"its tensors take {at:,} bytes and it has {n_bytes:,}")
+        raise ValueError(f"its tensors take {at:,} bytes, but it contains {n_bytes:,}")
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """All tensors of a file."""
+    """Read all tensors of a file."""
     read_shapes(path)
     try:
         return load_file(path)
@@ -121,9 +121,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def require_fit(wanted: Mapping[str, Tensor], path: Path) -> None:
-    """`UserError` that lists which tensors of a file are missing, extra, or of another shape or dtype than a model's.
+    """Raise `UserError` listing tensors of a file that are missing, extra, or differ from a model's in shape or dtype.
 
-    The model may be on the meta device. A narrower float fits, since it is taken over exactly.
+    The model may be on the meta device. A narrower float fits, because its conversion is exact.
     """
     stored = read_shapes(path)
     problems = [f"{name} is missing" for name in wanted if name not in stored]
@@ -133,9 +133,9 @@ def require_fit(wanted: Mapping[str, Tensor], path: Path) -> None:
         if other is None:
             continue
         if other.shape != tuple(own.shape):
-            problems.append(f"{name} has shape {other.shape} and not {tuple(own.shape)}")
+            problems.append(f"{name} has shape {other.shape}, expected {tuple(own.shape)}")
         elif not (other.dtype == own.dtype or _is_narrower(other.dtype, own.dtype)):
-            problems.append(f"{name} is of {other.dtype} and not {own.dtype}".replace("torch.", ""))
+            problems.append(f"{name} has dtype {other.dtype}, expected {own.dtype}".replace("torch.", ""))
     if problems:
         more = f" … and {len(problems) - MAX_LISTED:,} more" if len(problems) > MAX_LISTED else ""
         raise UserError(f"{path} does not fit the model: {'; '.join(problems[:MAX_LISTED])}{more}")
@@ -147,9 +147,9 @@ def _is_narrower(dtype: torch.dtype, other: torch.dtype) -> bool:
 
 
 def fill(wanted: Mapping[str, Tensor], path: Path, part_of: PartOf | None = None) -> None:
-    """Copies the tensors of a file, one at a time, into those of a model, which it has been found to fit.
+    """Copy the tensors of a file, one at a time, into those of a model that the file fits (`require_fit`).
 
-    Where this process holds parts of the model's tensors, `part_of` cuts its part out of a whole one.
+    If this process holds only parts of the model's tensors, `part_of` cuts its part out of the whole tensor.
     """
     try:
         with torch.no_grad(), safe_open(path, framework="pt") as stored:
