@@ -65,9 +65,7 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
     for pattern in patterns:
         found = [name for name in linears if fnmatch.fnmatchcase(name, pattern)]
         if not found:
-            raise UserError(
-                f"lora.targets: no linear layer matches {pattern}; most similar: {similar(pattern, linears)}"
-            )
+            raise UserError(f"lora.targets: no linear layer matches {pattern}; similar: {similar(pattern, linears)}")
         chosen |= {name: linears[name] for name in found}
     for name, linear in chosen.items():
         if id(linear.weight) in tables:
