@@ -20,7 +20,7 @@ ROWS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class MaskedScores:
-    """Rates in percent."""
+    """Metrics of a masked language model, in percent."""
 
     masked_accuracy: float
     """Fraction of tokens at `[MASK]` whose most probable candidate is correct."""

@@ -125,7 +125,7 @@ class SignedScore:
     """A score and its signature; scores with different signatures are not comparable."""
 
     score: float
-    """0 to 100."""
+    """Score in percent, 0 to 100."""
     signature: str
     """sacreBLEU's description of the protocol: references, case, tokenizer, smoothing, version."""
 

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward layer."""
+"""Position-wise feed-forward layer, plain or gated."""
 
 from collections.abc import Callable
 
