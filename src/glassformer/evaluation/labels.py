@@ -35,7 +35,7 @@ def confusion_matrix(labels: npt.ArrayLike, predictions: npt.ArrayLike, n_classe
 
 
 def accuracy(matrix: Counts) -> float:
-    """Return the fraction of correct predictions, in percent.
+    """Return the percentage of correct predictions.
 
     >>> accuracy(np.array([[1, 1], [0, 2]]))
     75.0
@@ -82,7 +82,7 @@ def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, n_bin
     """Compute the expected calibration error (Guo 2017, equation 3) of probabilities (N, n_classes), in percent.
 
     Texts are divided into bins of equal width by the probability of the predicted class. The result is the mean gap
-    between probability and accuracy, weighted by the texts per bin: 0 if 80 % of predictions at 80 % are correct.
+    between probability and accuracy, weighted by the texts per bin; it is 0 if probability = accuracy in every bin.
 
     >>> calibration_error([[0.75, 0.25], [0.75, 0.25]], [0, 1])
     25.0
@@ -103,7 +103,7 @@ class ClassificationReport:
     macro_f1: float
     calibration_error: float
     most_frequent_share: float
-    """Fraction of the most frequent true class: the accuracy of a model that always predicts it."""
+    """Percentage of the most frequent true class: the accuracy of a model that always predicts it."""
     names: list[str]
     classes: list[ClassScore]
     matrix: list[list[int]]

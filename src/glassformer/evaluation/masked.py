@@ -23,9 +23,9 @@ class MaskedScores:
     """Metrics of a masked language model, in percent."""
 
     masked_accuracy: float
-    """Fraction of tokens at `[MASK]` whose most probable candidate is correct."""
+    """Percentage of tokens at `[MASK]` whose most probable candidate is correct."""
     most_frequent_share: float
-    """Fraction of the most frequent of these tokens: the accuracy of a model that always predicts it."""
+    """Percentage of the most frequent of these tokens: the accuracy of a model that always predicts it."""
 
 
 @torch.no_grad()

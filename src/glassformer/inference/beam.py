@@ -126,7 +126,7 @@ def beam_search(
     if config.beam > 1 and isinstance(state, Branching):
         state = state.branched()
     banned = tensor(suppress_ids)
-    n_looked_at = config.beam + finished_leave(config)  # per row, one more if a finished one frees its place
+    n_looked_at = config.beam + finished_leave(config)  # per row; one more, because one may end and free its place
     going = searches
     while True:
         rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
@@ -182,7 +182,7 @@ class _Search:
 
     @property
     def is_done(self) -> bool:
-        """True if no live hypothesis can still enter the `n_best` best."""
+        """True if no live hypothesis can be continued or can still enter the `n_best` results."""
         if self.is_at_end:
             return True
         if len(self.finished) < self.n_best:

@@ -17,7 +17,7 @@ class Decodable(Protocol):
     """Model that generates one token at a time.
 
     Its state keeps the past of each row between steps and belongs to the caller. It has `lengths`, (B,) real tokens so
-    far, and `select(rows)`, the state whose row i is row `rows[i]` of this one: expand, reorder or drop rows.
+    far, and `select(rows)`, the state whose row i is row `rows[i]` of this one; it expands, reorders or drops rows.
     """
 
     def start(

@@ -149,7 +149,7 @@ def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
     """Return the special tokens that a causal model reads around a text, as in its training.
 
     Before the text are the tokens from the tokenizer's file (`<s>` for Llama), otherwise the start token in the model's
-    configuration. They are empty if training added no token, or if none is recorded. All functions that pass text to a
+    configuration. They are empty if training added no token, or no token is recorded. All functions that pass text to a
     causal model use this frame: prompts, scores and vectors.
     """
     start = () if config.decoder_start_id is None else (config.decoder_start_id,)
@@ -170,7 +170,7 @@ def read_prompts(
     device: torch.device | str,
     source: SourceBatch | None = None,
 ) -> tuple[Tensor, Any]:
-    """Read prompts of unequal length into a new state; return logits (B, V) after each last token, and the state."""
+    """Read prompts of unequal length into a new state; return logits (B, V) at the end of each row and the state."""
     token_ids, mask = (x.to(device) for x in pad(prompts, 0))
     lengths, width = mask.sum(dim=1), mask.shape[1]
     uneven = not bool(mask.all())

@@ -21,8 +21,8 @@ class LoraLinear(nn.Linear):
     """Linear layer with a low-rank update: y = W x + b + α / r · B A dropout(x) (Hu 2022, section 4.1).
 
     W and b are frozen; A (r, in) and B (out, r) learn. A is drawn uniformly in ± 1 / √in, as in loralib and PEFT
-    (Kaiming with a = √5), so that the spread of A x depends on neither width nor rank. B starts at zero, which keeps
-    the output at first. W and b keep their names.
+    (Kaiming with a = √5), so that the spread of A x depends on neither width nor rank. B starts at zero, so the output
+    is first unchanged. W and b keep their names.
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float) -> None:

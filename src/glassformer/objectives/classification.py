@@ -37,7 +37,7 @@ class RegressionObjective:
 
     std: float = 1.0
     label_smoothing: float = field(default=0.0, init=False)
-    """Attribute of every objective; always 0 for numbers."""
+    """Required of every objective; always 0, because numbers have no label smoothing."""
     is_density: ClassVar[bool] = True
     """True: the likelihood is a density, so the loss has no perplexity (`evaluation.loss`)."""
 
