@@ -242,11 +242,11 @@ def test_nothing_that_may_follow_ends_the_search_unfinished() -> None:
 
 def test_what_cannot_be_is_said() -> None:
     model = random_model(SEQ2SEQ["paper"])
-    with pytest.raises(UserError, match="n_best is 5 and the beam 4"):
+    with pytest.raises(UserError, match="n_best is 5 and must be from 1 to the beam, 4"):
         searched(model, SOURCES, BeamConfig(4), 2, n_best=5)
-    with pytest.raises(UserError, match="prefix of output 3 has 4 tokens and the output at most 3"):
+    with pytest.raises(UserError, match="prefix of output 3 has 4 tokens and the output may have 3"):
         searched(model, SOURCES, BeamConfig(4, max_new_tokens=3), 2, prefixes=[[], [4], [4] * 4, []])
-    with pytest.raises(ValueError, match="prefix of output 1 holds the end token"):
+    with pytest.raises(ValueError, match="prefix of output 1 contains the end token"):
         searched(model, SOURCES, BeamConfig(4), 2, prefixes=[[2], [], [], []])
     with pytest.raises(ValueError, match="slide"):
         next(generate(model, [[1]], GenerationConfig(), max_len=9, slide=True, source=(random_ids(9, 1, 3), None)))

@@ -74,7 +74,7 @@ def test_spans_stand_where_their_masks_stood(
 
 @pytest.mark.parametrize("n", [0, -3])
 def test_no_candidates_are_refused(network: Transformer, tokenizer: Tokenizer, n: int) -> None:
-    with pytest.raises(UserError, match="1 at the least"):
+    with pytest.raises(UserError, match=rf"n is {n} and must be at least 1"):
         fill_masks(network, tokenizer, "a [MASK]", n)
 
 

@@ -76,7 +76,7 @@ def test_a_type_that_the_device_cannot_compute_in_is_refused(monkeypatch: pytest
 
     monkeypatch.setattr(Tensor, "__matmul__", fails)
     with pytest.raises(
-        UserError, match=r"dtype fp16 does not work on the device cpu: .*addmm_impl.*; give fp32"
+        UserError, match=r"dtype fp16 does not work on the device cpu: .*addmm_impl.*; use fp32"
     ) as said:
         weights_dtype("fp16", torch.device("cpu"))
     assert "\n" not in str(said.value)

@@ -355,5 +355,5 @@ def test_a_wrong_mask_or_width_is_named() -> None:
         TypeError, match=r"mask must be a glassformer\.nn\.Mask, such as Mask\(causal=True\), not Tensor"
     ):
         attention(torch.zeros(1, 3, 8), mask=torch.ones(3, 3, dtype=torch.bool))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="x has width 9, and this attention was made for d_model 8"):
+    with pytest.raises(ValueError, match=r"x: expected width 8 \(d_model\), got 9"):
         attention(torch.zeros(1, 3, 9))

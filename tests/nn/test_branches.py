@@ -97,7 +97,7 @@ def test_a_branched_state_takes_one_token_a_row() -> None:
     model = random_model("paper")
     with torch.inference_mode():
         state = model.start(2, 9, random_ids(19, 2, 4)).branched()
-        with pytest.raises(ValueError, match="one token a row"):
+        with pytest.raises(ValueError, match="one token per row"):
             model.step(random_ids(19, 2, 2), state)
 
 

@@ -148,7 +148,7 @@ def test_select_among_rows_of_unequal_length(name: str) -> None:
 def test_a_state_refuses_to_grow_beyond_its_size() -> None:
     story = Story("llama")
     state = story.step(story.start(max_len=5), 0, 5)
-    with pytest.raises(ValueError, match="6 tokens do not fit a state made for 5"):
+    with pytest.raises(ValueError, match="expected at most 5 tokens in this state, got 6"):
         story.step(state, 5, 6)
 
 

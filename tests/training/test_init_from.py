@@ -36,7 +36,7 @@ def test_fine_tuning_takes_the_model_and_the_tokenizer_and_says_what_is_new(mask
     assert isinstance(after.network.config.head, SequenceHead) and after.network.config.residual_dropout == 0.25
     assert after.tokenizer.fingerprint == before.tokenizer.fingerprint
     said = "\n".join(told.said)
-    assert "new: output.proj.weight, output.proj.bias" in said and "taken over: 35 tensors" in said
+    assert "new: output.proj.weight, output.proj.bias" in said and "loaded: 35 tensors" in said
     assert set(after.classify(["the dog runs"])[0]) == {"cat", "dog"}
 
 
@@ -134,7 +134,7 @@ def test_a_padded_vocabulary_is_no_reason_to_leave_the_table(tmp_path: Path) -> 
     old, new = api.load(first.folder), api.load(second.folder)
     n = old.tokenizer.vocab_size
     assert old.network.config.vocab_size == 320 > n == new.network.config.vocab_size
-    assert not any("left behind: encoder.embeddings" in line or "new: encoder" in line for line in told.said), told.said
+    assert not any("not loaded: encoder.embeddings" in line or "new: encoder" in line for line in told.said), told.said
 
 
 @pytest.mark.parametrize("names", [("cat", "dog"), ("one", "two")])
@@ -148,7 +148,7 @@ def test_a_head_of_other_labels_is_new(tmp_path: Path, names: tuple[str, str]) -
     api.train(replace(run, init=InitConfig(path=str(first.folder))), tmp_path / "second", told)
     said = "\n".join(told.said)
     assert ("new: output.proj.weight, output.proj.bias" in said) == (names == ("one", "two"))
-    assert ("left behind: output.proj.weight, output.proj.bias" in said) == (names == ("one", "two"))
+    assert ("not loaded: output.proj.weight, output.proj.bias" in said) == (names == ("one", "two"))
 
 
 def test_an_adapted_run_that_would_never_learn_what_is_new_is_refused(masked: Outcome, tmp_path: Path) -> None:

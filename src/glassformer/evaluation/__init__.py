@@ -1,1 +1,1 @@
-"""How good a model is, each figure by one stated protocol."""
+"""Evaluation of models: every metric follows one documented protocol."""

@@ -1,4 +1,4 @@
-"""Several models side by side: what each is, what it cost and what it is worth."""
+"""Comparison of several models: architecture, training cost and score."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -10,29 +10,29 @@ from glassformer.formatting import count, duration
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """One row of a comparison. What is None is not known."""
+    """One row of a comparison; `None` means unknown."""
 
     name: str
     kind: str
-    """In words (`describe_model`)."""
+    """Short description (`describe_model`)."""
     n_parameters: int
     train_seconds: float | None
     train_tokens: int | None
-    """Target tokens that were trained on, repetitions included."""
+    """Number of target tokens in training, repetitions included."""
     valid_loss: float | None
-    """Nats per target token."""
+    """Validation loss in nats per target token."""
     score_name: str
     score: float
-    """Rates and BLEU in percent; bits per byte of a text as they are."""
+    """Rates and BLEU are in percent; bits per byte of a text are not scaled."""
     sentences_per_s: float | None
-    """Speed of decoding."""
+    """Decoding speed."""
 
     def to_dict(self) -> dict[str, str | float | int | None]:
         return asdict(self)
 
 
 def describe_model(config: ModelConfig) -> str:
-    """A model in a few words: its kind, layers × width, and how its decoder sees the source.
+    """Describe a model: its kind, layers × width, and how its decoder reads the source.
 
     >>> from glassformer.config.transformer import Stack
     >>> from glassformer.config.recurrent import RecurrentConfig
@@ -55,7 +55,7 @@ def describe_model(config: ModelConfig) -> str:
 
 
 def comparison_table(rows: Sequence[ComparedModel]) -> str:
-    """Aligned plain text, a line a model; what is not known is a dash.
+    """Format the rows as aligned plain text, one line per model, with a dash for unknown values.
 
     >>> row = ComparedModel("mine", "GRU 1+1 × 64, no attention", 123_456, 75.0, 2_500_000, 1.25, "bleu", 20.5, 310.0)
     >>> print(comparison_table([row]))
@@ -88,7 +88,7 @@ def comparison_table(rows: Sequence[ComparedModel]) -> str:
 
 
 def _score(row: ComparedModel) -> str:
-    """A percentage to a tenth; an error in the unit of the data by its first digits."""
+    """Format a percentage with one decimal; an error in the unit of the data with three significant digits."""
     return f"{row.score:.3g}" if row.score_name == "rmse" else f"{row.score:.1f}"
 
 

@@ -1,27 +1,27 @@
-"""The batches of a measurement, dealt out among processes."""
+"""Division of the batches of a measurement among processes."""
 
 
 class Division:
-    """One process, which measures everything; `distributed.process_group.ProcessGroup` is one of several.
+    """Division for one process, which measures everything; `distributed.process_group.ProcessGroup` has several.
 
-    Process r of n takes the batches r, r + n, r + 2n, … What they found is put together in the order of the batches,
-    so that sums have the same bits as in one process.
+    Process r of n takes the batches r, r + n, r + 2n, … The results are combined in the order of the batches, so that
+    sums are bit-identical to those of one process.
     """
 
     rank, n = 0, 1
     holds_parts = False
-    """Whether a process holds parts of the weights, so that all processes must run the same number of forwards."""
+    """True if a process holds parts of the weights; then all processes must run the same number of forwards."""
 
     def takes(self, number: int) -> bool:
-        """Whether this process takes the batch of this number, from 0."""
+        """Return True if this process takes the batch with this number, counted from 0."""
         return number % self.n == self.rank
 
     def sum(self, *numbers: float) -> list[float]:
-        """Each number, summed over the processes."""
+        """Return each number summed over the processes."""
         return list(numbers)
 
     def texts(self, text: str) -> list[str]:
-        """The text of every process, in the order of their ranks."""
+        """Return the text of every process, in the order of the ranks."""
         return [text]
 
 

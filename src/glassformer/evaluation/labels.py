@@ -1,7 +1,7 @@
-"""Scores of labels: accuracy, F1, calibration, spans of tags, and correlations of numbers.
+"""Metrics for labels: accuracy, F1, calibration error, span F1 for tags, and correlations for numbers.
 
-Rates and correlations are in percent. A rate over nothing is 0: the precision of a class that is never said, the
-recall of one that is never true.
+Rates and correlations are in percent. A rate with a zero denominator is 0: the precision of a class that is never
+predicted, the recall of a class that never occurs.
 """
 
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ Counts = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 
 MATRIX_WIDTH = 100
-"""Characters: a wider confusion matrix is not printed, and the most frequent confusions are in its place."""
+"""Maximum width in characters of a printed confusion matrix; otherwise the most frequent confusions are printed."""
 N_CONFUSIONS = 10
 
 
 def confusion_matrix(labels: npt.ArrayLike, predictions: npt.ArrayLike, n_classes: int) -> Counts:
-    """(n_classes, n_classes) counts from labels and predictions, both (N,): rows are true, columns are said.
+    """Count labels and predictions, both (N,), in (n_classes, n_classes): rows are true, columns are predicted.
 
     >>> confusion_matrix([0, 0, 1], [0, 1, 1], 2).tolist()
     [[1, 1], [0, 1]]
@@ -29,13 +29,13 @@ def confusion_matrix(labels: npt.ArrayLike, predictions: npt.ArrayLike, n_classe
     _check_sizes(true, said)
     for classes in (true, said):
         if classes.min() < 0 or classes.max() >= n_classes:
-            raise ValueError(f"classes from {classes.min()} to {classes.max()}, and there are {n_classes}")
+            raise ValueError(f"expected classes from 0 to {n_classes - 1}, got {classes.min()} to {classes.max()}")
     cells = np.ravel_multi_index((true, said), (n_classes, n_classes))
     return np.bincount(cells, minlength=n_classes**2).reshape(n_classes, n_classes)
 
 
 def accuracy(matrix: Counts) -> float:
-    """The share that is right.
+    """Return the percentage of correct predictions.
 
     >>> accuracy(np.array([[1, 1], [0, 2]]))
     75.0
@@ -45,17 +45,17 @@ def accuracy(matrix: Counts) -> float:
 
 @dataclass(frozen=True)
 class ClassScore:
-    """One class: how often it is right when said, how often found when true, and the harmonic mean of both."""
+    """Precision, recall and F1 of one class, in percent."""
 
     precision: float
     recall: float
     f1: float
     support: int
-    """How often it is true."""
+    """Number of true examples."""
 
 
 def f1_scores(matrix: Counts) -> list[ClassScore]:
-    """Precision, recall, F1 and support of each class.
+    """Compute precision, recall, F1 and support of each class.
 
     >>> f1_scores(np.array([[1, 1], [0, 2]]))[0]
     ClassScore(precision=100.0, recall=50.0, f1=66.66..., support=2)
@@ -68,7 +68,7 @@ def f1_scores(matrix: Counts) -> list[ClassScore]:
 
 
 def macro_f1(matrix: Counts) -> float:
-    """The mean F1 of the classes that occur: those that are true or said at least once. Each counts the same.
+    """Compute the unweighted mean F1 of the classes that occur at least once in labels or predictions.
 
     >>> macro_f1(np.array([[1, 1, 0], [0, 2, 0], [0, 0, 0]]))
     73.33...
@@ -79,10 +79,10 @@ def macro_f1(matrix: Counts) -> float:
 
 
 def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, n_bins: int = 15) -> float:
-    """Expected calibration error (Guo 2017, equation 3) of probabilities (N, n_classes).
+    """Compute the expected calibration error (Guo 2017, equation 3) of probabilities (N, n_classes), in percent.
 
-    Texts go into bins of equal width by the probability of what is said; the mean of the gaps between probability and
-    accuracy, each as heavy as its bin is full: 0 where of all that is said with 80 % sureness 80 % is right.
+    Texts are divided into bins of equal width by the probability of the predicted class. The result is the mean gap
+    between probability and accuracy, weighted by the texts per bin; it is 0 if probability = accuracy in every bin.
 
     >>> calibration_error([[0.75, 0.25], [0.75, 0.25]], [0, 1])
     25.0
@@ -96,14 +96,14 @@ def calibration_error(probabilities: npt.ArrayLike, labels: npt.ArrayLike, n_bin
 
 @dataclass(frozen=True)
 class ClassificationReport:
-    """What a model's classes are worth; printed, it is a table of the classes and one of what was taken for what."""
+    """Metrics of a classifier; as a string, a table of classes and the confusion matrix."""
 
     n: int
     accuracy: float
     macro_f1: float
     calibration_error: float
     most_frequent_share: float
-    """Of the most frequent true class: the accuracy of a model that always says the same."""
+    """Percentage of the most frequent true class: the accuracy of a model that always predicts it."""
     names: list[str]
     classes: list[ClassScore]
     matrix: list[list[int]]
@@ -121,7 +121,7 @@ class ClassificationReport:
         return "\n".join([*lines, "", *(matrix if len(matrix[0]) <= MATRIX_WIDTH else self._confusions())])
 
     def _matrix(self) -> list[str]:
-        corner = "true \\ said"
+        corner = "true \\ predicted"
         side = max(map(len, [corner, *self.names]))
         cell = 2 + max(map(len, [*self.names, f"{max(map(max, self.matrix)):,}"]))
         head = f"{corner:<{side}}" + "".join(f"{name:>{cell}}" for name in self.names)
@@ -132,7 +132,7 @@ class ClassificationReport:
         counts = np.array(self.matrix)
         np.fill_diagonal(counts, 0)
         most = np.argsort(-counts, axis=None, kind="stable")[:N_CONFUSIONS]
-        lines = [f"{'count':>7}  of class  most frequent confusions, true → said"]
+        lines = [f"{'count':>7}  of class  most frequent confusions, true → predicted"]
         for true, said in zip(*np.unravel_index(most, counts.shape), strict=True):
             if n := int(counts[true, said]):
                 share = _rate(n, self.classes[true].support)
@@ -143,20 +143,20 @@ class ClassificationReport:
 def classification_report(
     labels: npt.ArrayLike, probabilities: npt.ArrayLike, names: Sequence[str]
 ) -> ClassificationReport:
-    """Everything about labels (N,) and probabilities (N, n_classes); the class said is the most probable one.
+    """Compute all metrics of labels (N,) and probabilities (N, n_classes); the most probable class is the prediction.
 
     >>> print(classification_report([0, 1, 1], [[0.9, 0.1], [0.6, 0.4], [0.2, 0.8]], ["bad", "good"]))
     class  precision  recall     F1  support
     bad         50.0   100.0   66.7        1
     good       100.0    50.0   66.7        2
     <BLANKLINE>
-    true \\ said   bad  good
-    bad             1     0
-    good            1     1
+    true \\ predicted   bad  good
+    bad                  1     0
+    good                 1     1
     """
     table = np.asarray(probabilities)
     if table.ndim != 2 or table.shape[1] != len(names):
-        raise ValueError(f"probabilities {table.shape} and {len(names)} names of classes")
+        raise ValueError(f"probabilities: expected shape (N, {len(names)}), got {table.shape}")
     matrix = confusion_matrix(labels, table.argmax(axis=1), len(names))
     return ClassificationReport(
         n=len(table),
@@ -171,7 +171,7 @@ def classification_report(
 
 
 def is_bio(tags: Sequence[str]) -> bool:
-    """Whether tags mark spans: each is O or begins with B- or I-, and at least one is not O.
+    """Return True if tags are BIO tags: each is O or begins with B- or I-, and at least one is not O.
 
     >>> is_bio(["O", "B-PER", "I-PER"]), is_bio(["NAME", "OP"])
     (True, False)
@@ -180,7 +180,7 @@ def is_bio(tags: Sequence[str]) -> bool:
 
 
 def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
-    """(kind, begin, end) of the spans of BIO tags; an I- that goes on with nothing of its kind begins one (conlleval).
+    """Return (kind, begin, end) of the spans of BIO tags; an I- after no span of its kind begins one (conlleval).
 
     >>> sorted(spans(["B-A", "I-A", "O", "I-B", "B-B"]))
     [('A', 0, 2), ('B', 3, 4), ('B', 4, 5)]
@@ -192,13 +192,13 @@ def spans(tags: Sequence[str]) -> set[tuple[str, int, int]]:
             continue
         if kind:
             found.add((kind, begin, place))
-        kind, begin = tag[2:], place  # "O"[2:] is nothing
+        kind, begin = tag[2:], place  # "O"[2:] is empty
     return found
 
 
 @dataclass(frozen=True)
 class SpanScore:
-    """Of spans: right is one of the right kind, begin and end."""
+    """Precision, recall and F1 of spans; a span is correct if kind, begin and end are correct."""
 
     precision: float
     recall: float
@@ -206,7 +206,7 @@ class SpanScore:
 
 
 def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> SpanScore:
-    """Precision, recall and F1 of spans, counted over all sentences (Tjong Kim Sang and De Meulder 2003).
+    """Compute precision, recall and F1 of spans over all sentences (Tjong Kim Sang and De Meulder 2003).
 
     >>> span_f1([["B-A", "O"]], [["B-A", "B-B"]])
     SpanScore(precision=50.0, recall=100.0, f1=66.66...)
@@ -214,14 +214,14 @@ def span_f1(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -
     n_right = n_true = n_said = 0
     for tags, written in zip(gold, predicted, strict=True):
         if len(tags) != len(written):
-            raise ValueError(f"a sentence of {len(tags)} tags, and {len(written)} predicted")
+            raise ValueError(f"expected {len(tags)} predicted tags for a sentence, got {len(written)}")
         true, said = spans(tags), spans(written)
         n_right, n_true, n_said = n_right + len(true & said), n_true + len(true), n_said + len(said)
     return SpanScore(_rate(n_right, n_said), _rate(n_right, n_true), _rate(2 * n_right, n_true + n_said))
 
 
 def rmse(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
-    """The root of the mean squared error, in the labels' unit.
+    """Compute the root of the mean squared error, in the unit of the labels.
 
     >>> rmse([1.0, 1.0], [4.0, -2.0])
     3.0
@@ -231,7 +231,7 @@ def rmse(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
 
 
 def pearson(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
-    """The linear correlation, -100 to 100; 0 where one of the two never changes.
+    """Compute the linear correlation, -100 to 100; 0 if one of the two is constant.
 
     >>> pearson([0.0, 1.0, 2.0, 3.0], [0.0, 2.0, 1.0, 3.0])
     80.0...
@@ -243,7 +243,7 @@ def pearson(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
 
 
 def spearman(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> float:
-    """The correlation of the ranks, -100 to 100; equal values share the mean of their ranks.
+    """Compute the correlation of the ranks, -100 to 100; equal values share the mean of their ranks.
 
     >>> round(spearman([1.0, 2.0, 3.0], [1.0, 10.0, 100.0]), 6)
     100.0
@@ -266,9 +266,9 @@ def _numbers(labels: npt.ArrayLike, predictions: npt.ArrayLike) -> tuple[Numbers
 
 def _check_sizes(labels: npt.NDArray[Any], predictions: npt.NDArray[Any]) -> None:
     if labels.ndim != 1 or labels.shape != predictions.shape:
-        raise ValueError(f"labels {labels.shape} and predictions {predictions.shape}: both must be (N,)")
+        raise ValueError(f"expected labels and predictions of shape (N,), got {labels.shape} and {predictions.shape}")
     if not labels.size:
-        raise ValueError("no labels: nothing can be scored")
+        raise ValueError("labels is empty: give at least one label")
 
 
 def _rate(part: float, whole: float) -> float:

@@ -1,4 +1,4 @@
-"""The reported loss: over a whole text, every target once, total nats over total targets."""
+"""Evaluation loss over a whole text: every target once, total nats / total targets."""
 
 import math
 import sys
@@ -21,20 +21,20 @@ MAX_LOGITS = 1 << 26
 
 @dataclass(frozen=True)
 class LossReport:
-    """A loss and what it means in other units."""
+    """A loss, and the same value in other units."""
 
     loss: float
     """Nats per target token: total nats / total targets."""
     perplexity: float | None
-    """exp(loss); from e^709 on the largest number there is, because JSON has no infinity. None of numbers, whose
+    """exp(loss); from e^709 on, the largest float, because JSON has no infinity. `None` for regression, whose
     likelihood is a density."""
     bits_per_byte: float | None
-    """Total bits / bytes of the text as UTF-8: comparable across tokenizers. None when the bytes are unknown. The bytes
-    of a first token that nothing predicts do not count: of the text, or of each document where they are kept apart."""
+    """Total bits / UTF-8 bytes of the text: comparable across tokenizers; `None` if the bytes are unknown. The bytes of
+    a first token that is not predicted do not count: of the text, or of each document if documents are separate."""
     n_tokens: int
-    """Targets that were scored."""
+    """Number of scored targets."""
     smoothed_loss: float | None = None
-    """What was minimised: the loss with label smoothing, in nats per target; None without any."""
+    """The training loss with label smoothing, in nats per target; `None` without label smoothing."""
 
     def to_dict(self) -> dict[str, float | int | None]:
         return asdict(self)
@@ -43,7 +43,7 @@ class LossReport:
 def loss_report(
     nats: float, n_targets: int, n_bytes: int | None, smoothed: float | None = None, *, is_density: bool = False
 ) -> LossReport:
-    """Turns sums into a report.
+    """Make a report from sums.
 
     >>> loss_report(nats=200 * math.log(2), n_targets=100, n_bytes=400).bits_per_byte
     0.5
@@ -57,11 +57,11 @@ def loss_report(
 def evaluation_rows(
     tokens: TokenFile, context: int, vocab_size: int, keeps_documents_apart: bool, overlap: int = 1
 ) -> Iterator[list[Example]]:
-    """The whole text in consecutive windows, every target once, in batches that fit.
+    """Yield the whole text in consecutive windows, every target once, in batches that fit in memory.
 
-    Windows share `overlap` ids: one where an id is the target of the one before it, none where it is its own.
-    Where training keeps documents apart, no window crosses from one to the next. The size of a batch depends on
-    the shape alone, so the trainer and `evaluate` add up the same numbers.
+    Adjacent windows share `overlap` ids: 1 if each id is the target of the previous one, 0 if each id is its own
+    target. If training separates documents, no window crosses a document boundary. The batch size depends only on the
+    shape, so that the trainer and `evaluate` add the same numbers.
     """
     n_rows = max(1, min(MAX_TOKENS // context, MAX_LOGITS // (context * vocab_size)))
     windows = document_windows if keeps_documents_apart else consecutive_windows
@@ -79,11 +79,11 @@ def evaluate_loss(
     progress: Callable[[int], None] | None = None,
     division: Division = ALONE,
 ) -> LossReport:
-    """Sums the loss of a model, put in evaluation mode by the caller (`evaluation_mode`), over all batches.
+    """Evaluate the loss over all batches; the caller sets evaluation mode (`evaluation_mode`).
 
-    `autocast` is the precision of the matrix products, None for that of the weights; sums are in double
-    precision. `progress` is told the targets done after each batch. `division` deals the batches out among processes;
-    the sums are added in the order of the batches, so the report has the bits of one process.
+    `autocast` is the precision of the matrix products; `None` uses that of the weights. Sums are in double precision.
+    `progress` is called after each batch with the number of targets done. `division` distributes batches among
+    processes; the sums are added in the order of the batches, so the report is bit-identical to that of one process.
     """
 
     def sums_of(batch: Batch) -> tuple[float, float, int]:
@@ -91,17 +91,17 @@ def evaluate_loss(
             sums = objective.loss(model, batch.to(device))
         return float(sums.nats), float(sums.total), sums.n_targets
 
-    found: list[float] = []  # three numbers per batch, zeros for those of other processes
+    found: list[float] = []  # three numbers per batch, zeros for batches of other processes
     n_done, draw = 0, rng(0, Stream.EVALUATION)
     for number, examples in enumerate(batches):
-        batch = objective.collate(examples, draw)  # by all processes, because it may draw from it
+        batch = objective.collate(examples, draw)  # in all processes, because it may draw random numbers
         found += sums_of(batch) if division.takes(number) else (0.0, 0.0, 0)
         n_done += batch.n_targets
         if progress is not None:
             progress(n_done)
     n_left = len(found) // 3 % division.n
     if division.holds_parts and n_left and division.rank >= n_left:
-        sums_of(batch)  # the others' last batch: each forward gathers weights from all processes
+        sums_of(batch)  # repeat for the others: each forward gathers weights from all processes
     of_all = iter(division.sum(*found))
     nats, total, n_targets = 0.0, 0.0, 0
     for of_batch in zip(of_all, of_all, of_all, strict=True):
@@ -113,7 +113,7 @@ def evaluate_loss(
 
 @contextmanager
 def evaluation_mode(network: nn.Module) -> Iterator[None]:
-    """Dropout off inside the block; the former mode after it."""
+    """Disable dropout inside the block; restore the previous mode after it."""
     was_training = network.training
     network.eval()
     try:

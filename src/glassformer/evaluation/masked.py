@@ -1,4 +1,4 @@
-"""What a masked language model is worth beside its loss: accuracy behind masks, and pseudo-perplexity."""
+"""Metrics of masked language models besides the loss: accuracy at masks and pseudo-perplexity."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -20,12 +20,12 @@ ROWS_AT_ONCE = 64
 
 @dataclass(frozen=True)
 class MaskedScores:
-    """Rates in percent."""
+    """Metrics of a masked language model, in percent."""
 
     masked_accuracy: float
-    """Of the tokens behind `[MASK]`, those whose most probable candidate is right."""
+    """Percentage of tokens at `[MASK]` whose most probable candidate is correct."""
     most_frequent_share: float
-    """Of the same tokens, the share of the most frequent one: what a model reaches that says always the same."""
+    """Percentage of the most frequent of these tokens: the accuracy of a model that always predicts it."""
 
 
 @torch.no_grad()
@@ -36,9 +36,9 @@ def masked_scores(
     device: torch.device | str,
     progress: Callable[[int], None] | None = None,
 ) -> MaskedScores:
-    """Over all batches, with masks drawn as where the loss is evaluated.
+    """Compute accuracies over all batches, with the same masks as the evaluation loss.
 
-    Chosen tokens that were replaced or left in sight count in the loss, and not here: a copy is no guess.
+    Chosen tokens that were replaced or left unchanged count in the loss but not here: only masked tokens are predicted.
     """
     draw = rng(0, Stream.EVALUATION)
     right, labels = 0, []
@@ -54,7 +54,7 @@ def masked_scores(
                 progress(sum(map(len, labels)))
     counts = torch.cat(labels).bincount()
     if not len(counts):
-        raise UserError("the text is too short: no token of it was masked")
+        raise UserError("the text is too short, and no token was masked: give a longer text")
     n = int(counts.sum())
     return MaskedScores(100 * right / n, 100 * int(counts.max()) / n)
 
@@ -67,7 +67,7 @@ def pseudo_perplexity(
     device: torch.device | str,
     progress: Callable[[int], None] | None = None,
 ) -> float:
-    """exp(-Σ log p(tokenᵢ | all others) / number of tokens), each token masked alone (Salazar 2020, equation 4)."""
+    """Compute exp(-Σ log p(tokenᵢ | all others) / number of tokens), one mask at a time (Salazar 2020, equation 4)."""
     nats, n = 0.0, 0
     with evaluation_mode(network):
         for example in (example for batch in batches for example in batch):
@@ -75,7 +75,7 @@ def pseudo_perplexity(
             places = np.flatnonzero(~objective.edges.special[row])
             for begin in range(0, len(places), ROWS_AT_ONCE):
                 part = places[begin : begin + ROWS_AT_ONCE]
-                rows = np.repeat(row[None], len(part), axis=0)  # the row once for each place, with that place masked
+                rows = np.repeat(row[None], len(part), axis=0)  # one copy of the row per place, with that place masked
                 rows[np.arange(len(part)), part] = objective.mask_id
                 loss_positions = torch.arange(len(part)) * len(row) + torch.from_numpy(part)
                 logits = network(torch.from_numpy(rows).to(device), loss_positions=loss_positions.to(device)).float()

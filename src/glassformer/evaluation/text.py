@@ -1,6 +1,6 @@
-"""Scores of text, and of what is written for pairs: BLEU and chrF by sacreBLEU, error rates by edit distance; overlap.
+"""Metrics for generated text: BLEU and chrF by sacreBLEU, error rates by edit distance, and verbatim overlap.
 
-All scores are in percent. Item i of `references` holds all the texts that hypothesis i may equal: one, or several.
+All scores are in percent. Item i of `references` holds all correct texts for hypothesis i, one or several.
 """
 
 import functools
@@ -19,13 +19,13 @@ from glassformer.inference.translator import Translator
 Outputs = Literal["sentences", "pronunciations"]
 
 LOSSES = ("loss", "perplexity", "smoothed_loss", "bits_per_byte")
-"""Metrics that `evaluate_loss` measures; all others are scores of outputs."""
+"""Metrics that `evaluate_loss` computes; all others are scores of outputs."""
 SCORES: dict[Outputs, dict[str, bool]] = {
     "sentences": {"bleu": True, "chrf": True, "bleu_tok_lc": True, "exact_match": True},
     "pronunciations": {"wer": False, "per": False, "exact_match": True},
 }
-"""The scores of each kind of output, in percent, and whether higher is better."""
-ENTITIES = {  # what Moses writes for characters that it reserves; `&amp;` last, so that nothing is undone twice
+"""Scores of each kind of output, in percent; True if higher is better."""
+ENTITIES = {  # Moses escapes of reserved characters; `&amp;` last, to unescape only once
     "&quot;": '"',
     "&apos;": "'",
     "&lt;": "<",
@@ -45,9 +45,9 @@ def translation_scores(
     progress: Callable[[int, int], None] | None = None,
     division: Division = ALONE,
 ) -> dict[str, float | str]:
-    """Decodes every distinct source once and scores the best output (`output_scores`).
+    """Decode every distinct source once and score the best output (`output_scores`).
 
-    `division` deals the batches of sources out among processes.
+    `division` distributes the batches of sources among processes.
     """
     sources = distinct_sources(pairs)
     found = translator.translate(sources, config, progress=progress, takes=division.takes)
@@ -57,14 +57,14 @@ def translation_scores(
 
 
 def distinct_sources(pairs: Sequence[Pair]) -> list[str]:
-    """Every source once, in order of appearance."""
+    """Return every distinct source once, in order of appearance."""
     return list(dict.fromkeys(pair.source for pair in pairs))
 
 
 def output_scores(outputs: Mapping[str, str], pairs: Sequence[Pair], data: PairData) -> dict[str, float | str]:
-    """Scores of the output of each source, in percent.
+    """Score the output of each source, in percent.
 
-    Sentences are scored pair by pair, as test sets are; a pronunciation is compared with all that its word has.
+    Sentences are scored per pair, as in test sets; a pronunciation is compared with all pronunciations of its word.
     """
     targets = [pair.target for pair in pairs]
     if data.outputs == "pronunciations":
@@ -75,7 +75,7 @@ def output_scores(outputs: Mapping[str, str], pairs: Sequence[Pair], data: PairD
 
 
 def require_scores(outputs: Outputs) -> None:
-    """`UserError` when a package is missing that scores of this kind need: told before hours of work."""
+    """Raise `UserError` if a package for these scores is missing, before the long computation starts."""
     text_scores(outputs, ["a"], [["a"]])
 
 
@@ -85,7 +85,7 @@ def text_scores(
     references: Sequence[Sequence[str]],
     lang: str = "en",
 ) -> dict[str, float | str]:
-    """All scores that this kind of output is given, by name, in percent; BLEU and chrF with their signatures.
+    """Compute all scores of this kind of output, by name, in percent; BLEU and chrF with their signatures.
 
     >>> text_scores("pronunciations", ["HH AY", "B AY"], [["HH AY"], ["B IY"]])
     {'wer': 50.0, 'per': 25.0, 'exact_match': 50.0}
@@ -109,7 +109,7 @@ def text_scores(
 
 
 def group_by_source(sources: Sequence[str], targets: Sequence[str]) -> tuple[list[str], list[list[str]]]:
-    """Every distinct source once, in order of appearance, and all targets that it has.
+    """Return every distinct source once, in order of appearance, and all its targets.
 
     >>> group_by_source(["a", "b", "a"], ["x", "y", "z"])
     (['a', 'b'], [['x', 'z'], ['y']])
@@ -122,27 +122,27 @@ def group_by_source(sources: Sequence[str], targets: Sequence[str]) -> tuple[lis
 
 @dataclass(frozen=True)
 class SignedScore:
-    """A score and the signature without which it compares to nothing."""
+    """A score and its signature; scores with different signatures are not comparable."""
 
     score: float
-    """0 to 100."""
+    """Score in percent, 0 to 100."""
     signature: str
-    """sacreBLEU's words for the protocol: references, case, tokenizer, smoothing, version."""
+    """sacreBLEU's description of the protocol: references, case, tokenizer, smoothing, version."""
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokenize: str = "13a") -> SignedScore:
-    """Corpus BLEU of plain text (Papineni 2002; Post 2018): 13a tokens, case kept, exponential smoothing.
+    """Compute corpus BLEU of plain text (Papineni 2002; Post 2018): 13a tokens, case kept, exponential smoothing.
 
     >>> bleu(["the cat sat on a mat"], [["the cat sat on the mat"]])
     SignedScore(score=53.7..., signature='nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...')
     """
     _check_sizes(hypotheses, references)
-    metric = _sacrebleu().BLEU(tokenize=tokenize, force=True)  # force: no warning for text in tokens
+    metric = _sacrebleu().BLEU(tokenize=tokenize, force=True)  # force: no warning for tokenized text
     return _signed(metric, hypotheses, references)
 
 
 def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> SignedScore:
-    """Corpus chrF2: F-score of character 1- to 6-grams, recall twice as heavy as precision (Popović 2015).
+    """Compute corpus chrF2: F-score of character 1- to 6-grams, with recall weighted twice as much (Popović 2015).
 
     >>> chrf(["abcdef"], [["abcdef"]])
     SignedScore(score=100.0, signature='nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:...')
@@ -152,20 +152,20 @@ def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sign
 
 
 def bleu_tok_lc(hypotheses: Sequence[str], references: Sequence[Sequence[str]], lang: str = "en") -> SignedScore:
-    """BLEU on lowercased, normalised Moses tokens, as papers on Multi30k report it.
+    """Compute BLEU on lowercased, normalised Moses tokens, as in papers on Multi30k.
 
-    Both sides go through `lc_norm_tok` first, so either may be plain text or in tokens already. `lang` is the
-    language of the targets; it changes where apostrophes and closing quotes go and which abbreviations keep their dot.
+    Both sides are first passed through `lc_norm_tok`, so either may be plain or tokenized text. `lang` is the language
+    of the targets; it determines the place of apostrophes and closing quotes, and which abbreviations keep their dot.
     """
     tokens = [lc_norm_tok(text, lang) for text in hypotheses]
     return bleu(tokens, [[lc_norm_tok(text, lang) for text in texts] for texts in references], tokenize="none")
 
 
 def lc_norm_tok(text: str, lang: str = "en") -> str:
-    """Lowercase, Moses punctuation normalisation, Moses tokens with escapes: the files `*.lc.norm.tok.*` of Multi30k.
+    """Lowercase, normalise punctuation and tokenize as Moses, with escapes: the format of Multi30k's `*.lc.norm.tok.*`.
 
-    Text that is so already comes back as it is: entities are undone first, and what Moses had cut off at an
-    escaped apostrophe ("man &apos;s") is joined again.
+    Text in this form does not change: entities are first unescaped, and a suffix that Moses split at an escaped
+    apostrophe ("man &apos;s") is joined again.
 
     >>> lc_norm_tok('The man\\'s sign says "Stop".')
     'the man &apos;s sign says &quot; stop . &quot;'
@@ -180,7 +180,7 @@ def lc_norm_tok(text: str, lang: str = "en") -> str:
 
 
 def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """Insertions, deletions and substitutions that turn `a` into `b`, fewest (Levenshtein 1966).
+    """Count the fewest insertions, deletions and substitutions that turn `a` into `b` (Levenshtein 1966).
 
     >>> edit_distance("kitten", "sitting")
     3
@@ -195,10 +195,10 @@ def edit_distance(a: Sequence[str], b: Sequence[str]) -> int:
 
 
 def error_rate(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequence[Sequence[str]]]) -> float:
-    """Edits to the nearest reference / symbols of that reference, both summed over all items.
+    """Compute edits to the nearest reference / symbols of that reference, both summed over all items, in percent.
 
-    Phonemes give the phoneme error rate, words the word error rate of speech recognition. Between references
-    that are equally near the shortest counts.
+    Phonemes give the phoneme error rate, words the word error rate of speech recognition. Of equally near references,
+    the shortest counts.
 
     >>> error_rate(["HH AH L OW".split()], [["HH EH L OW".split(), "HH AH L OW Z".split()]])
     25.0
@@ -210,12 +210,12 @@ def error_rate(hypotheses: Sequence[Sequence[str]], references: Sequence[Sequenc
         edits += distance
         n_symbols += length
     if n_symbols == 0:
-        raise ValueError("the references are all empty")
+        raise ValueError("references are all empty: give at least one symbol")
     return 100 * edits / n_symbols
 
 
 def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Percent of words whose pronunciation is none of those listed.
+    """Compute the percentage of words whose pronunciation is not in the references.
 
     >>> word_error_rate(["AH B", "K AE T"], [["AE B", "AH B"], ["K AA T"]])
     50.0
@@ -224,7 +224,7 @@ def word_error_rate(hypotheses: Sequence[str], references: Sequence[Sequence[str
 
 
 def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
-    """Percent of hypotheses that equal one of their references; runs of spaces count as one.
+    """Compute the percentage of hypotheses that equal one of their references; runs of spaces count as one.
 
     >>> exact_match(["a  b", "c"], [["a b"], ["d", "e"]])
     50.0
@@ -239,23 +239,23 @@ def exact_match(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) 
 
 def _check_sizes(hypotheses: Sequence[Any], references: Sequence[Sequence[Any]]) -> None:
     if not hypotheses:
-        raise ValueError("no hypotheses: nothing can be scored")
+        raise ValueError("hypotheses is empty: give at least one text")
     if len(hypotheses) != len(references):
-        raise ValueError(f"{len(hypotheses)} hypotheses and references of {len(references)}")
+        raise ValueError(f"expected references for {len(hypotheses)} hypotheses, got {len(references)}")
     if not all(references):
-        raise ValueError("a hypothesis without any reference")
+        raise ValueError("a hypothesis has no reference: give at least one for each")
 
 
 def _signed(metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> SignedScore:
     most = max(map(len, references))
-    # sacreBLEU wants a stream of first references, one of second ones …, None where an item has no more.
+    # sacreBLEU expects a list of first references, one of second references …, with None for missing ones.
     streams = [[texts[n] if n < len(texts) else None for texts in references] for n in range(most)]
     score = metric.corpus_score(list(hypotheses), streams).score
     return SignedScore(float(score), str(metric.get_signature()))
 
 
 def _sacrebleu() -> Any:
-    with needs("a score of BLEU or chrF", "eval"):
+    with needs("a BLEU or chrF score", "eval"):
         from sacrebleu import metrics
     return metrics
 
@@ -268,7 +268,7 @@ def _moses(lang: str) -> tuple[Any, Any]:
 
 
 def longest_overlap(text: str, corpus: str) -> str:
-    """The longest stretch of `text` that stands verbatim in `corpus`; the first one among equals.
+    """Return the longest part of `text` that occurs verbatim in `corpus`; the first of equally long ones.
 
     >>> longest_overlap("the cat sat", "a cat sits")
     ' cat s'

@@ -1,1 +1,1 @@
-"""Using a trained model: drawing the next token, and generating step by step."""
+"""Inference with a trained model: generation, beam search, scoring, classification, embedding and mask filling."""

@@ -1,19 +1,19 @@
-"""Beam search: the most probable target of each source that a few hypotheses at a time can find.
+"""Beam search: a search for the most probable target of each source, with a few hypotheses at a time.
 
-A hypothesis is the target's ids after the start id, its end token included when it ended. Its log p is the sum of
-log softmax over its ids, a forced prefix included, and its score is log p / penalty(length), divided once. Each
-step takes, of all continuations of a sentence's live hypotheses, the best `beam - finished` by log p: those that
-end are finished and hold their place, the others live on, so that beam 1 is greedy whatever the penalty. Of equal
-continuations the better parent's comes first, then the smaller id. A sentence is done when nothing lives, when
-`n_best` hypotheses are finished and no live one can win any more, or at its limit, where the live ones count as
-unfinished and rank last.
+A hypothesis is the ids of a target after the start id, including the end token once it has ended. Its log p is the
+sum of log softmax over its ids, including a forced prefix; its score is log p / penalty(length), divided once. Each
+step takes the best `beam - finished` continuations, by log p, of all live hypotheses of a sentence. Those that end are
+finished and keep their place, and the others stay live, so that beam 1 is greedy for every penalty. Of equal
+continuations, the one of the better parent comes first, then the smaller id. A sentence is done when no hypothesis is
+live, when `n_best` hypotheses are finished and no live one can still win, or at its limit; there, live hypotheses
+count as unfinished and rank last.
 
-With `early_stopping = "never"` (the rule of transformers) a finished hypothesis frees its place, and `beam` hypotheses
-live at every step: those of the best `beam` that end are finished, the best `beam` that do not live on; and at the
-limit all rank by score. A beam of 1 is greedy all the same.
+With `early_stopping = "never"` (the rule of transformers), a finished hypothesis frees its place, so that `beam`
+hypotheses are live at every step. Of the best `beam` continuations, those that end are finished; the best `beam` that
+do not end stay live. At the limit, all rank by score. A beam of 1 is also greedy.
 
-`beam_reference` says the same for one sentence without a cache; here many go together, and with `decode_sorted` any
-number of them, in batches.
+`beam_reference` gives the same results for one sentence without a cache. This module decodes many sentences together;
+`decode_sorted` decodes any number of them in batches.
 """
 
 from bisect import bisect_left
@@ -32,26 +32,26 @@ from glassformer.inference.decodable import Branching, Decodable
 from glassformer.inference.sampling import log_softmax
 
 CHUNK = 64
-"""Tokens of the vocabulary whose maximum is taken first."""
+"""Size in tokens of a chunk of the vocabulary; the maximum of each chunk is computed first."""
 MAX_TOKENS = 8192
-"""Source positions of a batch, padding included, times the beam: bounds memory, and is enough to be fast."""
+"""Maximum of source positions (padding included) × beam in a batch; limits memory and is large enough for speed."""
 
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A target and what the model thinks of it."""
+    """A target with its log-probability and score."""
 
     ids: list[int]
-    """After the start id; the end token is the last one when it `ended`."""
+    """The ids after the start id; the last one is the end token if `ended`."""
     log_prob: float
-    """log p of all ids given the source, in nats."""
+    """Log-probability of all ids given the source, in nats."""
     score: float
     """log_prob / length penalty."""
     ended: bool
 
 
 def length_penalty(length: int, config: BeamConfig) -> float:
-    """What divides log p: ((5 + n) / 6)^a (Wu 2016, equation 14), or n^a: the average when a = 1.
+    """Return the divisor of log p: ((5 + n) / 6)^a (Wu 2016, equation 14), or n^a (the average if a = 1).
 
     >>> length_penalty(7, BeamConfig()), length_penalty(7, BeamConfig(length_penalty_type="average"))
     (2.0, 7.0)
@@ -61,12 +61,12 @@ def length_penalty(length: int, config: BeamConfig) -> float:
 
 
 def finished_leave(config: BeamConfig) -> bool:
-    """Whether a finished hypothesis gives its place to another one."""
+    """Return True if a finished hypothesis frees its place for another one."""
     return config.early_stopping == "never" and config.beam > 1
 
 
 def n_continuations(config: BeamConfig) -> int:
-    """Continuations of a sentence that are looked at: where finished ones leave, as many may end as may live.
+    """Return the number of candidates per sentence: twice the beam if finished hypotheses free their places.
 
     >>> n_continuations(BeamConfig(4)), n_continuations(BeamConfig(4, early_stopping="never"))
     (4, 8)
@@ -75,7 +75,7 @@ def n_continuations(config: BeamConfig) -> int:
 
 
 def output_limit(config: BeamConfig, source_length: int, max_len: int) -> int:
-    """The most ids that the output of a source of so many tokens may have.
+    """Return the maximum number of ids in the output of a source of `source_length` tokens.
 
     >>> output_limit(BeamConfig(max_new_tokens=100, max_ratio=1.5), source_length=8, max_len=512)
     22
@@ -98,13 +98,13 @@ def beam_search(
     prefixes: Sequence[Sequence[int]] = (),
     suppress_ids: Sequence[int] = (),
 ) -> list[list[Hypothesis]]:
-    """At most `n_best` hypotheses of every source, best first.
+    """Return at most `n_best` hypotheses of every source, best first.
 
-    `source_ids` (N, S) and `source_attention_mask` (N, S), True = real. `max_len` is the model's context: an output
-    has at most so many ids, `max_new_tokens`, or `max_ratio` × source + 10, its prefix and end included. `prefixes`,
-    when given, are the ids that each target begins with; ids in `suppress_ids` are not chosen.
+    `source_ids` (N, S) and `source_attention_mask` (N, S), True = real. `max_len` is the model's context. The number of
+    ids of an output, including prefix and end, is limited by `max_len`, `max_new_tokens` and `max_ratio` × source + 10.
+    Each target begins with the ids of its item in `prefixes`, if given; ids in `suppress_ids` are not chosen.
 
-    Raises `UserError` for an `n_best` above the beam, and for a prefix longer than an output may be.
+    Raises `UserError` if `n_best` is above the beam, or if a prefix is longer than the limit of the output.
     """
     n_sources, n_columns = source_ids.shape
     lengths = [n_columns] * n_sources if source_attention_mask is None else source_attention_mask.sum(dim=1).tolist()
@@ -126,7 +126,7 @@ def beam_search(
     if config.beam > 1 and isinstance(state, Branching):
         state = state.branched()
     banned = tensor(suppress_ids)
-    n_looked_at = config.beam + finished_leave(config)  # of a row, one may end and leave its place
+    n_looked_at = config.beam + finished_leave(config)  # per row; one more, because one may end and free its place
     going = searches
     while True:
         rows = _advance(going, _continuations(log_probs.index_fill_(1, banned, -torch.inf), n_looked_at))
@@ -141,7 +141,7 @@ def beam_search(
 
 
 class _Search:
-    """The search of one sentence: its live hypotheses (ids and log p), best first, and the finished ones."""
+    """Search for one sentence: live hypotheses (ids and log p), best first, and finished hypotheses."""
 
     def __init__(
         self, config: BeamConfig, n_best: int, limit: int, end_id: int, prefix: list[int], log_prob: float
@@ -149,12 +149,12 @@ class _Search:
         self.config, self.n_best, self.limit, self.end_id = config, n_best, limit, end_id
         self.live = [(prefix, log_prob)]
         self.finished: list[Hypothesis] = []
-        self.parents = [0]  # of the live ones, among those that lived a step before
-        self.stuck = False  # nothing can follow
+        self.parents = [0]  # indices of the parents among the live hypotheses of the previous step
+        self.stuck = False  # no continuation is possible
 
     def advance(self, continuations: Iterable[tuple[float, int, int]]) -> None:
-        """Chooses from (-log p, parent, id)."""
-        if self.is_done:  # from the start: the prefix is as long as an output may be
+        """Choose among continuations (-log p, parent, id)."""
+        if self.is_done:  # already at the start: the prefix has the maximum length
             return
         beam = self.config.beam
         n_held = 0 if finished_leave(self.config) else len(self.finished)
@@ -177,18 +177,18 @@ class _Search:
 
     @property
     def is_at_end(self) -> bool:
-        """Nothing lives, or may go on."""
+        """True if no hypothesis is live or can be continued."""
         return not self.live or self.stuck or len(self.live[0][0]) >= self.limit
 
     @property
     def is_done(self) -> bool:
-        """Nothing lives, or may go on, or can win any more."""
+        """True if no live hypothesis can be continued or can still enter the `n_best` results."""
         if self.is_at_end:
             return True
         if len(self.finished) < self.n_best:
             return False
         ids, log_prob = self.live[0]
-        # log p only falls; the penalty is largest at one end of the lengths to come.
+        # log p only decreases; the penalty is largest at the shortest or at the longest remaining length.
         largest = max(length_penalty(n, self.config) for n in (len(ids) + 1, self.limit))
         to_beat = sorted((h.score for h in self.finished), reverse=True)[self.n_best - 1]
         return log_prob / largest <= to_beat
@@ -203,7 +203,7 @@ class _Search:
 
 
 def _advance(searches: Sequence[_Search], found: tuple[list[int], list[int], list[float]]) -> list[int]:
-    """Lets every search choose among the continuations (row, id, log p) of its rows; the parents' rows that stay."""
+    """Advance each search with the continuations (row, id, log p) of its rows; return the parent rows to keep."""
     begin, at, stay = 0, 0, []
     for search in searches:
         end = begin + len(search.live)
@@ -219,10 +219,10 @@ def _advance(searches: Sequence[_Search], found: tuple[list[int], list[int], lis
 
 
 def _continuations(log_probs: Tensor, n: int) -> tuple[list[int], list[int], list[float]]:
-    """Row, id and log p of the `n` best continuations of each row, of all that tie with the n-th, and a few more.
+    """Return row, id and log p of the `n` best continuations per row, with all ties of the n-th and a few more.
 
-    The n best chunks of a row are known by their maxima, and each holds a token as good as the worst of these: what
-    is below that is out. So only chunks are sorted, and ties are never cut.
+    The n chunks with the largest maxima contain at least n tokens that are not below the smallest of these maxima. So
+    all tokens below it are dropped without sorting the whole row, and ties are never cut.
     """
     size = CHUNK if n * CHUNK <= log_probs.shape[1] else 1
     missing = -log_probs.shape[1] % size
@@ -247,7 +247,7 @@ def _read(
     limits: Sequence[int],
     device: torch.device,
 ) -> tuple[Tensor, list[float], Any]:
-    """Reads start ids and prefixes: log p (N, V) of what follows, log p of each prefix, and the state."""
+    """Read start ids and prefixes; return log p (N, V) of the next id, log p of each prefix, and the state."""
     inputs = [[start_id, *prefix][:limit] for prefix, limit in zip(prefixes, limits, strict=True)]
     token_ids, real = (x.to(device) for x in pad(inputs, 0))  # (N, T)
     given, is_given = (x.to(device) for x in pad(prefixes, 0))  # (N, T or T - 1)
@@ -263,15 +263,15 @@ def _check(
     config: BeamConfig, n_best: int, prefixes: Sequence[Sequence[int]], limits: Sequence[int], end_id: int
 ) -> None:
     if not 1 <= n_best <= config.beam:
-        raise UserError(f"n_best is {n_best} and the beam {config.beam}: ask for at least one, or widen the beam")
+        raise UserError(f"n_best is {n_best} and must be from 1 to the beam, {config.beam}: change n_best or the beam")
     for number, (prefix, limit) in enumerate(zip(prefixes, limits, strict=True), 1):
         if len(prefix) > limit:
             raise UserError(
-                f"the prefix of output {number} has {len(prefix)} tokens and the output at most {limit}: shorten the "
-                "prefix, or allow more with max_new_tokens or max_ratio, as far as the model's context reaches"
+                f"the prefix of output {number} has {len(prefix)} tokens and the output may have {limit}: shorten the "
+                "prefix, or increase max_new_tokens or max_ratio (the model's context is the upper limit)"
             )
         if end_id in prefix:
-            raise ValueError(f"the prefix of output {number} holds the end token")
+            raise ValueError(f"the prefix of output {number} contains the end token")
 
 
 def decode_sorted(
@@ -290,11 +290,11 @@ def decode_sorted(
     max_tokens: int = MAX_TOKENS,
     takes: Callable[[int], bool] | None = None,
 ) -> list[list[Hypothesis]]:
-    """`beam_search` over all of `sources` (ids, with whatever ends them); result i is of source i.
+    """Run `beam_search` on all `sources` (ids with their end tokens); result i belongs to source i.
 
-    Every target begins with `prefix`. The longest sources go first, so that a batch too large for the memory
-    shows at once. `progress(done, total)` is told of every batch. Where `takes` is given, batches whose number it does
-    not take are passed over, and their sources have no result.
+    Every target begins with `prefix`. The longest sources are decoded first, so that a batch too large for the memory
+    fails at once. `progress(done, total)` is called after every batch. If `takes` is given, batches for whose number it
+    returns False are skipped, and their sources have no result.
     """
     found: list[list[Hypothesis]] = [[] for _ in sources]
     n_done = 0

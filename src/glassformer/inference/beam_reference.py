@@ -1,4 +1,4 @@
-"""Beam search of one sentence as it is meant: no cache, no batch; `beam` must find the same."""
+"""Reference beam search for one sentence, without cache or batch; `beam` must find the same hypotheses."""
 
 from collections.abc import Callable, Sequence
 
@@ -22,14 +22,14 @@ def beam_search_reference(
     prefix: Sequence[int] = (),
     suppress_ids: Sequence[int] = (),
 ) -> list[Hypothesis]:
-    """The hypotheses of `source_ids` (S,), best first, by the rules of `beam`.
+    """Return the hypotheses of `source_ids` (S,), best first, by the rules of `beam`.
 
-    `forward(token_ids, source_ids=…)` gives logits (1, T, V), as every encoder-decoder's does; it is asked for the
-    whole of every hypothesis at every step.
+    `forward(token_ids, source_ids=…)` returns logits (1, T, V), as every encoder-decoder does; it is called at every
+    step with every whole hypothesis.
     """
 
     def log_probs(ids: Sequence[int]) -> Tensor:
-        """(T, V): row t is what may follow the first t ids."""
+        """Return log-probabilities (T, V): row t is for the id after the first t ids."""
         return forward(torch.tensor([[start_id, *ids]]), source_ids=source_ids[None])[0].log_softmax(dim=-1)
 
     def hypothesis(ids: list[int], log_prob: float, ended: bool) -> Hypothesis:

@@ -1,4 +1,4 @@
-"""What a model of labels says of texts, of words, and of rows."""
+"""Prediction with classification, regression and tagging models."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -26,7 +26,7 @@ def classify_texts(
     device: torch.device | str,
     log: Log,
 ) -> list[dict[str, float]]:
-    """The probability of each of the named classes for texts or pairs, or, without names, the number under `number`."""
+    """Return the probabilities of the named classes for texts or pairs; without `names`, a number under `number`."""
     logits = predict(network, text_rows(tokenizer, texts, network.config.max_len, log), device)
     if not names:
         return [{"number": float(x[0])} for x in logits]
@@ -36,9 +36,9 @@ def classify_texts(
 def text_rows(
     tokenizer: Tokenizer, texts: Sequence[Sequence[str]], max_len: int, log: Log, *, frame: Frame | None = None
 ) -> list[Example]:
-    """Texts or pairs in their frames; `log` is told how many are cut, having more than `max_len` tokens.
+    """Encode texts or pairs in their frames; `log` receives the number of texts cut to `max_len` tokens.
 
-    `frame` is that of `encode_texts`.
+    `frame` is passed to `encode_texts`.
     """
     rows, n_cut = encode_texts(tokenizer, texts, max_len, frame=frame)
     if n_cut:
@@ -54,11 +54,11 @@ def tag_words(
     device: torch.device | str,
     log: Log,
 ) -> list[list[tuple[str, float]]]:
-    """The most probable tag of every word, and its probability; words behind the network's length have none."""
+    """Return the most probable tag of every word and its probability; words beyond `max_len` get no tag."""
     max_len = network.config.max_len
     examples, n_cut = encode_tagged(tokenizer, sentences, max_len)
     if n_cut:
-        log(f"{n_cut:,} sentences are longer than {max_len:,} tokens, and the words behind that have no tag")
+        log(f"{n_cut:,} sentences are longer than {max_len:,} tokens, and the words after that limit have no tag")
     found = []
     for logits in predict(network, examples, device):
         best = logits.softmax(dim=1).max(dim=1)
@@ -73,9 +73,9 @@ def predict(
     device: torch.device | str = "cpu",
     takes: Callable[[int], bool] | None = None,
 ) -> list[Tensor]:
-    """The logits of each row in fp32, on the CPU: (n_labels,) of a text, (words, n_labels) where words are tagged.
+    """Return the logits of each row in fp32 on the CPU: (n_labels,) per text, or (words, n_labels) for tagging.
 
-    Where `takes` is given, batches whose number it does not take are passed over, and their rows have empty logits.
+    If `takes` is given, batches for whose number it returns False are skipped, and their rows have empty logits.
     """
     found: list[Tensor] = [torch.empty(0)] * len(rows)
     was_training = network.training
@@ -91,7 +91,7 @@ def predict(
 
 
 def in_batches(rows: Sequence[Example], device: torch.device | str) -> Iterator[tuple[list[int], Tensor, Inputs]]:
-    """Rows of about equal length together: their places, which tokens are real (B, T), and what the network reads."""
+    """Yield batches of rows of similar length: row indices, mask of real tokens (B, T), and inputs of the network."""
     for places in evaluation_places(example_rows(rows, "texts"), BATCH_TOKENS):
         examples = [rows[place] for place in places]
         token_ids, mask = pad([e.token_ids for e in examples], 0)

@@ -1,4 +1,4 @@
-"""What generation asks of a model; Transformers and recurrent models alike give it."""
+"""Interfaces that generation needs; Transformers and recurrent models implement them."""
 
 from typing import Any, Protocol, runtime_checkable
 
@@ -7,17 +7,17 @@ from torch import Tensor
 
 @runtime_checkable
 class Branching(Protocol):
-    """A state that can be told that each of its rows will be expanded to several, and then selects without copies."""
+    """Decoding state that can be prepared for the expansion of its rows, and then selects rows without copies."""
 
     def branched(self) -> Any:
-        """The same rows; from now on a step adds one token per row."""
+        """Return the same rows; afterwards a step adds one token per row."""
 
 
 class Decodable(Protocol):
-    """A model that can be asked for one more token at a time.
+    """Model that generates one token at a time.
 
-    Its state is what it remembers of each row between steps, owned by the caller. It has `lengths`, (B,) real tokens
-    so far, and `select(rows)`, the state whose row i is row `rows[i]` of this one: expands, reorders, drops.
+    Its state keeps the past of each row between steps and belongs to the caller. It has `lengths`, (B,) real tokens so
+    far, and `select(rows)`, the state whose row i is row `rows[i]` of this one; it expands, reorders or drops rows.
     """
 
     def start(
@@ -25,4 +25,4 @@ class Decodable(Protocol):
     ) -> Any: ...
 
     def step(self, token_ids: Tensor, state: Any, attention_mask: Tensor | None = None) -> tuple[Tensor, Any]:
-        """(B, T) more tokens → logits (B, T, V) and the state that holds them."""
+        """Read (B, T) more tokens; return logits (B, T, V) and the new state."""

@@ -1,4 +1,4 @@
-"""Generation: `start` once, `step` for every token, with the cache; greedy or drawn, many prompts at once."""
+"""Generation with a cache, greedy or sampled, for many prompts at once: `start` once, then `step` per token."""
 
 import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,10 +21,10 @@ from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SourceBatch = tuple[Tensor, Tensor | None]
-"""source_ids (B, S), and their mask (B, S), True = real, unless all are."""
+"""Source ids (B, S) and their mask (B, S), True = real; `None` instead of the mask if all are real."""
 
 PREFILL = 256
-"""Prompt tokens read at once: their logits need memory, and only the last of each row are wanted."""
+"""Number of prompt tokens read at once: limits the memory of their logits, of which only the last per row are used."""
 
 
 def generate(
@@ -41,25 +41,25 @@ def generate(
     source: SourceBatch | None = None,
     samples: Sequence[int] = (0,),
 ) -> Iterator[list[int | None]]:
-    """Yields, step by step, the new id of every row, None where one has ended.
+    """Yield per step the new id of every row, or None for a row that has ended.
 
-    Each prompt has a row for each of `samples` (their numbers): all rows of the first prompt come first. A row ends
-    with one of `end_ids` (which is yielded), when `is_finished(row, id)` says so, after `config.max_new_tokens`, or
-    when the model's context `max_len` is full. With `slide` it goes on then: the older half of the row's context is
-    dropped and the rest read again. `is_finished` is asked after the step that gave the id was yielded. Ids in
+    Each prompt has one row per item of `samples` (their numbers); all rows of the first prompt come first. A row ends
+    with one of `end_ids` (which is yielded), if `is_finished(row, id)` returns True, after `config.max_new_tokens`, or
+    when the model's context `max_len` is full. With `slide`, a full row continues: the older half of its context is
+    dropped and the rest is read again. `is_finished` is called after the step with that id was yielded. Ids in
     `suppress_ids` are never chosen.
 
-    With a `source`, source_ids (B, S) and their mask, prompts are beginnings of targets: the decoder's start id and
-    what is forced after it.
+    With a `source` (source ids and their mask), prompts are beginnings of targets: the decoder's start id and forced
+    ids after it.
 
-    Sample i draws from stream `SAMPLES` of `seeds.py`, whatever its prompt: a row of a batch gets what it
-    would get alone, and equal prompts get equal texts; more samples are the way to get different ones. Raises
-    `UserError` for an empty prompt, for one longer than the context unless `slide`, and for several samples at
-    temperature 0, which would be equal.
+    Sample i draws from stream `SAMPLES` of `seeds.py`, for every prompt. A row of a batch therefore gets the same ids
+    as alone, and equal prompts get equal texts; use more samples to get different texts. Raises `UserError` for an
+    empty prompt, for a prompt longer than the context unless `slide`, and for several samples at temperature 0, which
+    would be equal.
     """
     check_samples(samples, config)
     if slide and source is not None:
-        raise ValueError("the beginning of a target cannot be dropped: a context does not slide with a source")
+        raise ValueError("slide: expected False with a source, because the beginning of a target cannot be dropped")
     check_prompts(prompts, max_len, slide)
     if not prompts:
         return
@@ -68,11 +68,11 @@ def generate(
         return read_prompts(model, contexts, min(max_len, max(map(len, contexts)) + n_new), device, source)
 
     histories = [list(prompt) for prompt in prompts for _ in samples]
-    begins = [max(0, len(history) - max_len) for history in histories]  # where each row's context begins
+    begins = [max(0, len(history) - max_len) for history in histories]  # start of each row's context
     draws = [rng(config.seed, Stream.SAMPLES, sample) for _ in prompts for sample in samples]
-    rows = list(range(len(histories)))  # of the state → of all
+    rows = list(range(len(histories)))  # row of the state → row of all
     logits, state = read([prompt[-max_len:] for prompt in prompts], config.max_new_tokens)
-    if len(samples) > 1:  # a prompt is read once for all of its samples
+    if len(samples) > 1:  # read a prompt once for all of its samples
         of_prompts = torch.arange(len(prompts), device=device).repeat_interleave(len(samples))
         logits, state = logits[of_prompts], state.select(of_prompts)
     banned = torch.tensor(list(suppress_ids), dtype=torch.long, device=device)
@@ -106,11 +106,11 @@ def generate(
 
 
 def check_samples(samples: Sequence[int], config: GenerationConfig) -> None:
-    """`UserError` for no samples, for a negative number, and for several samples that would be equal."""
+    """Raise `UserError` for no samples, a negative sample number, or several samples that would be equal."""
     if not samples:
         raise UserError("n must be at least 1: it is the number of samples per prompt")
     if min(samples) < 0:
-        raise UserError(f"sample is {min(samples)} and must not be negative: the samples of a seed count from 0")
+        raise UserError(f"sample is {min(samples)} and must not be negative: sample numbers start at 0")
     if len(samples) > 1 and config.temperature == 0:
         raise UserError(
             f"n is {len(samples)} and temperature is 0: all samples would be equal; set a temperature above 0, or n = 1"
@@ -118,7 +118,7 @@ def check_samples(samples: Sequence[int], config: GenerationConfig) -> None:
 
 
 def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
-    """`UserError` for an id that the vocabulary lacks.
+    """Raise `UserError` for an id that is not in the vocabulary.
 
     >>> check_ids([[0, 1], [2, 9]], 9)
     Traceback (most recent call last):
@@ -134,7 +134,7 @@ def check_ids(prompts: Sequence[Sequence[int]], vocab_size: int) -> None:
 
 
 def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = False) -> None:
-    """`UserError` for an empty prompt, and for one longer than the context unless `slide`."""
+    """Raise `UserError` for an empty prompt, or for a prompt longer than the context unless `slide`."""
     for number, prompt in enumerate(prompts, 1):
         if not prompt:
             raise UserError(f"prompt {number} is empty: give at least one token to start from")
@@ -146,18 +146,18 @@ def check_prompts(prompts: Sequence[Sequence[int]], max_len: int, slide: bool = 
 
 
 def causal_frame(tokenizer: Tokenizer, config: ModelConfig) -> Frame:
-    """The special tokens that a causal model reads around a text, as in its training.
+    """Return the special tokens that a causal model reads around a text, as in its training.
 
-    Before it stands what the tokenizer's file puts there (`<s>` of Llama), else the start token that the model's
-    configuration records. Nothing stands there where training put nothing, or where nothing is recorded. Every place
-    that gives a text to a causal model takes the frame from here: prompts, scores and vectors.
+    Before the text are the tokens from the tokenizer's file (`<s>` for Llama), otherwise the start token in the model's
+    configuration. They are empty if training added no token, or no token is recorded. All functions that pass text to a
+    causal model use this frame: prompts, scores and vectors.
     """
     start = () if config.decoder_start_id is None else (config.decoder_start_id,)
     return Frame(before=tokenizer.frames.prompt.before or start)
 
 
 def never_written(tokenizer: Tokenizer, vocab_size: int) -> list[int]:
-    """Ids that stand for no text: special tokens but the end token, and a table's rows beyond the vocabulary."""
+    """Return ids without text: special tokens except the end token, and rows of the table beyond the vocabulary."""
     special = [tokenizer.vocab[token] for token in tokenizer.special_tokens]
     return [i for i in special if i != tokenizer.eos_id] + list(range(tokenizer.vocab_size, vocab_size))
 
@@ -170,7 +170,7 @@ def read_prompts(
     device: torch.device | str,
     source: SourceBatch | None = None,
 ) -> tuple[Tensor, Any]:
-    """Reads prompts of unequal length into a fresh state: the logits (B, V) after each row's last token, and it."""
+    """Read prompts of unequal length into a new state; return logits (B, V) at the end of each row and the state."""
     token_ids, mask = (x.to(device) for x in pad(prompts, 0))
     lengths, width = mask.sum(dim=1), mask.shape[1]
     uneven = not bool(mask.all())
@@ -203,20 +203,20 @@ def _next_ids(
     shaped = shape_logits(logits, config, seen)
     is_drawn = config.temperature > 0
     uniform = torch.tensor([draw.random() for draw in draws], dtype=torch.float64) if is_drawn else None
-    return choose(shaped.cpu(), uniform).tolist()  # in double precision, which not every device has
+    return choose(shaped.cpu(), uniform).tolist()  # on the CPU, because not every device has double precision
 
 
 @dataclass(frozen=True)
 class EncodedPrompt:
-    """A prompt as the model reads it."""
+    """Prompt as ids for the model."""
 
     ids: list[int]
     is_spaced: bool = False
-    """Whether its text ends with a space that the ids lack: some tokenizers drop it."""
+    """True if its text ends with a space that is not in the ids, because some tokenizers drop it."""
 
 
 def with_settings(config: GenerationConfig, settings: Mapping[str, Any]) -> GenerationConfig:
-    """The configuration with some settings replaced: `stop` may be one text, and a `seed` of None draws a new one."""
+    """Replace settings of a configuration: `stop` may be a single text, and `seed` None draws a new seed."""
     changes = dict(settings)
     if isinstance(changes.get("stop"), str):
         changes["stop"] = (changes["stop"],)
@@ -235,17 +235,16 @@ def stream_texts(
     device: torch.device | str,
     samples: Sequence[int] = (0,),
 ) -> Iterator[list[str]]:
-    """Goes on with prompts: yields the new text of every row, step by step, and last what was held back.
+    """Continue prompts: yield the new text of every row per step, and at the end the text that was held back.
 
-    The rows are those of `generate`: one for each of `samples` of each prompt. The text of a prompt and the pieces that
-    follow read as the text of all ids: where a space stands between the two, the first piece begins with it, but not
-    where the prompt `is_spaced`. A character that is not whole, and what may become a stop text, wait for the tokens
-    that decide.
+    The rows are those of `generate`: one per sample of each prompt. Prompt text and new pieces together read as the
+    text of all ids: if a space separates them, the first piece begins with it, unless the prompt `is_spaced`. An
+    incomplete character, and text that may become a stop text, wait for later tokens.
     """
     ids = [prompt.ids for prompt in prompts]
     check_ids(ids, min(tokenizer.vocab_size, network.config.vocab_size))
     rows = [_RowText(tokenizer, prompt, config.stop) for prompt in prompts for _ in samples]
-    ends = (network.config.eos_id, tokenizer.eos_id)  # the model's own, where it has one
+    ends = (network.config.eos_id, tokenizer.eos_id)  # the model's end id first, if it has one
     end_ids = [end for end in ends if end is not None][:1]
 
     steps = generate(
@@ -269,11 +268,11 @@ def stream_texts(
 
 
 class _RowText:
-    """The text behind a prompt, as its tokens come."""
+    """Text generated after a prompt, token by token."""
 
     def __init__(self, tokenizer: Tokenizer, prompt: EncodedPrompt, stops: Sequence[str]) -> None:
         self.stream, self.watch = tokenizer.stream(after=prompt.ids), StopWatch(stops)
-        self.is_spaced = prompt.is_spaced  # until its first text comes
+        self.is_spaced = prompt.is_spaced  # until the first text is generated
 
     def push(self, token: int) -> str:
         text = self.stream.push(token)
@@ -286,7 +285,7 @@ class _RowText:
 
 
 class StopWatch:
-    """Lets text through until one of the stop texts appears, wherever the pieces are cut.
+    """Filter that passes text until one of the stop texts appears, even if it is split between pieces.
 
     >>> watch = StopWatch(["END"])
     >>> watch.push("one E"), watch.push("ND two"), watch.stopped
@@ -299,7 +298,7 @@ class StopWatch:
         self._held = ""
 
     def push(self, piece: str) -> str:
-        """The text that is certain to stand before any stop; the rest is held back."""
+        """Return the text that is certainly before any stop text; hold the rest back."""
         if self.stopped:
             return ""
         text = self._held + piece
@@ -312,6 +311,6 @@ class StopWatch:
         return text[: len(text) - n_held]
 
     def flush(self) -> str:
-        """What was held back, when nothing more comes."""
+        """Return the text that was held back, at the end of the stream."""
         held, self._held = self._held, ""
         return held

@@ -1,4 +1,4 @@
-"""Vectors of texts, and which of them point the same way."""
+"""Text embeddings and the nearest vectors by cosine similarity."""
 
 from collections.abc import Sequence
 
@@ -21,10 +21,10 @@ Vectors = npt.NDArray[np.float32]
 def embed(
     network: Network, rows: Sequence[Example], device: torch.device | str = "cpu", *, n_before: int = 0
 ) -> Vectors:
-    """(N, D) a vector of each row in fp32; a row has the same vector in any batch.
+    """Return the vectors (N, D) of all rows in fp32; the vector of a row does not depend on its batch.
 
-    A model of vectors gives its `forward`. Any other model gives the mean of its last hidden states over the tokens of
-    a row, special ones included, but for the first `n_before`; a row that has no others is the mean over these.
+    For a model with a vector head, vectors are the result of `forward`. For other models, they are the mean of the last
+    hidden states over the tokens of a row, special ones included, without the first `n_before` if the row has more.
     """
     assert isinstance(network, Transformer)
     found = np.zeros((len(rows), network.config.d_model), dtype=np.float32)
@@ -43,7 +43,7 @@ def embed(
 
 
 def _without_first(mask: Tensor, n: int) -> Tensor:
-    """A mask (B, T), True = a real token, without the first `n` tokens of each row that has more.
+    """Return a mask (B, T), True = a real token, without the first `n` tokens of each row that has more.
 
     >>> _without_first(torch.tensor([[True, True, True], [True, False, False]]), 1).int().tolist()
     [[0, 1, 1], [1, 0, 0]]
@@ -53,7 +53,7 @@ def _without_first(mask: Tensor, n: int) -> Tensor:
 
 
 def described(head: Head, *, is_causal: bool = False) -> str:
-    """What the vectors of a model with this head are, in words.
+    """Describe in words the vectors of a model with this head.
 
     >>> described(VectorHead("mean", normalize=True, max_tokens=256))
     'the mean of the last hidden states over all tokens, divided by its length; texts are cut to 256 tokens'
@@ -76,7 +76,7 @@ _POOLED = {
 
 
 def nearest(vectors: Vectors, query: Vectors, n: int) -> list[tuple[int, float]]:
-    """The `n` vectors (N, D) that point most nearly the same way as `query` (D,): places and cosines, best first.
+    """Return indices and cosines of the `n` vectors (N, D) with the highest cosine to `query` (D,), best first.
 
     >>> nearest(np.array([[0.0, 1.0], [2.0, 0.0], [0.0, 0.0]]), np.array([1.0, 0.0]), 2)
     [(1, 1.0), (0, 0.0)]

@@ -1,4 +1,4 @@
-"""Several models as one: the mean of what they expect next, and of what they say of a whole."""
+"""Ensemble of several models: the mean of their probabilities or predicted numbers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +16,13 @@ from glassformer.models.build import Network
 
 @dataclass(frozen=True)
 class EnsembleState:
-    """The state of each member."""
+    """State of an ensemble: the state of each member."""
 
     members: list[Any]
 
     @property
     def lengths(self) -> Tensor:
-        """(B,) real tokens so far."""
+        """(B,) number of real tokens so far."""
         return self.members[0].lengths
 
     def select(self, rows: Tensor) -> "EnsembleState":
@@ -33,15 +33,15 @@ class EnsembleState:
 
 
 class Ensemble(nn.Module):
-    """Several models that vote: the arithmetic mean of their probabilities, as Sutskever (2014) and many after decode.
+    """Ensemble of models: the arithmetic mean of their probabilities, as in Sutskever (2014) and later work.
 
-    `forward` reads whole rows, `start` and `step` one more token at a time. What reads logits reads an ensemble's: they
-    are the log of that mean, and so normalised already. Of models that say numbers it is the mean of the numbers. The
-    members may be of any kinds; they share their vocabularies.
+    `forward` reads whole rows; `start` and `step` read one more token at a time. The outputs are the log of the mean
+    probability, which is already normalised, so they replace logits. For regression models, the output is the mean of
+    the numbers. Members may be of any kind and must share their vocabularies.
     """
 
     def __init__(self, models: Sequence[Network], *, of_numbers: bool = False) -> None:
-        """Raises `UserError` when the members' vocabularies differ in size."""
+        """Create the ensemble; raise `UserError` if the vocabulary sizes of the members differ."""
         super().__init__()
         configs = [model.config for model in models]
         for side, sizes in (
@@ -54,12 +54,12 @@ class Ensemble(nn.Module):
                     "needs models that were trained with the same tokenizers"
                 )
         longest, longest_source = min(c.max_len for c in configs), min(c.encoder_max_len for c in configs)
-        self.config: ModelConfig = replace(configs[0], max_len=longest, source_max_len=longest_source)  # all read these
+        self.config: ModelConfig = replace(configs[0], max_len=longest, source_max_len=longest_source)  # for all
         self.models, self.members = tuple(models), nn.ModuleList(models)
         self.of_numbers = of_numbers
 
     def forward(self, **inputs: Tensor) -> Tensor:
-        """What the members read → the log of their mean probability (…, V), or the mean of their numbers."""
+        """Return the log of the mean probability (…, V) of the members, or the mean of their numbers."""
         outputs = [model(**inputs) for model in self.models]
         return torch.stack(outputs).mean(dim=0) if self.of_numbers else mean_log_probs(outputs)
 
@@ -71,6 +71,6 @@ class Ensemble(nn.Module):
     def step(
         self, token_ids: Tensor, state: EnsembleState, attention_mask: Tensor | None = None
     ) -> tuple[Tensor, EnsembleState]:
-        """(B, T) more tokens → the log of the mean probability, (B, T, V)."""
+        """Read (B, T) more tokens; return the log of the mean probability, (B, T, V), and the new state."""
         steps = [m.step(token_ids, s, attention_mask) for m, s in zip(self.models, state.members, strict=True)]
         return mean_log_probs([logits for logits, _ in steps]), EnsembleState([member for _, member in steps])

@@ -1,4 +1,4 @@
-"""What stands behind a mask: candidates of an encoder, or a text that a denoiser writes anew."""
+"""Mask filling: candidates from an encoder, or a new text from a denoising encoder-decoder."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,43 +18,43 @@ MASK = "[MASK]"
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that may stand behind a mask."""
+    """Candidate token for a mask."""
 
     text: str
-    """With the space that it brings."""
+    """Text of the token, including its leading space."""
     probability: float
     token_id: int
 
 
 @dataclass(frozen=True)
 class Filling:
-    """A text without its masks."""
+    """A text with its masks filled."""
 
     text: str
-    """With the most probable token behind each mask, or as a denoiser wrote it."""
+    """The text with the most probable token at each mask, or as written by a denoising model."""
     candidates: list[list[Candidate]]
-    """Of each mask, best first; a denoiser writes whole texts and has none."""
+    """Candidates of each mask, best first; empty for a denoising model, which writes whole texts."""
 
     def __str__(self) -> str:
         return self.text
 
 
 def with_masks(tokenizer: Tokenizer, text: str) -> str:
-    """The text with every `[MASK]` as the tokenizer spells its own mask; `UserError` where nothing is masked.
+    """Replace every `[MASK]` by the mask token of the tokenizer; raise `UserError` if the text has no mask.
 
-    A mask takes the space before it: a byte-level token brings its own.
+    A mask includes the space before it, because a byte-level token has its own leading space.
     """
     mask = MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
     text = text.replace(MASK, mask)
     if mask not in text:
-        raise UserError(f"the text has no {MASK}, so there is nothing to fill: {quoted(text)}")
+        raise UserError(f"the text has no {MASK} to fill: {quoted(text)}; add one")
     return text.replace(f" {mask}", mask) if tokenizer.scheme == "byte" else text
 
 
 def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
-    """The ids of a text whose `[MASK]`s are masks; `UserError` for a text without one."""
+    """Return the ids of a text with `[MASK]`s as masks; raise `UserError` if it has no mask."""
     if tokenizer.mask_id is None:
-        raise UserError("the model's tokenizer has no [MASK]: it was not trained to fill anything")
+        raise UserError("the model's tokenizer has no [MASK]: use a model trained with masks")
     return tokenizer.encode(with_masks(tokenizer, text), allow_special=[tokenizer.id_to_token(tokenizer.mask_id)])
 
 
@@ -62,9 +62,9 @@ def masked_ids(tokenizer: Tokenizer, text: str) -> list[int]:
 def fill_masks(
     network: Network, tokenizer: Tokenizer, text: str, n: int, device: torch.device | str = "cpu"
 ) -> Filling:
-    """The `n` most probable tokens behind every mask, each mask for itself: one forward, with all masks in place."""
+    """Return the `n` most probable tokens for each mask independently, in one forward with all masks in place."""
     if n < 1:
-        raise UserError(f"{n} candidates are asked for: 1 at the least")
+        raise UserError(f"n is {n} and must be at least 1: it is the number of candidates per mask")
     row = tokenizer.frames.text.around(masked_ids(tokenizer, text))
     if len(row) > network.config.max_len:
         raise UserError(
@@ -89,7 +89,7 @@ def fill_masks(
 def fill_by_writing(
     network: Network, tokenizer: Tokenizer, text: str, config: BeamConfig, device: torch.device | str = "cpu"
 ) -> Filling:
-    """The text that a denoiser of infilling writes for one with masks, each of which may stand for many tokens."""
+    """Return the text that an infilling model writes for one with masks; a mask may become several tokens."""
     ids = masked_ids(tokenizer, text)
     return Filling(tokenizer.decode(_written(network, tokenizer, ids, config, [], device)), [])
 
@@ -102,11 +102,11 @@ def fill_spans(
     config: BeamConfig,
     device: torch.device | str = "cpu",
 ) -> Filling:
-    """The text with the spans that a denoiser writes for its sentinels; each `[MASK]` becomes the next sentinel."""
+    """Return the text with spans that the model writes for sentinels; each `[MASK]` becomes the next sentinel."""
     mask = MASK if tokenizer.mask_id is None else tokenizer.id_to_token(tokenizer.mask_id)
     parts = with_masks(tokenizer, text).split(mask)
     if len(parts) - 1 > len(sentinel_ids):
-        raise UserError(f"the text has {len(parts) - 1} masks and the model knows {len(sentinel_ids)} spans at once")
+        raise UserError(f"the text has {len(parts) - 1} masks and the model can fill {len(sentinel_ids)}: remove some")
     source: list[int] = []
     for number, part in enumerate(parts):
         source += [*([sentinel_ids[number - 1]] if number else []), *tokenizer.encode(part)]
@@ -116,10 +116,10 @@ def fill_spans(
 
 
 def restore_spans(source: Sequence[int], target: Sequence[int], sentinel_ids: Sequence[int]) -> list[int]:
-    """The whole row: every sentinel of `source` gives way to what follows it in `target`, if anything does.
+    """Return the whole row: replace every sentinel of `source` by the ids after it in `target`, if any.
 
-    The inverse of `noise.corrupt_spans`. A target that a model wrote may be any row: what stands before its first
-    sentinel, or behind one that `source` lacks, has no place and is left out.
+    This inverts `noise.corrupt_spans`. A target written by a model may be any row: ids before its first sentinel, and
+    ids after a sentinel that `source` lacks, are dropped.
 
     >>> words = "<0> <1> the cat sat on the mat".split()
     >>> print(*(words[i] for i in restore_spans([2, 0, 6, 1], [0, 3, 4, 5, 1, 7], sentinel_ids=[0, 1])))

@@ -1,4 +1,4 @@
-"""From logits to a token: each rule a pure function of (B, V) logits; -inf marks what is left out; log p."""
+"""Sampling rules: pure functions of logits (B, V), where -inf excludes a token; and log-probabilities."""
 
 import math
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from glassformer.config.run import GenerationConfig
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Keeps the k largest logits of a row (Fan 2018), and what ties with the k-th; a k above V keeps all.
+    """Keep the k largest logits of a row (Fan 2018) and ties with the k-th; a k above V keeps all.
 
     >>> keep_top_k(torch.tensor([[1.0, 3.0, 2.0]]), 2)
     tensor([[-inf, 3., 2.]])
@@ -20,20 +20,20 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """Keeps the fewest most probable tokens whose probabilities reach p (Holtzman 2020); always at least one.
+    """Keep the fewest most probable tokens whose probabilities sum to p or more (Holtzman 2020); at least one.
 
     >>> keep_top_p(torch.tensor([[0.5, 0.3, 0.2]]).log(), 0.7).exp().round(decimals=1)
     tensor([[0.5000, 0.3000, 0.0000]])
     """
     probabilities, order = logits.softmax(dim=-1).sort(dim=-1, descending=True)
-    before = probabilities.cumsum(dim=-1) - probabilities  # mass of all that is more probable
+    before = probabilities.cumsum(dim=-1) - probabilities  # total probability of all more probable tokens
     drop = torch.zeros_like(logits, dtype=torch.bool).scatter(-1, order, before >= p)
     drop.scatter_(-1, order[..., :1], False)
     return logits.masked_fill(drop, -math.inf)
 
 
 def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
-    """Keeps tokens of at least min_p × the highest probability (Nguyen 2024).
+    """Keep tokens with a probability of at least min_p × the highest one (Nguyen 2024).
 
     >>> keep_min_p(torch.tensor([[0.6, 0.3, 0.1]]).log(), 0.4).exp().round(decimals=1)
     tensor([[0.6000, 0.3000, 0.0000]])
@@ -43,7 +43,7 @@ def keep_min_p(logits: Tensor, min_p: float) -> Tensor:
 
 
 def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Logits of tokens seen before are divided by the penalty when positive, else multiplied (Keskar 2019, 4.1).
+    """Divide positive logits of tokens in `seen` by the penalty, and multiply negative ones (Keskar 2019, 4.1).
 
     `seen` (B, V) bool.
 
@@ -54,16 +54,16 @@ def penalise_repetition(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
 
 
 def shape_logits(logits: Tensor, config: GenerationConfig, seen: Tensor | None = None) -> Tensor:
-    """Every rule of a configuration, in the order penalty, temperature, top-k, top-p, min-p.
+    """Apply every rule of a configuration in the order penalty, temperature, top-k, top-p, min-p.
 
-    Temperature 0 is no division: the caller takes the largest logit (`choose`).
+    At temperature 0 the logits are not divided: the caller takes the largest one (`choose`).
     """
     logits = logits.float()
     if seen is not None and config.repetition_penalty != 1:
         logits = penalise_repetition(logits, seen, config.repetition_penalty)
     if config.temperature == 0:
         return logits
-    if config.temperature < 1e-4:  # so cold that a division would overflow: only the largest is left
+    if config.temperature < 1e-4:  # a division might overflow: keep only the largest
         return keep_top_k(logits, 1)
     logits = logits / config.temperature
     if config.top_k:
@@ -74,10 +74,10 @@ def shape_logits(logits: Tensor, config: GenerationConfig, seen: Tensor | None =
 
 
 def choose(logits: Tensor, uniform: Tensor | None) -> Tensor:
-    """(B, V) shaped logits → (B,) ids: the largest without `uniform`, else drawn by it.
+    """Choose ids (B,) from shaped logits (B, V): the largest without `uniform`, otherwise sampled with it.
 
-    `uniform` (B,) in [0, 1): the token in whose stretch of the cumulative distribution it falls. One number a
-    row makes a row's draw independent of its neighbours.
+    `uniform` (B,) in [0, 1) selects the token in whose interval of the cumulative distribution it is. One number per
+    row makes the sample of a row independent of the other rows.
 
     >>> choose(torch.tensor([[0.5, 0.5]]).log(), torch.tensor([0.7]))
     tensor([1])
@@ -90,12 +90,12 @@ def choose(logits: Tensor, uniform: Tensor | None) -> Tensor:
 
 
 def log_softmax(logits: Tensor) -> Tensor:
-    """Over the last axis, in single precision at least."""
+    """Compute log softmax over the last axis in fp32 or higher precision."""
     return logits.log_softmax(dim=-1, dtype=torch.promote_types(logits.dtype, torch.float32))
 
 
 def mean_log_probs(logits: Sequence[Tensor]) -> Tensor:
-    """log (Σ softmax(logitsᵢ) / n) of the logits (…, V) of n members, in single precision at the least.
+    """Compute log (Σ softmax(logitsᵢ) / n) of the logits (…, V) of n members, in fp32 or higher precision.
 
     >>> sure, unsure = torch.tensor([0.5, 0.5]).log(), torch.tensor([0.9, 0.1]).log()
     >>> mean_log_probs([sure, unsure]).exp()

@@ -1,4 +1,4 @@
-"""What a model thinks of texts that are given: forced decoding."""
+"""Log-probabilities of given texts (forced decoding)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -15,19 +15,19 @@ from glassformer.inference.sampling import log_softmax
 from glassformer.tokenization.tokenizer import Tokenizer
 
 MAX_TOKENS = 2048
-"""Source, context and target positions of a batch, padding included: a row of logits stands at each of the target's."""
+"""Maximum of source, context and target positions of a batch, padding included; every target position needs logits."""
 
 Ids = Sequence[int]
 
 
 @dataclass(frozen=True)
 class ForcedScore:
-    """log p of a target given what stands before it."""
+    """Log-probability of a target given its context."""
 
     token_log_probs: list[float]
-    """Of each id given the ids before it, and the source where there is one; in nats."""
+    """Log-probability of each id given the ids before it, and the source if there is one; in nats."""
     is_greedy: bool = True
-    """Every id is the most probable one at its place: greedy decoding would write this target."""
+    """True if every id is the most probable one at its position, so that greedy decoding would give this target."""
 
     @property
     def log_prob(self) -> float:
@@ -36,7 +36,7 @@ class ForcedScore:
 
 @dataclass(frozen=True)
 class Score:
-    """log p of a text, and how long the text is.
+    """Log-probability of a text, and the length of the text.
 
     >>> score = Score(log_prob=-8 * math.log(2), n_tokens=4, n_bytes=16)
     >>> score.bits_per_token, score.bits_per_byte, score.perplexity
@@ -44,15 +44,15 @@ class Score:
     """
 
     log_prob: float
-    """In nats."""
+    """Log-probability in nats."""
     n_tokens: int
-    """Those that were predicted; of a target its end token too."""
+    """Number of predicted tokens, including the end token of a target."""
     n_bytes: int
-    """Of the text that these tokens stand for, as UTF-8."""
+    """Number of UTF-8 bytes of the text of these tokens."""
 
     @property
     def nats_per_token(self) -> float:
-        """The loss; not a number where no token was predicted."""
+        """Loss in nats per token; NaN if no token was predicted."""
         return -self.log_prob / self.n_tokens if self.n_tokens else math.nan
 
     @property
@@ -61,12 +61,12 @@ class Score:
 
     @property
     def bits_per_byte(self) -> float:
-        """Comparable across tokenizers; not a number of an empty text."""
+        """Bits per byte, comparable across tokenizers; NaN for an empty text."""
         return -self.log_prob / math.log(2) / self.n_bytes if self.n_bytes else math.nan
 
     @property
     def perplexity(self) -> float:
-        """exp of the nats per token; from e^709 on infinite."""
+        """Exponential of the nats per token; infinite from e^709 on."""
         return math.exp(self.nats_per_token) if not self.nats_per_token >= 709 else math.inf
 
 
@@ -79,9 +79,9 @@ def forced_scores(
     device: torch.device | str = "cpu",
     max_tokens: int = MAX_TOKENS,
 ) -> list[ForcedScore]:
-    """log p of target i (ids after the start id, end token included when it counts) given source i.
+    """Return log p of target i given source i; target ids follow the start id and may include the end token.
 
-    It is what beam search calls `log_prob` for the same ids.
+    The value equals `log_prob` of beam search for the same ids.
     """
     contexts = [[start_id]] * len(sources)
     return continuation_scores(model, contexts, targets, sources=sources, device=device, max_tokens=max_tokens)
@@ -97,11 +97,11 @@ def continuation_scores(
     device: torch.device | str = "cpu",
     max_tokens: int = MAX_TOKENS,
 ) -> list[ForcedScore]:
-    """log p of target i (ids) after context i (ids, one or more), given source i where the model reads one.
+    """Return log p of target i (ids) after context i (one or more ids), given source i if the model reads one.
 
-    Teacher forcing: a context is read, which gives p of the target's first id; the target but its last id is one more
-    step, which gives the others. What several rows of a batch share is read once, such as a question before its
-    answers.
+    Teacher forcing: one step reads the context and gives p of the first target id; one more step reads the target
+    without its last id and gives the others. A context that several rows of a batch share is read once, such as a
+    question with several answers.
     """
     given = list(zip(map(tuple, sources or [()] * len(contexts)), map(tuple, contexts), strict=True))
     sizes = [len(s) + len(context) + len(t) for (s, context), t in zip(given, targets, strict=True)]
@@ -130,7 +130,7 @@ def continuation_scores(
 
 
 def _judge(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """log p (B, T) of the labels (B, T) under logits (B, T, V), and whether each is the most probable one."""
+    """Return log p (B, T) of labels (B, T) under logits (B, T, V), and True for labels that have the highest p."""
     log_probs = log_softmax(logits[:, : labels.shape[1]])
     return log_probs.gather(2, labels[:, :, None]).squeeze(2), log_probs.argmax(dim=2) == labels
 
@@ -145,11 +145,11 @@ def text_scores(
     max_len: int,
     device: torch.device | str = "cpu",
 ) -> list[Score]:
-    """log p of every text, token by token, or, with `targets`, of each target as what follows its text.
+    """Return log p of every text, or, with `targets`, of each target as the continuation of its text.
 
-    A text begins after `start`, the ids that training put before it (`decode.causal_frame`). Where `start` is empty,
-    the first token of the whole is context alone: it is not scored, and its bytes do not count. A text beyond the
-    context `max_len` is read in `windows`.
+    A text follows `start`, the ids that training put before it (`decode.causal_frame`). If `start` is empty, the first
+    token is context only: it is not scored, and its bytes do not count. A text beyond the context `max_len` is read in
+    `windows`.
     """
     rows: list[list[tuple[Ids, Ids]]]
     if targets is None:
@@ -167,22 +167,22 @@ def text_scores(
     for context, text, row, left_out in zip(contexts, scored, rows, unscored, strict=True):
         log_prob = sum(next(scores).log_prob for _ in row)
         n_bytes, n_before = len(text.encode("utf-8")), len(context.encode("utf-8"))
-        n_bytes = min(n_bytes, n_before + n_bytes - tokenizer.n_bytes_of(left_out))  # it may hold white space before
+        n_bytes = min(n_bytes, n_before + n_bytes - tokenizer.n_bytes_of(left_out))  # space may come from the context
         found.append(Score(float(log_prob), sum(len(target) for _, target in row), n_bytes))
     return found
 
 
 def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[int], list[int]]:
-    """The ids of a context, and of what follows it, cut where the context's tokens end.
+    """Return the ids of a context and of its continuation, cut after the last token of the context.
 
-    The two are encoded as one text, as a model has learned them; space at the end of the context goes to the target,
-    where tokens of words keep theirs.
+    Both are encoded as one text, as in training; space at the end of the context moves to the target, because tokens of
+    words include their leading space.
 
     >>> tokenizer = Tokenizer.train(["to be or not to be"] * 2, vocab_size=300, special_tokens=())
     >>> [tokenizer.tokens(ids) for ids in split_pair(tokenizer, "to ", "be")]
     [['to'], [' be']]
 
-    Raises `UserError` when the target has no token of its own.
+    Raises `UserError` if the target has no token of its own.
     """
     kept = context.rstrip()
     context, target = kept, context[len(kept) :] + target
@@ -190,14 +190,14 @@ def split_pair(tokenizer: Tokenizer, context: str, target: str) -> tuple[list[in
     target_ids = tokenizer.encode(context + target)[len(context_ids) :]
     if target and not target_ids:
         raise UserError(
-            f"{target[:40]!r} has no token of its own after {context[-40:]!r}, whose last token takes it in: end the "
-            "context where a word ends"
+            f"{target[:40]!r} has no token of its own after {context[-40:]!r}, whose last token includes it: end the "
+            "context at the end of a word"
         )
     return context_ids, target_ids
 
 
 def with_context(context: Ids, target: Ids) -> tuple[Ids, Ids]:
-    """A context that is not empty: where nothing stands before a target, its own first id becomes the context.
+    """Return a non-empty context: if it is empty, the first id of the target becomes the context.
 
     >>> with_context([], [5, 6]), with_context([1], [5, 6])
     (([5], [6]), ([1], [5, 6]))
@@ -206,23 +206,23 @@ def with_context(context: Ids, target: Ids) -> tuple[Ids, Ids]:
 
 
 def fit_context(context: Ids, target: Ids, max_len: int) -> tuple[Ids, Ids]:
-    """A pair that a model of this context can read: the beginning of what stands before the target is dropped.
+    """Return a pair that fits the model's context `max_len`: the beginning of the context is dropped.
 
-    The target's last id is never read, so the two may have `max_len` + 1 ids.
+    The last target id is never an input, so the two may have `max_len` + 1 ids.
 
     >>> fit_context([1, 2, 3, 4], [5, 6], max_len=3)
     ([3, 4], [5, 6])
     """
     if len(target) > max_len:
-        raise UserError(f"what is to be scored has {len(target):,} tokens and the model's context is {max_len:,}")
+        raise UserError(f"the target has {len(target):,} tokens and the model's context is {max_len:,}: shorten it")
     return context[max(0, len(context) + len(target) - max_len - 1) :], target
 
 
 def windows(ids: Ids, start: Ids, max_len: int) -> Iterator[tuple[Ids, Ids]]:
-    """(context, target) pairs in which every id is a target once, for a model that reads `max_len` ids.
+    """Yield (context, target) pairs in which every id is a target once, for a model that reads `max_len` ids.
 
-    The first target follows the ids of `start`; where there are none the first id is context alone. The last window
-    reads `max_len` ids too, most of them as context. It is how lm-evaluation-harness cuts a text.
+    The first target follows the ids of `start`; if `start` is empty, the first id is context only. The last window also
+    reads `max_len` ids, most of them as context. lm-evaluation-harness cuts texts in the same way.
 
     >>> list(windows([10, 11, 12, 13, 14, 15], [0], max_len=4))
     [([0], [10, 11, 12, 13]), ([11, 12, 13], [14, 15])]

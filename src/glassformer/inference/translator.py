@@ -1,4 +1,4 @@
-"""From source text to target text: tokenizers around the beam search, for one model or an ensemble."""
+"""Translation from source text to target text, with one model or an ensemble: tokenizers and beam search."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Translation:
-    """A target that a beam found."""
+    """A target text from beam search."""
 
     text: str
     hypothesis: Hypothesis
 
 
 class Translator:
-    """An encoder-decoder or several that vote, their pair of tokenizers, and the way from a text to a text."""
+    """Translator: an encoder-decoder or an ensemble of them, with its source and target tokenizers."""
 
     def __init__(
         self,
@@ -35,7 +35,7 @@ class Translator:
     ) -> None:
         config = model.config
         if config.decoder_start_id is None or config.eos_id is None:
-            raise UserError("the model's configuration names no decoder_start_id or no eos_id")
+            raise UserError("decoder_start_id or eos_id is missing in the model's configuration: set both")
         self.model, self.device = model, device
         self.tokenizer, self.source_tokenizer = tokenizer, source_tokenizer
         self.start_id, self.end_id = config.decoder_start_id, config.eos_id
@@ -43,9 +43,9 @@ class Translator:
         self.max_len, self.source_max_len = config.max_len, config.encoder_max_len
 
     def source_ids(self, text: str) -> list[int]:
-        """What the encoder reads: the text's ids in their frame. `UserError` when they are too many.
+        """Return the encoder input: the ids of the text in their frame. Raises `UserError` if there are too many.
 
-        Space around a text is left out, as it is where pairs are read for training.
+        Space around a text is removed, as in training pairs.
         """
         ids = self.source_tokenizer.frames.source.around(self.source_tokenizer.encode(text.strip()))
         if len(ids) > self.source_max_len:
@@ -54,7 +54,7 @@ class Translator:
                 f"{self.source_max_len}: split it, or train with a larger model.source_max_len"
             )
         if not ids:
-            raise UserError("the source is empty, and this tokenizer has no end token that could stand for it")
+            raise UserError("the source is empty and the tokenizer adds no end token: give a source text")
         return ids
 
     def translate(
@@ -67,9 +67,9 @@ class Translator:
         progress: Callable[[int, int], None] | None = None,
         takes: Callable[[int], bool] | None = None,
     ) -> list[list[Translation]]:
-        """The `n_best` targets of every source, best first; each begins with `prefix`.
+        """Return the `n_best` targets of every source, best first; each begins with `prefix`.
 
-        Where `takes` is given, only the sources of batches that it takes by their number have targets.
+        If `takes` is given, only sources of batches for whose number it returns True have targets.
         """
         encoded = [self.source_ids(source) for source in sources]
         return self.translate_ids(encoded, config, n_best=n_best, prefix=prefix, progress=progress, takes=takes)
@@ -84,7 +84,7 @@ class Translator:
         progress: Callable[[int, int], None] | None = None,
         takes: Callable[[int], bool] | None = None,
     ) -> list[list[Translation]]:
-        """`translate` of sources that are encoded already (`source_ids`)."""
+        """Translate sources that are already encoded (`source_ids`)."""
         found = decode_sorted(
             self.model,
             sources,
@@ -102,9 +102,9 @@ class Translator:
         return [[Translation(self.tokenizer.decode(h.ids), h) for h in of_source] for of_source in found]
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
-        """log p of each target, its end included, given its source.
+        """Return log p of each target, including its end token, given its source.
 
-        Space around both is left out, as it is where pairs are read for training.
+        Space around both is removed, as in training pairs.
         """
         targets = [target.strip() for target in targets]
         around = self.tokenizer.frames.target.around
@@ -112,7 +112,7 @@ class Translator:
         for target, ids in zip(targets, targets_ids, strict=True):
             if len(ids) > self.max_len:
                 raise UserError(
-                    f"the target {quoted(target)} has {len(ids)} tokens and the model writes at most {self.max_len}"
+                    f"the target {quoted(target)} has {len(ids)} tokens and the limit is {self.max_len}: shorten it"
                 )
         scores = forced_scores(
             self.model,

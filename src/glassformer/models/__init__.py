@@ -1,4 +1,4 @@
-"""Models made of `nn`'s layers: blocks, stacks, heads, whole networks. `build_model` makes one from a configuration."""
+"""Models built from the layers of `nn`: blocks, stacks, heads, networks. `build_model` builds one from a config."""
 
 from glassformer.models.blocks import Block, BlockInputs, post_norm, pre_norm
 from glassformer.models.build import build_model

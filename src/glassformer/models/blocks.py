@@ -1,4 +1,4 @@
-"""One Transformer block: attention to itself, attention to a memory, feed-forward; each with its norm and residual."""
+"""Transformer block: self-attention, cross-attention and feed-forward, each with a norm and a residual connection."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,21 +17,21 @@ Connect = Callable[[Tensor, Sublayer, nn.Module, nn.Module | None, Sublayer], Te
 
 
 def pre_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer) -> Tensor:
-    """x + dropout(sublayer(norm(x))), and a norm on what is added when there is one: the sandwich (Ding 2021)."""
+    """Return x + dropout(sublayer(norm(x))); `out_norm`, if given, normalises the added term (sandwich, Ding 2021)."""
     added = dropout(sublayer(norm(x)))
     return x + (added if out_norm is None else out_norm(added))
 
 
 def post_norm(x: Tensor, sublayer: Sublayer, norm: nn.Module, out_norm: nn.Module | None, dropout: Sublayer) -> Tensor:
-    """norm(x + dropout(sublayer(x))) (Vaswani 2017, section 3.1)."""
+    """Return norm(x + dropout(sublayer(x))) (Vaswani 2017, section 3.1)."""
     return norm(x + dropout(sublayer(x)))
 
 
 @dataclass(frozen=True)
 class BlockInputs:
-    """What a stack computes once and gives to each of its blocks.
+    """Inputs that a stack computes once and passes to each of its blocks.
 
-    No default is an object of ours: torch.compile cannot make one, and would break the graph at every block.
+    No default is an instance of a class of this package: `torch.compile` would break the graph at every block.
     """
 
     mask: Mask
@@ -47,7 +47,7 @@ class BlockInputs:
 
 
 class Block(nn.Module):
-    """Self-attention, cross-attention when there is a memory to read, feed-forward unless left out."""
+    """Transformer block: self-attention, cross-attention (decoder with a memory only) and feed-forward (optional)."""
 
     def __init__(
         self,
@@ -78,7 +78,7 @@ class Block(nn.Module):
         self.residual_dropout = dropout
 
     def forward(self, x: Tensor, inputs: BlockInputs) -> Tensor:
-        """(B, T, D) → (B, T, D)."""
+        """Apply the block to `x` (B, T, D); return (B, T, D)."""
         tap = inputs.tap
 
         def look_around(h: Tensor) -> Tensor:

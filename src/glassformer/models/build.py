@@ -1,4 +1,4 @@
-"""The only constructor of models: it reads the configuration and chooses; forwards branch on None only."""
+"""The single place that builds models: it reads the configuration, so that `forward` methods branch only on None."""
 
 import functools
 from contextlib import nullcontext
@@ -28,16 +28,16 @@ from glassformer.nn.recurrence import CellStep, gru_step, lstm_step, rnn_step
 from glassformer.nn.single_head_attention import SingleHeadAttention
 
 Network = Transformer | RecurrentModel
-"""Whatever `build_model` makes."""
+"""A network that `build_model` returns."""
 
 CELLS: dict[str, tuple[type[nn.RNNBase], CellStep]] = {
     "rnn": (nn.RNN, rnn_step),
     "gru": (nn.GRU, gru_step),
     "lstm": (nn.LSTM, lstm_step),
 }
-"""A recurrent module, and one step of it in the open."""
+"""PyTorch module of each recurrent cell, and the function that computes one step of it."""
 POOLERS: dict[str, Activation] = {"tanh": torch.tanh, "relu": torch.relu, "gelu": F.gelu}
-"""Of the others, "none" and "unused", nothing is applied."""
+"""Activation of each pooler; the other poolers, "none" and "unused", have no activation."""
 
 
 @overload
@@ -47,7 +47,7 @@ def build_model(config: RecurrentConfig, device: str | torch.device = "cpu") -> 
 @overload
 def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Network: ...
 def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Network:
-    """A freshly initialised model; on `device="meta"` it has shapes and no memory.
+    """Build a freshly initialised model; on `device="meta"` it has shapes but no memory.
 
     >>> small = c.TransformerConfig(decoder=c.Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
     >>> build_model(small).n_parameters()
@@ -56,7 +56,7 @@ def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Netw
     if not isinstance(config, ModelConfig):
         raise UserError(f'config must be a TransformerConfig, such as presets.preset("gpt2"), not {config!r:.60}')
     if config.vocab_size < 1:
-        raise UserError("model.vocab_size is 0: give it, or train with a tokenizer that sets it")
+        raise UserError("model.vocab_size is 0 and must be at least 1: set it, or train with a tokenizer that sets it")
     on_meta = torch.device(device).type == "meta"
     with torch.device(device), _NothingDrawn() if on_meta else nullcontext():
         if isinstance(config, RecurrentConfig):
@@ -71,7 +71,7 @@ def build_model(config: ModelConfig, device: str | torch.device = "cpu") -> Netw
 
 
 class _NothingDrawn(TorchFunctionMode):
-    """Leaves out drawing a table's weights: the meta device has none, and takes a second to find that out."""
+    """Mode that skips drawing a table's weights: the meta device stores no weights, but drawing them takes a second."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return None if func is nn.init.normal_ else func(*args, **(kwargs or {}))
@@ -106,7 +106,7 @@ def _stack(
     causal: bool,
     cross: bool = False,
 ) -> tuple[Embeddings, list[Block], list[int], nn.Module | None, nn.Module | None, nn.Module | None]:
-    """The parts of an encoder or decoder, in the order of their constructor."""
+    """Build the parts of an encoder or decoder, in the order of the constructor's arguments."""
     norm, width = _norm(config), config.table_width
     added, rotary, score_bias = _positions(config, stack, n_positions, causal)
     embeddings = Embeddings(
@@ -171,7 +171,7 @@ def _block(config: c.TransformerConfig, stack: c.Stack, cross: bool) -> Block:
 def _positions(
     config: c.TransformerConfig, stack: c.Stack, n_positions: int, causal: bool
 ) -> tuple[nn.Module | None, p.Rotary | None, nn.Module | None]:
-    """What is added to embeddings, what turns queries and keys, what is added to scores; two of them are None."""
+    """Build the modules that act on embeddings, on queries and keys, and on scores; at least two of them are `None`."""
     match config.positions:
         case c.SinusoidalPositions(layout):
             return p.SinusoidalPositions(config.table_width, layout), None, None
@@ -187,7 +187,7 @@ def _positions(
 
 
 def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:
-    with torch.device("cpu"):  # the meta device would take a second to work them out, and have none
+    with torch.device("cpu"):  # on the meta device this takes a second and gives no values
         frequencies, attention_factor = p.rotary_frequencies(positions.base, positions.width(d_head)), 1.0
         match positions.scaling:
             case c.LinearScaling(factor):
@@ -202,7 +202,7 @@ def _rotary(positions: c.RotaryPositions, d_head: int) -> p.Rotary:
 def _head(config: c.TransformerConfig, table: nn.Embedding) -> nn.Module:
     head = config.head
     if isinstance(head, (c.PositionHead, c.SequenceHead)) and head.n_labels < 1:
-        raise UserError(f"model.head.n_labels is {head.n_labels}: say how many labels there are, or give labelled data")
+        raise UserError(f"model.head.n_labels is {head.n_labels} and must be at least 1: set it, or give labelled data")
     if isinstance(head, c.PositionHead):
         return PositionLogits(config.d_model, head.n_labels)
     if isinstance(head, c.VectorHead):
@@ -244,7 +244,7 @@ def _recurrent(config: RecurrentConfig) -> RecurrentModel:
 
 def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> r.RecurrentDecoder:
     def parts(d_fed: int) -> r.DecoderParts:
-        """`d_fed`: the width of what joins the token in the input of a step."""
+        """Build the parts; `d_fed` is the width of the vector that is concatenated with the token at each step."""
         cells = _cells(config, config.d_embedding + d_fed, config.d_decoder, bidirectional=False)
         return r.DecoderParts(table, cells, CELLS[config.cell][1], config.embedding_dropout)
 
@@ -265,6 +265,6 @@ def _recurrent_decoder(config: RecurrentConfig, table: nn.Embedding) -> r.Recurr
 
 
 def _cells(config: RecurrentConfig, d_input: int, d_state: int, bidirectional: bool) -> nn.RNNBase:
-    dropout = config.layer_dropout if config.n_layers > 1 else 0.0  # it stands between layers
+    dropout = config.layer_dropout if config.n_layers > 1 else 0.0  # dropout between layers
     module: Any = CELLS[config.cell][0]
     return module(d_input, d_state, config.n_layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)

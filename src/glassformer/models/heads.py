@@ -1,4 +1,4 @@
-"""What is read off the hidden states: logits over tokens or labels, a position or a sequence; or a vector."""
+"""Output heads: logits over tokens or labels, per position or per sequence, or a vector per sequence."""
 
 import functools
 
@@ -10,7 +10,7 @@ from glassformer.nn.feedforward import Activation
 
 
 class TokenTransform(nn.Module):
-    """Dense, activation, norm: what BERT puts before its output projection."""
+    """Dense layer, activation and norm before the output projection, as in BERT."""
 
     def __init__(self, d_model: int, d_out: int, activation: Activation, norm: nn.Module) -> None:
         super().__init__()
@@ -23,10 +23,10 @@ class TokenTransform(nn.Module):
 
 
 class TokenLogits(nn.Module):
-    """Hidden states → logits over the vocabulary.
+    """Head that maps hidden states to logits over the vocabulary.
 
-    `tied_to` is the embedding whose table is the projection: one parameter under two names. A table narrower than
-    the model is reached through `narrow` (or the transform).
+    `tied_to` is the embedding whose table is also the projection: one parameter with two names. If the table is
+    narrower than the model, `narrow` (or the transform) reduces the width first.
     """
 
     bias: Tensor | None
@@ -57,7 +57,7 @@ class TokenLogits(nn.Module):
         self.scale = scale
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(…, D) → (…, V)."""
+        """Map hidden states (…, D) to logits (…, V)."""
         x = hidden if self.transform is None else self.transform(hidden)
         x = x if self.narrow is None else self.narrow(x)
         x = x if self.scale is None else x * self.scale
@@ -66,19 +66,19 @@ class TokenLogits(nn.Module):
 
 
 class PositionLogits(nn.Module):
-    """Hidden states → logits over labels at every position."""
+    """Head that maps the hidden states to logits over labels at every position."""
 
     def __init__(self, d_model: int, n_labels: int) -> None:
         super().__init__()
         self.proj = nn.Linear(d_model, n_labels)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(B, T, D) → (B, T, n_labels)."""
+        """Map hidden states (B, T, D) to logits (B, T, n_labels)."""
         return self.proj(hidden)
 
 
 def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
-    """(B, T, D) → (B, D) over the real tokens: the first, the last, their mean or their maximum.
+    """Pool (B, T, D) to (B, D) over the real tokens: the first, the last, their mean or their maximum.
 
     >>> pool(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[True, True, False]]), "mean")
     tensor([[2.]])
@@ -98,9 +98,9 @@ def pool(hidden: Tensor, attention_mask: Tensor | None, how: str) -> Tensor:
 
 
 class SequenceVector(nn.Module):
-    """Hidden states of a sequence → pooled → dense and activation, when there is a pooler → divided by the length.
+    """Head that maps the hidden states of a sequence to a vector: pooling, then an optional dense layer and L2 norm.
 
-    `stores_pooler` adds the dense layer without applying it, where there is no activation.
+    `stores_pooler` adds the dense layer without applying it, if there is no activation.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class SequenceVector(nn.Module):
         self.normalize = functools.partial(F.normalize, dim=-1) if normalize else None
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """(B, T, D) and (B, T) True = real → (B, D)."""
+        """Map (B, T, D) and a mask (B, T), True = real, to (B, D)."""
         x = pool(hidden, attention_mask, self.pooling)
         if self.pooler is not None and self.pooler_activation is not None:
             x = self.pooler_activation(self.pooler(x))
@@ -128,9 +128,9 @@ class SequenceVector(nn.Module):
 
 
 class SequenceLogits(SequenceVector):
-    """Hidden states of a sequence → its vector → logits over labels.
+    """Head that maps the hidden states of a sequence to logits over labels, or to a number.
 
-    A number is mean + std × output, so that the network works in standard deviations whatever the unit.
+    A number is mean + std × output, so that the network predicts in standard deviations, independent of the unit.
     """
 
     def __init__(
@@ -147,6 +147,6 @@ class SequenceLogits(SequenceVector):
         self.proj = nn.Linear(d_model, n_labels)
 
     def forward(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """(B, T, D) and (B, T) True = real → (B, n_labels)."""
+        """Map (B, T, D) and a mask (B, T), True = real, to (B, n_labels)."""
         outputs = self.proj(super().forward(hidden, attention_mask))
         return outputs if (self.mean, self.std) == (0.0, 1.0) else self.mean + self.std * outputs.float()

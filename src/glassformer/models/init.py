@@ -1,4 +1,4 @@
-"""How weights start. Tied tables are one parameter, and are drawn once."""
+"""Weight initialisation. Tied tables are one parameter and are drawn once."""
 
 import math
 
@@ -15,9 +15,9 @@ from glassformer.nn.single_head_attention import SingleHeadAttention
 
 @torch.no_grad()
 def init_weights(model: Transformer, config: TransformerConfig) -> None:
-    """Draws every weight by `config.init`, from PyTorch's global generator; biases 0, norms 1.
+    """Draw every weight by `config.init` with PyTorch's global generator; biases are 0 and norms 1.
 
-    Which matrices write to the residual stream is a matter of structure: each block's `out_proj` and `down_proj`.
+    The structure defines which matrices write to the residual stream: `out_proj` and `down_proj` of each block.
     """
     scheme = config.init
     drawn: set[Tensor] = set()
@@ -42,10 +42,10 @@ def init_weights(model: Transformer, config: TransformerConfig) -> None:
 
 @torch.no_grad()
 def init_recurrent_weights(model: RecurrentModel, config: RecurrentConfig) -> None:
-    """Every parameter uniform in ± `init_range`, or, where that is 0, by what it is for.
+    """Draw every parameter uniformly in ± `init_range`; if that is 0, by the kind of the parameter.
 
-    Tables N(0, 1/d_embedding), matrices by Xavier (Glorot 2010), those from state to state orthogonal (Saxe 2014),
-    gate by gate; biases 0, but 1 for the forget gate of an LSTM, so that it remembers at first (Jozefowicz 2015).
+    Tables: N(0, 1/d_embedding). Matrices: Xavier (Glorot 2010), but state-to-state matrices orthogonal (Saxe 2014),
+    gate by gate. Biases: 0, but 1 for an LSTM's forget gate, so that it keeps its state at first (Jozefowicz 2015).
     """
     if config.init_range:
         for parameter in model.parameters():
@@ -76,11 +76,11 @@ def _draw_cells(module: nn.RNNBase) -> None:
         input_bias.zero_()
         state_bias.zero_()
         if isinstance(module, nn.LSTM):
-            input_bias[width : 2 * width] = 1.0  # gates i, f, g, o; the other bias is added to it
+            input_bias[width : 2 * width] = 1.0  # gates i, f, g, o; the two biases are added
 
 
 def residual_projections(model: nn.Module) -> list[nn.Module]:
-    """The linear layers that write to the residual stream: the last of each sublayer."""
+    """Return the linear layers that write to the residual stream: the last layer of each sublayer."""
     names = ("out_proj", "down_proj")
     return [m for name, m in model.named_modules() if name.rsplit(".", 1)[-1] in names and m is not None]
 
@@ -95,7 +95,7 @@ def _draw_table(weight: Tensor, scheme: Init) -> None:
 
 
 def _draw_matrix(weight: Tensor, scheme: Init, is_residual: bool, is_head: bool, n_residual: int) -> None:
-    """`weight` (out, in); queries, keys and values in one fused matrix come one after another."""
+    """Draw a matrix `weight` (out, in); the caller splits a fused matrix into queries, keys and values."""
     if isinstance(scheme, XavierInit):
         nn.init.xavier_uniform_(weight)
     elif isinstance(scheme, FanInInit):

@@ -1,7 +1,7 @@
-"""The recurrent encoder, the bridge, and the decoder: without attention, attention before the step, or after it.
+"""Recurrent encoder, bridge and decoders: without attention, with attention before the step, or after it.
 
-Letters: B batch, T target length, S source length, E d_embedding, D d_decoder, C width of what is seen of the source.
-y is the token that is read, s the top layer's state, c the context. Biases, which the papers leave out, are there.
+Letters: B batch, T target length, S source length, E d_embedding, D d_decoder, C width of the source vectors.
+y is the input token, s the top layer's state, c the context. Biases are included; the papers omit them.
 """
 
 from abc import ABC, abstractmethod
@@ -18,23 +18,23 @@ from glassformer.nn.single_head_attention import SingleHeadAttention
 
 @dataclass(frozen=True)
 class Encoding:
-    """What a recurrent encoder says of a source; C is the width of its state, of both directions side by side."""
+    """Output of a recurrent encoder; C is the width of its state, with both directions concatenated."""
 
     memory: Tensor
-    """(B, S, C): the top layer's state at every source position, zeros at padding. Attention reads it."""
+    """(B, S, C): the top layer's state at every source position, zeros at padding. Only attention reads it."""
     last: States
-    """The last state of every layer, (B, C) each; of the backward direction the one at the first token."""
+    """Last state of every layer, (B, C) each; the backward direction ends at the first token."""
 
     @property
     def summary(self) -> Tensor:
-        """(B, C): the whole source in one vector, the top layer's last state."""
+        """(B, C): the whole source as one vector, the last state of the top layer."""
         return self.last[-1][0]
 
 
 class RecurrentEncoder(nn.Module):
-    """hⱼ = f(E xⱼ, hⱼ₋₁), and with a bidirectional module [→hⱼ; ←hⱼ] (Bahdanau 2015, section 3.2).
+    """Recurrent encoder hⱼ = f(E xⱼ, hⱼ₋₁), or [→hⱼ; ←hⱼ] with a bidirectional module (Bahdanau 2015, section 3.2).
 
-    With `reverse` the real tokens are read from last to first (Sutskever 2014, section 3.3); the memory stays in the
+    With `reverse`, the real tokens are read from last to first (Sutskever 2014, section 3.3); the memory keeps the
     order of the source.
     """
 
@@ -48,7 +48,7 @@ class RecurrentEncoder(nn.Module):
     def forward(
         self, source_ids: Tensor, source_attention_mask: Tensor | None = None, tap: Tap | None = None
     ) -> Encoding:
-        """`source_ids` (B, S), `source_attention_mask` (B, S) True = real, with padding anywhere."""
+        """Encode `source_ids` (B, S); `source_attention_mask` (B, S) is True for real tokens, with padding anywhere."""
         x = F.dropout(self.tokens(source_ids), self.embedding_dropout, self.training)
         x = x if tap is None else tap("embeddings", x)
         real = source_attention_mask
@@ -65,9 +65,9 @@ class RecurrentEncoder(nn.Module):
 
 
 class Bridge(nn.Module):
-    """The decoder's first state from the encoder's last, layer by layer: h = tanh(W s) (Bahdanau 2015, appendix A.2.2).
+    """Bridge from the encoder's last to the decoder's first state, per layer h = tanh(W s) (Bahdanau 2015, A.2.2).
 
-    An LSTM's cell is no output of a tanh: it is W c.
+    The cell state of an LSTM is not the output of a tanh, so the bridge maps it by W c.
     """
 
     def __init__(self, d_memory: int, d_decoder: int, n_layers: int, has_cell: bool) -> None:
@@ -85,30 +85,30 @@ class Bridge(nn.Module):
 
 @dataclass(frozen=True)
 class SourceMemory:
-    """What the decoder knows of the source, computed once."""
+    """Source vectors that the decoder reads, computed once."""
 
     summary: Tensor
-    """(B, C): the encoder's last state."""
+    """(B, C): last state of the encoder."""
     memory: tuple[Tensor, Tensor] | None = None
-    """Keys and values of the attention, (B, S, ·), where there is one."""
+    """Keys and values for the attention, (B, S, ·), if the decoder has attention."""
     mask: Tensor | None = None
     """(B, S) True = a real source token."""
 
 
 @dataclass(frozen=True)
 class RecurrentState:
-    """What a recurrent model remembers between steps of generation; a step makes a new one and leaves the old."""
+    """State of a recurrent model between generation steps; a step returns a new state and keeps the old one valid."""
 
     lengths: Tensor
-    """(B,) real tokens so far."""
+    """(B,) number of real tokens so far."""
     layers: States
-    """Of every layer (h,), or (h, c) for an LSTM; (B, D) each."""
+    """State of every layer: (h,), or (h, c) for an LSTM; (B, D) each."""
     attentional: Tensor | None
-    """(B, D): h̃ of the step before, where it is fed to the next."""
+    """(B, D): h̃ of the previous step, if the next step reads it."""
     source: SourceMemory
 
     def select(self, rows: Tensor) -> "RecurrentState":
-        """The state whose row i is this one's row `rows[i]`: expands, reorders, drops."""
+        """Return the state whose row i is row `rows[i]` of this one: expand, reorder or drop rows."""
         source = self.source
         return RecurrentState(
             lengths=self.lengths[rows],
@@ -122,7 +122,7 @@ class RecurrentState:
         )
 
     def or_else(self, old: "RecurrentState", rows: Tensor) -> "RecurrentState":
-        """This state in the rows (B,) that are True, and in the others the `old` one, of the same source."""
+        """Return this state in the rows (B,) that are True, and `old`, of the same source, in the others."""
         attentional = self.attentional
         if attentional is not None and old.attentional is not None:
             attentional = torch.where(rows[:, None], attentional, old.attentional)
@@ -130,17 +130,17 @@ class RecurrentState:
 
     @property
     def cache_bytes(self) -> int:
-        """Memory of the state, source included."""
+        """Memory of the state in bytes, including the source."""
         tensors = [self.source.summary, *(self.source.memory or ()), *(part for layer in self.layers for part in layer)]
         tensors += [] if self.attentional is None else [self.attentional]
         return sum(t.numel() * t.element_size() for t in tensors)
 
 
 class MaxoutReadout(nn.Module):
-    """tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ) of t̃ = U s + V E y + C c, l = d_embedding (Bahdanau 2015, appendix A.2.2; Goodfellow 2013).
+    """Maxout tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ), t̃ = U s + V E y + C c, l = d_embedding (Bahdanau 2015, A.2.2; Goodfellow 2013).
 
-    s is the state after the step, as section 3.1 has it (the appendix prints the one before); the halves of t̃ are
-    paired where the paper pairs neighbours.
+    s is the state after the step, as in section 3.1 (the appendix uses the state before it). Pairs come from the two
+    halves of t̃; the paper pairs neighbours.
     """
 
     def __init__(self, d_decoder: int, d_embedding: int, d_context: int) -> None:
@@ -150,14 +150,14 @@ class MaxoutReadout(nn.Module):
         self.context_proj = nn.Linear(d_context, 2 * d_embedding, bias=False)
 
     def forward(self, states: Tensor, embedded: Tensor, contexts: Tensor) -> Tensor:
-        """(B, T, D), (B, T, E), (B, T or 1, C) → (B, T, E)."""
+        """Compute the readout (B, T, E) of states (B, T, D), embeddings (B, T, E) and contexts (B, T or 1, C)."""
         both = self.state_proj(states) + self.token_proj(embedded) + self.context_proj(contexts)
         return torch.maximum(*both.chunk(2, dim=-1))
 
 
 @dataclass(frozen=True)
 class DecoderParts:
-    """What every kind of decoder is made of."""
+    """Parts that every kind of decoder has."""
 
     tokens: nn.Embedding
     cells: nn.RNNBase
@@ -166,14 +166,14 @@ class DecoderParts:
 
 
 class RecurrentDecoder(nn.Module, ABC):
-    """sₜ = f([E yₜ₋₁; fed], sₜ₋₁), and what is read of it: the kinds differ in the two methods `fed` and `read`.
+    """Recurrent decoder sₜ = f([E yₜ₋₁; fed], sₜ₋₁); subclasses define `fed`, the extra input, and `read`, the output.
 
-    Step by step in a loop; in one call of PyTorch's module where no step is fed with what the one before has made
-    (`steps_alone` is False). A tap sees the loop, the reference of that call.
+    It runs a loop over the steps if a step reads a result of the previous one (`steps_alone`); otherwise one call of
+    PyTorch's module. With a tap it always runs the loop, which is the reference of that call.
     """
 
     steps_alone: bool
-    """One step after the other: a step is fed with what an attention has made of the step before."""
+    """True if a step reads an attention result of the previous step, so that steps cannot run in one call."""
 
     def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None = None) -> None:
         super().__init__()
@@ -185,17 +185,17 @@ class RecurrentDecoder(nn.Module, ABC):
 
     @abstractmethod
     def fed(self, state: RecurrentState, tap: Tap | None = None) -> Tensor | None:
-        """(B, ·): what joins the token in the input of the next step."""
+        """Return (B, ·), the vector concatenated with the token in the input of the next step; `None` for no vector."""
 
     @abstractmethod
     def read(
         self, states: Tensor, fed: Tensor | None, source: SourceMemory, tap: Tap | None = None
     ) -> tuple[Tensor, Tensor]:
-        """What is read of the new states (B, T, D), as wide as they; and the contexts, (B, T or 1, C)."""
+        """Return the readout of the new states (B, T, D), of the same width, and the contexts (B, T or 1, C)."""
 
     def start(self, encoding: Encoding, first: States, mask: Tensor | None) -> RecurrentState:
-        """The state before the first token: `first` for the layers, and the source with its `mask` (B, S)."""
-        # Under autocast the bridge ends in half precision; the state is kept in that of the cells' weights.
+        """Return the state before the first token: `first` for the layers, and the source with its `mask` (B, S)."""
+        # Under autocast the bridge returns half precision; the state has the dtype of the weights of the cells.
         dtype = self.cells.all_weights[0][0].dtype
         return RecurrentState(
             lengths=torch.zeros(encoding.memory.shape[0], dtype=torch.long, device=encoding.memory.device),
@@ -207,9 +207,9 @@ class RecurrentDecoder(nn.Module, ABC):
     def forward(
         self, token_ids: Tensor, state: RecurrentState, attention_mask: Tensor | None = None, tap: Tap | None = None
     ) -> tuple[Tensor, RecurrentState]:
-        """`token_ids` (B, T), `attention_mask` (B, T) True = real → what the head reads, (B, T, ·), and the state.
+        """Return the head input (B, T, ·) and the new state of `token_ids` (B, T); `attention_mask` (B, T) True = real.
 
-        Padding, wherever it stands, leaves no trace in the state.
+        Padding may be anywhere in a row; it does not change the state.
         """
         x = F.dropout(self.tokens(token_ids), self.embedding_dropout, self.training)
         x = x if tap is None else tap("embeddings", x)
@@ -241,9 +241,9 @@ class RecurrentDecoder(nn.Module, ABC):
         real: Tensor | None = None,
         tap: Tap | None = None,
     ) -> tuple[Tensor, Tensor, RecurrentState]:
-        """One step: what is read, (B, 1, ·), the context, (B, 1, C), and the state after it.
+        """Run one step: return the readout (B, 1, ·), the context (B, 1, C) and the new state.
 
-        `projected` (B, G·D) is the token's share of the step's input; rows where `real` (B,) is False keep their state.
+        `projected` (B, G·D) is the token's part of the step's input; rows with `real` (B,) False keep their state.
         """
         fed = self.fed(state, tap)
         layers = step(projected, fed, state.layers)
@@ -268,9 +268,9 @@ class RecurrentDecoder(nn.Module, ABC):
 
 
 class PlainDecoder(RecurrentDecoder):
-    """sₜ = f(E yₜ₋₁, sₜ₋₁): the source is known by the first state alone (Sutskever 2014, section 2).
+    """Decoder without attention, sₜ = f(E yₜ₋₁, sₜ₋₁): only its first state holds the source (Sutskever 2014, sec. 2).
 
-    With `context_every_step` sₜ = f([E yₜ₋₁; c], sₜ₋₁), where c is the encoder's last state (Cho 2014, section 2.2).
+    With `context_every_step`, sₜ = f([E yₜ₋₁; c], sₜ₋₁), where c is the encoder's last state (Cho 2014, section 2.2).
     """
 
     steps_alone = False
@@ -289,7 +289,7 @@ class PlainDecoder(RecurrentDecoder):
 
 
 class _AttendingDecoder(RecurrentDecoder):
-    """What looks at the source: the memory is projected once, when a state begins."""
+    """Decoder with attention: the memory is projected once, when a state begins."""
 
     def __init__(self, parts: DecoderParts, deep_output: MaxoutReadout | None, cross_attn: SingleHeadAttention) -> None:
         super().__init__(parts, deep_output)
@@ -300,15 +300,15 @@ class _AttendingDecoder(RecurrentDecoder):
         return replace(state, source=replace(state.source, memory=self.cross_attn.project_memory(encoding.memory)))
 
     def look(self, queries: Tensor, source: SourceMemory, tap: Tap | None) -> Tensor:
-        """The contexts (B, T, C) that `queries` (B, T, D) find in the source."""
+        """Return the contexts (B, T, C) of `queries` (B, T, D) over the source."""
         assert source.memory is not None
         return self.cross_attn(queries, *source.memory, source.mask, scoped(tap, "cross_attn"))
 
 
 class AttendBeforeDecoder(_AttendingDecoder):
-    """cₜ = attend(sₜ₋₁), sₜ = f([E yₜ₋₁; cₜ], sₜ₋₁): the former state looks (Bahdanau 2015, section 3.1).
+    """Decoder that attends before the step: cₜ = attend(sₜ₋₁), sₜ = f([E yₜ₋₁; cₜ], sₜ₋₁) (Bahdanau 2015, section 3.1).
 
-    Of several layers the top one looks, and the bottom one reads the context.
+    With several layers, the state of the top layer is the query, and the bottom layer reads the context.
     """
 
     steps_alone = True
@@ -324,10 +324,10 @@ class AttendBeforeDecoder(_AttendingDecoder):
 
 
 class AttendAfterDecoder(_AttendingDecoder):
-    """sₜ = f(E yₜ₋₁, sₜ₋₁), cₜ = attend(sₜ), h̃ₜ = tanh(W[cₜ; sₜ]): the new state looks (Luong 2015, section 3, eq. 5).
+    """Decoder that attends after the step: cₜ = attend(sₜ), h̃ₜ = tanh(W[cₜ; sₜ]) (Luong 2015, section 3, equation 5).
 
-    With `input_feeding` sₜ = f([E yₜ₋₁; h̃ₜ₋₁], sₜ₋₁), so that a step knows where the one before has looked (section
-    3.3); h̃₀ is 0.
+    sₜ = f(E yₜ₋₁, sₜ₋₁). With `input_feeding`, sₜ = f([E yₜ₋₁; h̃ₜ₋₁], sₜ₋₁), so that a step reads the result of the
+    previous attention (section 3.3); h̃₀ is 0.
     """
 
     def __init__(self, parts: DecoderParts, cross_attn: SingleHeadAttention, *, input_feeding: bool) -> None:

@@ -1,4 +1,4 @@
-"""Encoder and Decoder: embeddings, blocks, final norm. What blocks share is computed here, once."""
+"""Encoder and decoder stacks: embeddings, blocks, final norm. Inputs shared by the blocks are computed here once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +16,10 @@ from glassformer.nn.positions import LearnedPositions
 
 
 class _BlockStack(nn.Module):
-    """What both stacks have; `rotary` and `score_bias` belong to the stack and serve every self-attention."""
+    """Base of both stacks; `rotary` and `score_bias` belong to the stack and serve every self-attention."""
 
     causal: bool
-    """No token sees what comes after it."""
+    """True if a token does not see later tokens."""
 
     def __init__(
         self,
@@ -33,12 +33,12 @@ class _BlockStack(nn.Module):
         super().__init__()
         self.embeddings = embeddings
         self.blocks = nn.ModuleList(blocks)
-        self.windows = tuple(windows)  # of each block; 0 = all
+        self.windows = tuple(windows)  # window of each block; 0 = no limit
         self.final_norm = final_norm
         self.rotary = rotary
         self.score_bias = score_bias
         self.activation_checkpointing = False
-        """Recompute each block in the backward pass; the trainer sets it."""
+        """True if each block is recomputed in the backward pass; the trainer sets it."""
 
     def forward(
         self,
@@ -52,7 +52,7 @@ class _BlockStack(nn.Module):
         document_ids: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """`token_ids` (B, T), `memory` (B, S, D), masks of both, (B, T) and (B, S), True = real → states (B, T, D)."""
+        """Return states (B, T, D) of `token_ids` (B, T), `memory` (B, S, D); masks (B, T) and (B, S), True = real."""
         positions = self.token_positions(token_ids, attention_mask, positions)
         documents = None if document_ids is None else (document_ids, document_ids)
         mask = Mask(causal=self.causal, keys=attention_mask, documents=documents)
@@ -68,9 +68,9 @@ class _BlockStack(nn.Module):
         inputs: BlockInputs,
         state: TransformerState | None = None,
     ) -> Tensor:
-        """`x` (B, T, D) through every block and the final norm; `positions` of queries, `key_positions` of keys.
+        """Run `x` (B, T, D) through every block and the final norm; return (B, T, D).
 
-        `inputs` have a mask without windows; rotary angles and bias are added here.
+        `positions` are of queries, `key_positions` of keys. Adds windows, rotary angles and bias to `inputs`.
         """
         tap = inputs.tap
         n_keys = key_positions.shape[-1]
@@ -79,7 +79,7 @@ class _BlockStack(nn.Module):
             rotary=None if self.rotary is None else self.rotary(positions),
             bias=None if self.score_bias is None else self.score_bias(positions, key_positions),
         )
-        by_window = {}  # blocks that share a window share a mask, which is worked out once
+        by_window = {}  # blocks with the same window share one mask
         for window in set(self.windows):
             mask = replace(inputs.mask, window=window)
             mask = mask.worked_out(x.shape[1], n_keys, x.device, always=inputs.bias is not None)
@@ -100,7 +100,7 @@ class _BlockStack(nn.Module):
         return x if tap is None else tap("final", x)
 
     def token_positions(self, token_ids: Tensor, attention_mask: Tensor | None, positions: Tensor | None) -> Tensor:
-        """Positions as given, or counted over the real tokens of each row, or 0 … T-1."""
+        """Return the given positions, else positions among the real tokens of each row, else 0 … T-1."""
         if positions is not None:
             return positions
         self.check_length(token_ids.shape[1])
@@ -109,27 +109,27 @@ class _BlockStack(nn.Module):
         return torch.arange(token_ids.shape[1], device=token_ids.device)
 
     def check_length(self, n_tokens: int) -> None:
-        """Learned positions end somewhere; a clear error, where a lookup's own would be obscure."""
+        """Raise `ValueError` if learned positions are too few for `n_tokens`: clearer than the error of a lookup."""
         table = self.embeddings.positions
         if isinstance(table, LearnedPositions) and n_tokens > table.max_len:
-            raise ValueError(f"{n_tokens} tokens, and this model has learned positions for {table.max_len}")
+            raise ValueError(f"expected at most {table.max_len} tokens, because positions are learned, got {n_tokens}")
 
 
 class Encoder(_BlockStack):
-    """Every token sees every real token."""
+    """Encoder stack: every token sees every real token."""
 
     causal = False
 
 
 class Decoder(_BlockStack):
-    """A token sees itself and what came before; with cross-attention it also reads a memory."""
+    """Decoder stack: a token sees itself and earlier tokens; with cross-attention it also reads a memory."""
 
     causal = True
 
     def step(
         self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None = None, tap: Tap | None = None
     ) -> tuple[Tensor, TransformerState]:
-        """Adds (B, T) tokens to a cached prefix; padding (False in `attention_mask`) leaves no trace in it."""
+        """Add (B, T) tokens to a cached prefix; padding (False in `attention_mask`) does not change the prefix."""
         if state.branches is not None:
             return self._step_branches(token_ids, state, state.branches.grown(state.lengths), tap)
         n_new = token_ids.shape[1]
@@ -139,19 +139,19 @@ class Decoder(_BlockStack):
             lengths = state.lengths + n_new
         else:
             real = torch.ones_like(token_ids, dtype=torch.bool) if attention_mask is None else attention_mask
-            # A padding token stands where the last real one does: inside the table, and with a key to see.
+            # A padding token gets the position of the last real one: inside the table, and with a key to attend to.
             positions = (state.lengths[:, None] + real.cumsum(dim=1) - 1).clamp(min=0)  # (B, T)
             lengths = state.lengths + real.sum(dim=1)
             slots = Slots(None, int(lengths.max()), positions.masked_fill(~real, -1))
         if slots.n_filled > state.max_len:
-            raise ValueError(f"{slots.n_filled} tokens do not fit a state made for {state.max_len}")
+            raise ValueError(f"expected at most {state.max_len} tokens in this state, got {slots.n_filled}")
         self.check_length(slots.n_filled)
         state.make_room(slots.n_filled)
-        # Slots are positions: the causal rule alone hides both the future and what other rows have beyond this one.
+        # Slots are positions: the causal rule alone hides both the future and slots that only longer rows have filled.
         key_positions = torch.arange(slots.n_filled, device=token_ids.device)
         mask = Mask(causal=True, query_index=None if slots.start == 0 else positions)
         if slots.start is not None and n_new == 1 and not any(self.windows):
-            mask = Mask()  # one query that sees all that is filled
+            mask = Mask()  # one query that sees all filled slots
         x = self.embeddings(token_ids, positions)
         inputs = BlockInputs(mask, slots=slots, memory_mask=_memory_mask(state.memory_mask, x, None), tap=tap)
         x = self.run_blocks(x, positions, key_positions, inputs, state)
@@ -160,9 +160,9 @@ class Decoder(_BlockStack):
     def _step_branches(
         self, token_ids: Tensor, state: TransformerState, branches: Branches, tap: Tap | None
     ) -> tuple[Tensor, TransformerState]:
-        """One token for each row of a state that has branched: `branches` hold the new slots."""
+        """Add one token per row to a state that has branched; `branches` contains the new slots."""
         if token_ids.shape[1] != 1:
-            raise ValueError("a state that has branched takes one token a row")
+            raise ValueError("token_ids: expected one token per row, because this state has branched")
         positions, grid = state.lengths[:, None], branches.grid
         self.check_length(state.longest + 1)
         in_groups = grid.fold(positions)  # (groups, width)
@@ -177,7 +177,7 @@ class Decoder(_BlockStack):
 
 
 def _memory_mask(memory_mask: Tensor | None, x: Tensor, memory: Tensor | None) -> Mask | None:
-    """The cross-attention's mask, by the source's length and never the target's."""
+    """Return the mask of the cross-attention, by the length of the source."""
     if memory_mask is None:
         return None
     n_keys = memory_mask.shape[1] if memory is None else memory.shape[1]

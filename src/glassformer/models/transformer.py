@@ -1,4 +1,4 @@
-"""The Transformer, in its three kinds: which stacks are present says which."""
+"""The Transformer in its three kinds, by the stacks it has: encoder, decoder or both."""
 
 import torch
 from torch import Tensor, nn
@@ -11,10 +11,10 @@ from glassformer.nn.kv_cache import TransformerState
 
 
 class Transformer(nn.Module):
-    """encoder: BERT's kind · decoder: GPT's · both: the original, with cross-attention.
+    """Transformer with an encoder (as BERT), a decoder (as GPT), or both with cross-attention (the original).
 
-    `token_ids` is what the head reads in every kind: the decoder's input where there is a decoder, else the
-    encoder's. `forward` is `head(hidden(…))`.
+    `token_ids` is the input of the stack that the head reads: of the decoder if there is one, otherwise of the encoder.
+    `forward` is `head(hidden(…))`.
     """
 
     def __init__(
@@ -39,11 +39,11 @@ class Transformer(nn.Module):
         loss_positions: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """Logits: (B, T, V) over tokens, (B, T, n_labels) a position, (B, n_labels) a sequence; or its vector, (B, D).
+        """Return logits: (B, T, V) over tokens, (B, T, n_labels) per position or (B, n_labels); or vectors (B, D).
 
-        `token_ids` (B, T), `source_ids` (B, S), masks bool with True = a real token, `document_ids` (B, T) for
-        packed rows: no token sees another document. With `loss_positions` (N,), places b · T + t, the logits of these
-        alone, (N, V).
+        `token_ids` (B, T), `source_ids` (B, S), masks bool with True = a real token. `document_ids` (B, T) are for
+        packed rows: no token sees another document. With `loss_positions` (N,), indices b · T + t, return the logits
+        of these positions only, (N, V).
         """
         hidden = self.hidden(
             token_ids,
@@ -71,7 +71,7 @@ class Transformer(nn.Module):
         document_ids: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """The hidden states that the head reads, (B, T, D)."""
+        """Return the hidden states that the head reads, (B, T, D)."""
         stack, name = (self.encoder, "encoder") if self.decoder is None else (self.decoder, "decoder")
         assert stack is not None
         return stack(
@@ -86,7 +86,7 @@ class Transformer(nn.Module):
         )
 
     def head(self, hidden: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        """Hidden states → logits; only pooling over a sequence needs the mask."""
+        """Map hidden states to logits; only pooling over a sequence needs the mask."""
         if isinstance(self.output, SequenceVector):
             return self.output(hidden, attention_mask)
         return self.output(hidden)
@@ -99,10 +99,10 @@ class Transformer(nn.Module):
         token_types: Tensor | None = None,
         tap: Tap | None = None,
     ) -> Tensor | None:
-        """The memory (B, S, D) that cross-attention reads; None for a decoder alone."""
+        """Return the memory (B, S, D) for cross-attention; `None` if the model has one stack only."""
         if self.encoder is None or self.decoder is None:
             if source_ids is not None:
-                raise ValueError("this model has one stack only: it takes token_ids and no source_ids")
+                raise ValueError("source_ids: expected None, because this model has one stack only; pass token_ids")
             return None
         if source_ids is None:
             raise ValueError("a model with an encoder and a decoder needs source_ids")
@@ -111,9 +111,9 @@ class Transformer(nn.Module):
     def start(
         self, n_rows: int, max_len: int, source_ids: Tensor | None = None, source_attention_mask: Tensor | None = None
     ) -> TransformerState:
-        """An empty state for `n_rows` rows of at most `max_len` tokens; encodes the source, once."""
+        """Return an empty state for `n_rows` rows of at most `max_len` tokens; encode the source once."""
         if self.decoder is None:
-            raise ValueError("an encoder alone cannot generate step by step")
+            raise ValueError("an encoder alone cannot generate; use a model with a decoder")
         weight = next(self.decoder.blocks.parameters())
         memory = self.encode(source_ids, source_attention_mask)
         attentions = [block.self_attn for block in self.decoder.blocks]
@@ -130,11 +130,11 @@ class Transformer(nn.Module):
     def step(
         self, token_ids: Tensor, state: TransformerState, attention_mask: Tensor | None = None, tap: Tap | None = None
     ) -> tuple[Tensor, TransformerState]:
-        """Logits (B, T, V) of T more tokens a row (prefill, or T = 1), and the state that holds them."""
+        """Return logits (B, T, V) for T more tokens per row (prefill, or T = 1) and the new state."""
         assert self.decoder is not None
         hidden, state = self.decoder.step(token_ids, state, attention_mask, scoped(tap, "decoder"))
         return self.head(hidden, attention_mask), state
 
     def n_parameters(self) -> int:
-        """Trained numbers; a tied table counts once."""
+        """Return the number of trained parameters; a tied table counts once."""
         return sum(p.numel() for p in self.parameters())

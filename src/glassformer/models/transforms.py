@@ -1,4 +1,4 @@
-"""Changes to a network that stands: explicit, by name, and said. Low-rank updates, other weights, half precision."""
+"""Explicit changes to a built network: low-rank updates, weights from another model, half precision."""
 
 import difflib
 import fnmatch
@@ -18,15 +18,15 @@ from glassformer.models.heads import TokenLogits
 
 
 class LoraLinear(nn.Linear):
-    """y = W x + b + α / r · B A dropout(x) (Hu 2022, section 4.1): W and b stay, A (r, in) and B (out, r) learn.
+    """Linear layer with a low-rank update: y = W x + b + α / r · B A dropout(x) (Hu 2022, section 4.1).
 
-    A starts uniform in ± 1 / √in, which is what loralib and PEFT draw (Kaiming with a = √5), so that the spread of A x
-    depends on neither the width nor the rank. B starts at zero, so that nothing changes at first. W and b keep their
-    names.
+    W and b are frozen; A (r, in) and B (out, r) learn. A is drawn uniformly in ± 1 / √in, as in loralib and PEFT
+    (Kaiming with a = √5), so that the spread of A x depends on neither width nor rank. B starts at zero, so the output
+    is first unchanged. W and b keep their names.
     """
 
     def __init__(self, base: nn.Linear, rank: int, alpha: float, dropout: float) -> None:
-        nn.Module.__init__(self)  # that of nn.Linear would draw a weight
+        nn.Module.__init__(self)  # nn.Linear.__init__ would draw a weight
         if rank < 1:
             raise ValueError(f"the rank of an update is {rank} and must be at least 1")
         self.in_features, self.out_features = base.in_features, base.out_features
@@ -39,25 +39,25 @@ class LoraLinear(nn.Linear):
         self.train(base.training)
 
     def forward(self, x: Tensor) -> Tensor:
-        """(…, in) → (…, out)."""
+        """Map `x` (…, in) to (…, out)."""
         low = F.dropout(x, self.dropout, self.training) @ self.lora_a.T
         return F.linear(x, self.weight, self.bias) + low @ self.lora_b.T * self.scale
 
     @torch.no_grad()
     def merged(self) -> nn.Linear:
-        """A plain layer of W + α / r · B A, which learns again."""
+        """Return a plain trainable layer with the weight W + α / r · B A."""
         plain = nn.Linear(self.in_features, self.out_features, bias=self.bias is not None, device="meta")
-        update = self.lora_b.double() @ self.lora_a.double() * self.scale  # one rounding, that of the sum
+        update = self.lora_b.double() @ self.lora_a.double() * self.scale  # only the sum is rounded
         plain.weight = nn.Parameter((self.weight.double() + update).to(self.weight.dtype))
         plain.bias = None if self.bias is None else nn.Parameter(self.bias.clone())
         return plain.train(self.training)
 
 
 def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: float, dropout: float = 0.0) -> list[str]:
-    """Adapts the linear layers whose names match one of the patterns, freezes all else, and names the layers.
+    """Adapt linear layers whose names match a pattern, freeze all other weights, and return the names of the layers.
 
-    Patterns are those of a shell: `*.q_proj`, `decoder.blocks.0.*`. Raises `UserError`, with the network as it was,
-    for a pattern that no linear layer matches, and for a layer that is tied to an embedding or adapted already.
+    Patterns are those of a shell: `*.q_proj`, `decoder.blocks.0.*`. Raises `UserError`, and leaves the network as
+    before, if no linear layer matches a pattern, or if a matching layer is tied to an embedding or already adapted.
     """
     linears = {name: m for name, m in network.named_modules() if isinstance(m, nn.Linear)}
     tables = {id(m.weight) for m in network.modules() if isinstance(m, nn.Embedding)}
@@ -65,13 +65,13 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
     for pattern in patterns:
         found = [name for name in linears if fnmatch.fnmatchcase(name, pattern)]
         if not found:
-            raise UserError(f"lora.targets: no linear layer is called {pattern}; there are {similar(pattern, linears)}")
+            raise UserError(f"lora.targets: no linear layer matches {pattern}; similar: {similar(pattern, linears)}")
         chosen |= {name: linears[name] for name in found}
     for name, linear in chosen.items():
         if id(linear.weight) in tables:
-            raise UserError(f"{name} is tied to the embeddings and cannot be adapted: leave it out of lora.targets")
+            raise UserError(f"lora.targets: {name} is tied to the embeddings and cannot be adapted; leave it out")
         if isinstance(linear, LoraLinear):
-            raise UserError(f"{name} is adapted already: merge that update first")
+            raise UserError(f"lora.targets: {name} is already adapted; merge that update first")
     network.requires_grad_(False)
     for name, linear in chosen.items():
         network.set_submodule(name, LoraLinear(linear, rank, alpha, dropout))
@@ -79,31 +79,31 @@ def add_lora(network: nn.Module, patterns: Sequence[str], rank: int, alpha: floa
 
 
 def merge_lora(network: nn.Module) -> int:
-    """Puts every update into its weight, in place: plain layers again. How many there were."""
+    """Merge every update into its weight in place, which leaves plain layers; return the number of merged layers."""
     adapted = {name: m for name, m in network.named_modules() if isinstance(m, LoraLinear)}
     for name, module in adapted.items():
         network.set_submodule(name, module.merged())
     return len(adapted)
 
 
-# Taking over weights
+# Loading weights from another model
 
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What became of stored weights, by name."""
+    """Result of loading stored weights, by name."""
 
     taken: list[str]
     extended: list[str]
-    """Tables that took the stored rows and keep their own behind them; also among `taken`."""
+    """Tables that took the stored rows and keep their additional rows; also in `taken`."""
     new: list[str]
-    """Of the network, as they were drawn."""
+    """Weights of the network that keep their initial values."""
     left: list[str]
-    """Of the store, taken by nobody."""
+    """Stored weights that the network did not take."""
 
     def __str__(self) -> str:
-        lines = [f"taken over: {len(self.taken)} tensors"]
-        for what, names in (("with new rows", self.extended), ("new", self.new), ("left behind", self.left)):
+        lines = [f"loaded: {len(self.taken)} tensors"]
+        for what, names in (("with new rows", self.extended), ("new", self.new), ("not loaded", self.left)):
             if names:
                 lines.append(f"{what}: {_summary(names)}")
         return "\n".join(lines)
@@ -111,16 +111,16 @@ class LoadReport:
 
 @torch.no_grad()
 def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collection[str] = ()) -> LoadReport:
-    """Fills a network, in place, with what fits by name and shape, but for the names to `leave`.
+    """Fill a network in place with the stored weights that match by name and shape, except the names in `leave`.
 
-    What has one row a token (tables, output projection, bias) also takes fewer rows than it has: the first ones.
-    More rows than it has are left, since each means a token (`without_padding` cuts those that mean none).
+    A weight with one row per token (table, output projection, bias) also accepts fewer stored rows, as its first rows.
+    A stored weight with more rows is not loaded, because each row is a token (`without_padding` removes padding rows).
     """
-    own: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as it is stored
+    own: dict[int, tuple[str, Tensor]] = {}  # a tied table once, under its first name, as in a store
     for name, tensor in network.state_dict(keep_vars=True).items():
         own.setdefault(id(tensor), (name, tensor))
     tables, outputs = _rows_of_tokens(network)
-    # Labels are rows of an output too: those of tokens are as many as a stored table has.
+    # Labels are also rows of an output: an output with token rows has as many rows as a stored table.
     sizes = {len(stored[name]) for name, tensor in own.values() if id(tensor) in tables and name in stored}
     taken, extended, new = [], [], []
     for name, tensor in own.values():
@@ -140,13 +140,13 @@ def take_weights(network: nn.Module, stored: Mapping[str, Tensor], leave: Collec
 
 
 def token_rows(network: nn.Module) -> list[str]:
-    """The names of the weights that have one row a token."""
+    """Return the names of the weights that have one row per token."""
     tables, outputs = _rows_of_tokens(network)
     return [name for name, w in network.state_dict(keep_vars=True).items() if id(w) in tables | outputs]
 
 
 def similar(pattern: str, names: Iterable[str]) -> str:
-    """Up to three names that are most like a pattern, for a message.
+    """Return up to three names that are most similar to a pattern, for a message.
 
     >>> similar("*.qproj", ["a.q_proj", "a.k_proj", "b"])
     'a.q_proj, a.k_proj'
@@ -156,7 +156,7 @@ def similar(pattern: str, names: Iterable[str]) -> str:
 
 
 def _rows_of_tokens(network: nn.Module) -> tuple[set[int], set[int]]:
-    """Token tables, and what makes logits of tokens, by identity."""
+    """Return the identities of token tables, and of the tensors that compute logits over tokens."""
     modules = dict(network.named_modules())
     heads = [m for m in modules.values() if isinstance(m, TokenLogits)]
     tables = [m.weight for name, m in modules.items() if name.endswith("tokens") and isinstance(m, nn.Embedding)]
@@ -165,7 +165,7 @@ def _rows_of_tokens(network: nn.Module) -> tuple[set[int], set[int]]:
 
 
 def _summary(names: Sequence[str]) -> str:
-    """A few names, or many by their first parts.
+    """Format a few names in full, and many names by their first parts.
 
     >>> _summary(["output.bias"] + [f"encoder.blocks.{i}.ff.weight" for i in range(12)])
     'output.bias, encoder.blocks.* (12)'
@@ -176,13 +176,13 @@ def _summary(names: Sequence[str]) -> str:
     return ", ".join(start if start in names else f"{start}.* ({n})" for start, n in starts.items())
 
 
-# Half precision for inference: the weights are converted once
+# Half precision for inference: weights are converted once
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def weights_dtype(name: str, device: torch.device) -> torch.dtype:
-    """The type that a name means; `UserError` for another name, and for a type that the device cannot multiply in.
+    """Return the dtype of a name; raise `UserError` for an unknown name or a dtype that the device cannot multiply in.
 
     >>> weights_dtype("bf16", torch.device("cpu"))
     torch.bfloat16
@@ -193,16 +193,16 @@ def weights_dtype(name: str, device: torch.device) -> torch.dtype:
         x = torch.ones(2, 2, dtype=DTYPES[name], device=device)
         (x @ x).relu().float()
     except (RuntimeError, TypeError) as error:
-        raise UserError(f"dtype {name} does not work on the device {device}: {first_line(error)}; give fp32") from error
+        raise UserError(f"dtype {name} does not work on the device {device}: {first_line(error)}; use fp32") from error
     return DTYPES[name]
 
 
 def convert(network: nn.Module, dtype: torch.dtype) -> None:
-    """Convert the weights of a network in place to `dtype`, bfloat16 or float16; for inference alone.
+    """Convert the weights of a network in place to `dtype`, bfloat16 or float16; for inference only.
 
     The last projection, from hidden states to logits, stays in fp32 and reads its input in fp32, so that logits are
-    not rounded to half precision. An embedding table that is tied to it stays in fp32 too, and the rows looked up in
-    it are rounded to `dtype`. Buffers, such as rotary frequencies, stay as they are.
+    not rounded to half precision. An embedding table tied to it also stays in fp32, and the embeddings of tokens are
+    rounded to `dtype`. Buffers, such as rotary frequencies, do not change.
     """
     proj = getattr(getattr(network, "output", None), "proj", None)
     exact = set() if proj is None else set(map(id, proj.parameters()))

@@ -1,4 +1,4 @@
-"""Layers, positions, masks and attention functions. They need torch alone, and take numbers, never configurations.
+"""Layers, positions, masks and attention functions: they need only torch and take plain arguments, not configurations.
 
 >>> import torch
 >>> from glassformer.nn import FeedForward, Mask, MultiHeadAttention

@@ -1,4 +1,4 @@
-"""Multi-head attention: self and cross, grouped queries, cache; fused, or in the open when a tap asks."""
+"""Multi-head attention (self, cross, grouped queries, cache): a fused kernel, or the readable reference with a tap."""
 
 import math
 from typing import Protocol
@@ -14,7 +14,7 @@ from glassformer.nn.positions import apply_rotary
 
 
 class Tap(Protocol):
-    """Sees named tensors on their way and may replace them; `None` in its place means the fused path."""
+    """Hook that receives each named tensor and returns its replacement; pass `None` to use the fused kernel."""
 
     def __call__(self, name: str, x: Tensor) -> Tensor: ...
 
@@ -22,16 +22,16 @@ class Tap(Protocol):
 
 
 def scoped(tap: Tap | None, name: str) -> Tap | None:
-    """The tap of a part; None stays None."""
+    """Return the tap of a submodule; `None` for no tap."""
     return None if tap is None else tap.scope(name)
 
 
 class MultiHeadAttention(nn.Module):
-    """MultiHead(Q, K, V) = Concat(head₁ … head_H) W_O (Vaswani 2017, section 3.2.2).
+    """Multi-head attention: MultiHead(Q, K, V) = Concat(head₁ … head_H) W_O (Vaswani 2017, section 3.2.2).
 
     Letters: B batch, T query length, S key length, D d_model, H n_heads, G n_kv_heads, K d_head, W d_value.
-    With G < H each key-value head serves H / G neighbouring query heads (Ainslie 2023). Without `out_proj` the
-    concatenated heads are returned, (B, T, H·W).
+    With G < H, each key-value head serves H / G adjacent query heads (Ainslie 2023). Without `out_proj`, `forward`
+    returns the concatenated heads, (B, T, H·W).
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MultiHeadAttention(nn.Module):
         self.d_value = d_value or self.d_head
         self.scale = 1 / math.sqrt(self.d_head) if scale is None else scale
         self.dropout = dropout
-        # Rows of queries, keys and values; of the fused matrix, where there is one.
+        # Output widths of queries, keys and values, in the order of the fused matrix if there is one.
         self.split_sizes = (n_heads * self.d_head, self.n_kv_heads * self.d_head, self.n_kv_heads * self.d_value)
         if fused_qkv:
             self.qkv_proj = nn.Linear(d_model, sum(self.split_sizes), bias=qkv_bias)
@@ -90,17 +90,17 @@ class MultiHeadAttention(nn.Module):
         grid: Grid | None = None,
         tap: Tap | None = None,
     ) -> Tensor:
-        """`x` (B, T, D) attends to itself, to `memory` (B, S, D), or to a memory already projected.
+        """Attend from `x` (B, T, D) to itself, to `memory` (B, S, D) or to the projected `memory_kv`; return (B, T, D).
 
-        Without a `mask` every query sees every key. `bias` (B or 1, H, T, S) is added to the scores. With a `cache`,
-        keys and values of `x` are written into `slots` and all filled slots are attended to. With a `grid` the rows of
-        `x`, one token each, attend as queries of their groups, to which mask, bias, rotary, cache and memory belong.
-        Returns (B, T, D). Raises `TypeError` for a mask that is no `Mask`, `ValueError` for another width than D.
+        Without a `mask`, every query sees every key. `bias` (B or 1, H, T, S) is added to the scores. With a `cache`,
+        keys and values of `x` are written to `slots`, and queries attend to all filled slots. With a `grid`, a row of
+        `x` is one token, a query of its group; mask, bias, rotary, cache and memory are then those of the groups.
+        Raises `TypeError` if `mask` is not a `Mask`, and `ValueError` if the width of `x` is not D.
         """
         if mask is not None and not isinstance(mask, Mask):
             raise TypeError(f"mask must be a glassformer.nn.Mask, such as Mask(causal=True), not {type(mask).__name__}")
         if x.shape[-1] != self.d_model:
-            raise ValueError(f"x has width {x.shape[-1]}, and this attention was made for d_model {self.d_model}")
+            raise ValueError(f"x: expected width {self.d_model} (d_model), got {x.shape[-1]}")
         if memory_kv is not None:
             query, (key, value) = self.heads(self.q_proj(x), self.q_norm, grid=grid), memory_kv
         elif memory is not None:
@@ -122,7 +122,7 @@ class MultiHeadAttention(nn.Module):
         return context if self.out_proj is None else self.out_proj(context)
 
     def project_self(self, x: Tensor, grid: Grid | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """(B, T, D) → query (B, H, T, K), key (B, G, T, K), value (B, G, T, W)."""
+        """Project `x` (B, T, D) to query (B, H, T, K), key (B, G, T, K) and value (B, G, T, W)."""
         if self.fused_qkv:
             q, k, v = self.qkv_proj(x).split_with_sizes(self.split_sizes, dim=-1)
         else:
@@ -131,12 +131,12 @@ class MultiHeadAttention(nn.Module):
         return q, k, self.heads(v, None, self.d_value, grid)
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, D) → key (B, G, S, K) and value (B, G, S, W), by the memory's own length."""
+        """Project `memory` (B, S, D) to key (B, G, S, K) and value (B, G, S, W)."""
         key = self.heads(self.k_proj(memory), self.k_norm)
         return key, self.heads(self.v_proj(memory), None, self.d_value)
 
     def heads(self, x: Tensor, norm: nn.Module | None, width: int | None = None, grid: Grid | None = None) -> Tensor:
-        """(B, T, H·K) → (B, H, T, K), each head normed when there is a norm; rows are folded into their `grid`."""
+        """Split (B, T, H·K) into heads (B, H, T, K); apply `norm` per head and fold the rows into `grid`, if given."""
         x = x if grid is None else grid.fold(x)
         x = x.view(x.shape[0], x.shape[1], -1, width or self.d_head)  # (B, T, H, K)
         return (x if norm is None else norm(x)).transpose(1, 2)
@@ -145,7 +145,7 @@ class MultiHeadAttention(nn.Module):
 def new_layer_cache(
     attention: MultiHeadAttention, n_rows: int, max_len: int, dtype: torch.dtype, device: torch.device
 ) -> LayerCache:
-    """Empty buffers for one layer, to be grown; at most for `max_len` tokens and what padding writes."""
+    """Return empty buffers for one layer; they grow up to `max_len` tokens plus one slot for padding."""
     shape = (n_rows, attention.n_kv_heads, min(FIRST_SLOTS, max_len + 1))
     return LayerCache(
         keys=torch.zeros(*shape, attention.d_head, dtype=dtype, device=device),

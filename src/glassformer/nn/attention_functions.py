@@ -1,4 +1,4 @@
-"""Attention as formulas: scores → weights → context. Free functions, the readable reference of every fused path.
+"""Attention as formulas (scores → weights → context): free functions, the readable reference of every fused path.
 
 Letters: B batch, H heads, T query length, S key length, K key width, W value width.
 """
@@ -16,17 +16,17 @@ _HALVES = (torch.bfloat16, torch.float16)
 
 
 def scaled_dot_product_scores(query: Tensor, key: Tensor, scale: float | None = None) -> Tensor:
-    """score(q, k) = q·k / √K, the inner part of equation 1 of Vaswani (2017).
+    """Compute score(q, k) = q·k / √K, the scores in equation 1 of Vaswani (2017).
 
-    `query` (B, H, T, K), `key` (B, H, S, K) → (B, H, T, S). `scale` replaces 1/√K. The root keeps the variance of
-    a dot product of K independent unit-variance terms at 1; without it the softmax saturates as K grows.
+    `query` (B, H, T, K), `key` (B, H, S, K) → (B, H, T, S). `scale` replaces 1/√K. The factor 1/√K keeps the variance
+    of a dot product of K independent unit-variance terms at 1; without it, the softmax saturates as K grows.
     """
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     return query @ key.transpose(-2, -1) * scale
 
 
 def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
-    """Softmax over the keys a query may attend to; a query with no such key gets zeros, with finite gradients.
+    """Apply softmax over the allowed keys; a query without an allowed key gets zeros, with finite gradients.
 
     `scores` (..., T, S), `allowed` bool and broadcastable, True = may attend.
 
@@ -37,14 +37,14 @@ def masked_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
     if allowed is None:
         return scores.softmax(dim=-1)
     row_has_key = allowed.any(dim=-1, keepdim=True)
-    # -inf, not a large finite number: no score can out-vote it, in any precision. An empty row is opened for the
-    # softmax and closed after it, because the gradient of a softmax over nothing but -inf is not a number.
+    # -inf instead of a large negative number, because it excludes a key in every precision. A row without a key is
+    # unmasked for the softmax and zeroed afterwards: the gradient of a softmax over only -inf is NaN.
     weights = scores.masked_fill(~(allowed | ~row_has_key), -math.inf).softmax(dim=-1)
     return weights.masked_fill(~row_has_key, 0.0)
 
 
 def repeat_kv(x: Tensor, n_heads: int) -> Tensor:
-    """(B, G, S, K) → (B, H, S, K): each key-value head serves H / G neighbouring query heads (Ainslie 2023)."""
+    """Repeat key-value heads, (B, G, S, K) → (B, H, S, K): each serves H / G adjacent query heads (Ainslie 2023)."""
     n_groups = x.shape[1]
     if n_groups == n_heads:
         return x
@@ -61,11 +61,11 @@ def attention_reference(
     dropout: float = 0.0,
     tap: Callable[[str, Tensor], Tensor] | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """softmax(scale · q kᵀ + bias) v with every step in sight; returns (context, weights, scores).
+    """Compute softmax(scale · q kᵀ + bias) v step by step; return (context, weights, scores).
 
     `query` (B, H, T, K), `key` (B, G, S, K), `value` (B, G, S, W), `bias` (B or 1, H, T, S) is added to the scores.
-    `tap` is shown each step by name and what it returns is used: the scores before the mask, the weights before
-    dropout.
+    `tap` is called with each named tensor, and its result replaces that tensor: the scores before the mask, the
+    weights before dropout.
     """
     tap = (lambda name, x: x) if tap is None else tap
     n_heads = query.shape[1]
@@ -86,10 +86,10 @@ def attention_fused(
     scale: float | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """The context of `attention_reference` through PyTorch's fused kernel, which never writes the weights out."""
+    """Return the context of `attention_reference` from PyTorch's fused kernel, which never stores the weights."""
     if query.dtype in _HALVES and query.device.type == "cpu" and (query.requires_grad or query.shape[2] == 1):
-        # In half precision the backward of the CPU's kernel is several times slower than in single, and so is its
-        # forward for a single query.
+        # On a CPU in half precision, the kernel's backward, and its forward for a single query, are several times
+        # slower than in fp32.
         with torch.autocast("cpu", enabled=False):
             context = attention_fused(query.float(), key.float(), value.float(), mask, bias, scale, dropout)
         return context.to(query.dtype)
@@ -108,9 +108,9 @@ def attention_fused(
 
 
 def _kernel_mask(query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """The mask or biased mask that a kernel reads, (B or 1, H or 1, T, S); and its rows without a key, (B, 1, T, 1).
+    """Return the mask or masked bias for a kernel, (B or 1, H or 1, T, S), and its rows without a key, (B, 1, T, 1).
 
-    Those rows are opened, because a softmax over nothing but -inf is NaN; the caller sets their context to zero.
+    Those rows are unmasked, because a softmax over only -inf is NaN; the caller sets their context to zero.
     """
     allowed = empty = None
     if not mask.is_trivial:
@@ -126,10 +126,10 @@ def _kernel_mask(query: Tensor, key: Tensor, mask: Mask, bias: Tensor | None) ->
 
 
 def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:
-    """Whether a fused kernel reads key-value heads that several query heads share.
+    """Return True if a fused kernel supports key-value heads that several query heads share.
 
-    The CPU's does. Of CUDA's only flash attention does, in half precision, without a mask and with values as wide as
-    keys; repeated keys and values cost less than the (B, H, T, S) scores that PyTorch writes out otherwise.
+    The CPU kernel does. On CUDA, only flash attention does: in half precision, without a mask, and with values as
+    wide as keys. Otherwise, repeating keys and values costs less than the (B, H, T, S) scores that PyTorch stores.
     """
     if query.device.type == "cpu":
         return True
@@ -137,7 +137,7 @@ def _kernel_takes_groups(query: Tensor, value: Tensor, is_masked: bool) -> bool:
 
 
 def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
-    """score(q, k) = vᵀ tanh(q + k), q = W₁h and k = W₂s already projected (Bahdanau 2015, appendix A.1.2).
+    """Compute score(q, k) = vᵀ tanh(q + k) of projected q = W₁h and k = W₂s (Bahdanau 2015, appendix A.1.2).
 
     `query` (B, T, A), `key` (B, S, A), `vector` (A,) → (B, T, S).
 
@@ -148,7 +148,7 @@ def additive_scores(query: Tensor, key: Tensor, vector: Tensor) -> Tensor:
 
 
 def multiplicative_scores(query: Tensor, key: Tensor) -> Tensor:
-    """score(q, k) = qᵀk: Luong (2015), equation 8 "dot"; "general" when `key` is already W·s.
+    """Compute score(q, k) = qᵀk: Luong (2015), equation 8 "dot"; "general" if `key` is already W·s.
 
     `query` (B, T, A), `key` (B, S, A) → (B, T, S).
     """

@@ -1,4 +1,4 @@
-"""From ids to the first hidden states."""
+"""Embedding layer: token ids to the first hidden states."""
 
 import math
 
@@ -8,12 +8,12 @@ from torch.nn import functional as F
 
 
 class Embeddings(nn.Module):
-    """(tokens · scale + types + positions) → norm → dropout → projection.
+    """Embedding layer: (tokens · scale + types + positions) → norm → dropout → projection.
 
-    The token table may be narrower than the model (`d_embedding`, Lan 2020); then positions, types and norm have
-    its width too, and a projection without bias widens the sum. Token dropout takes whole words away, in training,
-    and scales the others up (Gal 2016, "A Theoretically Grounded Application of Dropout in RNNs", section 4.2); each
-    place for itself, where Gal drops a word at all its places.
+    The token table may be narrower than the model (`d_embedding`, Lan 2020). Then positions, types and norm have the
+    same width, and a projection without bias widens the sum. During training, token dropout zeroes whole token vectors
+    and scales up the others (Gal 2016, "A Theoretically Grounded Application of Dropout in RNNs", section 4.2). Each
+    position is dropped independently, whereas Gal drops a word at all its positions.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Embeddings(nn.Module):
         self.dropout, self.token_dropout = dropout, token_dropout
 
     def forward(self, token_ids: Tensor, positions: Tensor, token_types: Tensor | None = None) -> Tensor:
-        """`token_ids` (B, T), `positions` (T,) or (B, T) → (B, T, d_model)."""
+        """Embed `token_ids` (B, T) at `positions` (T,) or (B, T); return (B, T, d_model)."""
         x = self.tokens(token_ids)
         if self.token_dropout:
             x = x * F.dropout(x.new_ones(*token_ids.shape, 1), self.token_dropout, self.training)
@@ -47,7 +47,7 @@ class Embeddings(nn.Module):
         if self.token_types is not None:
             x = x + self.token_types(torch.zeros_like(token_ids) if token_types is None else token_types)
         elif token_types is not None:
-            raise ValueError("this model has no token types (n_token_types is 0), and some were given")
+            raise ValueError("token_types: expected None, because this model has n_token_types 0; leave it out")
         if self.positions is not None:
             x = x + self.positions(positions).to(x.dtype)
         if self.norm is not None:

@@ -1,4 +1,4 @@
-"""The position-wise feed-forward layer."""
+"""Position-wise feed-forward layer, plain or gated."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ Activation = Callable[[Tensor], Tensor]
 
 
 def relu2(x: Tensor) -> Tensor:
-    """max(0, x)² (So 2021).
+    """Compute max(0, x)² (So 2021).
 
     >>> import torch
     >>> relu2(torch.tensor([-1.0, 2.0]))
@@ -19,7 +19,7 @@ def relu2(x: Tensor) -> Tensor:
 
 
 def gelu_tanh(x: Tensor) -> Tensor:
-    """GELU in its tanh approximation (Hendrycks 2016, section 2), as GPT-2 has it."""
+    """Compute GELU in its tanh approximation (Hendrycks 2016, section 2), as GPT-2 does."""
     return F.gelu(x, approximate="tanh")
 
 
@@ -33,9 +33,9 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 class FeedForward(nn.Module):
-    """down(act(up(x))) (Vaswani 2017, equation 2), or down(act(gate(x)) · up(x)) with a gate (Shazeer 2020).
+    """Feed-forward layer: down(act(up(x))) (Vaswani 2017, eq. 2), or gated: down(act(gate(x)) · up(x)) (Shazeer 2020).
 
-    `activation` is GELU by default, as in `TransformerConfig`; the paper has ReLU. `ACTIVATIONS` has others by name.
+    `activation` is GELU by default, as in `TransformerConfig`; the paper uses ReLU. `ACTIVATIONS` lists others by name.
     """
 
     def __init__(

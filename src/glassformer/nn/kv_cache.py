@@ -1,12 +1,12 @@
-"""Keys and values of the tokens seen so far, in buffers that the caller owns and that grow as they fill.
+"""Key-value cache: keys and values of the tokens so far, in buffers that belong to the caller and grow as needed.
 
-Slot s of a row holds the token at position s: rows of unequal length have no holes, so "attend to slots up to your
-own position" is the whole mask. The last slot of a buffer takes what padding writes; no query reads it.
+Slot s of a row holds the token at position s, so rows of unequal length have no gaps, and "attend to slots up to your
+own position" is the whole mask. Padding is written to the last slot of a buffer; no query reads it.
 
-Rows that branched from common beginnings, as the hypotheses of a beam do, are a tree in which every token is kept once.
-The rows of a group (a sentence) share one cache and one memory. All are queries of one attention over all that is
-stored, and a mask shows each row its own past. To reorder, expand or drop rows is to pick rows of that mask; keys and
-values move only when most of what is stored is seen by no row any more.
+Rows that branch from common prefixes, such as the hypotheses of a beam, form a tree in which each token is stored once.
+The rows of a group (a sentence) share one cache and one memory. All of them are queries of one attention over all
+stored tokens, and a mask limits each row to its own past. Reordering, expanding or dropping rows only selects rows of
+that mask; keys and values move only when no row sees most of the stored tokens any more.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 FIRST_SLOTS = 32
-"""Slots of a new buffer, unless its state holds fewer tokens."""
+"""Number of slots of a new buffer, unless its state holds fewer tokens."""
 
 
 @dataclass
@@ -28,11 +28,11 @@ class LayerCache:
 
     @property
     def n_slots(self) -> int:
-        """Slots of a row, the one for padding included."""
+        """Number of slots per row, including the one for padding."""
         return self.keys.shape[2]
 
     def append(self, key: Tensor, value: Tensor, where: "Slots") -> tuple[Tensor, Tensor]:
-        """Writes (B, G, T, ·) into its slots, in place, and returns all that is filled: (B, G, S, ·)."""
+        """Write (B, G, T, ·) into its slots in place; return all filled slots, (B, G, S, ·)."""
         if where.start is not None:
             self.keys[:, :, where.start : where.n_filled] = key
             self.values[:, :, where.start : where.n_filled] = value
@@ -43,15 +43,15 @@ class LayerCache:
         return self.keys[:, :, : where.n_filled], self.values[:, :, : where.n_filled]
 
     def select(self, rows: Tensor, n_filled: int) -> "LayerCache":
-        """New buffers whose row i is row `rows[i]`; only the first `n_filled` slots are copied, the others are 0."""
+        """Return new buffers whose row i is row `rows[i]`: the first `n_filled` slots are copied, the others are 0."""
         return LayerCache(*(_copied(x[:, :, :n_filled].index_select(0, rows), self.n_slots) for x in self._buffers))
 
     def branched(self, n_filled: int) -> "LayerCache":
-        """New buffers that hold the first `n_filled` slots, and one more."""
+        """Return new buffers that hold the first `n_filled` slots and one more."""
         return LayerCache(*(_copied(x[:, :, :n_filled], n_filled + 1) for x in self._buffers))
 
     def grow(self, n_slots: int) -> None:
-        """Replace the buffers by ones of `n_slots` slots; all is kept but the last slot, which padding has written."""
+        """Replace the buffers by ones of `n_slots` slots; keep all slots except the last, which holds padding."""
         self.keys, self.values = (_copied(x[:, :, :-1], n_slots) for x in self._buffers)
 
     @property
@@ -60,8 +60,8 @@ class LayerCache:
 
 
 def _copied(filled: Tensor, n_slots: int) -> Tensor:
-    """A buffer (B, G, n_slots, ·) that begins with the filled slots (B, G, S, ·); the others are 0."""
-    # Masked slots get the weight 0, and 0 times what uninitialised memory holds may be NaN.
+    """Return a buffer (B, G, n_slots, ·) that begins with the filled slots (B, G, S, ·); the others are 0."""
+    # Zeros, because masked slots get weight 0, and 0 times uninitialised memory can be NaN.
     new = filled.new_zeros(*filled.shape[:2], n_slots, filled.shape[3])
     new[:, :, : filled.shape[2]] = filled
     return new
@@ -69,36 +69,36 @@ def _copied(filled: Tensor, n_slots: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Slots:
-    """Where T new tokens of each row go: one contiguous run for all rows, or a slot of its own for each token."""
+    """Destination of T new tokens per row: one contiguous range for all rows, or one slot per token."""
 
     start: int | None
-    """First slot when all rows are equally long and nothing is padding; else None."""
+    """First slot if all rows have the same length and no padding; otherwise `None`."""
     n_filled: int
-    """Slots in use afterwards, over all rows."""
+    """Number of slots in use afterwards, over all rows."""
     slots: Tensor | None = None
-    """(B, T) when `start` is None; padding has -1, the last slot, which no query reads."""
+    """(B, T) if `start` is `None`; padding has -1, the last slot, which no query reads."""
 
 
 @dataclass(frozen=True)
 class Grid:
-    """R rows as cells (group, place), so that the rows of a group stand side by side.
+    """R rows arranged as cells (group, place), so that the rows of a group are adjacent.
 
-    A cell that no row has repeats the first row of its group, or of all: what is made of it is read by nobody.
+    An unused cell repeats the first row of its group, or row 0 for an empty group; its result is never read.
     """
 
     n_groups: int
     width: int
-    """Places of a group."""
+    """Number of places per group."""
     places: Tensor
-    """(R,) of each row in its group."""
+    """(R,) place of each row in its group."""
     cells: Tensor | None
-    """(R,) group · width + place of each row; None when row i is cell i and no cell repeats one."""
+    """(R,) group · width + place of each row; `None` if row i is cell i and no cell is a repeat."""
     rows: Tensor | None
-    """(groups · width,) the row of each cell; None likewise."""
+    """(groups · width,) row of each cell; `None` in the same case."""
 
     @classmethod
     def of(cls, groups: Sequence[int], n_groups: int, device: torch.device) -> "Grid":
-        """The rows of each group in their order.
+        """Build the grid from the group of each row; rows keep their order within a group.
 
         >>> Grid.of([0, 0, 1], 2, torch.device("cpu")).fold(torch.tensor([[5], [6], [7]]))
         tensor([[5, 6],
@@ -119,31 +119,31 @@ class Grid:
         return cls(n_groups, width, torch.tensor(places, device=device), of_rows, of_cells)
 
     def fold(self, x: Tensor) -> Tensor:
-        """(R, 1, …) or (R, 1) → (groups, width, …)."""
+        """Arrange (R, 1, …) or (R, 1) as (groups, width, …)."""
         x = x if self.rows is None else x.index_select(0, self.rows)
         return x.reshape(self.n_groups, self.width, *x.shape[2:])
 
     def unfold(self, x: Tensor) -> Tensor:
-        """(groups, width, …) → (R, 1, …)."""
+        """Invert `fold`: (groups, width, …) → (R, 1, …)."""
         x = x.reshape(self.n_groups * self.width, 1, *x.shape[2:])
         return x if self.cells is None else x.index_select(0, self.cells)
 
 
 @dataclass(frozen=True)
 class Branches:
-    """Which group each row belongs to, and which of the group's slots hold its past."""
+    """Branched rows: the group of each row, and the slots of that group that hold its past."""
 
     groups: list[int]
-    """Of each row."""
+    """Group of each row."""
     grid: Grid
     seen: Tensor
     """(R, S) bool: the slots with the row's own tokens."""
     positions: Tensor
-    """(groups, S) of the token in each slot; of no meaning where no row sees it."""
+    """(groups, S) position of the token in each slot; undefined for a slot that no row sees."""
 
     @classmethod
     def at(cls, lengths: Tensor, longest: int) -> "Branches":
-        """Every row a group of its own, with its tokens in the first slots; the longest row has `longest`."""
+        """Make each row its own group, with its tokens in the first slots; the longest row has `longest` tokens."""
         n_rows = len(lengths)
         slots = torch.arange(longest, device=lengths.device).expand(n_rows, longest)
         groups = list(range(n_rows))
@@ -154,14 +154,14 @@ class Branches:
         return self.seen.shape[1]
 
     def grown(self, lengths: Tensor) -> "Branches":
-        """One more token a row, at position `lengths` (R,): each group has a new slot for each of its places."""
+        """Add one token per row at position `lengths` (R,): each group gets one new slot for each of its places."""
         width = self.grid.width
         own = self.grid.places[:, None] == torch.arange(width, device=lengths.device)  # (R, width)
         positions = self.grid.fold(lengths[:, None])
         return replace(self, seen=torch.cat((self.seen, own), 1), positions=torch.cat((self.positions, positions), 1))
 
     def select(self, rows: Tensor) -> tuple["Branches", "Kept | None"]:
-        """The branches of some rows, and what to keep of the buffers when most of them is seen by no row any more."""
+        """Return the branches of `rows`, and the slots to keep if no row sees most of the buffers (else `None`)."""
         groups = [self.groups[row] for row in rows.tolist()]
         grid = Grid.of(groups, self.grid.n_groups, rows.device)
         seen = self.seen[rows]
@@ -184,15 +184,15 @@ class Branches:
 
 @dataclass(frozen=True)
 class Kept:
-    """What is left of shared buffers when they are compacted."""
+    """Groups and slots that remain when shared buffers are compacted."""
 
     groups: Tensor
-    """(N,) numbers of the groups."""
+    """(N,) indices of the groups."""
     slots: Tensor
-    """(N, S) of each of these groups, which become its first."""
+    """(N, S) slots of each of these groups; they become its first slots."""
 
     def move(self, buffer: Tensor) -> Tensor:
-        """(groups, G, slots, K) → (N, G, slots, K): within the buffer's own memory."""
+        """Compact (groups, G, slots, K) to (N, G, slots, K) within the buffer's own memory."""
         n_groups, n_slots, n_heads = *self.slots.shape, buffer.shape[1]
         heads = self.groups[:, None] * n_heads + torch.arange(n_heads, device=buffer.device)  # (N, G)
         places = heads[:, :, None] * buffer.shape[2] + self.slots[:, None]  # (N, G, S)
@@ -204,30 +204,30 @@ class Kept:
 
 @dataclass(frozen=True)
 class TransformerState:
-    """What a Transformer remembers between steps of generation.
+    """State of a Transformer between generation steps.
 
-    The buffers are written and grown in place: after `step` returns a new state, the old one must not be stepped
+    The buffers are written and grown in place: after `step` returns a new state, do not pass the old one to `step`
     again.
     """
 
     layers: list[LayerCache]
     max_len: int
-    """The most tokens that a row may have; memory follows the slots in use, not this."""
+    """Maximum number of tokens per row; memory depends on the slots in use, not on this limit."""
     lengths: Tensor
-    """(B,) real tokens so far."""
+    """(B,) number of real tokens so far."""
     longest: int
-    """The largest of `lengths`, known without asking the device."""
+    """Maximum of `lengths`, stored so that reading it needs no device synchronisation."""
     uniform: bool = True
-    """All rows are `longest` long."""
+    """True if all rows have length `longest`."""
     memory: list[tuple[Tensor, Tensor]] | None = None
-    """Per layer, keys and values of the source: computed once, (B, G, S, ·)."""
+    """Keys and values of the source per layer, (B, G, S, ·), computed once."""
     memory_mask: Tensor | None = None
     """(B, S) True = a real source token."""
     branches: Branches | None = None
-    """Where it is set, the rows of a group share their part of `layers` and `memory`."""
+    """If set, the rows of a group share their part of `layers` and `memory`."""
 
     def select(self, rows: Tensor) -> "TransformerState":
-        """The state whose row i is this one's row `rows[i]`: expands, reorders, drops."""
+        """Return the state whose row i is row `rows[i]` of this one: expand, reorder or drop rows."""
         if self.branches is not None:
             return self._select_branches(self.branches, rows)
         layers = [layer.select(rows, self.longest) for layer in self.layers]
@@ -249,15 +249,15 @@ class TransformerState:
         return replace(self, memory=memory, memory_mask=None if self.memory_mask is None else self.memory_mask[rows])
 
     def branched(self) -> "TransformerState":
-        """The same rows, ready to branch: from now on `select` moves no keys, and a step adds one token per row."""
+        """Return the same rows, ready to branch: then `select` moves no keys, and a step adds one token per row."""
         layers = [layer.branched(self.longest) for layer in self.layers]
         return replace(self, layers=layers, branches=Branches.at(self.lengths, self.longest))
 
     def make_room(self, n_filled: int) -> None:
-        """Grow the buffers, in place, until `n_filled` slots and the one for padding fit.
+        """Grow the buffers in place until `n_filled` slots and the one for padding fit.
 
-        The size doubles at least, so that growing copies each key about once; rows that have not branched need no
-        more than `max_len` slots and the one for padding.
+        The size at least doubles, so that growing copies each key about once. Rows that have not branched need at most
+        `max_len` slots plus the one for padding.
         """
         n_slots = self.layers[0].n_slots if self.layers else n_filled + 1
         if n_filled < n_slots:
@@ -270,7 +270,7 @@ class TransformerState:
 
     @property
     def cache_bytes(self) -> int:
-        """Memory of the buffers, source included."""
+        """Memory of the buffers in bytes, including the source."""
         tensors = [t for layer in self.layers for t in (layer.keys, layer.values)]
         tensors += [t for pair in self.memory or [] for t in pair]
         return sum(t.numel() * t.element_size() for t in tensors)

@@ -1,4 +1,4 @@
-"""Who may attend to whom. One meaning everywhere: True = may attend."""
+"""Attention masks: which query may attend to which key. In every mask, True = may attend."""
 
 from dataclasses import dataclass, replace
 
@@ -8,51 +8,51 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Mask:
-    """Rules that are ANDed; kept symbolic, so that a fast path can see "only causal" without reading a matrix.
+    """Attention rules combined by AND; symbolic, so that a kernel can detect "only causal" without reading a matrix.
 
     Letters: B batch, T query length, S key length.
     """
 
     causal: bool = False
-    """A query sees keys up to its own index."""
+    """If True, a query sees keys up to its own index."""
     window: int = 0
-    """A query sees keys less than `window` away, itself included; 0 = any distance."""
+    """A query sees keys at a distance of less than `window`, itself included; 0 = any distance."""
     keys: Tensor | None = None
-    """(B, S) bool: real keys. It masks keys and never replaces the causal rule."""
+    """(B, S) bool: real keys. Combined with the causal rule; it does not replace it."""
     query_index: Tensor | None = None
-    """(T,) or (B, T): where each query stands on the key axis; None = query t stands at key t."""
+    """(T,) or (B, T): index of each query on the key axis; `None` = query t has index t."""
     documents: tuple[Tensor, Tensor] | None = None
-    """(B, T) and (B, S): the document of each query and key; none sees another's."""
+    """(B, T) and (B, S): document of each query and key; a query sees only keys of its own document."""
     key_index: Tensor | None = None
-    """(B, S): where each key stands; None = key s stands at s."""
+    """(B, S): index of each key; `None` = key s has index s."""
     pairs: Tensor | None = None
-    """(B, T, S) bool: which keys each query sees, one at least."""
+    """(B, T, S) bool: the keys that each query sees, at least one."""
     allowed: Tensor | None = None
-    """(B or 1, 1, T, S) bool: the rules already worked out, when a stack shares them among its blocks."""
+    """(B or 1, 1, T, S) bool: the precomputed dense mask, shared by the blocks of a stack."""
 
     @property
     def is_trivial(self) -> bool:
-        """Every query may attend to every key."""
+        """True if every query may attend to every key."""
         return not self.causal and self._hides_by_place_alone
 
     @property
     def is_only_causal(self) -> bool:
-        """Nothing but "query t sees keys up to t": what a fused kernel does without a matrix."""
+        """True if the only rule is "query t sees keys up to t", which a fused kernel applies without a matrix."""
         is_in_place = self.query_index is None and self.key_index is None
         return self.causal and is_in_place and self._hides_by_place_alone
 
     @property
     def _hides_by_place_alone(self) -> bool:
-        """No rule but perhaps the causal one."""
+        """True if no rule except the causal one can hide a key."""
         return not self.window and self.keys is None and self.pairs is None and self.documents is None
 
     @property
     def may_leave_a_row_empty(self) -> bool:
-        """Some query might see no key at all: the causal rule alone always leaves the query itself."""
+        """True if a query may see no key at all. The causal rule alone always allows the query itself."""
         return self.keys is not None or self.documents is not None
 
     def dense(self, n_queries: int, n_keys: int, device: torch.device | None = None) -> Tensor:
-        """The rules as one (B or 1, 1, T, S) bool tensor, True = may attend: the reference for every backend.
+        """Return the rules as one (B or 1, 1, T, S) bool tensor, True = may attend: the reference for every backend.
 
         >>> Mask(causal=True, window=2).dense(3, 3).int()[0, 0]
         tensor([[1, 0, 0],
@@ -80,14 +80,14 @@ class Mask:
         return allowed[:, None]
 
     def worked_out(self, n_queries: int, n_keys: int, device: torch.device, always: bool = False) -> "Mask":
-        """The same mask with its dense form inside, unless a kernel needs none (`always`: a bias needs it)."""
+        """Return the mask with its dense form stored, unless the kernel does not read it (`always`: a bias does)."""
         if self.is_trivial or (self.is_only_causal and not always):
             return self
         return replace(self, allowed=self.dense(n_queries, n_keys, device))
 
 
 def positions_from_mask(attention_mask: Tensor) -> Tensor:
-    """(B, T) bool → (B, T) position of each real token among the real tokens of its row; padding gets 0 or more.
+    """Return each real token's position among the real tokens of its row, (B, T); padding gets 0 or more.
 
     >>> positions_from_mask(torch.tensor([[False, True, True], [True, True, False]]))
     tensor([[0, 0, 1],

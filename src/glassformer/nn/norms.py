@@ -1,4 +1,4 @@
-"""LayerNorm and RMSNorm: fused, with the formulas beside them."""
+"""LayerNorm and RMSNorm: fused modules and their reference formulas."""
 
 from collections.abc import Callable
 
@@ -8,9 +8,9 @@ from torch.nn import functional as F
 
 
 def layer_norm_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) -> Tensor:
-    """y = (x - mean) / √(var + eps) · weight + bias over the last axis (Ba 2016, equations 3 and 4).
+    """Compute y = (x - mean) / √(var + eps) · weight + bias over the last axis (Ba 2016, equations 3 and 4).
 
-    The variance is the biased one (divided by the width), and eps stands inside the root.
+    The variance is the biased one (divided by the width), and eps is added inside the root.
 
     >>> layer_norm_reference(torch.tensor([1.0, 3.0]), None, None, 0.0)
     tensor([-1.,  1.])
@@ -23,7 +23,7 @@ def layer_norm_reference(x: Tensor, weight: Tensor | None, bias: Tensor | None, 
 
 
 def rms_norm_reference(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
-    """y = x / √(mean(x²) + eps) · weight over the last axis (Zhang 2019, equation 4).
+    """Compute y = x / √(mean(x²) + eps) · weight over the last axis (Zhang 2019, equation 4).
 
     >>> rms_norm_reference(torch.tensor([3.0, 3.0]), None, 0.0)
     tensor([1., 1.])
@@ -33,7 +33,7 @@ def rms_norm_reference(x: Tensor, weight: Tensor | None, eps: float) -> Tensor:
 
 
 class LayerNorm(nn.Module):
-    """`layer_norm_reference` through the fused kernel; scale and shift are optional."""
+    """Layer normalisation (`layer_norm_reference`) with PyTorch's fused kernel; scale and shift are optional."""
 
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True, bias: bool = True) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class LayerNorm(nn.Module):
 
 
 class RMSNorm(nn.Module):
-    """`rms_norm_reference` through PyTorch's own operator; the scale is optional."""
+    """Root-mean-square normalisation (`rms_norm_reference`) with PyTorch's operator; the scale is optional."""
 
     def __init__(self, width: int, eps: float = 1e-5, weight: bool = True) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width)) if weight else None
 
     def forward(self, x: Tensor) -> Tensor:
-        # Under autocast x may be narrower than the weight, and the fused operator wants one type.
+        # Under autocast, x may have a lower precision than the weight; the fused operator needs equal dtypes.
         weight = None if self.weight is None else self.weight.to(x.dtype)
         return F.rms_norm(x, (self.width,), weight, self.eps)
 
@@ -66,4 +66,4 @@ class RMSNorm(nn.Module):
 
 
 NormFactory = Callable[[int], nn.Module]
-"""Makes the chosen norm for a width."""
+"""Function that makes the chosen norm for a width."""

@@ -1,4 +1,4 @@
-"""How a model knows where a token stands: five ways, each computed for any position, with no hidden maximum.
+"""Position encodings: five kinds, each computed for any position, without a hidden maximum.
 
 Letters: B batch, T query length, S key length, H heads, K head width.
 """
@@ -11,15 +11,15 @@ from torch import Tensor, nn
 
 
 def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved") -> Tensor:
-    """PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same) (Vaswani 2017, section 3.5).
+    """Compute PE(pos, 2i) = sin(pos / 10000^(2i/d_model)), PE(pos, 2i+1) = cos(same) (Vaswani 2017, section 3.5).
 
-    `positions` (..., T) → (..., T, d_model). "halves" puts all sines before all cosines. d_model must be even.
+    `positions` (..., T) → (..., T, d_model). Layout "halves" puts all sines before all cosines. d_model must be even.
 
     >>> sinusoid(torch.tensor([0]), 4)
     tensor([[0., 1., 0., 1.]])
     """
     if d_model % 2:
-        raise ValueError(f"sinusoids come in pairs, and d_model is {d_model}")
+        raise ValueError(f"d_model: expected an even number for sinusoidal positions, got {d_model}")
     frequency = torch.exp(
         torch.arange(0, d_model, 2, device=positions.device, dtype=torch.float32) * (-math.log(10000.0) / d_model)
     )
@@ -29,7 +29,7 @@ def sinusoid(positions: Tensor, d_model: int, layout: str = "interleaved") -> Te
 
 
 class SinusoidalPositions(nn.Module):
-    """Adds `sinusoid`: no parameters, no buffer, any length, on the input's device."""
+    """Sinusoidal positions (`sinusoid`): no parameters, no buffer, any length, on the input's device."""
 
     def __init__(self, d_model: int, layout: str = "interleaved") -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class SinusoidalPositions(nn.Module):
 
 
 class LearnedPositions(nn.Module):
-    """A trained row for each of `max_len` positions; rows start at `offset`."""
+    """Learned position embeddings: one row for each of `max_len` positions; rows start at `offset`."""
 
     def __init__(self, max_len: int, d_model: int, offset: int = 0) -> None:
         super().__init__()
@@ -52,9 +52,9 @@ class LearnedPositions(nn.Module):
 
 
 class _ExactBuffers(nn.Module):
-    """Buffers that follow the module to its device and keep their type when the model is cast.
+    """Module whose buffers follow it to its device but keep their dtype when the model is cast.
 
-    A frequency rounded to half precision turns far tokens by wrong angles.
+    A frequency rounded to half precision gives distant tokens wrong angles.
     """
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "_ExactBuffers":
@@ -66,10 +66,10 @@ class _ExactBuffers(nn.Module):
 
 
 class Rotary(_ExactBuffers):
-    """Cosines and sines of the angles by which queries and keys are turned (Su 2021, section 3.2.2).
+    """Cosines and sines of the angles that rotate queries and keys (Su 2021, section 3.2.2).
 
-    `inverse_frequencies` (K'/2,) in radians per token, K' the turned part of the head; `attention_factor` multiplies
-    both, as YaRN asks. Computed in fp32 whatever the model's precision.
+    `inverse_frequencies` (K'/2,) in radians per token, K' the rotated part of the head; `attention_factor` multiplies
+    both (YaRN). Computed in fp32 for every model precision.
     """
 
     inverse_frequencies: Tensor
@@ -82,7 +82,7 @@ class Rotary(_ExactBuffers):
         self.attention_factor = attention_factor
 
     def forward(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """`positions` (T,) or (B, T) → cos and sin, each (1 or B, 1, T, K')."""
+        """Return cos and sin, each (1 or B, 1, T, K'), for `positions` (T,) or (B, T)."""
         angle = positions[..., None].float() * self.inverse_frequencies.float()
         angle = torch.cat((angle, angle), -1).unsqueeze(-3)  # (B, 1, T, K')
         angle = angle if angle.dim() == 4 else angle[None]
@@ -90,7 +90,7 @@ class Rotary(_ExactBuffers):
 
 
 def rotary_frequencies(base: float, d_rotary: int) -> Tensor:
-    """θᵢ = base^(-2i/K'), i = 0 … K'/2 - 1, in radians per token (Su 2021, equation 15).
+    """Compute θᵢ = base^(-2i/K'), i = 0 … K'/2 - 1, in radians per token (Su 2021, equation 15).
 
     >>> rotary_frequencies(10000.0, 4)
     tensor([1.0000, 0.0100])
@@ -99,14 +99,14 @@ def rotary_frequencies(base: float, d_rotary: int) -> Tensor:
 
 
 def linear_scaled(frequencies: Tensor, factor: float) -> Tensor:
-    """Every angle divided by the factor: position interpolation (Chen 2023)."""
+    """Divide every angle by the factor: position interpolation (Chen 2023)."""
     return frequencies / factor
 
 
 def llama3_scaled(
     frequencies: Tensor, factor: float, low_freq_factor: float, high_freq_factor: float, original_max_len: int
 ) -> Tensor:
-    """Long waves divided by the factor, short ones kept, a linear blend between (Llama 3.1's rule)."""
+    """Divide low frequencies by the factor, keep high ones, and blend linearly in between (as in Llama 3.1)."""
     turns = original_max_len * frequencies / (2 * math.pi)  # full turns over the original context
     keep = ((turns - low_freq_factor) / (high_freq_factor - low_freq_factor)).clamp(0, 1)
     return keep * frequencies + (1 - keep) * frequencies / factor
@@ -115,23 +115,23 @@ def llama3_scaled(
 def yarn_scaled(
     frequencies: Tensor, base: float, factor: float, original_max_len: int, beta_fast: float, beta_slow: float
 ) -> tuple[Tensor, float]:
-    """NTK-by-parts interpolation and the attention factor 0.1·ln(factor) + 1 (Peng 2023, sections 3.2 and 3.4)."""
+    """Return NTK-by-parts frequencies and the attention factor 0.1·ln(factor) + 1 (Peng 2023, sections 3.2 and 3.4)."""
     n = len(frequencies)
 
     def index_of(turns: float) -> float:
-        """The (fractional) frequency index that turns so many times over the original context."""
+        """Return the fractional index of the frequency that makes `turns` full turns over the original context."""
         return n * math.log(original_max_len / (turns * 2 * math.pi)) / math.log(base)
 
     low = max(math.floor(index_of(beta_fast)), 0)
     high = min(math.ceil(index_of(beta_slow)), 2 * n - 1)
-    # Contexts of a few tokens give high < low: what becomes of them is what everyone's code makes of it.
+    # Contexts of a few tokens give high < low; the formula is kept, to match other implementations.
     ramp = ((torch.arange(n, dtype=torch.float32) - low) / ((high - low) or 1e-3)).clamp(0, 1)
     scaled = frequencies * (1 - ramp) + frequencies / factor * ramp
     return scaled, (0.1 * math.log(factor) + 1.0 if factor > 1 else 1.0)
 
 
 def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns pair (i, i + K'/2) of each head by its angle: the half-split layout; the rest of the head passes.
+    """Rotate pair (i, i + K'/2) of each head by its angle (half-split layout); the rest of the head is unchanged.
 
     `x` (B, H, T, K), `cos` and `sin` (1 or B, 1, T, K') with K' ≤ K.
     """
@@ -144,7 +144,7 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def alibi_slopes(n_heads: int) -> list[float]:
-    """2^(-8h/H), h = 1 … H, for a power of two; else every other slope of the next one fills up (Press 2022).
+    """Return 2^(-8h/H), h = 1 … H, for a power of two; else add every other slope of the next power (Press 2022).
 
     >>> alibi_slopes(4)
     [0.25, 0.0625, 0.015625, 0.00390625]
@@ -155,7 +155,7 @@ def alibi_slopes(n_heads: int) -> list[float]:
 
 
 class AlibiBias(_ExactBuffers):
-    """Score bias `-slope · |query position - key position|`, one slope per head, none of them trained (Press 2022)."""
+    """Score bias `-slope · |query position - key position|`, with one untrained slope per head (Press 2022)."""
 
     slopes: Tensor
 
@@ -164,17 +164,17 @@ class AlibiBias(_ExactBuffers):
         self.register_buffer("slopes", torch.tensor(alibi_slopes(n_heads)), persistent=False)
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """(T,) or (B, T) and (S,) or (B, S) → (1 or B, H, T, S)."""
+        """Return the bias (1 or B, H, T, S) for query positions (T,) or (B, T) and key positions (S,) or (B, S)."""
         distance = (query_positions[..., :, None] - key_positions[..., None, :]).abs()
         distance = distance if distance.dim() == 3 else distance[None]
         return -self.slopes[:, None, None] * distance[:, None]
 
 
 def relative_bucket(distance: Tensor, n_buckets: int, max_distance: int, bidirectional: bool) -> Tensor:
-    """The bucket of key position - query position (Raffel 2020, section 2.1, as its public code counts).
+    """Return the bucket of key position - query position (Raffel 2020, section 2.1; counted as in its public code).
 
-    Half of the buckets (of each direction, when both are seen) are single distances, the rest grow
-    logarithmically up to `max_distance`, beyond which all share the last.
+    Half of the buckets (per direction, if bidirectional) hold single distances. The others grow logarithmically up
+    to `max_distance`; all larger distances share the last bucket.
 
     >>> relative_bucket(torch.tensor([0, -1, -200]), 32, 128, bidirectional=False)
     tensor([ 0,  1, 31])
@@ -193,7 +193,7 @@ def relative_bucket(distance: Tensor, n_buckets: int, max_distance: int, bidirec
 
 
 class RelativeBias(nn.Module):
-    """score bias = table[bucket(key position - query position), head], learned, one table a stack."""
+    """Learned score bias table[bucket(key position - query position), head], with one table per stack."""
 
     def __init__(self, n_heads: int, n_buckets: int, max_distance: int, bidirectional: bool) -> None:
         super().__init__()
@@ -201,7 +201,7 @@ class RelativeBias(nn.Module):
         self.max_distance, self.bidirectional = max_distance, bidirectional
 
     def forward(self, query_positions: Tensor, key_positions: Tensor) -> Tensor:
-        """(T,) or (B, T) and (S,) or (B, S) → (1 or B, H, T, S)."""
+        """Return the bias (1 or B, H, T, S) for query positions (T,) or (B, T) and key positions (S,) or (B, S)."""
         distance = key_positions[..., None, :] - query_positions[..., :, None]
         distance = distance if distance.dim() == 3 else distance[None]
         bucket = relative_bucket(distance, self.table.num_embeddings, self.max_distance, self.bidirectional)

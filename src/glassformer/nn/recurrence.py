@@ -1,7 +1,7 @@
-"""Recurrent layers: a whole sequence through PyTorch's modules, or one step at a time from the same weights.
+"""Recurrent layers: PyTorch's modules for a whole sequence, or one step at a time with the same weights.
 
 Letters: B batch, T length, E width of the input, D width of the state, G gates. The state of a layer is a tuple of
-(B, D): (h,), or (h, c) for an LSTM. The state of a module is a tuple of those, bottom layer first.
+tensors (B, D): (h,), or (h, c) for an LSTM. The state of a module is a tuple of those, bottom layer first.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -15,22 +15,22 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 LayerState = tuple[Tensor, ...]
 States = tuple[LayerState, ...]
 CellStep = Callable[[Tensor, Tensor, LayerState], LayerState]
-"""(W x + b, U h + b', state) → the next state; the two sums are (B, G·D), gates side by side."""
+"""Function (W x + b, U h + b', state) → next state; the two sums are (B, G·D), with the gates side by side."""
 
 
 def rnn_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> LayerState:
-    """h' = tanh(W x + U h) (Elman 1990).
+    """Compute h' = tanh(W x + U h) (Elman 1990).
 
     >>> rnn_step(torch.zeros(1, 2), torch.zeros(1, 2), (torch.ones(1, 2),))
     (tensor([[0., 0.]]),)
     """
-    return (torch.tanh(from_input + from_state).to(state[0].dtype),)  # half precision stays within the step
+    return (torch.tanh(from_input + from_state).to(state[0].dtype),)  # cast back to the state's dtype
 
 
 def gru_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> LayerState:
-    """r, z = σ(W x + U h); n = tanh(W x + r ∘ U h); h' = (1 - z) ∘ n + z ∘ h (Cho 2014, section 2.3).
+    """Compute r, z = σ(W x + U h); n = tanh(W x + r ∘ U h); h' = (1 - z) ∘ n + z ∘ h (Cho 2014, section 2.3).
 
-    As in PyTorch the reset gate r stands outside of U, where Cho has U(r ∘ h), and z keeps the old state.
+    As in PyTorch, the reset gate r multiplies U h, where Cho has U(r ∘ h); z keeps the old state.
 
     >>> gru_step(torch.zeros(1, 3), torch.zeros(1, 3), (torch.ones(1, 1),))
     (tensor([[0.5000]]),)
@@ -45,9 +45,9 @@ def gru_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> Layer
 
 
 def lstm_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> LayerState:
-    """i, f, o = σ(W x + U h); g = tanh(W x + U h); c' = f ∘ c + i ∘ g; h' = o ∘ tanh(c') (Hochreiter 1997, Gers 2000).
+    """Compute one LSTM step (Hochreiter 1997, Gers 2000); the gates are in the order i, f, g, o.
 
-    Gates lie in the order i, f, g, o.
+    i, f, o = σ(W x + U h); g = tanh(W x + U h); c' = f ∘ c + i ∘ g; h' = o ∘ tanh(c').
 
     >>> h, c = lstm_step(torch.zeros(1, 4), torch.zeros(1, 4), (torch.zeros(1, 1), torch.ones(1, 1)))
     >>> c
@@ -59,10 +59,10 @@ def lstm_step(from_input: Tensor, from_state: Tensor, state: LayerState) -> Laye
 
 
 class Stepper:
-    """A recurrent module one step at a time: for steps whose input holds what the step before has made.
+    """Single steps of a recurrent module, for steps whose input depends on the result of the previous step.
 
-    The input of the bottom layer is [x; fed]. The share of x, known for all steps, is multiplied at once by
-    `project`; `fed` may be None. What does not change from step to step is worked out in the constructor.
+    The input of the bottom layer is [x; fed]. `project` multiplies x for all steps at once; `fed` may be None. The
+    constructor computes everything that does not change from step to step.
     """
 
     def __init__(self, cells: nn.RNNBase, cell_step: CellStep, d_x: int) -> None:
@@ -74,12 +74,12 @@ class Stepper:
         self.w_x, self.w_fed = w_in[:, :d_x], w_in[:, d_x:]
 
     def project(self, x: Tensor) -> Sequence[Tensor]:
-        """(B, T, E) → T times (B, G·D)."""
-        # unbind, because its backward is one stack; indexing by t would fill a whole tensor for each t.
+        """Project `x` (B, T, E) to T tensors (B, G·D)."""
+        # `unbind`, because its backward is one stack; indexing by t would fill a full-size gradient for each t.
         return F.linear(x, self.w_x, self.layers[0][2]).unbind(dim=1)
 
     def __call__(self, projected: Tensor, fed: Tensor | None, states: States) -> States:
-        """One step of every layer: `projected` (B, G·D), `fed` (B, ·)."""
+        """Run one step of every layer: `projected` (B, G·D), `fed` (B, ·)."""
         from_input = projected if fed is None else projected + F.linear(fed, self.w_fed)
         new: list[LayerState] = []
         for (w_in, w_state, b_in, b_state), state in zip(self.layers, states, strict=True):
@@ -90,10 +90,10 @@ class Stepper:
 
 
 def run(cells: nn.RNNBase, x: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-    """A whole sequence without padding: `x` (B, T, E) → the top layer's states (B, T, D), and the last of each layer.
+    """Run a sequence without padding: `x` (B, T, E) → top-layer states (B, T, D), and the last state of each layer.
 
-    Both directions of a bidirectional module stand side by side, in the outputs and in the last states. `states` are
-    where it begins, zeros when None.
+    A bidirectional module concatenates both directions, in the outputs and in the last states. `states` are the initial
+    states, zeros if None.
     """
     with _autocast_obeyed(cells, x) as x:
         outputs, last = cells(x, _joined(states))
@@ -101,11 +101,11 @@ def run(cells: nn.RNNBase, x: Tensor, states: States | None = None) -> tuple[Ten
 
 
 def run_masked(cells: nn.RNNBase, x: Tensor, lengths: Tensor, states: States | None = None) -> tuple[Tensor, States]:
-    """`run` over rows whose first `lengths` (B,) tokens are real: padding leaves no trace, its outputs are zeros.
+    """Apply `run` to rows whose first `lengths` (B,) tokens are real; padding has no effect and its outputs are zeros.
 
-    A row without a real token ends where it began.
+    A row without a real token keeps its initial state.
     """
-    # A packed row cannot be empty: it reads one token, which is taken back afterwards.
+    # A packed row cannot be empty: such a row reads one token, and its result is discarded below.
     n_read = lengths.clamp(min=1).cpu()
     with _autocast_obeyed(cells, x) as x:
         packed = pack_padded_sequence(x, n_read, batch_first=True, enforce_sorted=False)
@@ -118,9 +118,9 @@ def run_masked(cells: nn.RNNBase, x: Tensor, lengths: Tensor, states: States | N
 
 
 def reading_order(real: Tensor, reverse: bool = False) -> Tensor:
-    """The place of each token to read: a row's real tokens from first to last (or from last to first), then padding.
+    """Return the reading order: the indices of the real tokens from first to last (or last to first), then padding.
 
-    `real` (B, T) bool, True = a real token → (B, T), a permutation of each row; its argsort leads back.
+    `real` (B, T) bool, True = a real token → (B, T), a permutation of each row; its argsort inverts it.
 
     >>> real = torch.tensor([[False, True, True], [True, False, True]])
     >>> reading_order(real).tolist(), reading_order(real, reverse=True).tolist()
@@ -133,12 +133,12 @@ def reading_order(real: Tensor, reverse: bool = False) -> Tensor:
 
 
 def in_order(x: Tensor, order: Tensor) -> Tensor:
-    """(B, T, ·) with the positions of each row taken in `order` (B, T)."""
+    """Return `x` (B, T, ·) with the positions of each row permuted by `order` (B, T)."""
     return x.gather(1, order[:, :, None].expand(-1, -1, x.shape[2]))
 
 
 def where(rows: Tensor, new: States, old: States) -> States:
-    """`new` in the rows (B,) that are True, `old` in the others."""
+    """Return `new` in the rows (B,) that are True, and `old` in the others."""
     return tuple(
         tuple(torch.where(rows[:, None], n, o) for n, o in zip(*parts, strict=True))
         for parts in zip(new, old, strict=True)
@@ -147,10 +147,10 @@ def where(rows: Tensor, new: States, old: States) -> States:
 
 @contextmanager
 def _autocast_obeyed(cells: nn.RNNBase, x: Tensor) -> Iterator[Tensor]:
-    """`x` for the cells, with autocast off inside where they would not compute in its type: then in their weights'.
+    """Yield `x` for the cells; if they do not follow autocast, disable it and cast `x` to the dtype of their weights.
 
-    Autocast runs cuDNN's cells in fp16 even where bf16 was asked for, and nothing scales the loss for it. The CPU's
-    take the type that is asked for.
+    Under autocast, cuDNN's cells run in fp16 even if bf16 is requested, and the loss is then not scaled for fp16.
+    The cells of a CPU use the requested type.
     """
     weight = next(cells.parameters())
     kind = weight.device.type
@@ -162,12 +162,12 @@ def _autocast_obeyed(cells: nn.RNNBase, x: Tensor) -> Iterator[Tensor]:
 
 
 def _obeys_autocast(device_type: str) -> bool:
-    """Whether cells compute in the precision of autocast: on a CPU that has bf16 products (LSTMs need them)."""
+    """Return True if cells compute in the precision of autocast: a CPU with bf16 products (LSTMs need them)."""
     return device_type == "cpu" and bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 def _joined(states: States | None) -> Tensor | tuple[Tensor, ...] | None:
-    """As PyTorch's modules take them: (n_layers, B, D), and a pair of those for an LSTM."""
+    """Stack states for PyTorch's modules: (n_layers, B, D), and a pair of those for an LSTM."""
     if states is None:
         return None
     joined = tuple(torch.stack(parts) for parts in zip(*states, strict=True))
@@ -175,13 +175,13 @@ def _joined(states: States | None) -> Tensor | tuple[Tensor, ...] | None:
 
 
 def _apart(cells: nn.RNNBase, last: Tensor | tuple[Tensor, ...]) -> States:
-    """The inverse of `_joined`, with both directions of a layer side by side."""
+    """Invert `_joined`, with both directions of a layer concatenated."""
     parts = last if isinstance(last, tuple) else (last,)
     by_part = [part.unflatten(0, (cells.num_layers, -1)).transpose(1, 2).flatten(2).unbind(0) for part in parts]
     return tuple(zip(*by_part, strict=True))
 
 
 def _as_multiplied(weight: Tensor) -> Tensor:
-    """In the precision that autocast multiplies in: it would convert a part of a matrix anew at every step."""
+    """Cast a weight to autocast's precision once; autocast itself would cast a slice of a matrix at every step."""
     kind = weight.device.type
     return weight.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else weight

@@ -1,4 +1,4 @@
-"""One decoder state looks at an encoder: the attention that came before heads, with the score as an argument."""
+"""Single-head attention of a decoder state over encoder states, with the score function as an argument."""
 
 import math
 from typing import Literal
@@ -17,26 +17,26 @@ from glassformer.nn.attention_functions import (
 Score = Literal["additive", "dot", "general", "scaled_dot"]
 
 _PROJECTED: dict[Score, str] = {"additive": "qk", "dot": "", "general": "k", "scaled_dot": "qkv"}
-"""Which of queries, keys and values pass through a matrix."""
+"""Letters of the queries (q), keys (k) and values (v) that have a projection matrix, for each score."""
 
 
 class SingleHeadAttention(nn.Module):
-    """context = Σⱼ softmaxⱼ(score(h, sⱼ)) vⱼ, for a state h (width `d_query`) and memory sⱼ (width `d_memory`).
+    """Attention context = Σⱼ softmaxⱼ(score(h, sⱼ)) vⱼ of a state h (width `d_query`) and memory sⱼ (width `d_memory`).
 
     - "additive": vᵀ tanh(W₁h + W₂s) (Bahdanau 2015, appendix A.1.2), which is Luong's "concat" vᵀ tanh(W[h; s])
-      with W in two halves.
+      with W split into two halves.
     - "dot": hᵀs, "general": hᵀW s (Luong 2015, section 3.1, equation 8).
     - "scaled_dot": (W₁h)ᵀ(W₂s) / √A over the values W₃s (Vaswani 2017, equation 1, with one head).
 
     Letters: B batch, T query length, S source length, A `d_attention`, W `d_context`, the width of a value: `d_memory`,
-    or A where values are projected. Dot and general have no A, and dot needs states of one width.
+    or A if values are projected. "dot" and "general" have no A, and "dot" needs `d_query` equal to `d_memory`.
     """
 
     def __init__(self, d_query: int, d_memory: int, score: Score, d_attention: int | None = None) -> None:
         super().__init__()
         projected = _PROJECTED[score]
         if score == "dot" and d_query != d_memory:
-            raise ValueError(f"dot compares states of one width, and these have {d_query} and {d_memory}")
+            raise ValueError(f"score dot: expected d_query equal to d_memory, got {d_query} and {d_memory}")
         d_key = (d_attention or d_query) if "q" in projected else d_query
         self.d_context = d_key if "v" in projected else d_memory
         self.q_proj = nn.Linear(d_query, d_key, bias=False) if "q" in projected else None
@@ -48,17 +48,17 @@ class SingleHeadAttention(nn.Module):
         self.multiply = scaled_dot_product_scores if score == "scaled_dot" else multiplicative_scores
 
     def project_memory(self, memory: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, S, D) → keys (B, S, A) and values (B, S, W): what no query changes, computed once a source."""
+        """Project `memory` (B, S, D) to keys (B, S, A) and values (B, S, W), once per source."""
         keys = memory if self.k_proj is None else self.k_proj(memory)
         return keys, memory if self.v_proj is None else self.v_proj(memory)
 
     def forward(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None = None, tap: Tap | None = None
     ) -> Tensor:
-        """`query` (B, T, D), `keys` and `values` from `project_memory`, `mask` (B, S) True = real → (B, T, W).
+        """Return the context (B, T, W) of `query` (B, T, D) on projected `keys`, `values`; `mask` (B, S) True = real.
 
-        A source without a real token gives a context of zeros. The tap is shown scores and weights, (B, 1, T, S),
-        and the context, (B, 1, T, W): one head.
+        A source without a real token gives a context of zeros. The tap receives scores and weights, (B, 1, T, S), and
+        the context, (B, 1, T, W), as one head.
         """
         query = query if self.q_proj is None else self.q_proj(query)
         scores = _tapped(tap, "scores", self.scores(query, keys))
@@ -66,12 +66,12 @@ class SingleHeadAttention(nn.Module):
         return _tapped(tap, "context", weights @ values)
 
     def scores(self, query: Tensor, keys: Tensor) -> Tensor:
-        """(B, T, S), of a query and keys that are projected."""
+        """Return the scores (B, T, S) of a projected query and projected keys."""
         if self.vector is None:
             return self.multiply(query, keys)
         return additive_scores(query, keys, self.vector)
 
 
 def _tapped(tap: Tap | None, name: str, x: Tensor) -> Tensor:
-    """`x` (B, T, ·), or what the tap makes of it as one head, (B, 1, T, ·)."""
+    """Return `x` (B, T, ·), or the tensor that the tap returns for it as one head, (B, 1, T, ·)."""
     return x if tap is None else tap(name, x[:, None])[:, 0]

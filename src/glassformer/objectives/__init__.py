@@ -1,1 +1,1 @@
-"""What a model learns from. An objective is the only place that shifts, adds or corrupts tokens."""
+"""Training objectives. An objective is the only place that shifts, adds or corrupts tokens."""

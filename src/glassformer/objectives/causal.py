@@ -1,4 +1,4 @@
-"""Next-token prediction."""
+"""Causal language modelling: next-token prediction."""
 
 from collections.abc import Sequence
 
@@ -9,18 +9,18 @@ from glassformer.objectives.loss import NOT_SCORED, TokenObjective
 
 
 class CausalObjective(TokenObjective):
-    """Every token predicts the next one: maximises Σ log p(tokenᵢ | tokens before it) (Bengio 2003)."""
+    """Causal language modelling objective: maximise Σ log p(tokenᵢ | tokens before it) (Bengio 2003)."""
 
     def __init__(self, label_smoothing: float = 0.0, start_id: int | None = None) -> None:
-        """`start_id` begins a document and is never a target; None where the token that begins one also ends one."""
+        """Set `start_id`, the id that begins a document and is never a target; `None` if it also ends a document."""
         self.label_smoothing, self.start_id = label_smoothing, start_id
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Rows of T + 1 ids → inputs, all but the last, and labels, all but the first. The only shift there is.
+        """Make a batch of rows of T + 1 ids: inputs without the last id, labels without the first (the only shift).
 
-        Rows of unequal length are padded on the right; padding is neither attended to nor scored. In a packed
-        row positions restart with every document, and no document predicts the next one's first token. Nothing
-        predicts a start token, so every arrangement of a text has the same targets.
+        Rows of unequal length are padded on the right; padding is neither attended to nor scored. In a packed row,
+        positions restart with every document, and the last token of a document does not predict the next document's
+        first token. A start token is never a target, so every arrangement of a text into rows has the same targets.
 
         >>> rows = [Example(np.array([5, 6, 7])), Example(np.array([8, 9]))]
         >>> batch = CausalObjective().collate(rows, np.random.default_rng(0))
@@ -52,7 +52,7 @@ class CausalObjective(TokenObjective):
 
 
 def _positions(documents: np.ndarray) -> np.ndarray:
-    """Each token's place in its document: [0, 0, 1, 1, 1] → [0, 1, 0, 1, 2]."""
+    """Return each token's position in its document: [0, 0, 1, 1, 1] → [0, 1, 0, 1, 2]."""
     place = np.arange(len(documents))
     begins = np.concatenate(([True], documents[1:] != documents[:-1]))[: len(documents)]
     return place - np.maximum.accumulate(np.where(begins, place, 0))

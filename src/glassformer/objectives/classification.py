@@ -1,4 +1,4 @@
-"""A label for a text."""
+"""Objectives for labelled texts: classification, regression and tagging."""
 
 import math
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from glassformer.objectives.loss import Forward, LossSums, TokenObjective
 
 @dataclass(frozen=True)
 class ClassificationObjective(TokenObjective):
-    """Maximises Σ log p(label | text); examples hold the special tokens that stand around their texts already."""
+    """Classification objective: maximise Σ log p(label | text); examples already contain their special tokens."""
 
     label_smoothing: float = 0.0
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Rows of ids and one label each.
+        """Make a batch of rows of ids with one label each.
 
         >>> rows = [Example(np.array([5, 6]), label=1), Example(np.array([7]), label=0)]
         >>> batch = ClassificationObjective().collate(rows, np.random.default_rng(0))
@@ -33,20 +33,20 @@ class ClassificationObjective(TokenObjective):
 
 @dataclass(frozen=True)
 class RegressionObjective:
-    """Maximises Σ log N(number | output, std²): ½ (error / std)² + ln std + ½ ln 2π, in nats a text."""
+    """Regression: maximise Σ log N(number | output, std²); ½ (error / std)² + ln std + ½ ln 2π nats per text."""
 
     std: float = 1.0
     label_smoothing: float = field(default=0.0, init=False)
-    """Of all objectives; numbers have none."""
+    """Required of every objective; always 0, because numbers have no label smoothing."""
     is_density: ClassVar[bool] = True
-    """The likelihood is a density, so the loss has no perplexity (`evaluation.loss`)."""
+    """True: the likelihood is a density, so the loss has no perplexity (`evaluation.loss`)."""
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Rows of ids and one number each."""
+        """Make a batch of rows of ids with one number each."""
         return _batch(examples, torch.tensor([_label(e) for e in examples], dtype=torch.float32), len(examples))
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """The summed negative log-likelihood of a batch that `collate` made."""
+        """Return the summed negative log-likelihood of a batch from `collate`."""
         outputs = model(**batch.model_inputs()).squeeze(1).float()  # (B,)
         errors = (outputs - batch.labels) / self.std
         total = (errors**2 + math.log(2 * math.pi * self.std**2)).sum() / 2
@@ -55,12 +55,12 @@ class RegressionObjective:
 
 @dataclass(frozen=True)
 class TaggingObjective(TokenObjective):
-    """Maximises Σ log p(tag | text) over the first tokens of all words."""
+    """Tagging objective: maximise Σ log p(tag | text) over the first token of every word."""
 
     label_smoothing: float = 0.0
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Rows of ids and a tag for each, -100 where a token is no word's first.
+        """Make a batch of rows of ids with one tag per id, -100 for a token that is not the first of a word.
 
         >>> rows = [Example(np.array([5, 6, 7]), labels=np.array([1, -100, 0]))]
         >>> batch = TaggingObjective().collate(rows, np.random.default_rng(0))
@@ -85,11 +85,11 @@ def _batch(examples: Sequence[Example], labels: Tensor, n_targets: int) -> Batch
 
 def _label(example: Example) -> float:
     if example.label is None:
-        raise ValueError("a labelled example needs a label")
+        raise ValueError("example.label is missing: give every example a label")
     return example.label
 
 
 def _tags(example: Example) -> np.ndarray:
     if example.labels is None:
-        raise ValueError("a tagged example needs labels")
+        raise ValueError("example.labels is missing: give every example a tag per token")
     return example.labels

@@ -1,4 +1,4 @@
-"""An objective: how examples become a batch, and its loss as sums, which are divided once by all their targets."""
+"""Objectives: batches made from examples, and losses as sums that are divided once by the number of all targets."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,27 +12,27 @@ from torch.nn import functional as F
 from glassformer.data.batching import Batch, Example
 
 NOT_SCORED = -100
-"""The label of a position that is no target."""
+"""Label of a position that is not a target."""
 Forward = Callable[..., Tensor]
-"""A network, or a compiled or wrapped one: fields of a batch as keywords in, logits out."""
+"""A network, possibly compiled or wrapped: takes the fields of a batch as keywords and returns logits."""
 
 
 @dataclass(frozen=True)
 class LossSums:
-    """Sums over the targets of a batch, never means: sums of micro-batches and of ranks add up."""
+    """Sums, not means, over the targets of a batch, so that sums of micro-batches and of processes can be added."""
 
     total: Tensor
-    """What is minimised, label smoothing included; differentiable."""
+    """The loss to minimise, including label smoothing; differentiable."""
     nats: Tensor
-    """The plain negative log-likelihood, in nats; detached."""
+    """The negative log-likelihood without label smoothing, in nats; detached."""
     n_targets: int
 
 
 def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_smoothing: float = 0.0) -> LossSums:
-    """-Σ log softmax(logits)[label] over all labels that are scored, in fp32 at the least, whatever the logits are.
+    """Sum -log softmax(logits)[label] over all scored labels, in fp32 or higher precision for logits of every dtype.
 
-    `logits` (…, V), `labels` (…) with -100 = not scored. With smoothing ε the target is (1-ε) · one-hot + ε/V
-    (Szegedy 2016, section 7); `nats` leaves it out.
+    `logits` (…, V), `labels` (…) with -100 = not scored. With smoothing ε, the target is (1-ε) · one-hot + ε/V
+    (Szegedy 2016, section 7); `nats` excludes the smoothing.
 
     >>> sums = token_cross_entropy(torch.zeros(1, 3, 4), torch.tensor([[2, 0, -100]]), n_targets=2)
     >>> round(sums.nats.item() / sums.n_targets, 4)  # ln 4
@@ -48,9 +48,9 @@ def token_cross_entropy(logits: Tensor, labels: Tensor, n_targets: int, label_sm
 
 
 class Objective(Protocol):
-    """A task: how examples become a batch, and what its loss is. The loop knows nothing else of it.
+    """Training objective: makes batches from examples and computes their loss; the training loop uses nothing else.
 
-    One with `is_density = True` has a loss whose exponential is no perplexity, such as that of numbers.
+    An objective with `is_density = True` has a loss whose exponential is not a perplexity, for example for numbers.
     """
 
     @property
@@ -63,10 +63,10 @@ class Objective(Protocol):
 
 
 class TokenObjective:
-    """An objective whose loss is the cross-entropy of all labels of a batch."""
+    """Objective whose loss is the cross-entropy of all labels of a batch."""
 
     label_smoothing: float
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """The summed cross-entropy of a batch that `collate` made."""
+        """Return the summed cross-entropy of a batch from `collate`."""
         return token_cross_entropy(model(**batch.model_inputs()), batch.labels, batch.n_targets, self.label_smoothing)

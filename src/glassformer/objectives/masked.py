@@ -14,22 +14,22 @@ from glassformer.tokenization.word_boundaries import WordBoundaries
 
 @dataclass(frozen=True)
 class MaskedObjective:
-    """Maximises Σ log p(tokenᵢ | the text with i and others masked) over what was chosen (Devlin 2019, section 3.1).
+    """Masked language modelling: maximise Σ log p(tokenᵢ | text with masks) over the chosen tokens (Devlin 2019, 3.1).
 
-    What is chosen is drawn anew for every step, as a function of (seed, step). Logits are made for it alone.
+    The chosen tokens are drawn again at every step, from (seed, step). The head computes logits for them only.
     """
 
     mask_id: int
     edges: WordBoundaries
-    """Of the tokenizer: special tokens are never chosen, and whole words are known by it."""
+    """Word boundaries of the tokenizer; special tokens are never chosen."""
     mask_prob: float = 0.15
     whole_words: bool = False
     frame: Frame = Frame()
-    """What stands around every row: `[CLS]` and `[SEP]`."""
+    """Special tokens around every row: `[CLS]` and `[SEP]`."""
     label_smoothing: float = 0.0
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Rows of ids → `[CLS]` ids `[SEP]` with some of them masked, and the ids that stood there as labels."""
+        """Make a batch of rows `[CLS]` ids `[SEP]` with some ids masked, and the original ids as labels."""
         rows = [self.whole(e.token_ids) for e in examples]
         masked = [self._masked(row, rng) for row in rows]
         token_ids, mask = pad([ids for ids, _ in masked], 0)
@@ -44,7 +44,7 @@ class MaskedObjective:
         )
 
     def whole(self, token_ids: np.ndarray) -> np.ndarray:
-        """A row in its frame."""
+        """Return a row in its frame."""
         return np.concatenate((self.frame.before, token_ids, self.frame.behind)).astype(np.int64)
 
     def _masked(self, row: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
@@ -61,7 +61,7 @@ class MaskedObjective:
         )
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """The summed cross-entropy of the chosen tokens of a batch that `collate` made."""
+        """Return the summed cross-entropy of the chosen tokens of a batch from `collate`."""
         assert batch.loss_positions is not None
         logits = model(**batch.model_inputs())  # (N, V)
         labels = batch.labels.flatten()[batch.loss_positions]

@@ -1,7 +1,7 @@
-"""Noise on rows of token ids: pure functions, whose randomness is an argument: the same seed, the same noise.
+"""Noise for rows of token ids: pure functions that take the random generator as an argument (same seed, same noise).
 
-A row is (T,) ids, and no function changes the row that it is given. A mask here is a token in the place of what was
-taken away, never what attention may see. In the examples an id is a word's place in `words`, and "_" stands for a mask.
+A row is (T,) ids, and no function changes its input. Here, a mask is a token that replaces removed tokens, not an
+attention mask. In the examples, an id is the index of a word in `words`, and "_" is the mask.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ Ids = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
 MASKED, RANDOM = 0.8, 0.1
-"""Of the chosen tokens, the share that is masked, and the share that is replaced; the others stay."""
+"""Fractions of the chosen tokens that are masked and that are replaced; the others stay unchanged."""
 
 
 def mask_tokens(
@@ -28,13 +28,13 @@ def mask_tokens(
     continues: Bools | None = None,
     mask_prob: float = 0.15,
 ) -> tuple[Ids, Ids]:
-    """The 80/10/10 rule (Devlin 2019, section 3.1): the row with some tokens corrupted, and labels, -100 but for these.
+    """Apply the 80/10/10 rule (Devlin 2019, section 3.1); return the corrupted row, and labels, -100 if not chosen.
 
-    Each `maskable` token is chosen with probability `mask_prob`, on its own, so that their number is binomial (BERT's
-    own code takes a fixed number); at least one is chosen where any can be. With `continues` (True = a token goes on
-    with the word before it) words are chosen so instead, each with all its maskable tokens. A chosen token becomes
-    `mask_id`, one of `replacements`, or stays, with probabilities 0.8, 0.1 and 0.1, each for itself. One that stays is
-    seen by the model and is its label, as the rule means it; of the others nothing is left but the label.
+    Each `maskable` token is chosen independently with probability `mask_prob`, so their number is binomial (BERT's code
+    uses a fixed number); at least one is chosen if any is maskable. With `continues` (True = the token continues the
+    word before it), whole words are chosen instead, each with all its maskable tokens. Independently, each chosen token
+    becomes `mask_id`, becomes one of `replacements`, or stays, with probabilities 0.8, 0.1 and 0.1. A token that stays
+    is both input and label, as the rule requires.
 
     >>> words = np.array("_ the cat sat on the warm mat".split())
     >>> row = np.arange(1, 8)
@@ -66,14 +66,14 @@ def mask_tokens(
 def infill(
     token_ids: Ids, rng: np.random.Generator, *, mask_id: int, noise_density: float = 0.3, mean_span_length: float = 3.0
 ) -> Ids:
-    """Text infilling (Lewis 2020, section 2.2): spans of Poisson length are each replaced by one mask.
+    """Apply text infilling (Lewis 2020, section 2.2): replace each span of Poisson-distributed length by one mask.
 
-    A span of length 0 inserts a mask. Spans are drawn until `noise_density` of the tokens, rounded, is taken; the last
-    one is cut to that. They are put at random so that a token at least stands between any two: masks never touch,
-    unless the row held some. (The outermost tokens, which have neighbours on one side alone, are taken about half as
-    often.) What has no room is left out: a `noise_density` of a half is always reached, one above mean_span_length /
-    (mean_span_length + 1) is not. Empty spans that would make the row longer than it was are left out too. A row of
-    which no token is to be removed, an empty one for instance, stays as it is.
+    A span of length 0 inserts a mask. Spans are drawn until they cover `noise_density` of the tokens (rounded); the
+    last span is shortened to fit. At least one token is kept between two spans, so masks never touch, unless the row
+    already has masks. (The first and last token have one neighbour, so they are removed about half as often.) Spans
+    without room are dropped: a `noise_density` of up to 0.5 is always reached, one above mean_span_length /
+    (mean_span_length + 1) is not. Empty spans that would make the row longer than before are also dropped. If no token
+    is to be removed, for example in an empty row, the row stays unchanged.
 
     >>> words = np.array("_ the cat sat on the warm mat".split())
     >>> print(*words[infill(np.arange(1, 8), np.random.default_rng(2), mask_id=0, noise_density=0.5)])
@@ -85,13 +85,13 @@ def infill(
     while budget > 0:
         drawn.append(min(int(rng.poisson(mean_span_length)), budget))
         budget -= drawn[-1]
-    # Each span but the last needs a kept token behind it; with a token more than there are, every span does.
+    # Each span except the last needs a kept token after it; with one extra token, every span does.
     full = [length for length in drawn if length]
     full = [length for length, needed in zip(full, np.cumsum(np.array(full) + 1), strict=True) if needed <= n + 1]
     n_empty = min(drawn.count(0), sum(full) - len(full), n + 1 - sum(full) - len(full))
     lengths = full + [0] * n_empty
     n_kept = n - sum(lengths)
-    # A span goes before the kept token of its place, no two at one place; place n_kept is the end.
+    # A span is inserted before the kept token at its place, at most one per place; place n_kept is the end.
     places = np.sort(rng.choice(n_kept + 1, len(lengths), replace=False))
     parts: list[npt.ArrayLike] = []
     read = kept = 0
@@ -103,9 +103,9 @@ def infill(
 
 
 def permute_sentences(token_ids: Ids, rng: np.random.Generator, *, ends_sentence: Bools) -> Ids:
-    """Sentence permutation (Lewis 2020, section 2.2): the row is cut behind every end, and the parts are shuffled.
+    """Permute sentences (Lewis 2020, section 2.2): cut the row after every sentence end and shuffle the parts.
 
-    What stands behind the last end is a part too. Every order is as likely, that of before among them.
+    The text after the last end is also a part. All orders have equal probability, including the original one.
 
     >>> words = np.array("It rains . We stay in . Do you".split())
     >>> print(*words[permute_sentences(np.arange(9), np.random.default_rng(0), ends_sentence=words == ".")])
@@ -124,13 +124,13 @@ def corrupt_spans(
     noise_density: float = 0.15,
     mean_span_length: float = 3.0,
 ) -> tuple[Ids, Ids]:
-    """Span corruption (Raffel 2020, section 3.1.4): the row with a sentinel for each span; sentinels and their spans.
+    """Corrupt spans (Raffel 2020, 3.1.4): return the row with one sentinel per span, and sentinels with their spans.
 
-    `noise_density` of the tokens, rounded, at least one and not all, fall into spans: as many as make the mean
-    `mean_span_length`, at most one for each sentinel. Spans and what stands between them are cut at random, none empty,
-    so that a row begins with a token that is kept and ends with a span; only a row of one token, or none, gives all to
-    its span. No sentinel closes the target: the end token that an objective adds does. Together, source and target hold
-    every token once and every sentinel in use twice.
+    Spans cover `noise_density` of the tokens (rounded, at least one, not all). Their number gives the mean length
+    `mean_span_length` and is at most the number of sentinels. The lengths of spans and of the kept parts between them
+    are random and at least 1. A row begins with a kept token and ends with a span; a row of at most one token becomes
+    one span. The target has no final sentinel; the objective adds the end token. Source and target together contain
+    every token once and every used sentinel twice.
 
     >>> words = np.array("<0> <1> <2> the cat sat on the warm mat".split())
     >>> rng, row = np.random.default_rng(1), np.arange(3, 10)
@@ -141,7 +141,7 @@ def corrupt_spans(
     <0> sat <1> warm mat
     """
     if not sentinel_ids:
-        raise ValueError("corrupt_spans needs a sentinel at least")
+        raise ValueError("sentinel_ids is empty: give at least one id")
     n = len(token_ids)
     n_noise = min(max(round(noise_density * n), 1), max(n - 1, 1))
     n_spans = min(max(round(n_noise / mean_span_length), 1), n_noise, max(n - n_noise, 1), len(sentinel_ids))
@@ -158,7 +158,7 @@ def corrupt_spans(
 
 
 def _segments(total: int, n: int, rng: np.random.Generator) -> list[int]:
-    """`total` cut at random into `n` parts, none empty."""
+    """Cut `total` at random into `n` parts of at least 1."""
     cuts = np.sort(rng.choice(max(total - 1, 1), n - 1, replace=False)) + 1
     parts: list[int] = np.diff([0, *cuts.tolist(), total]).tolist()
     return parts

@@ -1,4 +1,4 @@
-"""The target from the source, token by token; and a text from its ruins, where noise makes the pair (BART, T5)."""
+"""Sequence-to-sequence objectives: targets from sources, and denoising, where noise makes the pairs (BART, T5)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,22 +14,22 @@ from glassformer.tokenization.word_boundaries import WordBoundaries
 
 Ids = np.ndarray
 Noise = Callable[[Ids, np.random.Generator], tuple[Ids, Ids]]
-"""A text and randomness → what the encoder reads, and what the decoder is to write."""
+"""Function (ids, generator) → (encoder input, decoder target)."""
 
 
 class Seq2SeqObjective(TokenObjective):
-    """Maximises Σ log p(tokenᵢ | source, target tokens before it), fed with the true ones (Sutskever 2014, section 2).
+    """Sequence-to-sequence: maximise Σ log p(tokenᵢ | source, earlier target tokens) (Sutskever 2014, section 2).
 
-    Source and target are plain ids: their frames and the decoder's start token are added here and nowhere else.
+    Decoder inputs are the true tokens. Only this class adds frames and the start token, so examples have plain ids.
     """
 
     def __init__(self, start_id: int, source: Frame, target: Frame, label_smoothing: float = 0.0) -> None:
-        """`source` and `target` are what stands around them: of our own tokenizers, an end token."""
+        """Set the frames of source and target; the frames of a glassformer tokenizer consist of an end token."""
         self.start_id, self.source_frame, self.target_frame = start_id, source, target
         self.label_smoothing = label_smoothing
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Pairs → sources and targets in their frames; the decoder reads start + target, and its labels are one ahead.
+        """Make a batch of framed sources and targets; decoder inputs are start + target, labels are one position ahead.
 
         >>> end = Frame(behind=(2,))
         >>> targets, sources = [[5, 6], [8]], [[7], [9]]
@@ -52,9 +52,9 @@ class Seq2SeqObjective(TokenObjective):
         )
 
     def source(self, example: Example) -> np.ndarray:
-        """What the encoder reads: the source in its frame."""
+        """Return the encoder input: the source in its frame."""
         if example.source_ids is None:
-            raise ValueError("a pair needs source_ids")
+            raise ValueError("example.source_ids is missing: give every pair a source")
         return _framed(self.source_frame, example.source_ids)
 
 
@@ -64,7 +64,7 @@ def _framed(frame: Frame, token_ids: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DenoisingObjective:
-    """Maximises Σ log p(what the noise took | what it left), drawn anew for every step."""
+    """Denoising objective: maximise Σ log p(target | corrupted text); noise is drawn again at every step."""
 
     noise: Noise
     pairs: Seq2SeqObjective
@@ -74,9 +74,9 @@ class DenoisingObjective:
         return self.pairs.label_smoothing
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
-        """Rows of ids → pairs of ruins and targets, as sequence to sequence reads them.
+        """Make a batch of pairs of corrupted rows and targets for the sequence-to-sequence objective.
 
-        End tokens between the documents of a row fall away: in a target the first one ends it.
+        End tokens between the documents of a row are removed, because the first end token ends a target.
         """
         ruined = [self.noise(self._text(e.token_ids), rng) for e in examples]
         return self.pairs.collate([Example(target, source_ids=source) for source, target in ruined], rng)
@@ -86,14 +86,14 @@ class DenoisingObjective:
         return text if len(text) else token_ids
 
     def loss(self, model: Forward, batch: Batch) -> LossSums:
-        """The summed cross-entropy of a batch that `collate` made."""
+        """Return the summed cross-entropy of a batch from `collate`."""
         return self.pairs.loss(model, batch)
 
 
 def infilling(
     edges: WordBoundaries, mask_id: int, noise_density: float, mean_span_length: float, permute: bool
 ) -> Noise:
-    """Text infilling, and sentences in another order, of which the whole text is to be written (Lewis 2020)."""
+    """Return noise that infills spans and may permute sentences; the target is the whole text (Lewis 2020)."""
 
     def noise(token_ids: Ids, rng: np.random.Generator) -> tuple[Ids, Ids]:
         left = permute_sentences(token_ids, rng, ends_sentence=edges.ends_sentence[token_ids]) if permute else token_ids
@@ -104,7 +104,7 @@ def infilling(
 
 
 def spans(sentinel_ids: Sequence[int], noise_density: float, mean_span_length: float) -> Noise:
-    """Spans under sentinels, of which the spans are to be written (Raffel 2020)."""
+    """Return noise that replaces spans by sentinels; the target consists of the spans (Raffel 2020)."""
 
     return partial(
         corrupt_spans, sentinel_ids=sentinel_ids, noise_density=noise_density, mean_span_length=mean_span_length
