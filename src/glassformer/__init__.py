@@ -1,11 +1,11 @@
-"""Transformers you can see through.
+"""Transformer models in readable PyTorch: train, use, inspect, import and export them.
 
     import glassformer
 
     model = glassformer.load("runs/python-docs")
     print(model.generate("The import statement", temperature=0.8))
 
-Names are imported when they are first used, so that `import glassformer` costs nothing.
+Names are imported on first use, so that `import glassformer` is fast.
 """
 
 from importlib import import_module
@@ -85,5 +85,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, for `dir`, `help` and completion."""
+    """List the public names, for `dir`, `help` and tab completion."""
     return sorted({*globals(), *__all__})
