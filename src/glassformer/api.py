@@ -42,7 +42,7 @@ def ensemble(models: "Sequence[Model | str | Path]") -> "Model":
 
 
 def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> int:
-    """Merge the LoRA updates of an adapted model into its weights, write it to `out`, and count the merged layers.
+    """Merge the LoRA updates of an adapted model into its weights, and save it; return the number of merged layers.
 
     `step` selects one of a run's checkpoints. Raises `UserError` if `out` exists, or if there is nothing to merge.
     """

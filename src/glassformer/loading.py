@@ -53,7 +53,7 @@ def voting_model(models: Sequence[Model | str | Path]) -> Model:
     first, *others = (member if isinstance(member, Model) else load_model(member) for member in models)
     for number, other in enumerate(others, 2):
         if not isinstance(first.task, Votes):
-            raise UserError(f"an ensemble translates, classifies or tags; {first.name} learned to {first.learned}")
+            raise UserError(f"an ensemble can only translate, classify or tag; {first.name} learned to {first.learned}")
         difference = _difference(first, other)
         if difference is not None:
             raise UserError(

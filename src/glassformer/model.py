@@ -373,7 +373,7 @@ class Model:
         """Return the run's validation pairs that fit the model, or the pairs of the given files.
 
         Pairs with an empty side, and pairs of the run that are too long, are left out as in training; `log` receives
-        their numbers. In given files, a pair that is too long raises `UserError`: without it the scores would change.
+        their numbers. In given files, a pair that is too long raises `UserError`: skipping it would change the scores.
         """
         task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, tasks.HasPairs):
@@ -417,7 +417,7 @@ class Model:
     def tag(self, sentences: Sequence[str | Sequence[str]], log: Log = warn) -> list[list[tuple[str, float]]]:
         """Return the most probable tag of every word with its probability; words beyond `max_len` get no tag.
 
-        A sentence is a list of words, or a text with words separated by white space; a list of words is one sentence.
+        A sentence is a list of words, or a text with words separated by white space; a list of texts is one sentence.
         """
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
         return self._able(tasks.Tags, "tag").tag(self, rows, log)
@@ -432,7 +432,7 @@ class Model:
 
         An embedding model returns the output of its `forward`, pooled by its head. Any other model returns the mean of
         the last hidden states: an encoder over all tokens, including special tokens; a causal model over the text's own
-        tokens, because the special tokens before them cannot attend to it. `log` receives the number of cut texts.
+        tokens, because the special tokens before the text cannot attend to it. `log` receives the number of cut texts.
         """
         return one_stack.embed(self, texts, log)
 

@@ -13,8 +13,7 @@ import numpy as np
 class Stream(IntEnum):
     """A random stream of a run: what is drawn, and the meaning of `number`.
 
-    The values are spawn keys, which determine the draws of saved runs: never change one, and give a new stream a new
-    value.
+    The values are spawn keys, which determine the draws of saved runs: never change one. New streams get new values.
     """
 
     WINDOWS = 1
@@ -36,7 +35,7 @@ class Stream(IntEnum):
     EVALUATION = 9
     """Masks and noise of a reported loss; seed 0 in every run."""
     BPE_DROPOUT = 10
-    """Merges that BPE-dropout skips; `number` (added to the seed) counts blocks of a million characters."""
+    """Merges that BPE-dropout skips; `number` (added to the seed) counts blocks of about 10^6 characters."""
 
 
 def rng(seed: int, stream: Stream, number: int = 0) -> np.random.Generator:
@@ -63,6 +62,6 @@ def seed_of(seed: int, stream: Stream, number: int = 0) -> int:
 
 def _sequence(seed: int, stream: Stream, number: int) -> np.random.SeedSequence:
     key: tuple[int, ...] = (int(stream), number)
-    if stream in (Stream.SAMPLES, Stream.EVALUATION):  # kept from versions without stream keys
+    if stream in (Stream.SAMPLES, Stream.EVALUATION):  # older than the stream keys: saved runs must draw the same
         key = (number,) if number else ()
     return np.random.SeedSequence(seed, spawn_key=key)

@@ -156,8 +156,10 @@ def test_who_cannot_vote_together_is_told_why(
     require_one_sentence(refused(classes, classes, numbers), "model 3", "say a label for a text", "say a number")
     require_one_sentence(refused(classes, words.folder), both, "they have different tokenizers")
     require_one_sentence(refused(classes, pairs), "say a label", "make a target from a source")
-    require_one_sentence(refused(masked, masked), "an ensemble translates, classifies or tags", "learned to fill masks")
-    require_one_sentence(glassformer("evaluate", masked, masked), "an ensemble translates, ", "fill masks")
+    require_one_sentence(
+        refused(masked, masked), "an ensemble can only translate, classify or tag", "learned to fill masks"
+    )
+    require_one_sentence(glassformer("evaluate", masked, masked), "an ensemble can only translate, ", "fill masks")
     require_one_sentence(glassformer("tag", classes, classes, "a dog"), "use it with classify")
     require_one_sentence(glassformer("translate", classes, classes, stdin="a\n"), "use it with classify")
     require_one_sentence(glassformer("classify", classes, classes, "a", "--input", table), "not both")

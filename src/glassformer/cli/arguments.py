@@ -62,7 +62,7 @@ class Option:
     default: Any
     doc: str
     group: str
-    """The name of the dataclass parameter that contains this option; empty if there is none."""
+    """The name of the dataclass parameter that contains this option; empty for other options."""
 
     @classmethod
     def of(cls, parameter: str, hint: Any, default: Any, doc: str, group: str = "") -> "Option":
