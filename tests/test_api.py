@@ -306,7 +306,7 @@ def test_loading_what_is_not_there(trained: Outcome, tmp_path: Path) -> None:
         api.load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="no checkpoint of step 7; existing steps: 10, 20"):
         api.load(trained.folder, step=7)
-    with pytest.raises(UserError, match="the device 'cuda:9' cannot be used here"):
+    with pytest.raises(UserError, match="device 'cuda:9' is not available"):
         api.load(trained.folder, device="cuda:9")
 
 

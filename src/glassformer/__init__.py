@@ -1,4 +1,4 @@
-"""Transformers you can see through.
+"""Transformer models in readable PyTorch: train, use, inspect, import and export them.
 
     import glassformer
 
@@ -7,7 +7,7 @@
 
 `train` a text, a recipe or a `Run`; `load` a model directory; `resume`, `export`, `import_model`, `ensemble`, `merge`.
 
-Names are imported when they are first used, so that `import glassformer` costs nothing.
+Names are imported on first use, so that `import glassformer` is fast.
 """
 
 from importlib import import_module
@@ -91,5 +91,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """List the public names, for `dir`, `help` and completion."""
+    """List the public names, for `dir`, `help` and tab completion."""
     return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
 """The Python interface: `load` a model directory and use it; `train` a run.
 
-Functions import what they need when they are called: who loads a model needs no optimizer, who names a run no torch.
+Functions import their dependencies when called: `load` needs no optimizer code, and naming a run needs no torch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 def load(folder: str | Path, *, step: int | None = None, device: str = "auto", dtype: str | None = None) -> "Model":
-    """A model directory, verified, on a device; `step` takes one of a run's checkpoints.
+    """Load and verify a model directory; `step` selects one of a run's checkpoints.
 
-    `dtype` "bf16" or "fp16" converts the weights once, "fp32" keeps them. Without it the weights are in fp32 too, and
-    `evaluate` measures in the precision of the run. Raises `UserError` for other names, and for a type that the device
-    cannot compute in.
+    `dtype` "bf16" or "fp16" converts the weights once; "fp32" keeps them. By default the weights are in fp32 too, and
+    `evaluate` uses the precision of the run. Raises `UserError` for an unknown type, and for a type that the device
+    does not support.
     """
     from glassformer.loading import load_model
 
@@ -30,11 +30,11 @@ def load(folder: str | Path, *, step: int | None = None, device: str = "auto", d
 
 
 def ensemble(models: "Sequence[Model | str | Path]") -> "Model":
-    """Several models as one, which translates, classifies or tags with the mean of their probabilities.
+    """Combine several models into one that translates, classifies or tags with the mean of their probabilities.
 
-    Members are models or model directories. Of numbers it says the mean. It is the first model in all but the
-    networks: its settings, and its own data. Raises `UserError` where members learned different things, have other
-    labels or other tokenizers, and for models that go on with a text or fill masks.
+    Members are models or model directories. Regression outputs are averaged. Settings and data come from the first
+    model. Raises `UserError` if the members differ in task, labels or tokenizers, and for models that continue a text
+    or fill masks.
     """
     from glassformer.loading import voting_model
 
@@ -42,9 +42,9 @@ def ensemble(models: "Sequence[Model | str | Path]") -> "Model":
 
 
 def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> int:
-    """Writes an adapted model (LoRA) as a plain one, every update added to its weight; how many layers were merged.
+    """Merge the LoRA updates of an adapted model into its weights, and save it; return the number of merged layers.
 
-    `step` takes one of a run's checkpoints. `UserError` when `out` exists, and when there is nothing to merge.
+    `step` selects one of a run's checkpoints. Raises `UserError` if `out` exists, or if there is nothing to merge.
     """
     from glassformer.store.merging import merge_directory
 
@@ -52,7 +52,7 @@ def merge(folder: str | Path, out: str | Path, *, step: int | None = None) -> in
 
 
 def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
-    """Seconds of training steps and target tokens behind a run's newest checkpoint; None where none is kept."""
+    """Return the training seconds and target tokens of a run's newest checkpoint; (None, None) if not stored."""
     from glassformer.loading import stored_progress
 
     progress = stored_progress(files.as_path(folder, "folder"))
@@ -60,11 +60,11 @@ def training_cost(folder: str | Path) -> tuple[float | None, int | None]:
 
 
 class Trained(Outcome):
-    """A finished run, and the model that it trained."""
+    """A finished run and its trained model."""
 
     @cached_property
     def model(self) -> "Model":
-        """The trained model, loaded from the run's folder when it is first asked for."""
+        """The trained model, loaded from the run folder on first access."""
         return load(self.folder, device=self.run.train.device)
 
 
@@ -77,16 +77,16 @@ def train(
     changes: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Trained:
-    """Train a run into a folder, `runs/NAME` by default; the result has the model.
+    """Train a run in a folder, by default `runs/NAME`, and return the outcome with the trained model.
 
         outcome = train("mybook.txt", max_steps=500)
         print(outcome.model.generate("Once"))
 
-    `run` is a `Run`, or what `glassformer train` takes: a recipe's name, a TOML file, a text file or a folder of texts.
-    `init` is a model directory to start from. `changes` and `settings` replace keys of the run, by whole or short name:
-    `changes={"train.max_steps": 500}` and `max_steps=500` are the same. Raises `UserError` for a key that is unknown,
-    with the nearest one, and for a short name of several keys. Without a `reporter` the progress is shown on a terminal
-    and in a notebook, and nowhere else.
+    `run` is a `Run`, a recipe's name, a TOML file, a text file or a folder of texts (as for `glassformer train`).
+    `init` is a model directory to start from. `changes` and `settings` replace keys of the run, by full or short name:
+    `changes={"train.max_steps": 500}` and `max_steps=500` are equivalent. Raises `UserError` for an unknown key (and
+    suggests the nearest one), and for a short name that several keys share. Without a `reporter`, progress is shown on
+    a terminal and in a notebook only.
     """
     chosen = run if isinstance(run, Run) else recipes.run_of(files.as_path(run, "run"))
     start = {} if init is None else {"init.path": files.as_path(init, "init")}
@@ -103,7 +103,7 @@ def train(
 def resume(
     folder: str | Path, reporter: LaunchReporter | None = None, flags: Mapping[str, str] | None = None, **settings: Any
 ) -> Trained:
-    """Continue a run from its newest intact checkpoint, exactly; `flags` change where it runs and for how long.
+    """Resume a run exactly from its newest intact checkpoint; `flags` change its device, time limit and the like.
 
     `settings` are keys of `[train]` without the section: `max_time=60` is `flags={"train.max_time": "60"}`.
     """
@@ -116,7 +116,7 @@ def resume(
 
 
 def replay(folder: str | Path, reporter: LaunchReporter | None = None) -> "Replay":
-    """Takes the steps between the two newest checkpoints of a run again, and compares, to the bit."""
+    """Repeat the steps between the two newest checkpoints of a run, and compare the results bit by bit."""
     from glassformer.training.run import replay_run
 
     return replay_run(files.as_path(folder, "folder"), reporter or Silent())

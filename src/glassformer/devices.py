@@ -1,4 +1,4 @@
-"""Where a model computes, and with which arithmetic: the device, the type of matrix products, determinism."""
+"""Device and arithmetic of a run: device selection, autocast type, determinism."""
 
 import os
 from collections.abc import Iterator
@@ -11,11 +11,11 @@ from glassformer.errors import UserError, first_line
 
 _AUTOCAST = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 WORKSPACE, DETERMINISTIC_WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
-"""The environment variable that fixes the work memory of cuBLAS, and its values that give the same sums every time."""
+"""The environment variable for the workspace size of cuBLAS, and its values that make results deterministic."""
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto` takes CUDA, then MPS, then the CPU; a device that is not there is an error."""
+    """Return the named device, which must be available; `auto` prefers CUDA, then MPS, then the CPU."""
     if name == "auto":
         if torch.cuda.is_available():
             return torch.device("cuda")
@@ -24,12 +24,12 @@ def choose_device(name: str) -> torch.device:
         device = torch.device(name)
         torch.empty(1, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise UserError(f"the device {name!r} cannot be used here: {first_line(error)}") from error
+        raise UserError(f"device {name!r} is not available ({first_line(error)}); use auto or cpu") from error
     return device
 
 
 def autocast_dtype(precision: str) -> torch.dtype | None:
-    """The type that autocast multiplies matrices in for `train.precision`; None where it is off.
+    """Return the dtype of matrix products under autocast for `train.precision`; None if autocast is off.
 
     >>> autocast_dtype("bf16"), autocast_dtype("fp32")
     (torch.bfloat16, None)
@@ -38,7 +38,7 @@ def autocast_dtype(precision: str) -> torch.dtype | None:
 
 
 def repeats_bits(config: TrainConfig, device: torch.device) -> bool:
-    """Whether the same steps on the same machine give the same bits: on the CPU; on CUDA with `train.deterministic`.
+    """Return True if repeated steps give the same bits on one machine: CPU, or CUDA with `train.deterministic`.
 
     >>> repeats_bits(TrainConfig(), torch.device("cpu")), repeats_bits(TrainConfig(), torch.device("cuda"))
     (True, False)
@@ -48,9 +48,9 @@ def repeats_bits(config: TrainConfig, device: torch.device) -> bool:
 
 @contextmanager
 def arithmetic(config: TrainConfig) -> Iterator[None]:
-    """Apply `train.matmul_precision` and `train.deterministic` inside the block, and restore what was set before.
+    """Apply `train.matmul_precision` and `train.deterministic` inside the block, then restore the old settings.
 
-    Raises `UserError` for an operation without a deterministic implementation where the run asks for one.
+    Raises `UserError` for an operation without a deterministic implementation if the run requires determinism.
     """
     with ExitStack() as stack:
         stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
@@ -86,13 +86,13 @@ def _deterministic() -> Iterator[None]:
 
 
 def _not_deterministic(error: RuntimeError) -> str | None:
-    """What torch's refusal of an operation means, in one sentence; None for any other error."""
+    """Explain torch's determinism error in one sentence; return None for any other error."""
     if WORKSPACE in str(error):
         return (
             f"train.deterministic: this process multiplied matrices on the GPU before the run began; set {WORKSPACE}="
-            f"{DETERMINISTIC_WORKSPACES[0]} in the environment before it starts"
+            f"{DETERMINISTIC_WORKSPACES[0]} in the environment before the process starts"
         )
     if "does not have a deterministic implementation" in str(error):
         operation = str(error).split(" does not have")[0]
-        return f"train.deterministic: {operation} has no deterministic implementation on this device: leave it out"
+        return f"train.deterministic: {operation} has no deterministic implementation on this device; set it to false"
     return None

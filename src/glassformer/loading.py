@@ -1,4 +1,4 @@
-"""Model directories as models in use, one or several as one."""
+"""Loading of model directories: one as a `Model`, several as an ensemble."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -19,7 +19,7 @@ from glassformer.training.trainer_state import TrainerState, read_progress
 
 
 def load_model(folder: str | Path, step: int | None = None, device: str = "auto", dtype: str | None = None) -> Model:
-    """The model of a directory, or of one of a run's checkpoints; see `api.load`."""
+    """Load the model of a directory, or of one of a run's checkpoints; see `api.load`."""
     path = files.as_path(folder, "folder")
     if step is not None:
         path = checkpoint.find(path, step)
@@ -47,37 +47,37 @@ def load_model(folder: str | Path, step: int | None = None, device: str = "auto"
 
 
 def voting_model(models: Sequence[Model | str | Path]) -> Model:
-    """Several models as one; see `api.ensemble`."""
+    """Combine several models into one; see `api.ensemble`."""
     if not models or isinstance(models, (str, Path)):
-        raise UserError("name at least one model directory, in a list")
+        raise UserError("give at least one model directory; in Python, pass a list")
     first, *others = (member if isinstance(member, Model) else load_model(member) for member in models)
     for number, other in enumerate(others, 2):
         if not isinstance(first.task, Votes):
-            raise UserError(f"models vote on targets of sources and on labels; {first.name} learned to {first.learned}")
+            raise UserError(f"an ensemble can only translate, classify or tag; {first.name} learned to {first.learned}")
         difference = _difference(first, other)
         if difference is not None:
             raise UserError(
-                f"model 1 ({first.name}) and model {number} ({other.name}) cannot vote together: {difference}"
+                f"model 1 ({first.name}) and model {number} ({other.name}) cannot form an ensemble: {difference}"
             )
     return replace(first, others=tuple(model.network for model in others))
 
 
 def _difference(one: Model, other: Model) -> str | None:
-    """What keeps two models from voting together, in words."""
+    """Return the reason why two models cannot form an ensemble, or None."""
     if one.learned != other.learned:
-        return f"one learned to {one.learned}, the other to {other.learned}"
+        return f"the first learned to {one.learned}, the second to {other.learned}"
     for place, names in enumerate(zip_longest(one.classes, other.classes), 1):
         if names[0] != names[1]:
             shown = ["missing" if name is None else repr(name) for name in names]
-            return f"label {place} is {shown[0]} of one and {shown[1]} of the other"
+            return f"label {place} is {shown[0]} in the first and {shown[1]} in the second"
     for name in ("tokenizer", "source_tokenizer"):
         if getattr(one, name).fingerprint != getattr(other, name).fingerprint:
-            return f"they differ in their {name.replace('_', ' ')}"
+            return f"they have different {name.replace('_', ' ')}s"
     return None
 
 
 def stored_progress(folder: Path) -> TrainerState | None:
-    """The progress that a run's newest checkpoint, or a checkpoint, keeps."""
+    """Return the training progress stored in a checkpoint, or in a run's newest checkpoint; None if not stored."""
     steps = checkpoint.steps(folder)
     state = checkpoint.path_of(folder, steps[-1]) if steps else folder
     return read_progress(state) if (state / checkpoint.STATE).exists() else None

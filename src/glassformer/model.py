@@ -1,6 +1,6 @@
-"""A trained model in use: it writes, translates, fills, classifies, tags, embeds, and measures itself.
+"""`Model`: a trained network with methods that generate, translate, fill, classify, tag, embed and evaluate.
 
-What a verb does stands in the file of the model's task (`tasks/`).
+The implementation of each method is in the file of the model's task (`tasks/`).
 """
 
 import functools
@@ -53,37 +53,36 @@ OTHER_NAMES = {
 
 @dataclass(frozen=True)
 class Model:
-    """A trained network, its tokenizers and its defaults; what `load` gives.
+    """A trained network with its tokenizers and default settings; returned by `load`.
 
-    A verb that reads texts takes one text, and gives one result, or a list, and gives a list: `embed` gives a vector
-    (D,) of one text and (N, D) of a list, `stream` yields pieces of text or lists of pieces.
+    A method that takes texts returns one result for one text, and a list for a list: `embed` returns a vector (D,) for
+    one text and (N, D) for a list; `stream` yields pieces of text or lists of pieces.
     """
 
     network: Network
     tokenizer: Tokenizer
     source_tokenizer: Tokenizer
-    """The same one where source and target share it."""
+    """The same object as `tokenizer` if source and target share one."""
     generation: GenerationConfig | BeamConfig
     run: Run
     device: torch.device
     labels: tuple[str, ...] = ()
-    """Names of classes or tags, by number."""
+    """Names of classes or tags, by index."""
     others: tuple[Network, ...] = ()
-    """Further members of an ensemble (`ensemble`), which vote on targets and on labels."""
+    """Further members of an ensemble; probabilities of targets and labels are averaged over all members."""
     folder: Path | None = None
-    """Where it was loaded from."""
+    """The folder that the model was loaded from."""
     step: int = 0
-    """Optimizer steps of the run behind the weights; 0 of a model that was imported."""
+    """Number of optimizer steps that trained the weights; 0 for an imported model."""
     data_digest: str | None = None
-    """Of the data that it was trained on; None where no state of training stands beside the model."""
+    """Digest of the training data; None if the folder has no training state."""
     dtype: str | None = None
-    """The precision that `load` was asked for; None keeps weights in fp32, and `evaluate` in the precision of the
-    run."""
+    """The `dtype` passed to `load`; None keeps the weights in fp32, and `evaluate` uses the precision of the run."""
 
     def __repr__(self) -> str:
-        """Three lines: what it is called and has learned, its shape, and where it is."""
+        """Describe the model in three lines: name and task, size, tokenizer and device."""
         config, n = self.config, sum(x.numel() for x in self.network.parameters())
-        votes = f", {len(self.members)} models that vote" if self.others else ""
+        votes = f", an ensemble of {len(self.members)} models" if self.others else ""
         return (
             f"Model {self.name}: learned to {self.learned} (model.{self.task.verb}){votes}\n"
             f"  {type(config).__name__}: {n:,} parameters, at most {config.max_len:,} tokens\n"
@@ -107,24 +106,24 @@ class Model:
         return self.network.config
 
     def to(self, device: str | torch.device) -> "Model":
-        """Move the networks to a device (`auto`, `cpu`, `cuda`, `cuda:N` or `mps`), in place; returns this model.
+        """Move the networks to a device (`auto`, `cpu`, `cuda`, `cuda:N` or `mps`), in place; return this model.
 
-        The members of an ensemble are the networks of the models that it was made of, which move with it.
+        An ensemble shares its networks with the models that it was made of, so these models move with it.
         """
         where = choose_device(str(device))
         for network in self.members:
             network.to(where)
-        object.__setattr__(self, "device", where)  # in place, as `torch.nn.Module.to` is
-        self.__dict__.pop("translator", None)  # it remembers the device
+        object.__setattr__(self, "device", where)  # in place, like `torch.nn.Module.to`
+        self.__dict__.pop("translator", None)  # the cached translator uses the old device
         return self
 
     def save(self, folder: str | Path) -> Path:
-        """Write a model directory that `load` reads back to the same outputs; weights are stored in fp32.
+        """Write a model directory that `load` reads back with the same outputs; weights are stored in fp32.
 
-        Raises `UserError` for a folder that is not empty, and for an ensemble.
+        Raises `UserError` if the folder is not empty, or if the model is an ensemble.
         """
         if self.others:
-            raise UserError("an ensemble is several models: save each of them in a folder of its own")
+            raise UserError("an ensemble cannot be saved as one model; save each member in its own folder")
         out, run = files.as_path(folder, "folder"), replace(self.run, model=self.config, generation=self.generation)
         source_tokenizer = None if self.source_tokenizer is self.tokenizer else self.source_tokenizer
         save_model(out, self.network, self.step, self.tokenizer, run, source_tokenizer, self.labels)
@@ -132,23 +131,23 @@ class Model:
 
     @property
     def members(self) -> list[Network]:
-        """All networks of an ensemble; else the one."""
+        """All networks of an ensemble, or the single network."""
         return [self.network, *self.others]
 
     @property
     def task(self) -> Task:
-        """What it has learned."""
+        """The task that the model was trained on."""
         return task_of(self.run)
 
     def _able(self, ability: type[Ability], verb: str) -> Ability:
-        """The task as one that has an ability; `UserError` where the model has learned something else."""
+        """Return the task if it has an ability; raise `UserError` if the model was trained on another task."""
         if not isinstance(self.task, ability):
             raise wrong_verb(self.task, self, verb)
         return self.task
 
     @property
     def vote(self) -> Network | Ensemble:
-        """What says labels of whole rows, and is measured: the network, or the members as one."""
+        """The network that predicts labels and is evaluated: the single one, or all members combined."""
         if not self.others:
             return self.network
         assert isinstance(self.task, tasks.Votes)  # `ensemble`
@@ -156,45 +155,45 @@ class Model:
 
     @property
     def is_seq2seq(self) -> bool:
-        """Whether it makes a target from a source; else it goes on with a text."""
+        """True if the model is an encoder-decoder, which generates a target from a source."""
         return self.config.is_encoder_decoder
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """The name of the model in messages."""
         return self.run.name if self.folder is None else str(self.folder)
 
     @property
     def is_causal_lm(self) -> bool:
-        """Whether it predicts the next token of a text."""
+        """True if the model predicts the next token of a text."""
         return isinstance(self.task, tasks.ContinuesPrompts)
 
     @property
     def unit(self) -> str:
-        """What a loss is the mean of."""
+        """The unit that the loss is averaged over, such as "token"."""
         return self._able(TrainableTask, "evaluate").unit
 
     @property
     def takes_pairs(self) -> bool:
-        """Whether it says a label for two texts at a time."""
+        """True if the model classifies pairs of texts."""
         return isinstance(self.task, tasks.Classifies) and self.task.takes_pairs(self.run)
 
     @property
     def is_regression(self) -> bool:
-        """Whether its labels are numbers."""
+        """True if the labels are numbers."""
         return isinstance(self.task, tasks.HasLabels) and self.task.is_regression(self.run)
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of classes or tags, by number; empty where the model gives numbers or has no labels.
+        """Names of classes or tags, by index; empty for a regression model or a model without labels.
 
-        An imported model of numbers may have a name in `labels`, which an export keeps.
+        An imported regression model may have a name in `labels`, which an export keeps.
         """
         return self.labels if isinstance(self.task, tasks.HasLabels) and not self.is_regression else ()
 
     @property
     def learned(self) -> str:
-        """What it learned to do, in words: models that learned something else cannot vote with it."""
+        """Description of the learned task; models with different descriptions cannot form an ensemble."""
         return self.task.learned(self.run)
 
     @overload
@@ -207,16 +206,16 @@ class Model:
     def generate(self, prompt: Sequence[Prompt], *, n: int, **settings: Any) -> list[list[str]]: ...
     @one_or_list("prompt", PROMPT, is_prompt)
     def generate(self, prompt: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
-        """The continuation of a prompt, or of each of several (texts or ids); a batch gives what each gives alone.
+        """Return the continuation of a prompt, or of each of several prompts (texts or ids).
 
-        The text of the prompt and its continuation read as one text. With `n` above 1, a list of n samples takes the
-        place of each text. Sample i follows from the prompt, the seed and i alone: `sample=i` draws it again by
-        itself, and sample 0 is the text that is drawn without `n`. With both, the n samples from number `sample` on
-        are drawn. Equal prompts in a batch get equal texts; `n` is the way to get different ones.
+        The full text is the prompt followed by the continuation. A prompt gives the same text alone and in a batch.
+        With `n` above 1, the result for each prompt is a list of n samples. Sample i depends only on the prompt, the
+        seed and i: `sample=i` draws it again by itself, and sample 0 is the text that is drawn without `n`. With both,
+        samples `sample` to `sample + n - 1` are drawn. Equal prompts in a batch get equal texts; use `n` to vary them.
 
         `settings` are fields of `GenerationConfig` that replace the model's defaults; `seed=None` draws a new seed.
-        `slide` lets the context slide; else a prompt that does not fit is a `UserError`, as are an id that the
-        vocabulary lacks, and `n` above 1 at temperature 0.
+        `slide` lets the context slide; without it, a prompt that does not fit raises `UserError`. So do an id outside
+        the vocabulary, and `n` above 1 at temperature 0.
         """
         texts = [""] * (len(prompt) * n)
         for pieces in self.stream(prompt, n=n, sample=sample, slide=slide, **settings):
@@ -229,10 +228,10 @@ class Model:
     def stream(self, prompts: Sequence[Prompt], *, n: int = 1, **settings: Any) -> Iterator[list[str]]: ...
     @one_or_streams
     def stream(self, prompts: Any, *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any) -> Any:
-        """Yields the new text of every row, step by step; no character is ever cut in two.
+        """Yield the new text of every row, step by step, in whole characters.
 
-        Each prompt has `n` rows (see `generate`): row `j · n + i` is sample `sample + i` of prompt j. Of one prompt by
-        itself and one sample, pieces of text; else a list of pieces, one per row.
+        Each prompt has `n` rows (see `generate`): row `j · n + i` is sample `sample + i` of prompt j. One prompt with
+        one sample yields pieces of text; otherwise each step yields a list of pieces, one per row.
         """
         encoded = self.encode_prompts(prompts, slide=slide)
         yield from self.stream_encoded(encoded, n=n, sample=sample, slide=slide, **settings)
@@ -240,7 +239,7 @@ class Model:
     def stream_encoded(
         self, prompts: Sequence[EncodedPrompt], *, n: int = 1, sample: int = 0, slide: bool = False, **settings: Any
     ) -> Iterator[list[str]]:
-        """`stream` of prompts that are encoded already (`encode_prompts`)."""
+        """Stream the continuations of encoded prompts (`encode_prompts`); see `stream`."""
         task = self._able(tasks.ContinuesPrompts, "generate")
         if not isinstance(self.generation, GenerationConfig):
             raise wrong_verb(self.task, self, "generate")
@@ -248,16 +247,16 @@ class Model:
         yield from task.stream(self, prompts, config, range(sample, sample + n), slide)
 
     def encode_prompts(self, prompts: Sequence[Prompt], *, slide: bool = False) -> list[EncodedPrompt]:
-        """Prompts as the model reads them; `UserError` when one of them cannot be gone on from."""
+        """Encode and validate all prompts; raise `UserError` if the model cannot continue one of them."""
         task = self._able(tasks.ContinuesPrompts, "generate")
         encoded = [task.encode_prompt(self, prompt) for prompt in prompts]
         check_prompts([prompt.ids for prompt in encoded], self.network.config.max_len, slide)
         return encoded
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
-        """The ids of a prompt: of a text behind what training put before one, or the ids as they are given.
+        """Return the ids of a prompt: a text with the start tokens of training before it, or the given ids unchanged.
 
-        Raises `UserError` for an empty prompt where training put nothing before a text.
+        Raises `UserError` for an empty prompt if the model was trained without start tokens.
         """
         return list(self._able(tasks.ContinuesPrompts, "generate").encode_prompt(self, prompt).ids)
 
@@ -267,9 +266,9 @@ class Model:
     def translate(self, source: Sequence[str], *, prefix: str = "", **settings: Any) -> list[str]: ...
     @one_or_list("source", "a text")
     def translate(self, source: Sequence[str], *, prefix: str = "", **settings: Any) -> list[str]:
-        """The best target of a source, or of each of several; a batch gives what each gives alone.
+        """Return the best target of a source, or of each of several; a source gives the same target in any batch.
 
-        `settings` are fields of `BeamConfig` that replace the model's defaults; `prefix` is how the target begins.
+        `settings` are fields of `BeamConfig` that replace the model's defaults; every target begins with `prefix`.
         """
         return [found[0].text for found in self.translations(source, prefix=prefix, **settings)]
 
@@ -279,7 +278,7 @@ class Model:
     def translations(self, sources: Sequence[str], **settings: Any) -> list[list[Translation]]: ...
     @one_or_list("sources", "a text")
     def translations(self, sources: Sequence[str], **settings: Any) -> list[list[Translation]]:
-        """The `n_best` targets of a source, or of each of several, with ids and scores; see `translations_of_ids`."""
+        """Return the `n_best` targets of a source, or of each of several; see `translations_of_ids`."""
         return self.translations_of_ids([self.encode_source(source) for source in sources], **settings)
 
     def translations_of_ids(
@@ -291,7 +290,7 @@ class Model:
         progress: Progress | None = None,
         **settings: Any,
     ) -> list[list[Translation]]:
-        """The `n_best` targets of sources that are encoded already (`encode_source`), best first."""
+        """Return the `n_best` targets of encoded sources (`encode_source`), best first, with ids and scores."""
         return self.translator.translate_ids(
             sources, beam(self, settings), n_best=n_best, prefix=prefix, progress=progress
         )
@@ -308,11 +307,11 @@ class Model:
         log: Log = ...,
     ) -> list[Score]: ...
     def score(self, text: Any, target: Any = None, *, source: Any = None, log: Log = warn) -> Score | list[Score]:
-        """log p of a text, or of each of several; with `source`, given a text that is its source or its beginning.
+        """Return log p of a text, or of each of several; with `source`, given the source or beginning of the text.
 
-        `score(text, source=source)` and `score(source, text)` are the same. A model that goes on with a text scores a
-        text alone too (`text_scores`); one that makes targets from sources needs the source. `log` is told when
-        training put no start token before a text, so that first tokens are not scored.
+        `score(text, source=source)` and `score(source, text)` are equivalent. A causal model also scores a text alone;
+        an encoder-decoder needs the source. `log` receives a note if training put no start token before a text, so
+        that first tokens are not scored.
         """
         texts, targets, is_one = texts_of(text, target, source)
         found = self._able(tasks.ScoresTexts, "score").score(self, texts, targets, log)
@@ -320,24 +319,24 @@ class Model:
 
     @property
     def no_start(self) -> str:
-        """The sentence for a model whose training put no start token before a text."""
+        """The note for a model that was trained without a start token before a text."""
         return self._able(tasks.ContinuesPrompts, "generate").no_start(self)
 
     @functools.cached_property
     def translator(self) -> Translator:
-        """What translates with this model; `UserError` when it has no source."""
+        """The beam-search translator of this model; raises `UserError` if the model takes no source."""
         return self._able(tasks.Translates, "translate").translator(self)
 
     def require_source(self) -> None:
-        """`UserError` for a model that makes no target from a source."""
+        """Raise `UserError` for a model that takes no source."""
         self._able(tasks.Translates, "translate")
 
     def encode_source(self, text: str) -> list[int]:
-        """The ids that the encoder reads, the end token included."""
+        """Return the ids that the encoder reads, including the end token."""
         return self.translator.source_ids(text)
 
     def encode_target(self, text: str) -> list[int]:
-        """The ids that the decoder reads to predict a target: the start token, what its frame begins with, its own."""
+        """Return the decoder's input ids for a target: start token, tokens before every target, tokens of the text."""
         return [self.translator.start_id, *self.tokenizer.frames.target.before, *self.tokenizer.encode(text)]
 
     def evaluate(
@@ -349,12 +348,12 @@ class Model:
         target: Place = None,
         log: Log = warn,
     ) -> LossReport:
-        """The reported loss on the validation side of the run's own data, or on the whole of other data.
+        """Return the loss on the run's own validation data, or on all of the given data.
 
-        Every target once; the trainer's number, by its own code and in the precision of the run, unless the model was
-        loaded with a `dtype`. Text is cut into consecutive windows of the context length; pairs are `source` and
-        `target`, two aligned files, or `path`, one file that holds both. `log` is told what is left out (`pairs`), and
-        that the run's own data has changed since.
+        Every target counts once. Code and precision are those of the trainer, unless the model was loaded with a
+        `dtype`. Text is cut into consecutive windows of the context length; pairs are two aligned files, `source` and
+        `target`, or one file, `path`. `log` receives notes: the number of pairs left out (see `pairs`), and a warning
+        if the run's own data has changed.
         """
         data = self.evaluation_data(path, source, target, log)
         return data.loss(self.vote, self.device, self.run.train if self.dtype is None else None, progress)
@@ -369,10 +368,10 @@ class Model:
         log: Log = warn,
         **settings: Any,
     ) -> dict[str, Any]:
-        """Scores on the same data, in percent: of what it writes for sources, of labels, of what it puts behind masks.
+        """Return the scores on the same data, in percent; an empty dictionary for a model that continues a text.
 
-        BLEU and chrF or error rates of pairs; accuracy, F1 and calibration of labels, with the whole report under
-        `report`; the accuracy behind masks. A model that goes on with a text has its loss alone: none.
+        Pairs have BLEU and chrF, or error rates; labels have accuracy, F1 and calibration, with the full report under
+        `report`; masks have accuracy.
         """
         task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, tasks.HasScores):
@@ -380,27 +379,27 @@ class Model:
         return task.scores(self, Places(path, source, target), progress, log, settings)
 
     def pseudo_perplexity(self, path: Place = None, progress: Progress | None = None, log: Log = warn) -> float:
-        """exp of the mean -log p of every token of a text given all others: one forward a token."""
+        """Return exp of the mean -log p of each token given all other tokens; needs one forward per token."""
         task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, tasks.HasPseudoPerplexity):
-            raise UserError(f"{self.name} fills no masks, and pseudo-perplexity is for models that do")
+            raise UserError(f"{self.name} does not fill masks; pseudo-perplexity needs a masked language model")
         return task.pseudo_perplexity(self, Places(path), progress, log)
 
     def pairs(self, path: Place = None, source: Place = None, target: Place = None, log: Log = warn) -> list[Pair]:
-        """The validation pairs of the run that fit the model, or the pairs of some files.
+        """Return the run's validation pairs that fit the model, or the pairs of the given files.
 
-        `log` is told how many have an empty side, and how many of the run's own are too long, which are left out as
-        in training. Of other files a pair that is too long is a `UserError`: without it the scores would be others.
+        Pairs with an empty side, and pairs of the run that are too long, are left out as in training; `log` receives
+        their numbers. In given files, a pair that is too long raises `UserError`: skipping it would change the scores.
         """
         task = self._able(TrainableTask, "evaluate")
         if not isinstance(task, tasks.HasPairs):
-            raise UserError(f"the run {self.run.name!r} learns from a text, and pairs of source and target are needed")
+            raise UserError(f"the run {self.run.name!r} has no pairs; use a sequence-to-sequence model")
         return task.pairs(self, Places(path, source, target), log)
 
     def evaluation_data(
         self, path: Place = None, source: Place = None, target: Place = None, log: Log = warn
     ) -> EvaluationData[Any]:
-        """The batches that the model is measured on; `UserError` when it predicts nothing."""
+        """Return the evaluation batches; raise `UserError` if the model makes no predictions."""
         return self._able(TrainableTask, "evaluate").evaluation(self, Places(path, source, target), log)
 
     @overload
@@ -409,9 +408,9 @@ class Model:
     def fill(self, text: Sequence[str], n: int = 5, **settings: Any) -> list[Filling]: ...
     @one_or_list("text", "a text")
     def fill(self, text: Sequence[str], n: int = 5, **settings: Any) -> list[Filling]:
-        """Fill the `[MASK]` tokens of one text or several: an encoder gives candidates, a denoiser writes the text.
+        """Fill the `[MASK]` tokens of one or several texts: an encoder gives candidates, a denoiser writes the text.
 
-        `n` candidates for each mask; `settings` are fields of `BeamConfig`, for a denoiser.
+        `n` is the number of candidates per mask; `settings` are fields of `BeamConfig` for a denoiser.
         """
         task = self._able(tasks.FillsMasks, "fill")
         return [task.fill(self, one, n, settings) for one in text]
@@ -422,7 +421,7 @@ class Model:
     def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = warn) -> list[dict[str, float]]: ...
     @one_or_list("texts", "a text, or a pair of texts as a tuple", is_row)
     def classify(self, texts: Sequence[str | tuple[str, str]], log: Log = warn) -> list[dict[str, float]]:
-        """The probability of each class for each text or pair of texts, or, under `number`, the number it says."""
+        """Return the probability of each class for each text or pair; a regression model returns its `number`."""
         rows = [(text,) if isinstance(text, str) else text for text in texts]
         return self._able(tasks.Classifies, "classify").classify(self, rows, log)
 
@@ -432,9 +431,9 @@ class Model:
     def tag(self, sentences: Sequence[Sequence[str]], log: Log = warn) -> list[list[tuple[str, float]]]: ...
     @one_or_list("sentences", "a sentence, or a list of its words", is_sentence)
     def tag(self, sentences: Sequence[str | Sequence[str]], log: Log = warn) -> list[list[tuple[str, float]]]:
-        """The most probable tag of every word, and its probability; words behind the model's length have none.
+        """Return the most probable tag of every word with its probability; words beyond `max_len` get no tag.
 
-        A sentence is a list of words, or a text whose words white space separates; a list of texts is one sentence.
+        A sentence is a list of words, or a text with words separated by white space; a list of texts is one sentence.
         """
         rows = [sentence.split() if isinstance(sentence, str) else sentence for sentence in sentences]
         return self._able(tasks.Tags, "tag").tag(self, rows, log)
@@ -445,22 +444,22 @@ class Model:
     def embed(self, texts: Sequence[str], log: Log = warn) -> Vectors: ...
     @one_or_list("texts", "a text")
     def embed(self, texts: Sequence[str], log: Log = warn) -> Vectors:
-        """(N, D) a vector of each text, in the frame in which the model reads a text in training.
+        """Return one vector per text, (N, D); special tokens are added to each text as in training.
 
-        A model of vectors gives what its `forward` gives: pooled as its head says. Any other model gives the mean of
-        the last hidden states: an encoder over all tokens, special ones included; a causal model over the text's own
-        tokens, without those before it, which see nothing of the text. `log` is told how many texts are cut.
+        An embedding model returns the output of its `forward`, pooled by its head. Any other model returns the mean of
+        the last hidden states: an encoder over all tokens, including special tokens; a causal model over the text's own
+        tokens, because the special tokens before the text cannot attend to it. `log` receives the number of cut texts.
         """
         return one_stack.embed(self, texts, log)
 
     @property
     def vectors_are(self) -> str:
-        """What the vectors of `embed` are, in words."""
+        """Description of the vectors that `embed` returns."""
         return one_stack.described(self)
 
     def text_ids(self, text: str) -> list[int]:
-        """The ids that the model reads for one text, with the special tokens of its training around them; not cut.
+        """Return the ids of one text with the special tokens of training, without cutting it to `max_len`.
 
-        Of an encoder-decoder these are the ids that its encoder reads.
+        For an encoder-decoder, these are the ids that the encoder reads.
         """
         return one_stack.text_ids(self, text)

@@ -1,4 +1,4 @@
-"""A verb that reads a list reads one item by itself too: one gives one result, and a list gives a list."""
+"""Decorators for methods that take one item or a list: one item gives one result, a list gives a list."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -15,22 +15,22 @@ def is_text(_: Any, given: Any) -> bool:
 
 
 def is_prompt(_: Any, given: Any) -> bool:
-    """Whether it is one prompt: a text, or ids."""
+    """Return True for one prompt: a text, or a list of ids."""
     return isinstance(given, str) or (is_list(given) and len(given) > 0 and all(isinstance(i, Integral) for i in given))
 
 
 def is_row(model: Any, given: Any) -> bool:
-    """Whether it is what a classifier reads: a text, or a tuple of two where it reads pairs."""
+    """Return True for one input of a classifier: a text, or a tuple of two texts if the model takes pairs."""
     return isinstance(given, tuple if model.takes_pairs else str)
 
 
 def is_sentence(_: Any, given: Any) -> bool:
-    """Whether it is one sentence: a text, whose words white space separates, or a list of words."""
+    """Return True for one sentence: a text with words separated by white space, or a list of words."""
     if isinstance(given, str):
         return True
     is_words = is_list(given) and len(given) > 0 and all(isinstance(word, str) for word in given)
     if is_words and (longer := [word for word in given if len(word.split()) > 1]):
-        raise UserError(f"{longer[0]!r:.60} is not one word: give several sentences as lists of words")
+        raise UserError(f"{longer[0]!r:.60} is not one word; pass several sentences as lists of words")
     return is_words
 
 
@@ -41,7 +41,7 @@ def is_list(given: Any) -> bool:
 def _listed(
     model: Any, given: Any, argument: str, what: str, is_one: Callable[[Any, Any], bool]
 ) -> tuple[list[Any], bool]:
-    """The items that a verb was given, and whether it was one by itself; `UserError` that names `argument` and `what`.
+    """Return the items of an argument, and True if it was a single item; raise `UserError` for other values.
 
     Arrays and tensors become lists.
     """
@@ -49,27 +49,27 @@ def _listed(
     if is_one(model, given):
         return [given], True
     if not is_list(given):
-        raise UserError(f"{argument} must be {what}, or a list of such, not {given!r:.60}")
+        raise UserError(f"{argument}: expected {what}, or a list of these, got {given!r:.60}")
     items = [item.tolist() if hasattr(item, "tolist") else item for item in given]
     for item in items:
         if not isinstance(item, str) and not is_list(item):
-            raise UserError(f"{argument} must be {what}, or a list of such, and {item!r:.60} is in it")
+            raise UserError(f"{argument}: expected {what}, or a list of these, got a list that contains {item!r:.60}")
     return items, False
 
 
 def one_or_list(
     argument: str, what: str, is_one: Callable[[Any, Any], bool] = is_text
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Let a verb that reads a list read one item by itself too: one gives one result, a list gives a list.
+    """Let a method that takes a list also take one item: one item gives one result, a list gives a list.
 
-    `argument` is the first one of the verb, and `what` says what it takes, for the `UserError` that names it.
+    `argument` is the name of the first parameter, and `what` describes its values in the `UserError`.
     """
 
     def decorate(verb: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(verb)
         def wrapped(self: Any, *args: Any, **settings: Any) -> Any:
             if not args and argument not in settings:
-                return verb(self, **settings)  # Python names what is missing
+                return verb(self, **settings)  # raises Python's TypeError for the missing argument
             given, *rest = args or [settings.pop(argument)]
             items, is_alone = _listed(self, given, argument, what, is_one)
             found = verb(self, items, *rest, **settings)
@@ -81,7 +81,7 @@ def one_or_list(
 
 
 def one_or_streams(stream: Callable[..., Any]) -> Callable[..., Any]:
-    """Let `stream` read one prompt by itself too, and yield its pieces as texts."""
+    """Let `stream` also take one prompt, for which it yields texts instead of lists."""
 
     @functools.wraps(stream)
     def wrapped(self: Any, prompts: Any, **settings: Any) -> Any:
@@ -93,23 +93,23 @@ def one_or_streams(stream: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def texts_of(text: Any, target: Any, source: Any) -> tuple[list[str], list[str] | None, bool]:
-    """What `score` was given: texts, the target of each where there are any, and whether it was one text by itself.
+    """Return the arguments of `score`: texts, a target for each text or None, and True if it was one text.
 
-    `score(text, source=source)` and `score(source, text)` are the same. `UserError` for anything but texts or lists
-    of texts, two of them of one length.
+    `score(text, source=source)` and `score(source, text)` are equivalent. Raises `UserError` unless the arguments are
+    texts, or lists of texts of equal length.
     """
     if source is not None and target is not None:
-        raise UserError("score takes source or target, not both: score(text, source=…)")
+        raise UserError("score takes source or target, not both: use score(text, source=…)")
     text, target = (text, target) if source is None else (source, text)
     is_one = isinstance(text, str)
     texts = _listed_texts([text] if is_one else text)
     targets = None if target is None else _listed_texts([target] if isinstance(target, str) else target)
     if targets is not None and (isinstance(target, str), len(targets)) != (is_one, len(texts)):
-        raise UserError("score takes one source for each text: two texts, or two lists of equal length")
+        raise UserError("score needs one source per text: pass two texts, or two lists of equal length")
     return texts, targets, is_one
 
 
 def _listed_texts(given: Any) -> list[str]:
     if not is_list(given) or not all(isinstance(text, str) for text in given):
-        raise UserError(f"score takes a text or a list of texts, not {given!r:.60}")
+        raise UserError(f"score: expected a text or a list of texts, got {given!r:.60}")
     return list(given)

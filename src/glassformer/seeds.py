@@ -1,8 +1,8 @@
-"""Every random stream by name. What is drawn is a function of (seed, stream, number) alone.
+"""Named random streams of a run: every random draw is a function of (seed, stream, number) only.
 
-So a checkpoint needs no random state, a resumed run draws what the uninterrupted run would have drawn, and an
-evaluation in between changes nothing. The texts of the built-in data and the inputs of the doctor and of exports are
-no streams of a run: each is drawn from a fixed seed in its own file.
+So a checkpoint needs no random state, a resumed run draws the same values as an uninterrupted run, and an evaluation
+in between changes nothing. The texts of the built-in data and the inputs of the doctor and of exports are not streams
+of a run: each is drawn from a fixed seed in its own file.
 """
 
 from enum import IntEnum
@@ -11,31 +11,31 @@ import numpy as np
 
 
 class Stream(IntEnum):
-    """What is drawn, and which number counts it.
+    """A random stream of a run: what is drawn, and the meaning of `number`.
 
-    The values are spawn keys: they decide what saved runs draw, so none is changed and a new stream takes a new one.
+    The values are spawn keys, which determine the draws of saved runs: never change one. New streams get new values.
     """
 
     WINDOWS = 1
-    """Where the windows of a batch begin; by batch."""
+    """Start positions of the windows in a batch; `number` is the batch."""
     EPOCHS = 2
-    """The order of the rows; by epoch."""
+    """Order of the rows; `number` is the epoch."""
     DROPOUT = 3
-    """What dropout leaves out; by micro-batch."""
+    """Dropout masks; `number` is the micro-batch."""
     COLLATE = 4
-    """Masks and noise of an objective; by micro-batch."""
+    """Masks and noise of an objective; `number` is the micro-batch."""
     BUDGET = 5
-    """The order of the rows of a budget of tokens; by epoch."""
+    """Order of the rows for batches with a token budget; `number` is the epoch."""
     CUTS = 6
-    """The seed of the tokens, and of the order of the rows, where each epoch has its own BPE-dropout; by epoch."""
+    """Seed of the tokens and of the order of the rows with a new BPE-dropout per epoch; `number` is the epoch."""
     WEIGHTS = 7
-    """The weights at the first step: the seed itself."""
+    """Initial weights; uses the seed itself."""
     SAMPLES = 8
-    """The tokens of a generated text; by sample. Sample 0 has the seed itself."""
+    """Tokens of a generated text; `number` is the sample. Sample 0 uses the seed itself."""
     EVALUATION = 9
-    """Masks and noise where a loss is reported: seed 0, in every run."""
+    """Masks and noise of a reported loss; seed 0 in every run."""
     BPE_DROPOUT = 10
-    """The merges that are left out; by about a million characters of text, counted on from the seed."""
+    """Merges that BPE-dropout skips; `number` (added to the seed) counts blocks of about 10^6 characters."""
 
 
 def rng(seed: int, stream: Stream, number: int = 0) -> np.random.Generator:
@@ -48,7 +48,7 @@ def rng(seed: int, stream: Stream, number: int = 0) -> np.random.Generator:
 
 
 def seed_of(seed: int, stream: Stream, number: int = 0) -> int:
-    """Return the seed of a stream, for generators other than NumPy's: 64 bits, or `seed` counted on.
+    """Return the seed of a stream, for generators other than NumPy's: 64 bits, or `seed + number`.
 
     >>> seed_of(7, Stream.DROPOUT, 3)
     17897042338980825752
@@ -62,6 +62,6 @@ def seed_of(seed: int, stream: Stream, number: int = 0) -> int:
 
 def _sequence(seed: int, stream: Stream, number: int) -> np.random.SeedSequence:
     key: tuple[int, ...] = (int(stream), number)
-    if stream in (Stream.SAMPLES, Stream.EVALUATION):  # older than the keys of the others
+    if stream in (Stream.SAMPLES, Stream.EVALUATION):  # older than the stream keys: saved runs must draw the same
         key = (number,) if number else ()
     return np.random.SeedSequence(seed, spawn_key=key)

@@ -50,7 +50,7 @@ def test_verify(copy: Path, trained: Outcome, capsys: pytest.CaptureFixture[str]
 
 def test_prune_keeps_the_newest_and_the_model(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["checkpoint", "prune", str(copy), "--keep", "2"]) == 0
-    assert capsys.readouterr().out == "deleted 4 checkpoints; left are those of steps 16, 20\n"
+    assert capsys.readouterr().out == "deleted 4 checkpoints; kept those of steps 16, 20\n"
     assert checkpoint.steps(copy) == [16, 20]
     assert run(["resume", str(copy), "--verify"]) == 0
     assert "steps 17 to 20" in capsys.readouterr().out
@@ -68,8 +68,8 @@ def test_prune_keeps_the_best(copy: Path) -> None:
         (["list", "nowhere"], "no such run: nowhere"),
         (["verify", "nowhere"], "no such run: nowhere"),
         (["prune", "."], ". has no checkpoints"),
-        (["lst", "."], "unknown verb `checkpoint lst`: there are list, verify, prune"),
-        (["prune", "{run}", "--keep", "0"], "--keep is 0 and must be at least 1"),
+        (["lst", "."], "unknown verb `checkpoint lst`: expected one of list, verify, prune"),
+        (["prune", "{run}", "--keep", "0"], "--keep: expected at least 1, got 0"),
     ],
 )
 def test_mistakes(words: list[str], sentence: str, several: Path, capsys: pytest.CaptureFixture[str]) -> None:

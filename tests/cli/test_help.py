@@ -53,7 +53,7 @@ def test_a_help_explains_everything_once_in_80_columns(glassformer: Glassformer,
         options = listed(shown.out)
         assert len(options) == len(set(options)), name
         parts = blocks(shown.out)
-        assert len(listed(parts.get("The most used:", "") + parts.get("Options:", ""))) <= N_FIRST
+        assert len(listed(parts.get("Most used options:", "") + parts.get("Options:", ""))) <= N_FIRST
         assert all(
             meant.strip() for meant in re.findall(r"^  -\S+(?: [A-Z]+)?(?: …)?((?:.*\n   )?.*)$", shown.out, re.M)
         )
@@ -65,7 +65,7 @@ def test_a_verb_that_takes_keys_lists_each_once(glassformer: Glassformer, verb: 
     shown = glassformer(verb, "--help").out
     keys = [name.replace("-", "_") for name in listed(shown) if "." in name]
     assert len(keys) == len(set(keys)) and set(keys) == {entry.key for entry in all_flags()}
-    first = [name.replace("-", "_") for name in listed(blocks(shown)["The most used:"]) if "." in name]
+    first = [name.replace("-", "_") for name in listed(blocks(shown)["Most used options:"]) if "." in name]
     assert first == list(FIRST_KEYS)[: len(first)]
     for title, below in blocks(shown).items():
         if title.startswith("["):
@@ -83,7 +83,7 @@ def test_a_key_stands_with_its_values_its_default_and_its_kinds(glassformer: Gla
     ):
         assert lines in shown, lines
     plain = " ".join(shown.split())
-    assert "default 0.9 0.98 of adam, 0.9 0.95 of adamw)" in plain
+    assert "default 0.9 0.98 for adam, 0.9 0.95 for adamw)" in plain
     words = "validation data; none = a part of path, or its own validation split"
     assert f"pairs, labels: {words} (default none)" in plain
 
@@ -135,7 +135,7 @@ def test_words_may_stand_in_any_order_and_form(glassformer: Glassformer) -> None
     assert glassformer("plan", "--json=false", "gpt2").out == glassformer("plan", "gpt2", "--json", "false").out
     for words in (["--", "--x"], ["--out", "y", "--", "--x"]):
         require_one_sentence(glassformer("train", *words), "no recipe or file is called '--x'")
-    require_one_sentence(glassformer("plan", "gpt2", "--json=maybe"), "--json must be true or false, not 'maybe'")
+    require_one_sentence(glassformer("plan", "gpt2", "--json=maybe"), "--json: expected true or false, got 'maybe'")
     require_one_sentence(glassformer("resume"), "resume needs one folder")
 
 
@@ -170,7 +170,7 @@ def test_a_verb_of_another_package(environment: dict[str, str], tmp_path: Path) 
 
     assert call("wave", "you", "--times", "3") == (3, "wave you wave you wave you \n", "")
     code, shown, _ = call("--help")
-    assert code == 0 and "  wave       of the module waving\n" in shown and shown.count("\n  train ") == 1
+    assert code == 0 and "  wave       from the module waving\n" in shown and shown.count("\n  train ") == 1
     code, shown, _ = call("wave", "--help")
     assert code == 0 and "Waves to someone." in shown and "  --times INT " in shown
     assert call("wav")[2] == "glassformer: unknown verb 'wav': did you mean wave?\n"

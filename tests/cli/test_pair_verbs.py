@@ -188,7 +188,10 @@ def test_average_of_a_runs_checkpoints(glassformer: Glassformer, pairs: Outcome,
     assert api.load(tmp_path / "mean").translate("the dog")
     require_one_sentence(glassformer("average", pairs.folder, "--out", tmp_path / "mean"), "already exists")
     require_one_sentence(glassformer("average", folders[0], "--out", tmp_path / "x"), "at least two models")
-    require_one_sentence(glassformer("average", pairs.folder, "--last", -1, "--out", tmp_path / "x"), "not be negative")
+    require_one_sentence(
+        glassformer("average", pairs.folder, "--last", -1, "--out", tmp_path / "x"),
+        "--last: expected at least 0, got -1",
+    )
 
 
 def test_compare_prints_a_line_a_model_and_draws(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
@@ -235,7 +238,7 @@ def test_models_of_other_tokenizers_cannot_vote(glassformer: Glassformer, pairs:
     other = replace(other, tokenizer=replace(other.tokenizer, vocab_size=60))
     api.train(other, tmp_path / "other")
     require_one_sentence(
-        glassformer("translate", pairs.folder, tmp_path / "other", stdin="dog\n"), "cannot vote together"
+        glassformer("translate", pairs.folder, tmp_path / "other", stdin="dog\n"), "cannot form an ensemble"
     )
 
 

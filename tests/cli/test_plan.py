@@ -20,17 +20,17 @@ def test_a_preset(glassformer: Glassformer) -> None:
         "gpt2: Transformer decoder 12 × 768, vocabulary 50,257",
         "parameters           124,439,808",
         "FLOPs per token      285 MFLOP forward, 854 MFLOP training",
-        "memory of a GPU      micro-batch 4 × 1,024 tokens, fp32, one GPU",
+        "memory per GPU       micro-batch 4 × 1,024 tokens, fp32, one GPU",
         "weights                474.7 MiB",
         "optimizer              949.4 MiB",
         "flags                --train.batch-size 4\n",
         "training             1.0 G tokens, 8.54e+17 FLOPs",
         "on 1 × t4 at 40 % of 8.1 TFLOP/s",
-        "cost                 36.63 at 0.5 a GPU hour",
+        "cost                 36.63 at 0.5 per GPU hour",
     ):
         assert line in shown.out, line
     plain = glassformer("plan", "gpt2").out
-    assert "cost" not in plain and "note: " not in plain and "flags                none are needed" in plain
+    assert "cost" not in plain and "note: " not in plain and "flags                not needed" in plain
 
 
 def test_flags_that_train_takes_are_told_with_what_they_change(glassformer: Glassformer) -> None:
@@ -58,10 +58,10 @@ def test_the_largest_preset_takes_seconds_and_says_what_fits(glassformer: Glassf
     assert plan["memory_bytes"]["total"] == sum(n for part, n in plan["memory_bytes"].items() if part != "total")
     assert [layout["fits"] for layout in plan["layouts"]] == [False] * 5 + [True]
     few = glassformer("plan", "gpt3-175b", *words[2:], "--gpus", 8)
-    assert f"at least {plan['least_gpus']} of them are needed" in few.out and "does not fit" in few.out
+    assert f"at least {plan['least_gpus']} GPUs are needed" in few.out and "does not fit" in few.out
     assert json.loads(glassformer("plan", "gpt3-175b", *words[2:], "--gpus", plan["least_gpus"], "--json").out)["fits"]
     none = glassformer("plan", "gpt3-175b", "--gpus", 8, "--gpu", "t4")
-    assert "no number of GPUs is enough" in none.out
+    assert "does not fit on any number of GPUs" in none.out
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *recipes.names()])
@@ -92,14 +92,14 @@ WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
     ("words", "expected"),
     [
         ([], "plan needs one preset, recipe, TOML file or model directory"),
-        (["gtp2"], "is called 'gtp2': did you mean gpt2?"),
-        (["nowhere/at/all"], "no preset, recipe, file or model directory is called 'nowhere/at/all'"),
+        (["gtp2"], "is named 'gtp2': did you mean gpt2?"),
+        (["nowhere/at/all"], "no preset, recipe, file or model directory is named 'nowhere/at/all'"),
         (["none.toml"], "no such file: none.toml"),
-        (["."], "is no model directory: it has no run.toml"),
+        (["."], "is not a model directory: it has no run.toml"),
         (["gpt2", "--gpu", "h20"], "unknown GPU 'h20': did you mean h200?"),
         (["gpt2", "--gpus", "0"], "--gpus is 0 and must be at least 1"),
-        (["gpt2", "--gpus", "1.5"], "--gpus must be INT, not '1.5'"),
-        (["gpt2", "--tokens", "inf"], "--tokens must be INT, not 'inf'"),
+        (["gpt2", "--gpus", "1.5"], "--gpus: expected INT, got '1.5'"),
+        (["gpt2", "--tokens", "inf"], "--tokens: expected INT, got 'inf'"),
         (["gpt2", "--mfu", "40"], "--mfu is 40.0 and must be above 0 and at most 1"),
         (["gpt2", "--mfu", "nan"], "--mfu is nan"),
         (["gpt2", "--price", "-1"], "--price is -1.0"),

@@ -44,9 +44,9 @@ def test_one_head_of_one_layer(glassformer: Glassformer, trained: Outcome) -> No
 def test_mistakes_are_one_sentence_and_write_nothing(glassformer: Glassformer, trained: Outcome) -> None:
     folder = trained.folder
     for words, message in (
-        (["attention", folder], "give --text TEXT to a model of one stack, or --source TEXT to an encoder-decoder"),
+        (["attention", folder], "give --text TEXT for a model with one stack, or --source TEXT for an encoder-decoder"),
         (["attention", folder, "--text", "a", "--source", "a"], "give --text TEXT"),
-        (["attention", folder, "--text", "a", "--target", "a"], "--target goes with --source"),
+        (["attention", folder, "--text", "a", "--target", "a"], "--target needs --source"),
         (["attention", folder, "--text", "a", "--layer", "7"], "there is no layer 7: the model has 2, counted from 0"),
         (["attention", folder, "--text", "a", "--head", "-1"], "there is no head -1"),
         (["attention", folder, "--text", "a", "--stack", "cross"], "no attention from a target to a source"),
@@ -57,8 +57,8 @@ def test_mistakes_are_one_sentence_and_write_nothing(glassformer: Glassformer, t
         (["positions", "nowhere"], "no such model directory: nowhere"),
         (["schedule", "shakespear"], "did you mean shakespeare-char"),
         (["curves", "."], "has no metrics.jsonl"),
-        (["curves"], "name the folder of at least one run"),
-        (["alinement"], "unknown verb `plot alinement`: there are alignment"),
+        (["curves"], "give at least one run folder"),
+        (["alinement"], "unknown verb `plot alinement`: expected one of alignment"),
     ):
         shown = glassformer("plot", *words)
         assert shown.code == 2 and message in shown.err and shown.err.count("\n") == 1, (words, shown.err)

@@ -88,7 +88,7 @@ def test_the_matmul_precision_is_set_for_fp32_weights_alone(glassformer: Glassfo
     assert glassformer("generate", models["text"], *words, "--matmul-precision", "high").code == 0
     assert torch.get_float32_matmul_precision() == "high"
     refused = glassformer("generate", models["text"], *words, "--matmul-precision", "high", "--dtype", "bf16")
-    assert refused.code == 2 and "--matmul-precision is for weights in fp32, and --dtype is bf16" in refused.err
+    assert refused.code == 2 and "--matmul-precision needs fp32 weights, got --dtype bf16" in refused.err
 
 
 def test_an_unknown_dtype_is_one_sentence(glassformer: Glassformer, models: dict[str, Path]) -> None:

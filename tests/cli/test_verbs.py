@@ -124,10 +124,10 @@ def test_generate_writes_several_samples(glassformer: Glassformer, trained: Outc
 def test_pitfall_33_a_cropped_or_full_context_is_said(glassformer: Glassformer, trained: Outcome) -> None:
     n_tokens = len(api.load(trained.folder).prompt_ids("abc " * 30))
     slid = glassformer("generate", trained.folder, "--prompt", "abc " * 30, "--context", "slide")
-    assert slid.code == 0 and f"the prompt has {n_tokens} tokens; its first {n_tokens - 32} are outside" in slid.err
+    assert slid.code == 0 and f"the prompt has {n_tokens} tokens; the first {n_tokens - 32} do not fit" in slid.err
     greedy = ["--prompt", "abc", "--max-new-tokens", 99, "--temperature", 0]
     full = glassformer("generate", trained.folder, *greedy)
-    assert full.err == "the context of 32 tokens is full; --context slide goes on beyond it\n"
+    assert full.err == "the context of 32 tokens is full; --context slide continues beyond it\n"
     on = glassformer("generate", trained.folder, *greedy, "--context", "slide")
     assert on.err == "the context of 32 tokens slid: its older half was dropped\n" and len(on.out) > len(full.out)
 
@@ -175,7 +175,7 @@ def test_tokenizer(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -
     assert "Ġ" not in glassformer("tokenizer", "explain", out, "a abc").out
     assert "290" in glassformer("tokenizer", "report", out, text).out
     wrong = glassformer("tokenizer", "decode", out, stdin="1 x")
-    assert wrong.code == 2 and "standard input must hold token ids" in wrong.err
+    assert wrong.code == 2 and "standard input: expected token ids" in wrong.err
 
 
 def test_data_report(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
@@ -244,5 +244,7 @@ def test_a_package_of_somebody_else_brings_a_verb(
     assert main.run(["hail", "you", "--loud"]) == 3 and capsys.readouterr().out == "YOU\n"
     assert main.run(["--help"]) == 0
     shown = capsys.readouterr().out
-    assert "hail       of the module foreign_verb" in shown and "learn from text" in shown, "ours are not replaced"
+    assert "hail       from the module foreign_verb" in shown and "train a model: give a recipe" in shown, (
+        "ours are not replaced"
+    )
     assert main.run(["hial"]) == 2 and "hail" in capsys.readouterr().err

@@ -151,19 +151,21 @@ def test_who_cannot_vote_together_is_told_why(
         return glassformer("classify", *folders, "a dog")
 
     both = f"model 1 ({classes}) and model 2 ("
-    require_one_sentence(refused(classes, birds.folder), both, "label 1 is 'cat' of one and 'bird' of the other")
-    require_one_sentence(refused(classes, three.folder), "label 1 is 'cat' of one and 'bird'")
+    require_one_sentence(refused(classes, birds.folder), both, "label 1 is 'cat' in the first and 'bird' in the second")
+    require_one_sentence(refused(classes, three.folder), "label 1 is 'cat' in the first and 'bird'")
     require_one_sentence(refused(classes, classes, numbers), "model 3", "say a label for a text", "say a number")
-    require_one_sentence(refused(classes, words.folder), both, "they differ in their tokenizer")
+    require_one_sentence(refused(classes, words.folder), both, "they have different tokenizers")
     require_one_sentence(refused(classes, pairs), "say a label", "make a target from a source")
-    require_one_sentence(refused(masked, masked), "vote on targets of sources and on labels", "learned to fill masks")
-    require_one_sentence(glassformer("evaluate", masked, masked), "vote on targets", "fill masks")
+    require_one_sentence(
+        refused(masked, masked), "an ensemble can only translate, classify or tag", "learned to fill masks"
+    )
+    require_one_sentence(glassformer("evaluate", masked, masked), "an ensemble can only translate, ", "fill masks")
     require_one_sentence(glassformer("tag", classes, classes, "a dog"), "use it with classify")
     require_one_sentence(glassformer("translate", classes, classes, stdin="a\n"), "use it with classify")
     require_one_sentence(glassformer("classify", classes, classes, "a", "--input", table), "not both")
     require_one_sentence(glassformer("classify", classes, tmp_path, stdin="a\n"), str(tmp_path))
     for verb in ("classify", "tag", "evaluate"):
-        require_one_sentence(glassformer(verb, stdin="a\n"), "name at least one model directory")
+        require_one_sentence(glassformer(verb, stdin="a\n"), "give at least one model directory")
     with pytest.raises(UserError, match="at least one model"):
         api.ensemble([])
 

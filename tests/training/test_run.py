@@ -276,8 +276,8 @@ def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path)
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
-        ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
+        ({"device": "gpu"}, "device 'gpu' is not available"),
         ({"early_stopping": EarlyStopping(metric="bleu")}, "there are loss, perplexity, bits_per_byte"),
     ],
 )

@@ -1,1 +1,1 @@
-"""The command line: one file a verb. Its `main` takes typed words, makes one call of the API, and prints."""
+"""The command line: one file per verb, whose `main` takes typed arguments, calls the API and prints."""

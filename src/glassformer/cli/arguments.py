@@ -1,10 +1,10 @@
-"""One parser for all verbs: a verb is a typed function, and its signature and docstring say what it takes.
+"""Argument parser: the signature and the docstring of a verb's function define its command line.
 
-Positional parameters are places. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is `--json`, and
-`data__path` is `--data.path`. A parameter whose type is a dataclass stands for an option a field, as `setting`
-describes it; `Annotated[Class, "name", …]` for these fields alone; of `Annotated[dict[str, Any], Class]` the dictionary
-holds what was given. `**keys` takes every key of a run, `**keys: Annotated[str, "train."]` those that begin so. The
-docstring begins with one sentence, and explains the parameters below `Args:`.
+Positional parameters are positional arguments. Keyword-only ones are options: `top_k` is `--top-k`, `json_` is
+`--json`, and `data__path` is `--data.path`. A parameter whose type is a dataclass gives one option per field, described
+by its `setting`; `Annotated[Class, "name", …]` selects fields; with `Annotated[dict[str, Any], Class]` the dictionary
+has the options that were given. `**keys` takes every key of a run; `**keys: Annotated[str, "train."]` takes the keys
+with this prefix. The docstring begins with one sentence, and describes the parameters after `Args:`.
 """
 
 import dataclasses
@@ -36,37 +36,37 @@ HELP = ("-h", "--help")
 
 @dataclass(frozen=True)
 class Group:
-    """A verb that has verbs of its own: `glassformer plot attention`."""
+    """A verb that contains further verbs, such as `glassformer plot attention`."""
 
     doc: str
     functions: tuple[Callable[..., int], ...]
 
     @property
     def verbs(self) -> dict[str, Callable[..., int]]:
-        """The functions by the names of the verbs: `list_` is `list`."""
+        """The functions by verb name: `list_` is `list`."""
         return {function.__name__.rstrip("_"): function for function in self.functions}
 
 
 @dataclass(frozen=True)
 class Option:
-    """A place or an option of a verb."""
+    """A positional argument or an option of a verb."""
 
     name: str
-    """As the command line has it: `top-k`."""
+    """The name on the command line: `top-k`."""
     parameter: str
-    """As the function has it, or the dataclass: `top_k`."""
+    """The name of the function's parameter or of the dataclass field: `top_k`."""
     type: Any
-    """Of one value."""
+    """The type of one value."""
     metavar: str
     is_repeated: bool
     default: Any
     doc: str
     group: str
-    """The parameter that this is a field of, or none."""
+    """The name of the dataclass parameter that contains this option; empty for other options."""
 
     @classmethod
     def of(cls, parameter: str, hint: Any, default: Any, doc: str, group: str = "") -> "Option":
-        """The option that a parameter, or a field, with this type hint stands for."""
+        """Return the option for a parameter, or a field, with this type hint."""
         (hint,) = (member for member in members(hint) if member is not type(None))
         is_repeated = typing.get_origin(hint) is tuple
         (type_, *metavar) = _annotated(typing.get_args(hint)[0] if is_repeated else hint)
@@ -76,7 +76,7 @@ class Option:
 
     @property
     def choices(self) -> dict[str, Any]:
-        """The values of a type that lists them, by their words."""
+        """The values of a `Literal` type, by their text."""
         values = typing.get_args(self.type) if typing.get_origin(self.type) is Literal else ()
         return {str(value): value for value in values}
 
@@ -85,7 +85,7 @@ class Option:
         return self.default is Parameter.empty
 
     def read(self, words: Sequence[str], shown: str) -> Any:
-        """The value that the words say; a message names it as `shown`."""
+        """Convert command-line words to the value of the option; messages call the option `shown`."""
         values, wrong = [], []
         for word in words:
             try:
@@ -93,13 +93,11 @@ class Option:
             except (ValueError, KeyError):
                 wrong.append(word)
         if wrong and self.choices:
-            raise UserError(
-                f"invalid choice {wrong[0]!r} for argument '{shown}': choose one of {', '.join(self.choices)}"
-            )
+            raise UserError(f"{shown}: expected one of {', '.join(self.choices)}; got {wrong[0]!r}")
         if wrong and self.is_repeated:
-            raise UserError(f"expected numbers ({METAVARS[self.type]}), not {', '.join(map(repr, wrong))}")
+            raise UserError(f"expected numbers ({METAVARS[self.type]}), got {', '.join(map(repr, wrong))}")
         if wrong:
-            raise UserError(f"{shown} must be {METAVARS[self.type] or 'true or false'}, not {wrong[0]!r}")
+            raise UserError(f"{shown}: expected {METAVARS[self.type] or 'true or false'}, got {wrong[0]!r}")
         require_int64(self.name, tuple(values))
         return tuple(values) if self.is_repeated else values[0]
 
@@ -115,21 +113,21 @@ class Option:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a verb takes."""
+    """The positional arguments, options and keys of a verb."""
 
     verb: str
     doc: str
     places: list[Option]
-    """The last may be repeated: it takes all further words."""
+    """Positional arguments; the last one may be repeated, and then takes all remaining words."""
     options: list[Option]
     groups: dict[str, tuple[str, Callable[..., Any]]]
-    """Parameters that stand for several options: what these say, and what is made of those given."""
+    """Parameters that expand to several options: the title of the options, and the function that builds the value."""
     keys: list[Entry]
-    """The keys of a run that are options too."""
+    """The keys of a run that are also options."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], verb: str) -> "Signature":
-        """The signature of a verb's function."""
+        """Read the signature from a verb's function."""
         doc, _, listed = (inspect.getdoc(function) or "").partition("\nArgs:\n")
         docs = dict(re.findall(r"^ {4}(\w+): (.*(?:\n {5,}.*)*)", listed, re.MULTILINE))
         found = cls(verb, doc.strip(), [], [], {}, [])
@@ -145,7 +143,7 @@ class Signature:
                 is_whole = table is type_
                 some = [extra for extra in extras if isinstance(extra, str)]
                 found.groups[name] = (
-                    (title, type_) if is_whole else (f"{title} (defaults: those of the model directory)", dict)
+                    (title, type_) if is_whole else (f"{title} (defaults: from the model directory)", dict)
                 )
                 inner = typing.get_type_hints(table, include_extras=True)
                 for field in (field for field in dataclasses.fields(table) if not some or field.name in some):
@@ -160,14 +158,14 @@ class Signature:
         return found
 
     def read(self, argv: Sequence[str]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments that the words are for the function: positional ones, and those by name."""
+        """Convert the words of a command line to positional and keyword arguments of the function."""
         known = {option.name: option for option in self.options}
         switches = {entry.key for entry in self.keys if entry.type == "true | false"}
         places: list[str] = []
         given: dict[str, list[str]] = {}
         keys: dict[str, str] = {}
         n = argv.index("--") if "--" in argv else len(argv)
-        queue, after = list(argv[:n]), argv[n + 1 :]  # behind "--" are places alone
+        queue, after = list(argv[:n]), argv[n + 1 :]  # after "--", all words are positional
         while queue:
             word = queue.pop(0)
             if not self.is_option(word):
@@ -195,11 +193,11 @@ class Signature:
         return self._positional([*places, *after], given), self._named(given) | keys
 
     def is_option(self, word: str) -> bool:
-        """`--anything`, and `-n` where the verb has an option of one letter."""
+        """Return True for `--anything`, and for `-n` if the verb has an option `n`."""
         return word.startswith("--") or word in HELP or word in {f"-{o.name}" for o in self.options if len(o.name) == 1}
 
     def unknown(self, name: str) -> UserError:
-        """What is said of an option that there is not, with the nearest one."""
+        """Return the error for an unknown option; it suggests the nearest option."""
         keys = list(dict.fromkeys(entry.key.replace("_", "-") for entry in self.keys))
         found = [key for key in keys if key.rsplit(".", 1)[-1] == name.replace("_", "-")]
         nearest = nearest_name(name, [*(option.name for option in self.options), *keys], cutoff=0.4)
@@ -213,9 +211,9 @@ class Signature:
         missing += [f"--{option.name}" for option in self.options if option.is_required and option.name not in given]
         if further and single == self.places:
             shown = ", ".join(map(repr, further))
-            raise UserError(f"there is no place for {shown}: give as many folders and texts as the verb takes")
+            raise UserError(f"unexpected arguments: {shown}; remove them")
         if missing:
-            raise UserError(f"missing from glassformer {self.verb}: {', '.join(missing)}")
+            raise UserError(f"missing arguments of glassformer {self.verb}: {', '.join(missing)}")
         values = [place.read([word], place.metavar) for place, word in zip(single, words, strict=False)]
         return [*values, *(self.places[-1].read(further, "") if further else ())]
 
@@ -229,29 +227,29 @@ class Signature:
 
 
 def _annotated(hint: Any) -> tuple[Any, ...]:
-    """A type, and what `Annotated` says of it."""
+    """Return a type and its `Annotated` metadata."""
     return typing.get_args(hint) if typing.get_origin(hint) is Annotated else (hint,)
 
 
 def all_flags() -> list[Entry]:
-    """Every key of a run that can be given as an option."""
-    preset = Entry(recipes.PRESET, "text", None, "a preset that replaces the model; other keys of the model change it")
+    """Return every key of a run that can be given as an option."""
+    preset = Entry(recipes.PRESET, "text", None, "a preset that replaces the model; other model keys change the preset")
     return [preset, *(entry for entry in describe(Run) if "." in entry.key)]
 
 
 def with_flags(run: Run, flags: Mapping[str, str]) -> Run:
-    """The run with some of its keys replaced."""
+    """Return the run with some of its keys replaced."""
     typed = {flag: FlagText(text) for flag, text in flags.items()}
     return recipes.with_changes(run, typed, "the command line")
 
 
 def read_stdin() -> str:
-    """All of standard input; bytes that are no text are the user's mistake."""
+    """Read all of standard input; raise `UserError` if it is not UTF-8."""
     try:
         return sys.stdin.read()
     except UnicodeDecodeError as error:
         byte = error.object[error.start]
-        raise UserError(f"standard input is not UTF-8: byte {byte:#04x}; convert it first") from error
+        raise UserError(f"standard input: expected UTF-8, got the byte {byte:#04x}; convert it to UTF-8") from error
 
 
 def fail(message: str) -> NoReturn:

@@ -7,12 +7,12 @@ from glassformer.errors import UserError
 
 
 def main(*directories: Dirs, out: Path, last: int = 0) -> int:
-    """The mean of the weights of several models, as a new model directory.
+    """Average the weights of several models into a new model directory.
 
     Args:
-        directories: Model directories or checkpoints of one configuration; or one run, whose checkpoints are meant.
+        directories: Model directories or checkpoints of one configuration; or one run folder, for its checkpoints.
         out: The new model directory.
-        last: Of a run's checkpoints, only the newest so many; 0 = all that were kept, the best of them too.
+        last: Number of a run's newest checkpoints to average; 0 = all kept checkpoints, including the best.
     """
     from glassformer import files
     from glassformer.store import checkpoint
@@ -20,21 +20,21 @@ def main(*directories: Dirs, out: Path, last: int = 0) -> int:
     from glassformer.training.averaging import average_directories
 
     if last < 0:
-        raise UserError(f"--last is {last} and must not be negative")
+        raise UserError(f"--last: expected at least 0, got {last}")
     if not directories:
-        raise UserError("average needs model directories, or a run with checkpoints")
+        raise UserError("average needs at least two model directories, or one run folder with checkpoints")
     folders = list(directories)
     steps = checkpoint.steps(folders[0]) if len(folders) == 1 else []
     if steps:
         folders = [checkpoint.path_of(folders[0], step) for step in steps[-last:]]
     elif last > 0:
-        raise UserError("--last counts the checkpoints of one run: give its folder alone")
+        raise UserError("--last selects checkpoints of one run; give only the run folder")
     if len(folders) < 2:
-        raise UserError(f"there is only {folders[0]}, and a mean needs at least two models")
+        raise UserError(f"average needs at least two models, got only {folders[0]}")
     for folder in folders:
         if not folder.is_dir():
             raise UserError(f"no such model directory: {folder}")
     files.require_new_folder(out, [path for folder in (*directories, *folders) for path in own_paths(folder)])
     average_directories(folders, out)
-    print(f"{out} holds the mean of {len(folders)} models: {', '.join(folder.name for folder in folders)}")
+    print(f"{out}: mean of {len(folders)} models: {', '.join(folder.name for folder in folders)}")
     return 0

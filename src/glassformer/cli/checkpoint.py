@@ -13,11 +13,11 @@ from glassformer.store.manifest import Manifest
 
 
 def list_(folder: Dir, /, *, json_: bool = False) -> int:
-    """The checkpoints of a run.
+    """List the checkpoints of a run.
 
     Args:
-        folder: the run's folder.
-        json_: as JSON.
+        folder: The run folder.
+        json_: Print JSON.
     """
     from glassformer.store import checkpoint
     from glassformer.training.trainer_state import read_progress
@@ -48,10 +48,10 @@ def list_(folder: Dir, /, *, json_: bool = False) -> int:
 
 
 def verify(folder: Dir, /) -> int:
-    """Hashes every file of a run's model and checkpoints, or of a model directory. Exits with 1 when one is damaged.
+    """Hash every file of a run's model and checkpoints, or of a model directory. Exit with 1 if a file is damaged.
 
     Args:
-        folder: the run's folder, or a model directory.
+        folder: The run folder, or a model directory.
     """
     from glassformer.store import checkpoint
 
@@ -72,19 +72,19 @@ def verify(folder: Dir, /) -> int:
 
 
 def prune(folder: Dir, /, *, keep: int = 1) -> int:
-    """Deletes all checkpoints but the newest, and the one whose weights the run's folder holds.
+    """Delete all checkpoints except the newest and the one that became the model of the run folder.
 
-    The newest and the run's own model are verified first, and a run that is being trained is refused.
+    The newest checkpoint and the model are verified first. The command fails while the run is training.
 
     Args:
-        folder: the run's folder.
-        keep: how many of the newest stay.
+        folder: The run folder.
+        keep: Number of newest checkpoints to keep.
     """
     from glassformer.store import checkpoint
     from glassformer.training.trainer_state import read_progress
 
     if keep < 1:
-        fail(f"--keep is {keep} and must be at least 1")
+        fail(f"--keep: expected at least 1, got {keep}")
     steps = _steps(folder)
     with locked(folder), files.writing(folder):
         checkpoint.clean(folder)
@@ -93,7 +93,7 @@ def prune(folder: Dir, /, *, keep: int = 1) -> int:
         best = read_progress(checkpoint.path_of(folder, steps[-1])).best_step
         checkpoint.prune(folder, steps[-1], keep, {manifest.step, manifest.step if best is None else best})
     left = checkpoint.steps(folder)
-    print(f"deleted {len(steps) - len(left)} checkpoints; left are those of steps {', '.join(map(str, left))}")
+    print(f"deleted {len(steps) - len(left)} checkpoints; kept those of steps {', '.join(map(str, left))}")
     return 0
 
 
@@ -106,6 +106,4 @@ def _steps(folder: Path) -> list[int]:
     return steps
 
 
-main = Group(
-    "The checkpoints of a run: what there is, whether it is intact, and which to delete.", (list_, verify, prune)
-)
+main = Group("List, verify or prune the checkpoints of a run.", (list_, verify, prune))

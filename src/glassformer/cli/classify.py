@@ -20,21 +20,21 @@ def main(
     json_: bool = False,
     loading: Loading,
 ) -> int:
-    """The class of every text and its probability, or the number: one line a text, "label TAB probability TAB text".
+    """Classify texts: print "label TAB probability TAB text" per text, or "number TAB text" for a regression model.
 
     Args:
-        models: Model directories, which vote by their mean, and the text: the last argument if it is no folder.
-        second: The second text of a pair; in a file the two stand on a line with a tab between them.
-        input: A file with a text a line, or - for standard input, which is read where no text is given.
-        n: Print so many classes of each text, the most probable first.
-        json_: Print a JSON object a text, with the probability of every class.
+        models: Model directories (several form an ensemble), then the text: the last argument if it is not a folder.
+        second: The second text of a pair; in a file, put a tab between the two texts of a line.
+        input: A file with one text per line, or - for standard input, which is the default if no text is given.
+        n: Number of classes to print per text, the most probable first.
+        json_: Print one JSON object per text, with the probability of every class.
     """
     if n < 1:
-        raise UserError(f"--n is {n} and must be at least 1")
+        raise UserError(f"--n: expected at least 1, got {n}")
     directories, text = directories_and_text(models)
     given = given_texts(text, input)
     if second is not None and given.source is not None:
-        raise UserError("--second goes with a text on the command line; in a file a tab stands between the two")
+        raise UserError("--second needs a text on the command line; in a file, put a tab between the two texts")
     model = loading.ensemble(directories)
     rows = []
     for place, one in enumerate(given.texts):
@@ -54,10 +54,10 @@ def main(
 
 
 def _row(text: str, second: str | None, model: "Model") -> str | tuple[str, str]:
-    """One text, or two where the model reads pairs."""
+    """Return one text, or two texts if the model reads pairs."""
     if second is not None or not model.takes_pairs:
         return text if second is None else (text, second)
     one, tab, other = text.partition("\t")
     if not tab:
-        raise UserError("the model reads pairs of texts: give --second TEXT, or put a tab between the two of a line")
+        raise UserError("the model reads pairs of texts; give --second TEXT, or put a tab between the two texts")
     return one, other

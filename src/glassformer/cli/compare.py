@@ -29,22 +29,22 @@ def main(
     data: Measured,
     search: Search,
 ) -> int:
-    """Several models in one table: parameters, training time and tokens, loss, score, and the speed of decoding.
+    """Compare models in one table: parameters, training time and tokens, loss, score, and decoding speed.
 
-    Sentences per second are those of decoding alone, in batches, after a first one that is not counted.
+    Sentences per second measure decoding only, in batches, after a warm-up with one sentence.
 
     Args:
         directories: Model directories.
-        score: Which score is shown: by default bleu or wer of pairs, accuracy or rmse of labels, bits per byte of text.
-        plot: A picture of score against training time (PNG and SVG, or by its suffix).
+        score: The score to show; default: bleu or wer for pairs, accuracy or rmse for labels, bits per byte for text.
+        plot: Plot score against training time to this file (PNG and SVG, or the format of its suffix).
         device: auto, cpu, cuda, cuda:N or mps.
-        json_: Print a JSON object a model.
+        json_: Print one JSON object per model.
     """
     from glassformer import api
     from glassformer.inspection.plots import plot_comparison
 
     if not directories:
-        raise UserError("name at least one model directory")
+        raise UserError("give at least one model directory")
     if plot is not None:
         for path in figure_paths(plot):
             require_output(path, [*directories, *data.places.values()])
@@ -69,12 +69,12 @@ def main(
 
 
 def _score_of(model: "Model", directory: Path, asked: str | None) -> str:
-    """The score that the table shows of a model; `UserError`, before anything is decoded, for one that it has not."""
+    """Return the score to show for a model; raise `UserError`, before decoding, if the model lacks that score."""
     if isinstance(model.task, HasPairs):
         model.task.require_scores(model.run)
     known = trainable_task(model.run).metrics(model.run)
     if asked is not None and asked not in known:
-        raise UserError(f"{directory} has no score {asked!r}; there are {', '.join(known)}")
+        raise UserError(f"{directory} has no score {asked!r}; choose one of {', '.join(known)}")
     return asked or known[0]
 
 
@@ -98,7 +98,7 @@ def _row(
     if isinstance(model.task, HasPairs):
         pairs = model.pairs(log=told_already, **places)
         sources = distinct_sources(pairs)
-        model.translations(sources[:1], **settings)  # the first call pays for what is set up once
+        model.translations(sources[:1], **settings)  # warm-up: the first call includes one-time setup
         began = time.perf_counter()
         with reporter.phase(f"{name}: decoding") as progress:
             written = model.translations(sources, progress=progress, **settings)

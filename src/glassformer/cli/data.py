@@ -28,11 +28,11 @@ def report(
     json_: bool = False,
     data: Annotated[TextData, "valid_path", "valid_fraction", "text_field"],
 ) -> int:
-    """Sizes, repeats, the split into training and validation text, and what is dropped.
+    """Report sizes, duplicates, the split into training and validation text, and dropped text.
 
     Args:
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
-        tokenizer: A tokenizer.json or a model directory; by default one is learned, of the size that `train` chooses.
+        tokenizer: A tokenizer.json or a model directory; by default one is trained, with the size that `train` chooses.
         json_: Print one JSON object.
     """
     if not text_files:
@@ -45,10 +45,10 @@ def report(
     )
     if tokenizer is not None:
         known = load_tokenizer(tokenizer)
-    else:  # byte-level, learned on the whole text, of the size that suits its length
+    else:  # byte-level, trained on all of the text, with the default size for its length
         n_bytes = sum(len(piece.text.encode()) for piece in read_pieces(text_files, text_field=data.text_field))
         texts = (piece.text for piece in read_pieces(text_files, text_field=data.text_field))
-        with TerminalReporter() as reporter, reporter.phase("learning a tokenizer") as progress:
+        with TerminalReporter() as reporter, reporter.phase("training a tokenizer") as progress:
             known = Tokenizer.train(texts, vocab_size=recipes.vocab_size_for(n_bytes), progress=progress)
     found = data_report(corpus, known)
     if json_:
@@ -59,7 +59,7 @@ def report(
 
 
 def pairs(*, json_: bool = False, data: Annotated[PairData, *SIDES, "source_field", "target_field"]) -> int:
-    """Numbers and lengths of pairs, the split, repeats, and what is left out.
+    """Report the number and lengths of pairs, the split, duplicates, and dropped pairs.
 
     Args:
         json_: Print one JSON object.
@@ -70,7 +70,7 @@ def pairs(*, json_: bool = False, data: Annotated[PairData, *SIDES, "source_fiel
 
 
 def labels(*, json_: bool = False, data: Annotated[LabelData, *COLUMNS, "outputs"]) -> int:
-    """How many texts there are, the split, how often each label occurs, and what is left out.
+    """Report the number of labelled texts, the split, the frequency of each label, and dropped texts.
 
     Args:
         json_: Print one JSON object.
@@ -81,6 +81,6 @@ def labels(*, json_: bool = False, data: Annotated[LabelData, *COLUMNS, "outputs
 
 
 main = Group(
-    "What a text is like, or pairs of texts, or texts with labels, before anything is trained on it.",
+    "Report on texts, pairs of texts or labelled texts before training.",
     (report, pairs, labels),
 )

@@ -7,7 +7,7 @@ from glassformer.cli.inputs_outputs import Stored
 
 
 def main(directory: Dir, /, *, json_: bool = False, stored: Stored) -> int:
-    """Checks a model for the classical mistakes; exit code 1 when a check fails.
+    """Check a model for common implementation errors; exit with 1 if a check fails.
 
     Args:
         directory: The model directory.

@@ -20,25 +20,25 @@ def main(
     n: int = 5,
     loading: Loading,
 ) -> int:
-    """A vector for every line as a npy file; or the lines nearest to a query.
+    """Write one vector per line to an npy file, or print the lines nearest to a query.
 
-    A model with a head of vectors pools as its head says; others give the mean of the last hidden states.
+    An embedding model pools with its head; other models return the mean of the last hidden states.
 
     Args:
         directory: The model directory.
-        input: A file with a text a line, or - for standard input, which is read by default.
-        output: The npy file, (lines, d_model) in fp32.
-        query: Print the lines whose vectors point most nearly the same way as this text's: "cosine TAB line".
-        n: So many of them.
+        input: A file with one text per line, or - for standard input, which is the default.
+        output: The npy file to write, (lines, d_model) in fp32.
+        query: Print the lines with the highest cosine similarity to this text: "cosine TAB line".
+        n: Number of lines to print for the query.
     """
     import numpy as np
 
     from glassformer.inference.embed import nearest
 
     if n < 1:
-        raise UserError(f"--n is {n} and must be at least 1")
+        raise UserError(f"--n: expected at least 1, got {n}")
     if output is None and query is None:
-        raise UserError("say what to make: --output FILE.npy, or --query TEXT for the nearest lines")
+        raise UserError("no output requested: give --output FILE.npy, or --query TEXT for the nearest lines")
     if output is not None:
         require_output(output, [directory, input])
     texts = given_texts(None, input).texts
@@ -48,7 +48,7 @@ def main(
         data = io.BytesIO()
         np.save(data, vectors)
         files.write_bytes(output, data.getvalue())
-        err(f"{output}: {vectors.shape[0]:,} vectors of {vectors.shape[1]:,}; each is {model.vectors_are}")
+        err(f"{output}: {vectors.shape[0]:,} vectors of size {vectors.shape[1]:,}; each is {model.vectors_are}")
     if query is not None:
         for place, cosine in nearest(vectors, model.embed([query], log=err)[0], n):
             print(f"{cosine:.4f}\t{texts[place]}")

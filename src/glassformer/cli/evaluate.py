@@ -19,15 +19,15 @@ def main(
     search: Search,
     loading: Loading,
 ) -> int:
-    """The loss of a model, every target once, and the scores of what it writes or says, in percent.
+    """Measure the loss of a model, counting each target once, and the scores of its outputs in percent.
 
     A text is cut into consecutive windows of the context length. Scores are BLEU and chrF for sentences (extra:
     eval), word and phoneme error rates for pronunciations, accuracy, F1 and calibration for labels, accuracy for masks.
 
     Args:
-        directories: Model directories; several vote by their mean, on targets or on labels.
-        loss_only: Decode nothing, and score nothing.
-        pseudo_perplexity: Of a model that fills masks, also exp of the mean -log p of each token given all others.
+        directories: Model directories; several form an ensemble for targets or labels.
+        loss_only: Measure only the loss, without decoding and scores.
+        pseudo_perplexity: For a model that fills masks, also exp of the mean -log p of each token given all others.
         json_: Print one JSON object.
     """
     model = loading.ensemble(directories)
@@ -36,7 +36,7 @@ def main(
         if not loss_only and isinstance(model.task, HasPairs):
             model.task.require_scores(model.run)
     except UserError as error:
-        raise UserError(f"{error}; or measure the loss alone: --loss-only") from error
+        raise UserError(f"{error}; or measure only the loss: --loss-only") from error
     with TerminalReporter() as reporter:
         with reporter.phase("evaluating") as progress:
             report = model.evaluate(progress=progress, log=reporter.log, **places)
@@ -63,7 +63,7 @@ def main(
 
 
 def told_already(sentence: str) -> None:
-    """The loss of the same pairs was measured before, and said so."""
+    """Discard a note that was already printed when the loss of the same data was measured."""
 
 
 def _number(value: float | int | str) -> str:

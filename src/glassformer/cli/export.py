@@ -15,19 +15,19 @@ def main(
     checkpoint: int | None = None,
     dtype: Literal["float32", "float16", "bfloat16"] = "float32",
 ) -> int:
-    """A model in the format of another program, checked after it was written.
+    """Export a model to the format of another program, and verify the written files.
 
     Args:
         directory: The model directory.
-        out: The new folder.
-        to: hf (transformers), onnx, gguf (llama.cpp) or ct2 (CTranslate2).
+        out: The new folder for the export.
+        to: The format: hf (transformers), onnx, gguf (llama.cpp) or ct2 (CTranslate2).
         checkpoint: Export the checkpoint of this step.
-        dtype: Of the matrices, for gguf.
+        dtype: Type of the matrices, for gguf.
     """
     from glassformer.interop.export import export
 
     exported = export(directory, out, to, step=checkpoint, dtype=dtype)
     for line in exported.said:
         print(line)
-    print(f"{exported.folder} is whole")
+    print(f"exported to {exported.folder} (verified)")
     return 0

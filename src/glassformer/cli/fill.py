@@ -21,18 +21,18 @@ def main(
     search: Search,
     loading: Loading,
 ) -> int:
-    """What stands behind every [MASK] of a text: candidates with probabilities, or the text that a denoiser writes.
+    """Fill every [MASK] of a text: print candidates with probabilities, or the text that a denoiser writes.
 
     Args:
         directory: The model directory.
-        text: A text with one [MASK] or several; the model's own <mask> does as well.
-        input: A file with a text a line, or - for standard input, which is read where no text is given.
-        n: Candidates of each mask, 5 by default; a denoiser writes whole texts and has none.
-        json_: Print a JSON object a text.
+        text: A text with one or more [MASK]; the model's own mask token, such as <mask>, also works.
+        input: A file with one text per line, or - for standard input, which is the default if no text is given.
+        n: Number of candidates per mask, 5 by default; not for a denoiser, which writes whole texts.
+        json_: Print one JSON object per text.
     """
 
     given = given_texts(text, input)
-    from glassformer.inference.fill import with_masks  # which needs torch; --help does not
+    from glassformer.inference.fill import with_masks  # imports torch, which --help does not need
 
     model = loading.model(directory)
     for place, one in enumerate(given.texts):
@@ -40,10 +40,10 @@ def main(
             with_masks(model.tokenizer, one)
     is_denoiser = isinstance(model.task, Translates)
     if n is not None and is_denoiser:
-        raise UserError(f"{directory} writes whole texts and has no candidates: leave out --n")
+        raise UserError(f"{directory} is a denoiser, which writes whole texts without candidates; remove --n")
     if search and not is_denoiser:
         name = next(iter(search)).replace("_", "-")
-        raise UserError(f"{directory} has candidates of each mask and no beam: leave out --{name}")
+        raise UserError(f"{directory} gives candidates for each mask without beam search; remove --{name}")
     for place, one in enumerate(given.texts):
         with given.at(place):
             filling = model.fill(one, 5 if n is None else n, **search)
@@ -52,7 +52,7 @@ def main(
             continue
         print(one_line(filling.text))
         for number, of_mask in enumerate(filling.candidates, 1):
-            # a token without the space around it; one of white space alone as Python writes it
+            # strip the space around a token; print a token of only white space as its repr
             shown = "  ".join(f"{c.text.strip() or repr(c.text)} {100 * c.probability:.1f} %" for c in of_mask)
             print(f"  mask {number}: {shown}")
     return 0

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from glassformer.model import Model
 
 BATCH = 32
-"""Prompts of a file, times their samples, that are written together."""
+"""Number of rows in a batch for prompts from a file: prompts × samples."""
 
 
 def main(
@@ -33,23 +33,23 @@ def main(
     sampling: Sampling,
     loading: Loading,
 ) -> int:
-    """Writes text with a trained model; without a prompt it asks for one, again and again.
+    """Generate text with a trained model; without a prompt, read prompts from the terminal.
 
     Args:
         directory: The model directory.
-        prompt: The text to go on from; "" starts from nothing.
-        input: A jsonl file with a "prompt" in each line, or - for standard input; gives jsonl.
-        output: Where the jsonl goes; standard output by default.
-        n: Samples per prompt; each has its own random numbers.
-        sample: Number of the sample to draw, from 0, or of the first of the n: draws it again by itself.
-        context: What to do when the text outgrows the model's context: refuse a long prompt and stop when full, or
-            let it slide, which drops the older half.
+        prompt: The text to continue; "" is an empty prompt.
+        input: A jsonl file with a "prompt" in each line, or - for standard input; the output is jsonl.
+        output: The jsonl file to write; default: standard output.
+        n: Number of samples per prompt; each has its own random numbers.
+        sample: Index of the first sample to draw, from 0; the same index and seed draw the same sample again.
+        context: What to do when the text exceeds the model's context: refuse = reject a long prompt and stop when the
+            context is full; slide = drop the older half.
     """
     if prompt is not None and input is not None:
-        raise UserError("--prompt and --input exclude each other")
+        raise UserError("give --prompt or --input, not both")
     prompts = None if input is None else list(_prompts(input))
     if prompts is not None and not prompts:
-        raise UserError(f'{input} holds no prompt: each line must be an object with a text field "prompt"')
+        raise UserError(f'{input} has no prompt; each line must be an object with a text field "prompt"')
     if output is not None:
         require_output(output, [directory, input])
     model = loading.model(directory)
@@ -61,12 +61,12 @@ def main(
     elif sys.stdin.isatty():
         _converse(model, samples, slide, sampling)
     else:
-        raise UserError("give a prompt: --prompt TEXT, or --input FILE.jsonl; on a terminal it is asked for")
+        raise UserError("no prompt given: give --prompt TEXT or --input FILE.jsonl, or run on a terminal")
     return 0
 
 
 def _write(model: "Model", prompt: str, samples: range, slide: bool, settings: dict[str, Any]) -> None:
-    """Stream one sample to the terminal, or print several under their numbers; notes go to standard error."""
+    """Stream one sample to the terminal, or print several with their numbers; notes go to standard error."""
     [encoded] = _encoded(model, [prompt], slide)
     n_new, texts = 0, [prompt] * len(samples)
     steps = model.stream_encoded([encoded], n=len(samples), sample=samples.start, slide=slide, **settings)
@@ -80,17 +80,17 @@ def _write(model: "Model", prompt: str, samples: range, slide: bool, settings: d
         print(*(f"--- sample {number}\n{text}" for number, text in zip(samples, texts, strict=True)), sep="\n")
     max_len = model.network.config.max_len
     if len(encoded.ids) + n_new > max_len:
-        what = "slid: its older half was dropped" if slide else "is full; --context slide goes on beyond it"
+        what = "slid: its older half was dropped" if slide else "is full; --context slide continues beyond it"
         err(f"the context of {max_len} tokens {what}")
 
 
 def _encoded(model: "Model", prompts: list[str], slide: bool) -> "list[EncodedPrompt]":
-    """The prompts as the model reads them; a note tells of each one whose beginning is dropped."""
+    """Encode the prompts; print a note for each prompt whose beginning is dropped."""
     encoded, max_len = model.encode_prompts(prompts, slide=slide), model.network.config.max_len
     for n_tokens in (len(prompt.ids) for prompt in encoded):
         if n_tokens > max_len:
             n = n_tokens - max_len
-            err(f"the prompt has {n_tokens} tokens; its first {n} are outside of the context and dropped")
+            err(f"the prompt has {n_tokens} tokens; the first {n} do not fit the context and are dropped")
     return encoded
 
 
@@ -112,7 +112,7 @@ def _converse(model: "Model", samples: range, slide: bool, settings: dict[str, A
 
 def _prompts(source: str) -> Iterator[str]:
     text = read_stdin() if source == "-" else files.read_text(Path(source))
-    for number, line in enumerate(text.split("\n"), 1):  # JSON may hold other line ends
+    for number, line in enumerate(text.split("\n"), 1):  # JSON strings may contain other line separators
         if not line.strip():
             continue
         where = f"line {number} of {'standard input' if source == '-' else source}"
@@ -128,7 +128,7 @@ def _prompts(source: str) -> Iterator[str]:
 def _from_file(
     model: "Model", prompts: list[str], output: Path | None, samples: range, slide: bool, settings: dict[str, Any]
 ) -> None:
-    """One JSON object per prompt, in order; with several samples one per sample, with its number."""
+    """Write one JSON object per prompt, in order; with several samples, one per sample with its number."""
     encoded, lines = _encoded(model, prompts, slide), []
     size = max(1, BATCH // max(1, len(samples)))
     for first in range(0, len(prompts), size):

@@ -1,4 +1,4 @@
-"""The help: of a verb, of a verb's verbs, and of one option or key; 80 columns wide."""
+"""Help texts of verbs, of groups of verbs, and of single options and keys; 80 columns wide."""
 
 import textwrap
 from collections.abc import Sequence
@@ -12,30 +12,30 @@ from glassformer.config.schema import Entry, toml_value, type_text, whole_keys
 WIDTH = 80
 WRAP: dict[str, Any] = {"width": WIDTH, "break_on_hyphens": False, "break_long_words": False}
 COLUMN = 30
-"""Where explanations begin, if all names of a list are shorter; else they stand below the names."""
+"""Column where explanations begin if all names of a list are shorter; otherwise they go below the names."""
 N_FIRST = 10
-"""Options and keys that stand before the others."""
+"""Number of options and keys that are listed first."""
 FIRST_KEYS = (
     *("data.path", "train.max_steps", "train.batch_size", "train.optimizer.learning_rate", "train.device"),
     *("train.precision", "model.d_model", "model.decoder.n_layers", "train.seed", "tokenizer.vocab_size"),
 )
-"""The keys that people use first."""
+"""The most used keys."""
 NAMES = {type_text(kind): name for kind, name in METAVARS.items()}
-"""Names of the values of keys, by their types in words."""
+"""Placeholder names for the values of keys, by the text of their types."""
 
 Row = tuple[str, list[str]]
-"""A name and what it means, a text a meaning."""
+"""A name and its meanings, one text per meaning."""
 
 
 def of_group(group: Group, name: str) -> str:
-    """The help of a verb that has verbs of its own."""
+    """Return the help of a group of verbs."""
     rows = [(verb, [sentence(function.__doc__)]) for verb, function in group.verbs.items()]
-    more = f"`glassformer {name} VERB --help` says more about one."
+    more = f"`glassformer {name} VERB --help` describes one verb."
     return "\n".join([f"usage: glassformer {name} VERB …", "", *_wrapped(group.doc), "", *table(rows), "", more])
 
 
 def of_verb(verb: Signature) -> str:
-    """The help of a verb: the options that people use first, then the rest by section, each once."""
+    """Return the help of a verb: the most used options, then the rest by section, each option once."""
     needed = [f"--{option.name} {option.metavar}" for option in verb.options if option.is_required]
     words = [place.metavar for place in verb.places if place.doc] + needed
     words += ["[--option VALUE …]"] * bool(verb.options) + ["[--section.key VALUE …]"] * bool(verb.keys)
@@ -48,7 +48,7 @@ def of_verb(verb: Signature) -> str:
     first = [key for key in FIRST_KEYS if key in keys][: max(0, N_FIRST - len(own))]
     parts = {
         "": [(place.metavar, [place.doc]) for place in verb.places if place.doc],
-        "The most used:" if is_long else "Options:": [*map(_row, own), *(_key_row(keys[key]) for key in first)],
+        "Most used options:" if is_long else "Options:": [*map(_row, own), *(_key_row(keys[key]) for key in first)],
     }
     for group, (title, _) in verb.groups.items():
         parts[f"{title}:"] = [_row(option) for option in verb.options if option.group == group and option not in own]
@@ -57,12 +57,12 @@ def of_verb(verb: Signature) -> str:
     for title, rows in parts.items():
         lines += ["", *([title] if title else []), *table(rows)] if rows else []
     if verb.keys:
-        lines += ["", f"`glassformer {verb.verb} --help KEY` explains one key, or a section."]
+        lines += ["", f"`glassformer {verb.verb} --help KEY` explains one key or a section."]
     return "\n".join(lines)
 
 
 def of_option(verb: Signature, name: str) -> str:
-    """What one option is, or one key, or all keys of a table; by whole or short name."""
+    """Return the help of one option, one key, or all keys of a section, by full or short name."""
     name = name.lstrip("-")
     for option in verb.options:
         if option.name == name.replace("_", "-"):
@@ -80,12 +80,12 @@ def of_option(verb: Signature, name: str) -> str:
 
 
 def sentence(doc: str | None) -> str:
-    """The first paragraph of a docstring, in one line."""
+    """Return the first paragraph of a docstring in one line."""
     return " ".join((doc or "").split("\n\n")[0].split())
 
 
 def table(rows: Sequence[Row], column: int = COLUMN) -> list[str]:
-    """The lines of names and what they mean: beside each other where all names are short."""
+    """Return the lines of names and their meanings, side by side if all names are short."""
     is_short = all(len(name) <= column - 4 for name, _ in rows)
     lines = []
     for name, meanings in rows:
@@ -115,7 +115,7 @@ def _by_key(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
 
 
 def _key_row(entries: Sequence[Entry]) -> Row:
-    """A key, and a text for each of its meanings; the kinds that have it stand behind it, or before each text."""
+    """Return a key and one text per meaning; the kinds that have it follow the key, or precede each text."""
     kind = entries[0].type
     metavar = "LIST" if kind.startswith(("[", "list of")) else NAMES.get(kind.removesuffix(" | none"), "NAME")
     head = f"--{entries[0].key.replace('_', '-')} {metavar}".strip()
@@ -130,21 +130,21 @@ def _key_row(entries: Sequence[Entry]) -> Row:
 
 
 def _meanings(entries: Sequence[Entry]) -> list[tuple[str, str, str, str]]:
-    """The different meanings of a key: the kinds that have it, what it is, its values, its default."""
+    """Return each meaning of a key: the kinds that have it, the description, the values and the default."""
     alike: dict[tuple[str, str], dict[str, list[str]]] = {}
     for entry in entries:
         kinds = alike.setdefault((entry.doc, entry.type), {}).setdefault(_shown(entry.default), [])
         kinds += [entry.kind] if entry.kind not in ("", *kinds) else []
     found = []
     for (doc, values), defaults in alike.items():
-        by_kind = [f"{default} of {' and '.join(kinds)}" for default, kinds in defaults.items()]
+        by_kind = [f"{default} for {' and '.join(kinds)}" for default, kinds in defaults.items()]
         all_kinds = dict.fromkeys(kind for kinds in defaults.values() for kind in kinds)
         found.append((", ".join(all_kinds), doc, values, ", ".join(by_kind if len(defaults) > 1 else defaults)))
     return found
 
 
 def _explained(entries: Sequence[Entry]) -> list[str]:
-    """One key: what it is, its values, its default, the kinds that have it, and where it stands."""
+    """Explain one key: description, values, default, kinds, and its form in a recipe and on the command line."""
     entry = entries[0]
     lines = [entry.key]
     for kinds, doc, values, default in _meanings(entries):
@@ -152,7 +152,7 @@ def _explained(entries: Sequence[Entry]) -> list[str]:
         lines += ["", *_wrapped(doc, "  "), *table(facts, 12)]
     if entry.members:
         members = [(member.kind, [sentence(member.__doc__)]) for member in entry.members]
-        lines += ["", "The kinds:", *table(members, 4 + max(len(kind) for kind, _ in members))]
+        lines += ["", "Kinds:", *table(members, 4 + max(len(kind) for kind, _ in members))]
     path, _, leaf = entry.key.rpartition(".")
     value = next((each.default for each in entries if each.default is not None), "…")
     shown = _shown(value)

@@ -14,16 +14,16 @@ def main(
     ignore_tensors: tuple[str, ...] = (),
     ignore_keys: tuple[str, ...] = (),
 ) -> int:
-    """A checkpoint of transformers as a model directory, its weights as they are.
+    """Convert a checkpoint of transformers to a model directory; the weights are unchanged.
 
     Args:
         source: A folder with config.json, safetensors and tokenizer.json; or hub:OWNER/NAME.
         out: The new model directory.
-        ignore_tensors: Tensors that have no place here, by name or pattern, such as "cls.seq_relationship.*".
-        ignore_keys: Keys of config.json that are unknown here and that you know to change no number.
+        ignore_tensors: Tensors to skip, by name or pattern, such as "cls.seq_relationship.*".
+        ignore_keys: Unknown keys of config.json to ignore, if you are sure that they do not change the outputs.
     """
     from glassformer.interop.importing import import_model
 
     imported = import_model(source, out, ignore_tensors, log=err, ignore_keys=ignore_keys)
-    print(f"{out} holds {imported.family} ({imported.architecture}), {imported.n_parameters:,} parameters")
+    print(f"{out}: {imported.family} ({imported.architecture}), {imported.n_parameters:,} parameters")
     return 0

@@ -1,4 +1,4 @@
-"""The models and texts that a verb reads, and where it writes: never over what it reads."""
+"""Inputs and outputs of verbs: models, texts, and output files, which never replace an input."""
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
@@ -24,13 +24,13 @@ NOT_ON_DISK = (PREFIX, "hub:")
 
 @dataclass(frozen=True)
 class Stored:
-    """Which weights, and where."""
+    """Checkpoint and device."""
 
     checkpoint: int | None = setting(None, "use the checkpoint of this step")
     device: str = setting("auto", "auto, cpu, cuda, cuda:N or mps")
 
     def model(self, directory: str | Path) -> "Model":
-        """The model of a directory, loaded as the options say."""
+        """Load the model of a directory with these options."""
         from glassformer import api
 
         return api.load(directory, step=self.checkpoint, device=self.device)
@@ -38,23 +38,23 @@ class Stored:
 
 @dataclass(frozen=True)
 class Loading(Stored):
-    """Which weights, where, and in which precision."""
+    """Checkpoint, device and precision."""
 
     dtype: str | None = setting(
-        None, "convert the weights to bf16 or fp16, or keep fp32, the default; evaluate: by default as in training"
+        None, "type of the weights: fp32 (default), bf16 or fp16; evaluate uses the training precision by default"
     )
     matmul_precision: Literal["highest", "high", "medium"] | None = setting(
-        None, "fp32 matrix products: highest = exact; high = TF32 on CUDA; medium = also bf16; implies --dtype fp32"
+        None, "fp32 matrix products: highest = fp32; high = TF32 on CUDA; medium = also bf16; implies --dtype fp32"
     )
 
     def model(self, directory: str | Path) -> "Model":
-        """The model of a directory, loaded as the options say."""
+        """Load the model of a directory with these options."""
         from glassformer import api
 
         dtype = self.dtype
         if self.matmul_precision is not None:
             if dtype not in (None, "fp32"):
-                raise UserError(f"--matmul-precision is for weights in fp32, and --dtype is {dtype}: give one of them")
+                raise UserError(f"--matmul-precision needs fp32 weights, got --dtype {dtype}; give only one option")
             dtype = "fp32"
             import torch
 
@@ -62,7 +62,7 @@ class Loading(Stored):
         return api.load(directory, step=self.checkpoint, device=self.device, dtype=dtype)
 
     def ensemble(self, directories: Sequence[str | Path]) -> "Model":
-        """The one model that is named, or an ensemble of several."""
+        """Load one model, or an ensemble of several models."""
         from glassformer import api
 
         return api.ensemble([self.model(directory) for directory in directories])
@@ -70,20 +70,20 @@ class Loading(Stored):
 
 @dataclass(frozen=True)
 class Measured:
-    """The data to measure on, by default the validation data of each run."""
+    """Evaluation data, by default the validation data of each run."""
 
-    data__path: File | None = setting(None, "a text, pairs in one file, or labelled texts, whole")
-    data__source: File | None = setting(None, "the source side of pairs: a text file, one sentence a line")
-    data__target: File | None = setting(None, "the target side: line i is the target of line i")
+    data__path: File | None = setting(None, "a text, pairs in one file, or labelled texts; all of the file is used")
+    data__source: File | None = setting(None, "the source side of pairs: a text file with one sentence per line")
+    data__target: File | None = setting(None, "the target side: line i is the target of source line i")
 
     @property
     def places(self) -> dict[str, Any]:
-        """As the methods of a model name them."""
+        """The keyword arguments for the methods of a model."""
         return {"path": self.data__path, "source": self.data__source, "target": self.data__target}
 
 
 def directories_and_text(words: Sequence[str]) -> tuple[Sequence[str], str | None]:
-    """Model directories, and the text behind them, if there is one: a last word that is no folder.
+    """Split words into model directories and an optional text: the last word, if it is not a folder.
 
     >>> directories_and_text([".", ".", "a text"])
     (['.', '.'], 'a text')
@@ -91,26 +91,26 @@ def directories_and_text(words: Sequence[str]) -> tuple[Sequence[str], str | Non
     (['.', '.'], None)
     """
     if not words:
-        raise UserError("name at least one model directory")
-    has_text = len(words) > 1 and not os.path.isdir(words[-1])  # Path.is_dir raises where a text is long
+        raise UserError("give at least one model directory")
+    has_text = len(words) > 1 and not os.path.isdir(words[-1])  # Path.is_dir raises an error for a long text
     return (words[:-1], words[-1]) if has_text else (words, None)
 
 
 @dataclass(frozen=True)
 class GivenTexts:
-    """One text a line, and where they stood."""
+    """Input texts and their source."""
 
     texts: list[str]
     source: str | None
-    """A file, or standard input; none where the text stood on the command line."""
+    """A file name or "standard input"; None for a text on the command line."""
 
     def where(self, place: int) -> str:
-        """How a message about a text begins: `notes.txt:3: `."""
+        """Return the beginning of a message about a text, such as `notes.txt:3: `."""
         return "" if self.source is None else f"{self.source}:{place + 1}: "
 
     @contextmanager
     def at(self, place: int) -> Iterator[None]:
-        """Names the place of a text in what is said of it."""
+        """Put the place of a text before the message of any `UserError` raised in the block."""
         try:
             yield
         except UserError as error:
@@ -118,9 +118,9 @@ class GivenTexts:
 
 
 def given_texts(text: str | None, input: str | None) -> GivenTexts:
-    """The text of the command line, or the lines of a file or of standard input; an empty file gives no texts.
+    """Return the text of the command line, or the lines of a file or of standard input; an empty file has no lines.
 
-    `UserError` when both are given, and for an empty text or line: each gives a line of output, or a row.
+    Raises `UserError` if both are given, and for an empty text or line, because each line gives a result.
     """
     if text is not None and input is not None:
         raise UserError("give a text or --input FILE, not both")
@@ -131,18 +131,18 @@ def given_texts(text: str | None, input: str | None) -> GivenTexts:
     else:
         found = GivenTexts(lines(files.read_text(Path(str(input)))), str(input))
     if found.texts and not any(line.strip() for line in found.texts):
-        raise UserError("there is no text: give one, or --input FILE, or lines on standard input")
+        raise UserError("no text given: give a text, --input FILE, or lines on standard input")
     for place, line in enumerate(found.texts):
         if not line.strip():
-            raise UserError(f"{found.where(place)}the line is empty: take it out, or put a text there")
+            raise UserError(f"{found.where(place)}the line is empty; remove it or write a text")
     return found
 
 
 def require_output(output: Path, inputs: Iterable[str | Path | None]) -> None:
-    """`UserError` where a file cannot be written, or is one of the inputs as the command line names them.
+    """Raise `UserError` if a file cannot be written, or is one of the inputs on the command line.
 
-    An input is a file, a model directory or run (of which its own files count), or a folder of texts (of which its
-    texts count); None and - are none. After `hf:` stands a name of the hub, or a folder on this disk.
+    An input is a file, a model directory or run folder (checked by its own files), or a folder of texts (checked by its
+    texts). None and - are ignored. After `hf:` comes a dataset name of the hub, or a local folder.
     """
     files.require_file_place(output)
     for given in inputs:
@@ -156,7 +156,7 @@ def require_output(output: Path, inputs: Iterable[str | Path | None]) -> None:
 
 
 def _read_in(place: Path, output: Path) -> list[Path]:
-    """The files that a verb reads of an input; a whole folder where the output would be one more of its texts."""
+    """Return the files that a verb reads from an input; the folder itself if the output would become a text in it."""
     if not files.exists(place) or not place.is_dir():
         return [place]
     from glassformer.store.model_directory import own_paths
@@ -165,6 +165,6 @@ def _read_in(place: Path, output: Path) -> list[Path]:
         return own_paths(place)
     if reads(place, output):
         return [place]
-    with suppress(UserError):  # a folder without texts: the verb says so itself
+    with suppress(UserError):  # a folder without texts: the verb raises this error
         return [source.path for source in find_sources([place]) if source.path is not None]
     return []

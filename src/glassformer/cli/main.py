@@ -1,4 +1,4 @@
-"""The table of verbs, and what becomes of errors: one sentence and exit code 2; 128 + n after signal n."""
+"""Entry point of the command line: the verbs, and the exit codes for errors (2) and for signal n (128 + n)."""
 
 import ctypes
 import errno
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from glassformer.cli.arguments import Group
 
 VERBS = {
-    "demo": "train on built-in text and write, in a few minutes",
-    "train": "learn from text: a recipe, a TOML file or a text file",
-    "resume": "go on with a run that was stopped",
-    "checkpoint": "list, verify, prune those of a run",
-    "generate": "write text with a trained model",
-    "translate": "a target for every source: one model, or several that vote",
-    "score": "the probability of given targets",
-    "fill": "what stands behind the masks of a text",
-    "classify": "a label for a text: one model, or several that vote",
-    "tag": "a tag for every word: one model, or several that vote",
-    "embed": "a vector for a text, and the texts nearest to one",
-    "evaluate": "the loss of a model, or of a vote, and the scores of what it writes",
-    "average": "the mean of the weights of several checkpoints",
-    "merge": "an adapted model as a plain one",
-    "import": "a checkpoint of transformers as a model directory",
-    "export": "a model for transformers, ONNX, llama.cpp or CTranslate2",
-    "compare": "several models in one table and one plot",
-    "plot": "pictures: alignment, attention, positions, schedule, curves, confusion",
-    "tokenizer": "train, encode, decode, explain",
-    "data": "report on a text, on pairs, on labelled texts",
-    "doctor": "check a model for the classical mistakes",
-    "reproduce": "train a recipe and compare with the result it must reach",
-    "plan": "what a run needs: memory, FLOPs, time, and the layout that fits",
-    "presets": "named model configurations and their sizes",
-    "recipes": "runs that are ready to start",
+    "demo": "train on built-in text and generate, in a few minutes",
+    "train": "train a model: give a recipe, a TOML file or a text file",
+    "resume": "resume a run that was stopped",
+    "checkpoint": "list, verify or prune the checkpoints of a run",
+    "generate": "generate text with a trained model",
+    "translate": "translate every source, with one model or an ensemble",
+    "score": "compute the log-probability of given targets",
+    "fill": "fill the masks of a text",
+    "classify": "classify texts, with one model or an ensemble",
+    "tag": "tag every word, with one model or an ensemble",
+    "embed": "compute vectors of texts, or find the nearest texts",
+    "evaluate": "measure the loss and the scores of a model or an ensemble",
+    "average": "average the weights of several checkpoints",
+    "merge": "merge the LoRA updates of a model into its weights",
+    "import": "convert a checkpoint of transformers to a model directory",
+    "export": "export a model to transformers, ONNX, llama.cpp or CTranslate2",
+    "compare": "compare several models in one table and one plot",
+    "plot": "plot alignment, attention, positions, schedule, curves or confusion",
+    "tokenizer": "train a tokenizer, encode, decode or explain text with it",
+    "data": "report on texts, pairs or labelled texts",
+    "doctor": "check a model for common implementation errors",
+    "reproduce": "train a recipe and compare with its required result",
+    "plan": "estimate memory, FLOPs and time of a run, and choose a layout",
+    "presets": "list the named model configurations and their sizes",
+    "recipes": "list the recipes, or print one",
 }
-"""Our verbs: each is the `main` of the module of its name, which is imported when the verb is used."""
+"""The built-in verbs: each is the `main` of the module of its name, which is imported when the verb is used."""
 
 TRAINING_VERBS = ("demo", "train", "resume", "reproduce")
 
@@ -56,11 +56,11 @@ USAGE = """usage: glassformer VERB …
 
 {verbs}
 
-`glassformer VERB --help` says more about one. Start with:  glassformer train FILE.txt"""
+`glassformer VERB --help` describes one verb. Start with:  glassformer train FILE.txt"""
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Runs one verb and exits with its code. Text goes in and out as UTF-8, whatever the machine's locale says."""
+    """Run one verb and exit with its code. Input and output are UTF-8 in every locale."""
     replace_closed_streams()
     for stream in (sys.stdin, sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -72,38 +72,38 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def keep_freed_memory() -> bool:
-    """Tells glibc not to give large blocks back to the system after every use; says whether it could.
+    """Make glibc reuse large freed blocks instead of returning them to the system; return True on success.
 
-    Fresh pages must be cleared by the kernel before they can be written, which on a CPU costs a training step of a
-    few million parameters a tenth of its time (docs/log.md). Other systems are left as they are. It holds for the whole
-    process, so the command line calls it and the API does not: a program that wants the same sets
-    `MALLOC_TRIM_THRESHOLD_=2147483647` and `MALLOC_MMAP_THRESHOLD_=1073741824` before it starts.
+    The kernel clears fresh pages, which takes a tenth of the time of a CPU training step with a few million parameters
+    (docs/log.md). Without glibc the function does nothing. The setting affects the whole process, so the command line
+    calls this function and the API does not. For the same effect, set `MALLOC_TRIM_THRESHOLD_=2147483647` and
+    `MALLOC_MMAP_THRESHOLD_=1073741824` in the environment before a program starts.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
-    libc, (trim_threshold, mmap_threshold) = ctypes.CDLL(None), (-1, -3)  # names of `mallopt(3)`
-    # The second call replaces a threshold that the first one alone would freeze at 128 KiB.
+    libc, (trim_threshold, mmap_threshold) = ctypes.CDLL(None), (-1, -3)  # parameters of `mallopt(3)`
+    # Without the second call, the first one would fix the mmap threshold at 128 KiB.
     return bool(libc.mallopt(trim_threshold, 2**31 - 1) and libc.mallopt(mmap_threshold, 2**30))
 
 
 class ClosedOutput(io.TextIOBase):
-    """Standard output of a process that was started without one: raises OSError when something is printed."""
+    """Standard output of a process that was started without one; raises OSError on every write."""
 
     def write(self, text: str) -> int:
         raise OSError(errno.EBADF, "it is closed")
 
 
 def replace_closed_streams() -> None:
-    """Replaces standard streams that were closed when the process started (None in `sys`).
+    """Replace standard streams that were closed when the process started (None in `sys`).
 
-    Input becomes empty, output raises OSError when it is used, and standard error is discarded. The file descriptors
-    0 to 2 are occupied first: a data file with one of these numbers would receive what libraries print.
+    Input becomes empty, output raises OSError on use, and standard error is discarded. File descriptors 0 to 2 are
+    opened first; otherwise a data file could get one of these numbers and receive the output of libraries.
     """
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number, which is this one
+            os.open(os.devnull, os.O_RDWR)  # opens the lowest free descriptor, which is this one
     if sys.stdin is None:
         sys.stdin = open(os.devnull)  # noqa: SIM115
     if sys.stdout is None:
@@ -113,12 +113,12 @@ def replace_closed_streams() -> None:
 
 
 def run(argv: list[str]) -> int:
-    """The exit code of one command.
+    """Run one command and return its exit code.
 
-    0 done, 1 a check failed, 2 a mistake, 75 the time was over, 128 + n stopped by signal n.
+    0: success; 1: a check failed; 2: user error; 75: time limit reached; 128 + n: stopped by signal n.
     """
     try:
-        with warnings.catch_warnings(), enough_memory("give shorter or fewer inputs at once, or use a smaller model"):
+        with warnings.catch_warnings(), enough_memory("use shorter inputs, fewer inputs or a smaller model"):
             warnings.showwarning = _print_note
             code = _dispatch(argv)
         sys.stdout.flush()
@@ -127,25 +127,25 @@ def run(argv: list[str]) -> int:
         print(f"glassformer: {error}", file=sys.stderr)
         return 2
     except Interrupted as stop:
-        if os.environ.get("RANK", "0") == "0":  # of several processes, all of which have stopped, one says so
+        if os.environ.get("RANK", "0") == "0":  # print once, from rank 0
             print(f"glassformer: {stop}", file=sys.stderr)
         return stop.exit_code
     except KeyboardInterrupt:
         print("glassformer: interrupted", file=sys.stderr)
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+    except BrokenPipeError:  # the reader, such as `head`, has closed the pipe
         _discard_output()
         return 128 + signal.SIGPIPE
     except OSError as error:
         _discard_output()
         what = "cannot write standard output" if error.filename is None else f"cannot use {error.filename}"
-        print(f"glassformer: {what}: {reason(error)}; choose a place that can be used", file=sys.stderr)
+        print(f"glassformer: {what}: {reason(error)}; use another path", file=sys.stderr)
         return 2
 
 
 def _dispatch(argv: list[str]) -> int:
     if not argv or argv[0] in ("-h", "--help"):
-        foreign = {name: f"of the module {point.module}" for name, point in _others().items()}
+        foreign = {name: f"from the module {point.module}" for name, point in _others().items()}
         print(USAGE.format(verbs="\n".join(f"  {verb:<11}{text}" for verb, text in (VERBS | foreign).items())))
         return 0 if argv else 2
     if argv[0] == "--version":
@@ -158,12 +158,12 @@ def _dispatch(argv: list[str]) -> int:
     elif argv[0] in (others := _others()):
         verb = others[argv[0]].load()
     else:
-        raise UserError(f"unknown verb {argv[0]!r}: {did_you_mean(argv[0], [*VERBS, *others], 'verbs are')}")
+        raise UserError(f"unknown verb {argv[0]!r}: {did_you_mean(argv[0], [*VERBS, *others], 'expected one of')}")
     return int(parse(verb, argv[1:], argv[0]) or 0)
 
 
 def parse(verb: "Callable[..., Any] | Group", argv: Sequence[str], name: str) -> Any:
-    """Calls the function of a verb with what the words say; after `--help` it prints and gives 0.
+    """Parse the arguments of a verb and call its function; with `--help`, print the help and return 0.
 
     >>> def greet(name: str, /, *, times: int = 1) -> None:
     ...     print(f"hello {name}, " * times)
@@ -178,7 +178,7 @@ def parse(verb: "Callable[..., Any] | Group", argv: Sequence[str], name: str) ->
             print(help.of_group(verb, name))
             return 0 if argv else 2
         if argv[0] not in verb.verbs:
-            raise UserError(f"unknown verb `{name} {argv[0]}`: there are {', '.join(verb.verbs)}")
+            raise UserError(f"unknown verb `{name} {argv[0]}`: expected one of {', '.join(verb.verbs)}")
         return parse(verb.verbs[argv[0]], argv[1:], f"{name} {argv[0]}")
     signature = Signature.of(verb, name)
     try:
@@ -189,19 +189,19 @@ def parse(verb: "Callable[..., Any] | Group", argv: Sequence[str], name: str) ->
             return 0
         places, options = signature.read(argv)
     except UserError as error:
-        raise UserError(f"{error} (glassformer {name} --help says more)") from None
+        raise UserError(f"{error} (see glassformer {name} --help)") from None
     return verb(*places, **options)
 
 
 def _others() -> "dict[str, EntryPoint]":
-    """Verbs of other packages, by their entry points in the group `glassformer.verbs`: NAME = "module:function"."""
-    from importlib.metadata import entry_points  # which takes a tenth of a second
+    """Return verbs of other packages: entry points NAME = "module:function" in the group `glassformer.verbs`."""
+    from importlib.metadata import entry_points  # this import takes 0.1 s
 
     return {point.name: point for point in entry_points(group="glassformer.verbs") if point.name not in VERBS}
 
 
 def _print_note(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-    """A warning of ours as one line; others as Python prints them."""
+    """Print a `Note` as one line, and other warnings in the format of Python."""
     if issubclass(category, Note):
         print(f"note: {message}", file=sys.stderr)
     else:
@@ -212,6 +212,6 @@ _PYTHONS_OWN = warnings.showwarning
 
 
 def _discard_output() -> None:
-    """Sends what standard output still buffers to the null device, so that the exit of Python raises nothing."""
-    with suppress(OSError):  # not a file of the system: nothing is buffered there
+    """Send buffered standard output to the null device, so that Python raises no error at exit."""
+    with suppress(OSError):  # not a system file: it has no buffer
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,7 @@ from glassformer.cli.arguments import Dir
 
 
 def main(directory: Dir, /, *, out: Path, checkpoint: int | None = None) -> int:
-    """A model that was adapted (LoRA) as a plain one: every update is added to its weight.
+    """Merge the updates of an adapted model (LoRA) into its weights, and write it as a plain model.
 
     Args:
         directory: The model directory.
@@ -15,5 +15,5 @@ def main(directory: Dir, /, *, out: Path, checkpoint: int | None = None) -> int:
     """
     from glassformer import api
 
-    print(f"{out} holds the model with {api.merge(directory, out, step=checkpoint)} merged layers")
+    print(f"{out}: model with {api.merge(directory, out, step=checkpoint)} merged layers")
     return 0

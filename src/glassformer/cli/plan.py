@@ -32,21 +32,21 @@ def main(
     json_: bool = False,
     **keys: str,
 ) -> int:
-    """What a run needs before it is started: parameters, memory by part, FLOPs, time, and the layout that fits.
+    """Estimate the cost of a run before it starts: parameters, memory by part, FLOPs, time, and a layout that fits.
 
     Args:
         configs: A preset, a recipe, a TOML file or a model directory.
-        gpus: How many there are.
-        gpu: One of h200, h100, a100-80gb, a100-40gb, l40s, rtx-4090, t4 and v100-16gb.
-        batch_size: Rows of a micro-batch on each GPU (default train.batch_size).
-        context: Tokens of a row (default data.context, or model.max_len).
+        gpus: Number of GPUs.
+        gpu: GPU model: h200, h100, a100-80gb, a100-40gb, l40s, rtx-4090, t4 or v100-16gb.
+        batch_size: Rows per micro-batch on each GPU (default train.batch_size).
+        context: Tokens per row (default data.context, or model.max_len).
         precision: fp32, bf16 or fp16 (default train.precision).
-        tokens: Tokens that the run reads, such as 300e9 (default steps × tokens of a step).
-        mfu: Model FLOPs utilization: the share of the GPU's peak rate that is reached.
-        price: Of a GPU for an hour, in your currency; without it no cost is told.
+        tokens: Number of training tokens, such as 300e9 (default steps × tokens per step).
+        mfu: Model FLOPs utilization: the fraction of the GPU's peak rate that training reaches.
+        price: Price per GPU hour, in your currency; without it no cost is printed.
         json_: Print one JSON object.
     """
-    from glassformer.cost.plan import plan_run  # which needs torch; --help does not
+    from glassformer.cost.plan import plan_run  # imports torch, which --help does not need
 
     if len(configs) != 1:
         fail("plan needs one preset, recipe, TOML file or model directory; see `glassformer presets` and `recipes`")
@@ -62,28 +62,28 @@ def main(
 
 
 def run_of(place: str) -> Run:
-    """The run that a preset, a recipe, a file or a model directory means."""
+    """Return the run of a preset, a recipe, a TOML file or a model directory."""
     if place in PRESETS:
         config = preset(place)
         run = Run(name=place, model=config)
         return replace(run, objective=MaskedConfig()) if config.decoder is None else run
     if place.endswith(".toml") or place in recipes.names():
         return recipes.load(place)
-    from glassformer.store.model_directory import RUN, read_run  # which needs torch; --help does not
+    from glassformer.store.model_directory import RUN, read_run  # imports torch, which --help does not need
 
     path = Path(place)
     if not exists(path):
         near = nearest_name(place, [*PRESETS, *recipes.names()], cutoff=0.4)
         see = "; see `glassformer presets` and `glassformer recipes`"
         hint = see if near is None else f": did you mean {near}?"
-        raise UserError(f"no preset, recipe, file or model directory is called {place!r}{hint}")
+        raise UserError(f"no preset, recipe, file or model directory is named {place!r}{hint}")
     if not (path / RUN).exists():
-        raise UserError(f"{place} is no model directory: it has no {RUN}; give a preset, a recipe or a TOML file")
+        raise UserError(f"{place} is not a model directory: it has no {RUN}; give a preset, a recipe or a TOML file")
     return read_run(path)
 
 
 def report(plan: "Plan") -> str:
-    """The plan in words."""
+    """Return the plan as text."""
     parts = plan.parameters
     shape, layout = plan.shape, plan.layout
     n_read = shape.n_rows * shape.n_tokens
@@ -101,9 +101,9 @@ def report(plan: "Plan") -> str:
         f"FLOPs per token      {_flops(plan.forward_per_token)} forward, {_flops(plan.training_per_token)} training"
         + (", blocks recomputed" if layout.checkpointing else ""),
         f"  layers {_flops(plan.forward.layers / n_read)}, attention {_flops(plan.forward.attention / n_read)}, "
-        f"head {_flops(plan.forward.head / n_read)}; attention over whole rows, not halved for the causal rule",
+        f"head {_flops(plan.forward.head / n_read)}; attention over full rows, not halved for the causal mask",
         "",
-        f"memory of a GPU      micro-batch {rows}, {plan.precision}, {_named(layout)}",
+        f"memory per GPU       micro-batch {rows}, {plan.precision}, {_named(layout)}",
         *_memory(plan),
         "",
         *_layouts(plan),
@@ -113,12 +113,12 @@ def report(plan: "Plan") -> str:
         f"{_flops(plan.gpu.flops(plan.precision))}/s ({hours} GPU hours)",
     ]
     if plan.cost is not None:
-        lines.append(f"cost                 {plan.cost:,.2f} at {plan.price:g} a GPU hour")
+        lines.append(f"cost                 {plan.cost:,.2f} at {plan.price:g} per GPU hour")
     return "\n".join(lines)
 
 
 def _memory(plan: "Plan") -> list[str]:
-    names = {"half_copies": "half copies", "gathered": "gathered layers"}
+    names = {"half_copies": "16-bit copies", "gathered": "gathered layers"}
     memory = plan.layout.memory
     lines = [
         f"  {names.get(part, part):<19}{_bytes(n)}"
@@ -129,24 +129,25 @@ def _memory(plan: "Plan") -> list[str]:
     usable = f"{plan.gpu.usable_bytes / GIB:,.1f} GiB, {100 * USABLE:g} % of the {plan.gpu.name}'s memory"
     lines.append(f"  {'total':<19}{_bytes(memory.total)}: {verdict} into {usable}")
     if plan.cache_bytes:
-        lines.append(f"generation cache     {_bytes(plan.cache_bytes).strip()} a row at the full context")
+        lines.append(f"generation cache     {_bytes(plan.cache_bytes).strip()} per row at the full context")
     return lines
 
 
 def _layouts(plan: "Plan") -> list[str]:
-    lines = [f"{'layouts of ' + _gpus(plan):<36}{'a GPU':>13}"]
+    lines = [f"{'layouts for ' + _gpus(plan):<36}{'per GPU':>13}"]
     for layout in plan.layouts:
         chosen = "  ← the simplest that fits" if layout.fits and layout is plan.layout else ""
         fits = "fits" if layout.fits else "does not fit"
         lines.append(f"  {_named(layout):<34}{_bytes(layout.memory.total)}  {fits}{chosen}")
     if plan.layout.fits:
-        lines.append(f"flags                {plan.flags or 'none are needed'}")
+        lines.append(f"flags                {plan.flags or 'not needed'}")
     elif plan.least_gpus is None:
         lines.append(
-            "no number of GPUs is enough: what each has for itself is too large; lower --batch-size or --context"
+            "does not fit on any number of GPUs: the memory per GPU that cannot be sharded is too large; "
+            "lower --batch-size or --context"
         )
     else:
-        lines.append(f"at least {plan.least_gpus:,} of them are needed: --gpus {plan.least_gpus}")
+        lines.append(f"at least {plan.least_gpus:,} GPUs are needed: --gpus {plan.least_gpus}")
     return lines
 
 
@@ -159,7 +160,7 @@ def _gpus(plan: "Plan") -> str:
 
 
 def _bytes(n: int) -> str:
-    """In a column; whole bytes are for --json."""
+    """Format a size for a column; --json prints exact bytes."""
     for unit, size in (("GiB", GIB), ("MiB", 2**20), ("KiB", 2**10)):
         if n >= size:
             return f"{n / size:>9,.1f} {unit}"

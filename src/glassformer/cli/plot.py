@@ -24,16 +24,16 @@ def alignment(
     out: Path = Path("alignment"),
     stored: Stored,
 ) -> int:
-    """How much the decoder attends to each source token before it writes each token of the target.
+    """Plot the decoder's attention to each source token when it predicts each target token.
 
-    A recurrent decoder has one attention. Of a Transformer it is the mean of the heads of one layer.
+    A recurrent decoder has one attention. For a Transformer, the plot shows the mean of the heads of one layer.
 
     Args:
         directory: The model directory of an encoder-decoder.
-        source: The source.
-        target: The target; by default what the model writes.
-        layer: The layer of the decoder, from 0; by default the last, or of four and more the last but one.
-        head: One head, from 0, and not the mean of all.
+        source: The source text.
+        target: The target text; by default the model's translation.
+        layer: The decoder layer, from 0; by default the last, or with four or more layers the last but one.
+        head: Plot this head, from 0, instead of the mean of all heads.
         out: The file or files to write.
     """
     from glassformer.inspection import attention_maps, plots
@@ -64,24 +64,24 @@ def attention(
     out: Path = Path("attention"),
     stored: Stored,
 ) -> int:
-    """The attention weights of every head of a layer, or of one head.
+    """Plot the attention weights of every head of a layer, or of one head.
 
     Args:
         directory: The model directory.
-        text: What a model of one stack reads.
-        source: What an encoder-decoder reads.
-        target: And what its decoder reads; by default what the model writes.
-        stack: Self-attention in the encoder or the decoder, or cross: from the decoder to the source.
-        layer: The layer, from 0; by default the last, or of four and more the last but one.
-        head: One head, from 0.
+        text: The input of a model with one stack.
+        source: The source text of an encoder-decoder.
+        target: The target text of an encoder-decoder; by default the model's translation.
+        stack: encoder or decoder for self-attention; cross for attention from the decoder to the source.
+        layer: The layer, from 0; by default the last, or with four or more layers the last but one.
+        head: Plot only this head, from 0.
         out: The file or files to write.
     """
     from glassformer.inspection import attention_maps, plots
 
     if (text is None) == (source is None):
-        raise UserError("give --text TEXT to a model of one stack, or --source TEXT to an encoder-decoder")
+        raise UserError("give --text TEXT for a model with one stack, or --source TEXT for an encoder-decoder")
     if text is not None and target is not None:
-        raise UserError("--target goes with --source; a model of one stack reads --text alone")
+        raise UserError("--target needs --source; a model with one stack takes only --text")
     _require_place(out, directory)
     model = stored.model(directory)
     if text is not None:
@@ -107,11 +107,11 @@ def positions(
     out: Path = Path("positions"),
     checkpoint: int | None = None,
 ) -> int:
-    """How a model knows where a token stands: a table, angles, or what is added to the scores.
+    """Plot the position encoding of a model: a table, angles, or a bias added to the attention scores.
 
     Args:
         directory: The model directory.
-        stack: Of the encoder or the decoder; by default the one that the output is read from.
+        stack: The encoder or the decoder; by default the stack that produces the output.
         out: The file or files to write.
         checkpoint: Use the checkpoint of this step.
     """
@@ -124,10 +124,10 @@ def positions(
 
 
 def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path("schedule")) -> int:
-    """The learning rate at every step of a run.
+    """Plot the learning rate at every step of a run.
 
     Args:
-        run: A recipe's name, a TOML file, or the folder of a run.
+        run: A recipe's name, a TOML file, or a run folder.
         out: The file or files to write.
     """
     from glassformer import recipes
@@ -139,16 +139,16 @@ def schedule(run: Annotated[str, "RECIPE|FILE.toml|DIR"], /, *, out: Path = Path
 
 
 def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
-    """Losses and validation scores over the steps of one or several runs.
+    """Plot losses and validation scores over the steps of one or several runs.
 
     Args:
-        directories: The folders of runs.
+        directories: The run folders.
         out: The file or files to write.
     """
     from glassformer.inspection import plots
 
     if not directories:
-        raise UserError("name the folder of at least one run")
+        raise UserError("give at least one run folder")
     _require_place(out, *directories)
     return _write(plots.plot_curves(directories), out)
 
@@ -156,11 +156,11 @@ def curves(*directories: Dirs, out: Path = Path("curves")) -> int:
 def confusion(
     directory: Dir, /, *, data__path: File | None = None, out: Path = Path("confusion"), stored: Stored
 ) -> int:
-    """Which class or tag is taken for which.
+    """Plot the confusion matrix of classes or tags.
 
     Args:
         directory: The model directory.
-        data__path: Labelled texts; by default the run's own validation data.
+        data__path: Labelled texts; by default the run's validation data.
         out: The file or files to write.
     """
     from glassformer.inspection import plots
@@ -168,13 +168,13 @@ def confusion(
     _require_place(out, directory, data__path)
     model = stored.model(directory)
     if not model.classes:
-        raise UserError(f"{directory} says no classes or tags, so nothing can be confused")
+        raise UserError(f"{directory} predicts no classes or tags; a confusion matrix needs a classifier or a tagger")
     report = model.scores(data__path, log=err)["report"]
     return _write(plots.plot_confusion(report.matrix, report.names), out)
 
 
 def _require_place(out: Path, *inputs: str | Path | None) -> None:
-    """`UserError` before a model is loaded, for a picture that could not be written, or would replace an input."""
+    """Raise `UserError`, before a model is loaded, if a picture cannot be written or would replace an input."""
     from glassformer.cli.inputs_outputs import require_output
     from glassformer.inspection.figures import figure_paths
 
@@ -190,7 +190,7 @@ def _write(figure: "Figure", out: Path) -> int:
 
 
 main = Group(
-    "Pictures of models and runs. Writes alignment.png and alignment.svg, and so on, into this folder; --out FILE says "
-    "otherwise, and which of the two by its suffix. Needs the extra: pip install 'glassformer[plot]'",
+    "Plot models and runs. Each plot is written as PNG and SVG, such as alignment.png and alignment.svg; --out FILE "
+    "sets another path, and its suffix selects one format. Needs the extra: pip install 'glassformer[plot]'",
     (alignment, attention, positions, schedule, curves, confusion),
 )

@@ -7,13 +7,13 @@ from glassformer.cli.arguments import fail
 
 
 def main(*names: Annotated[str, "[NAME|REFERENCE]"]) -> int:
-    """The recipes; or one of them, as TOML; or REFERENCE, which has every key with a comment.
+    """List the recipes, or print one as TOML; REFERENCE has every key with a comment.
 
     Args:
-        names: The one to print.
+        names: The recipe to print.
     """
     if len(names) > 1:
-        fail("recipes takes one name, or none for the whole list")
+        fail("recipes takes at most one name; give no name for the whole list")
     if names:
         print(recipes.text(names[0]), end="")
         return 0

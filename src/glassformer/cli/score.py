@@ -18,17 +18,17 @@ from glassformer.tasks.task import Translates
 def main(
     *directories: Dirs, source: File | None = None, target: File | None = None, json_: bool = False, loading: Loading
 ) -> int:
-    """The log probability of given targets: one line a target, "nats TAB tokens TAB target", and the order is kept.
+    """Print the log-probability of each target in order: one line "nats TAB tokens TAB target" per target.
 
-    A model that goes on with a text scores targets alone, or each after its source. An empty target is one too: an
-    encoder-decoder may say at once that it ends.
+    A causal model scores targets alone, or each after its source. Empty targets are scored too: an encoder-decoder can
+    predict the end token first.
 
     Args:
         directories: Model directories; several encoder-decoders average their probabilities.
-        source: A text file with one source, or beginning, a line.
-        target: A text file whose line i is the target of line i.
-        json_: Print one JSON object a target: log_prob (nats), n_tokens, n_bytes, source if there is one, target. The
-            end token of an encoder-decoder's target counts.
+        source: A text file with one source, or one beginning of a text, per line.
+        target: A text file whose line i is the target of source line i.
+        json_: Print one JSON object per target: log_prob (nats), n_tokens, n_bytes, source if given, target. An
+            encoder-decoder also counts the end token of the target.
     """
     if target is None:
         raise UserError("the target side is missing: give --target FILE")

@@ -10,12 +10,12 @@ from glassformer.cli.progress import err
 def main(
     *models: Annotated[str, "DIR… [TEXT]"], input: str | None = None, json_: bool = False, loading: Loading
 ) -> int:
-    """The tag of every word and its probability: "word TAB tag TAB probability", and an empty line behind each text.
+    """Tag every word: print "word TAB tag TAB probability" per word, and an empty line after each text.
 
     Args:
-        models: Model directories, which vote by their mean, and words: the last argument if it is no folder.
-        input: A file with a text a line, or - for standard input, which is read where no text is given.
-        json_: Print a JSON object a text: words, tags and probabilities.
+        models: Model directories (several form an ensemble), then the words: the last argument if it is not a folder.
+        input: A file with one text per line, or - for standard input, which is the default if no text is given.
+        json_: Print one JSON object per text: words, tags and probabilities.
     """
     directories, text = directories_and_text(models)
     sentences = [line.split() for line in given_texts(text, input).texts]

@@ -21,23 +21,23 @@ def train(
     learner: Literal["glassformer", "tokenizers"] = "glassformer",
     text_field: str = "text",
 ) -> int:
-    """Learns a BPE tokenizer and writes tokenizer.json.
+    """Train a BPE tokenizer and write tokenizer.json.
 
     Args:
         text_files: txt or jsonl files, folders of them, or builtin:NAME.
-        vocab_size: Tokens, special ones included; 0 = the alphabet, no merges.
+        vocab_size: Number of tokens, including special tokens; 0 = only the alphabet, without merges.
         out: The file to write.
-        scheme: byte loses nothing on any text; the others have a rule for unknown characters.
-        learner: Our own, or the Rust library's; they learn the same merges.
+        scheme: byte is lossless on every text; the other schemes have a rule for unknown characters.
+        learner: The implementation: glassformer's, or the Rust library tokenizers; both learn the same merges.
         text_field: The field of a jsonl record that holds the text.
     """
     if not text_files:
-        raise UserError("give at least one text file to learn from")
+        raise UserError("give at least one text file to train on")
     from glassformer.cli.inputs_outputs import require_output
 
     require_output(out, text_files)
     texts = (piece.text for piece in read_pieces(list(text_files), text_field=text_field))
-    with TerminalReporter() as reporter, reporter.phase("learning the tokenizer") as progress:
+    with TerminalReporter() as reporter, reporter.phase("training the tokenizer") as progress:
         tokenizer = Tokenizer.train(texts, vocab_size=vocab_size, scheme=scheme, learner=learner, progress=progress)
     tokenizer.save(out)
     print(f"{out}: {tokenizer.vocab_size:,} tokens ({len(SPECIAL_TOKENS)} special), {len(tokenizer.merges):,} merges")
@@ -45,13 +45,13 @@ def train(
 
 
 def encode(tokenizer: TokenizerFile, text: str, /, *, allow_special: bool = False, tokens: bool = False) -> int:
-    """The ids of a text.
+    """Print the ids of a text.
 
     Args:
         tokenizer: A tokenizer.json, or a model directory.
         text: The text, or - for standard input.
-        allow_special: Let "[MASK]" and its like in the text be special tokens.
-        tokens: Print the tokens readably in place of ids.
+        allow_special: Read "[MASK]" and the like in the text as special tokens.
+        tokens: Print readable tokens instead of ids.
     """
     loaded = load_tokenizer(tokenizer)
     ids = loaded.encode(
@@ -62,23 +62,23 @@ def encode(tokenizer: TokenizerFile, text: str, /, *, allow_special: bool = Fals
 
 
 def decode(tokenizer: TokenizerFile, /, *ids: Annotated[int, "ID…"]) -> int:
-    """The text of ids.
+    """Print the text of token ids.
 
     Args:
         tokenizer: A tokenizer.json, or a model directory.
-        ids: Token ids; none reads them from standard input.
+        ids: Token ids; by default they are read from standard input.
     """
     loaded = load_tokenizer(tokenizer)
     try:
         numbers = list(ids) or [int(word) for word in read_stdin().split()]
     except ValueError as error:
-        raise UserError("standard input must hold token ids, whole numbers apart by spaces") from error
+        raise UserError("standard input: expected token ids (integers separated by spaces)") from error
     print(loaded.decode(numbers))
     return 0
 
 
 def explain(tokenizer: TokenizerFile, word: Annotated[str, "WORD"], /) -> int:
-    """The merges that make a word's tokens, step by step.
+    """Print the merges that form the tokens of a word, step by step.
 
     Args:
         tokenizer: A tokenizer.json, or a model directory.
@@ -89,7 +89,7 @@ def explain(tokenizer: TokenizerFile, word: Annotated[str, "WORD"], /) -> int:
 
 
 def report(tokenizer: TokenizerFile, /, *text_files: Files) -> int:
-    """Vocabulary size, tokens per word, bytes per token and the most frequent tokens on some text.
+    """Report vocabulary size, tokens per word, bytes per token and the most frequent tokens on a text.
 
     Args:
         tokenizer: A tokenizer.json, or a model directory.
@@ -100,11 +100,11 @@ def report(tokenizer: TokenizerFile, /, *text_files: Files) -> int:
 
 
 def load_tokenizer(path: Path) -> Tokenizer:
-    """From a tokenizer.json, or out of a model directory."""
+    """Load a tokenizer.json, or the tokenizer of a model directory."""
     return Tokenizer.load(path / "tokenizer.json" if path.is_dir() else path)
 
 
 main = Group(
-    "Learns a tokenizer and shows what it does; TOKENIZER is a tokenizer.json or a model directory.",
+    "Train and inspect tokenizers; TOKENIZER is a tokenizer.json or a model directory.",
     (train, encode, decode, explain, report),
 )

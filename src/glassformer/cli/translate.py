@@ -25,16 +25,16 @@ def main(
     search: Search,
     loading: Loading,
 ) -> int:
-    """Makes a target of every source, one line in, one line out; several models vote as an ensemble.
+    """Translate every source line to one target line; several models form an ensemble.
 
-    Without --input it reads standard input; on a terminal it asks for a line, again and again.
+    Without --input, read standard input; on a terminal, translate each line when you press Enter.
 
     Args:
         directories: Model directories; several average their probabilities.
-        input: A text file with one source a line, or - for standard input.
-        output: Where the targets go; standard output by default.
-        n_best: Print so many targets of each source, as "line number TAB score TAB target".
-        prefix: What every target begins with.
+        input: A text file with one source per line, or - for standard input.
+        output: The file for the targets; default: standard output.
+        n_best: Number of targets per source; above 1, each is printed as "line number TAB score TAB target".
+        prefix: The beginning of every target.
     """
     settings = search | {"n_best": n_best, "prefix": prefix}
     interactive = input is None and sys.stdin.isatty()
@@ -57,7 +57,7 @@ def main(
 
 
 def _translated(model: "Model", sources: list[str], settings: dict[str, Any], progress: Any) -> list[str]:
-    """The lines to print; an empty source has an empty target."""
+    """Return the lines to print; an empty source has an empty target."""
     numbers = [number for number, source in enumerate(sources) if source.strip()]
     encoded = [_encoded(model, sources[number], number) for number in numbers]
     found = dict(zip(numbers, model.translations_of_ids(encoded, progress=progress, **settings), strict=True))
@@ -67,7 +67,7 @@ def _translated(model: "Model", sources: list[str], settings: dict[str, Any], pr
 
 
 def one_line(text: str) -> str:
-    r"""A text on one line: a target may hold line breaks, and one line in is one line out.
+    r"""Replace the line breaks of a text by spaces, so that each input line gives one output line.
 
     >>> one_line("a\r\nb\nc")
     'a b c'
@@ -76,12 +76,12 @@ def one_line(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """A text as the column of a line whose columns stand between tabs."""
+    """Replace the line breaks and tabs of a text by spaces, for a column of tab-separated output."""
     return one_line(text).replace("\t", " ")
 
 
 def _encoded(model: "Model", source: str, number: int) -> list[int]:
-    """The ids of a source; `UserError` that names its line when it cannot be read."""
+    """Return the ids of a source; raise `UserError` with the line number if it cannot be encoded."""
     try:
         return model.encode_source(source)
     except UserError as error:
@@ -89,7 +89,7 @@ def _encoded(model: "Model", source: str, number: int) -> list[int]:
 
 
 def _interactive(model: "Model", settings: dict[str, Any]) -> int:
-    err("one source a line; an empty line or Ctrl-D ends")
+    err("one source per line; an empty line or Ctrl-D ends")
     while True:
         try:
             source = input("> ")
