@@ -128,7 +128,7 @@ def test_train_from_another_model_adapt_and_merge(
     out = tmp_path / "out"
     done = glassformer("train", recipe, "--init", models["masked"].folder, "--out", out)
     assert done.code == 0 and "loaded: " in done.err and "adapted with rank 2" in done.err
-    assert f"try: glassformer classify {out}" in done.err
+    assert f"next    glassformer classify {out}" in done.err
     assert glassformer("merge", out, "--out", tmp_path / "plain").code == 0
     one, other = (api.load(folder).classify(["ab cd"])[0] for folder in (out, tmp_path / "plain"))
     assert one == pytest.approx(other, abs=1e-6)
