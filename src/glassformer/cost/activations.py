@@ -18,7 +18,7 @@ _FP32, _INT64 = 4, 8
 
 @dataclass(frozen=True)
 class Kernels:
-    """Device and precision, as far as the saved bytes depend on them."""
+    """Properties of device and precision that change the number of saved bytes."""
 
     half: bool = False
     """True under autocast to bf16 or fp16."""
@@ -46,7 +46,7 @@ class Kernels:
         return number if self.on_cpu else 1
 
     def read(self, width: int, n_products: int = 1) -> int:
-        """Return the bytes saved of a vector that products read: itself in fp32, or one half copy per product."""
+        """Return the saved bytes of a vector that products read: one fp32 vector, or one half copy per product."""
         return width * (2 * n_products if self.half else _FP32)
 
 
@@ -55,9 +55,9 @@ class Activations:
     """Activation bytes of one micro-batch."""
 
     layers: int
-    """Everything except the loss; with activation checkpointing, the inputs of all blocks and one whole block."""
+    """Everything except the loss; with activation checkpointing, the inputs of all blocks and the largest block."""
     logits: int
-    """Log-probabilities that the loss saves, and the logits, later their gradient, which are as large."""
+    """Log-probabilities that the loss saves, times two: the logits, and later their gradient, take as much."""
 
     @property
     def total(self) -> int:

@@ -62,8 +62,7 @@ def forward_flops(config: ModelConfig, shape: Shape) -> Flops:
 def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) -> int:
     """Compute the FLOPs of forward and backward over a micro-batch: 3 × the forward.
 
-    The backward of a product C = A·B has two products. Activation checkpointing (`recomputed`) adds one more forward
-    of the blocks.
+    The backward of C = A·B has two products. Activation checkpointing (`recomputed`) adds a forward of the blocks.
     """
     forward = forward_flops(config, shape)
     return 3 * forward.total + (forward.layers + forward.attention if recomputed else 0)

@@ -21,7 +21,7 @@ from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
 
 NODE = 8
-"""Number of GPUs in one machine, which have a fast connection."""
+"""Number of GPUs per machine; connections inside a machine are fast."""
 _N_LABELS = 2
 
 

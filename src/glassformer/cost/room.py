@@ -1,4 +1,4 @@
-"""Memory check before a run starts: refuses a training step that cannot fit, by a low estimate of its size."""
+"""Memory check before a run starts, with a low estimate of the memory of one training step."""
 
 import os
 from dataclasses import dataclass, replace

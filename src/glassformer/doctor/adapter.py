@@ -120,7 +120,7 @@ def next_token_loss(forward: Forward) -> Loss:
 
 
 def blanks_loss(forward: Forward, blank_id: int) -> Loss:
-    """Build a loss for encoders: cross-entropy of every third token, which the input replaces by `blank_id`."""
+    """Build a loss for encoders: cross-entropy of every third token, which is `blank_id` in the input."""
 
     def loss(module: nn.Module, *tensors: Any) -> tuple[Tensor, int]:
         rows = Rows(*tensors)

@@ -95,10 +95,10 @@ def empty_rows(probe: Probe) -> Outcome:
     return True, "logits and gradients are finite with a row of padding in the batch"
 
 
-@means("Generation with the cache computes another function than the trained one.")
+@means("Generation with the cache gives other logits than the forward pass that was trained.")
 @torch.no_grad()
 def cache(probe: Probe) -> Outcome:
-    """Check that `start` and `step` give the logits of one forward pass, in several ways of stepping."""
+    """Check cached steps against one forward pass: token by token, after a prefill, reordered, left-padded."""
     start: Any = getattr(probe.module, "start", None)
     step: Any = getattr(probe.module, "step", None)
     if probe.kind == "encoder" or not (callable(start) and callable(step)):

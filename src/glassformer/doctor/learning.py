@@ -55,7 +55,7 @@ def shift(probe: Probe) -> Outcome:
     The gradient of a cross-entropy at the logits is softmax - one-hot(label): its minimum is at the label.
     """
     if probe.kind == "encoder":
-        raise NotApplicable("the labels of an encoder have the positions of its inputs")
+        raise NotApplicable("an encoder predicts tokens at their own positions")
     if not probe.loss_is_given:
         raise NotApplicable("no loss was given, and the default loss shifts by one")
     inputs, logits = _what_the_loss_ran(probe, probe.rows(4))
@@ -91,7 +91,7 @@ def loss_at_start(probe: Probe) -> Outcome:
 
 @means("The model cannot overfit a single batch: gradients do not reach the weights, or the inputs are ignored.")
 def learns(probe: Probe) -> Outcome:
-    """Check that a copy can learn one batch: at most half the loss of a model of the token frequencies."""
+    """Check that training on one batch reaches half of the entropy of its token frequencies."""
     if not any(p.requires_grad for p in probe.pristine.parameters()):
         raise NotApplicable("no parameter of the module is trainable")
     rows = probe.rows(4)

@@ -54,7 +54,7 @@ class Probe:
     n_ids: int = MIN_VOCABULARY
     """Number of ids that are valid as input and output: below the vocabulary size if a table is too small."""
     n_outputs: int = 0
-    """Size of the logits."""
+    """Size of the last dimension of the logits."""
     tables: tuple[nn.Embedding, ...] = ()
     """The embeddings of `module` that receive the token ids. `measured` sets the fields that have a default."""
 

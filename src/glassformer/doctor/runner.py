@@ -1,4 +1,4 @@
-"""Run the checks in order and report their results, for users and for programs."""
+"""The check runner and its report, for users and for programs."""
 
 import copy
 import warnings

@@ -71,7 +71,7 @@ def figure_paths(path: Path) -> list[Path]:
 
 
 def label(token: str) -> str:
-    """Return a token in printable form: signs for spaces and line ends, codes for missing glyphs, at most 18 long.
+    """Return a token in printable form: signs for spaces and line ends, codes for missing glyphs, long ones cut.
 
     >>> label(" the"), label("a\\n"), label("日")
     ('␣the', 'a↵', '<U+65E5>')

@@ -91,7 +91,7 @@ def heat_maps(
     n, n_rows, n_columns = weights.shape
     if (len(names), len(rows), len(columns)) != (n, n_rows, n_columns):
         raise ValueError(
-            f"sizes: weights {tuple(weights.shape)}, {len(names)} names, {len(rows)} rows, {len(columns)} columns"
+            f"mismatch: weights {tuple(weights.shape)}, {len(names)} names, {len(rows)} rows, {len(columns)} columns"
         )
     across = min(range(1, n + 1), key=lambda k: (max(k * n_columns / 1.5, math.ceil(n / k) * n_rows), k))
     down = math.ceil(n / across)
@@ -330,7 +330,7 @@ def plot_comparison(rows: Sequence[ComparedModel]) -> "Figure":
     if not known:
         raise UserError("these models have no known training time: leave out the plot")
     if len({row.score_name for row in known}) > 1:
-        raise UserError(f"these models have different scores: {', '.join(sorted({row.score_name for row in known}))}")
+        raise UserError(f"models to plot have different scores: {', '.join(sorted({row.score_name for row in known}))}")
     figure = new_figure(7.2, 4.8)
     axes = figure.subplots()
     minutes = [row.train_seconds / 60 for row in known if row.train_seconds]
