@@ -1,4 +1,4 @@
-"""Injects every fault as often as it is to be, and prints one line for each: `make faults`.
+"""Inject every fault the full number of times and print one line per fault: `make faults`.
 
 python tests/faults/table.py [--quick] [PYTEST OPTIONS …]
 """
@@ -42,7 +42,7 @@ FAULTS = {
 
 
 def main(argv: list[str]) -> int:
-    """Runs the tests of faults and prints the table; the exit code is that of the tests."""
+    """Run the fault tests and print the table; return the exit code of the tests."""
     root = Path(__file__).parents[2]
     places = ["tests/faults", "tests/distributed/test_processes.py"]
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
 
 
 def table(lines: list[dict[str, object]]) -> str:
-    """One line for each fault, as Markdown."""
+    """Return a Markdown table with one line per fault."""
     injected: dict[int, int] = defaultdict(int)
     survived: dict[int, int] = defaultdict(int)
     seeds: dict[int, dict[str, None]] = defaultdict(dict)
