@@ -1,9 +1,9 @@
-"""What a logistic regression on bags of words reaches on labelled texts: the mark that a model has to pass.
+"""Accuracy of a logistic regression on bags of words: the baseline that a model must exceed.
 
     python benchmarks/bag_of_words.py TRAIN VALID TEST
 
-Each is a path or address that `glassformer data labels` reads. Words and pairs of words are weighed by tf-idf; the
-strength of the regularisation is chosen on VALID, and TEST is scored once.
+Each argument is a path or address that `glassformer data labels` reads. Words and pairs of words have tf-idf weights;
+the strength of the regularisation is chosen on VALID, and TEST is scored once.
 """
 
 import argparse

@@ -1,10 +1,10 @@
-"""Sentences decoded a second, ours beside transformers' Marian, from one run.
+"""Decoding speed in sentences per second: glassformer and transformers' Marian, measured in one run.
 
     python benchmarks/decode.py [--precision fp32|bf16|both] [--rounds N] [--threads N] [--device cpu|cuda]
 
 Both are encoder-decoders of 6 + 6 layers × 512, 8 heads, d_ff 2048, vocabulary 8000, with random weights. Each
-decodes 32 sentences of 24 tokens into exactly 40 new tokens (neither may end before), greedily and with 4 beams, in
-turns (A B A B …), so that a machine that drifts slows both. Printed are medians and, pair by pair, the ratio.
+decodes 32 sentences of 24 tokens into exactly 40 new tokens (no end token), greedily and with 4 beams. They take turns
+(A B A B …), so a change of the machine's speed affects both. Printed: medians, and the median ratio of each pair.
 """
 
 import argparse
@@ -24,7 +24,7 @@ SHAPE = EncoderDecoder()
 N_SENTENCES, N_SOURCE, N_NEW = 32, 24, 40
 
 Decode = Callable[[Tensor, int], int]
-"""Source ids and the beam → the number of new tokens of a sentence."""
+"""(source ids, beam size) → number of new tokens per sentence."""
 
 
 def ours(dtype: torch.dtype, device: torch.device) -> Decode:
@@ -71,7 +71,7 @@ def timed(decode: Decode, source_ids: Tensor, beam: int) -> float:
     n_new = decode(source_ids, beam)
     if source_ids.is_cuda:
         torch.cuda.synchronize()
-    assert n_new == N_NEW, f"{n_new} tokens where {N_NEW} were asked for"
+    assert n_new == N_NEW, f"expected {N_NEW} tokens, got {n_new}"
     return time.perf_counter() - began
 
 
@@ -79,7 +79,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--precision", choices=("fp32", "bf16", "both"), default="both")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--threads", type=int, default=0, help="0 = torch's own choice")
+    parser.add_argument("--threads", type=int, default=0, help="number of threads; 0 = the default of torch")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     arguments = parser.parse_args()
     if arguments.threads:

@@ -1,4 +1,4 @@
-"""The decoders of the benchmarks at one shape, with the same sizes: functions from token ids to logits."""
+"""Decoders for the benchmarks, all of the same size: functions from token ids to logits."""
 
 import torch
 from torch import Tensor, nn
@@ -9,7 +9,7 @@ from glassformer.models.build import build_model
 
 
 class Decoder:
-    """The sizes of a GPT-2-shaped model and its batch."""
+    """Sizes of a GPT-2-shaped model and its batch."""
 
     def __init__(self, n_layers: int, n_heads: int, d_model: int, vocab_size: int, context: int, batch: int) -> None:
         self.n_layers, self.n_heads, self.d_model = n_layers, n_heads, d_model
@@ -26,13 +26,13 @@ class Decoder:
         return self.n_tokens * (6 * weights + 6 * self.n_layers * self.d_model * self.context)
 
     def inputs(self, device: torch.device) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Token ids, and the labels: the token after each."""
+        """Draw token ids and the labels, the token after each."""
         ids = torch.randint(self.vocab_size, (self.batch, self.context + 1), device=device)
         return (ids[:, :-1],), ids[:, 1:]
 
 
 class PlainBlock(nn.Module):
-    """A pre-norm block with one matrix for queries, keys and values, in the manner of nanoGPT."""
+    """A pre-norm block with one matrix for queries, keys and values, as in nanoGPT."""
 
     def __init__(self, d_model: int, n_heads: int, bias: bool) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class PlainBlock(nn.Module):
 
 
 class PlainGPT(nn.Module):
-    """The shortest GPT-2: what a person would write by hand; checked against transformers in the tests."""
+    """A minimal GPT-2, written by hand; a test compares it with transformers."""
 
     def __init__(self, shape: Decoder, bias: bool = False) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class PlainGPT(nn.Module):
 
 
 class TorchGPT(nn.Module):
-    """A GPT of `torch.nn.TransformerEncoder` with a causal mask."""
+    """A GPT made from `torch.nn.TransformerEncoder` with a causal mask."""
 
     def __init__(self, shape: Decoder) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class TorchGPT(nn.Module):
 
 
 def ours(shape: Decoder) -> nn.Module:
-    """Our GPT-2 shape, without biases as nanoGPT's recipe has it."""
+    """Build glassformer's model of GPT-2's shape, without biases, as in nanoGPT's recipe."""
     config = TransformerConfig(
         decoder=Stack(shape.n_layers, shape.n_heads, d_ff=4 * shape.d_model),
         d_model=shape.d_model,
@@ -115,7 +115,7 @@ def ours(shape: Decoder) -> nn.Module:
 
 
 def transformers_gpt2(shape: Decoder) -> nn.Module:
-    """`transformers`' GPT-2 with its fused attention."""
+    """Build transformers' GPT-2 with its fused attention."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     config = GPT2Config(
@@ -145,7 +145,7 @@ def transformers_gpt2(shape: Decoder) -> nn.Module:
 
 
 def x_transformers_gpt(shape: Decoder) -> nn.Module:
-    """`x-transformers` with flash attention."""
+    """Build the decoder of `x-transformers` with flash attention."""
     import x_transformers
 
     return x_transformers.TransformerWrapper(

@@ -1,10 +1,10 @@
-"""What `glassformer plan` says beside what this machine does: a small GPT trained for a few steps.
+"""Predictions of `glassformer plan` and measurements on this machine: a small GPT, trained for a few steps.
 
     python benchmarks/plan.py [--preset gpt-mini] [--batch-size 8] [--context 128] [--precision fp32|bf16] [--steps 12]
 
-The rate of large matrix products, measured on the spot, stands for the data sheet's. Step times are medians after two
-steps that are not counted; the predicted ones are at the plan's utilisation, and the last column is what was reached.
-Kept bytes are the distinct storages that autograd saves, without weights; on a GPU also the peak of a whole step.
+The measured rate of large matrix products replaces the rate of the data sheet. Step times are medians after two warm-up
+steps; the predicted times use the plan's utilisation, and the last line is the utilisation reached. Kept bytes are the
+distinct storages that autograd saves, without weights; on a GPU, the table also has the peak memory of a step.
 """
 
 import argparse
@@ -29,13 +29,13 @@ from glassformer.training.optimizers import build_optimizer
 
 
 def wait(device: torch.device) -> None:
-    """Until the device has done what it was told."""
+    """Wait until the device has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize()
 
 
 def matmul_rate(dtype: torch.dtype, device: torch.device) -> float:
-    """FLOP/s of a large square product, the median of a few."""
+    """Return the FLOP/s of a large square matrix product, the median of five."""
     size = 8192 if device.type == "cuda" else 2048
     a = torch.randn(size, size, dtype=dtype, device=device)
     seconds = []
@@ -49,14 +49,14 @@ def matmul_rate(dtype: torch.dtype, device: torch.device) -> float:
 
 
 def loss_of(network: Transformer, ids: Tensor, half: bool) -> Tensor:
-    """The mean loss of every next token."""
+    """Compute the mean loss of the next-token predictions."""
     token_ids, labels = ids[:, :-1].contiguous(), ids[:, 1:]
     with torch.autocast(ids.device.type, torch.bfloat16, enabled=half):
         return token_cross_entropy(network(token_ids), labels, labels.numel()).total / labels.numel()
 
 
 def kept_bytes(network: Transformer, ids: Tensor, half: bool) -> int:
-    """Distinct storages that autograd saves in one forward; half copies of weights, known by their shape, excepted."""
+    """Return the bytes that autograd saves in one forward, without bf16 copies of weights (found by shape)."""
     weights = list(network.parameters())
     own = {x.untyped_storage()._cdata for x in [*weights, *network.buffers()]}
     shapes = {shape for w in weights for shape in (w.shape, w.shape[::-1])}
@@ -74,7 +74,7 @@ def kept_bytes(network: Transformer, ids: Tensor, half: bool) -> int:
 
 
 def step_seconds(network: Transformer, ids: Tensor, half: bool, train: TrainConfig, n_steps: int) -> float:
-    """The median of whole optimizer steps."""
+    """Return the median time of whole optimizer steps."""
     optimizer = build_optimizer(network, train.optimizer)
     seconds = []
     for _ in range(2 + n_steps):
@@ -94,7 +94,7 @@ def main() -> None:
     parser.add_argument("--preset", default="gpt-mini", help="a decoder: gpt-mini, modern-mini, gpt2 …")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--context", type=int, default=128)
-    parser.add_argument("--vocab-size", type=int, default=4096, help="where the preset leaves it open")
+    parser.add_argument("--vocab-size", type=int, default=4096, help="used if the preset has no vocabulary size")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")

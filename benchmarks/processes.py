@@ -1,10 +1,10 @@
-"""What safety and company cost: time of checkpoints, and one process of two threads beside two of one.
+"""Time of saving checkpoints, and speed of one process with two threads and of two processes with one thread.
 
     python benchmarks/processes.py [--steps 200] [--every 20]
 
-Each line is a run of its own of the recipe `python-docs` (the demo's model), started by the command that a person would
-use, one after another. Rates are those of the log, medians without the first; what saving took from the loop is the sum
-of `save_ms`, as a share of it and of the steps' time. `--every` is far more often than any run would save.
+Each line is a separate run of the recipe `python-docs` (the model of the demo) from the command line. Rates are medians
+from the log, without the first line. The share of saving is the sum of `save_ms`, divided by that sum plus the time of
+the steps. With the default of `--every`, checkpoints are far more frequent than in real runs.
 """
 
 import argparse
@@ -28,7 +28,7 @@ WAYS: dict[str, tuple[list[str], int, list[str]]] = {
 
 
 def lines_of(command: list[str], threads: int, words: list[str]) -> tuple[list[dict[str, float]], float, int]:
-    """The lines of a run's log with a rate, its seconds altogether, and the bytes of its last checkpoint."""
+    """Train; return the log lines with a rate, the total seconds, and the bytes of the last checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "run"
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
@@ -50,17 +50,17 @@ def main() -> None:
     steps += ["--train.log-every", "10"]
 
     print(f"{arguments.steps} steps of python-docs, a checkpoint every {arguments.every}")
-    print(f"{'':<34} {'MB each':>8} {'ms from the loop each':>22} {'share of the run':>17}")
+    print(f"{'':<34} {'MB each':>8} {'loop ms per checkpoint':>22} {'share of the run':>17}")
     saving = [*steps, "--train.checkpoint-every", str(arguments.every), "--train.batch-size", "8"]
-    for name, flag in (("written in the background", "true"), ("written at once", "false")):
+    for name, flag in (("written in the background", "true"), ("written in the loop", "false")):
         lines, _, size = lines_of(COMMAND, 1, [*saving, "--train.background-saving", flag])
         taken = [line["save_ms"] for line in lines if "save_ms" in line]
-        n_saved = (arguments.steps - 1) // arguments.every  # that of the last step is behind the last line
+        n_saved = (arguments.steps - 1) // arguments.every  # the save of the last step comes after the last log line
         total = sum(taken) + sum(line["step_ms"] * 10 for line in lines)
         print(f"{name:<34} {size / 1e6:>8.1f} {sum(taken) / n_saved:>22.1f} {sum(taken) / total:>17.2%}")
 
     print()
-    print(f"{'':<34} {'tokens/s':>10} {'seconds altogether':>19}")
+    print(f"{'':<34} {'tokens/s':>10} {'total seconds':>19}")
     rows = [
         "--train.batch-size",
         "16",

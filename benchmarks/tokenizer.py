@@ -1,10 +1,10 @@
-"""Learning and encoding: glassformer beside `tokenizers`, and beside the learner that rescans, from one run.
+"""Speed of learning and encoding: glassformer, `tokenizers`, and the rescanning learner, measured in one run.
 
     python benchmarks/tokenizer.py [--data FILE] [--vocab-size N] [--flavours byte char] [--rounds N]
 
-Without a file the text is 1 MB of the standard library's source. Both learners get the same lines and split them alike;
-they take turns, and the table shows medians, and the median of the ratios of each round. The rescanning learner would
-take minutes to hours: a few of its merges, spread over the whole run, are measured and the rest is interpolated.
+Without `--data`, the text is 1 MB of the standard library's source. Both learners get the same lines and split them the
+same way. They take turns; the table shows medians, and the median of the ratios of each round. The rescanning learner
+would take minutes to hours, so a few of its merges, spread over the run, are measured, and the rest is interpolated.
 """
 
 import argparse
@@ -41,16 +41,16 @@ def main() -> None:
         f"{n_bytes / 1e6:.2f} MB, {len(lines):,} lines; vocabulary {arguments.vocab_size}; {arguments.rounds} rounds\n"
     )
 
-    print("learning      glassformer   tokenizers   ours / theirs   rescanning (extrapolated)   rescanning / ours")
+    print("learning      glassformer   tokenizers      time ratio   rescanning (extrapolated)          time ratio")
     trained = [compare_learning(lines, scheme, arguments.vocab_size, arguments.rounds) for scheme in arguments.flavours]
 
-    print("\nencoding         Tokenizer   tokenizers   ours / theirs   reference in Python")
+    print("\nencoding         Tokenizer   tokenizers      time ratio   reference in Python")
     for tokenizer in trained:
         compare_encoding(lines, n_bytes, tokenizer, arguments.rounds)
 
 
 def standard_library() -> str:
-    """The first megabyte of the standard library's source, file by file in order of name, each file once."""
+    """Return the first megabyte of the standard library's source, files in order of their names."""
     text = ""
     for path in sorted(Path(sysconfig.get_path("stdlib")).glob("*.py")):
         text += path.read_text(encoding="utf-8")
@@ -78,9 +78,9 @@ def compare_learning(lines: list[str], scheme: Scheme, vocab_size: int, rounds: 
 
 
 def rescanning_seconds(tokenizer: Tokenizer, lines: list[str]) -> float:
-    """What splitting and `learn_bpe_by_rescanning` would take, interpolated between a few merges that are measured.
+    """Estimate the seconds of splitting and `learn_bpe_by_rescanning` from a few measured merges.
 
-    The text gets shorter as merges are made, so they are measured at equal distances from the first to the last.
+    Each merge shortens the text, so the measured merges are at equal distances from the first to the last.
     """
     start = time.perf_counter()
     assert tokenizer.scheme is not None  # it was trained here
@@ -125,7 +125,7 @@ def compare_encoding(lines: list[str], n_bytes: int, tokenizer: Tokenizer, round
 def take_turns(
     ours: Callable[[], object], theirs: Callable[[], object], rounds: int
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each call, one after the other, round by round."""
+    """Measure both calls in turns; return the seconds of each."""
     pairs = [(seconds_of(ours), seconds_of(theirs)) for _ in range(rounds)]
     return [a for a, _ in pairs], [b for _, b in pairs]
 

@@ -1,10 +1,10 @@
-"""Time of one training step, ours beside the peers', from one run.
+"""Time of one training step of glassformer and of other packages, measured in one run.
 
     python benchmarks/train_step.py [--shape shakespeare|gpt2|translation] [--precision fp32|bf16] [--compile]
 
-Every model has the same sizes, the same fused AdamW, clipping and data, and takes its step in turns with the
-others (A B C A B C …), so that a machine that drifts slows all of them. Printed are medians and, pair by pair, the
-ratio to ours; the rates of matrix products measured on the spot say what the machine could do.
+Every model has the same sizes, the same fused AdamW, clipping and data. The models take turns (A B C A B C …), so that
+a change in the speed of the machine affects all of them. The table shows medians, and the median of the ratios to
+glassformer in each round; the measured rate of matrix products is the limit of the machine.
 """
 
 import argparse
@@ -35,7 +35,7 @@ def make_step(
     compiled: bool,
     device: torch.device,
 ) -> Callable[[], None]:
-    """One whole optimizer step as a function of nothing."""
+    """Build a function without arguments that runs one whole optimizer step."""
     network.to(device).train()
     optimizer = torch.optim.AdamW(network.parameters(), lr=1e-4, fused=True)
     forward = torch.compile(network) if compiled else network
@@ -54,7 +54,7 @@ def make_step(
 
 
 def matmul_rate(dtype: torch.dtype, device: torch.device, size: int = 1024) -> float:
-    """FLOP/s of a square matrix product, the best of a few."""
+    """Return the FLOP/s of a square matrix product, the best of eight."""
     a = torch.randn(size, size, dtype=dtype, device=device)
     best = float("inf")
     for _ in range(8):
@@ -98,7 +98,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {name: [] for name in steps}
     names = list(steps)
     for number in range(arguments.rounds):
-        for place in range(len(names)):  # everybody takes every place in the row
+        for place in range(len(names)):  # every model takes every place in the order
             name = names[(number + place) % len(names)]
             seconds[name].append(timed(steps[name]))
 
@@ -106,7 +106,7 @@ def main() -> None:
     mode = f"{arguments.precision}, {'compiled' if arguments.compile else 'eager'}, {device}"
     print(f"training step, {arguments.shape} shape ({shape.n_tokens} tokens), {mode}, torch {torch.__version__}")
     print(f"matrix products of 1024²: {rate / 1e9:,.0f} GFLOP/s; {arguments.rounds} rounds in turns, medians\n")
-    print(f"{'':<24}{'ms':>8}{'tokens/s':>11}{'of matmul rate':>16}{'time / ours':>13}")
+    print(f"{'':<24}{'ms':>8}{'tokens/s':>11}{'of matmul rate':>16}{'time ratio':>13}")
     own = seconds["glassformer"]
     for name, times in seconds.items():
         median = statistics.median(times)

@@ -1,4 +1,4 @@
-"""The encoder-decoders of the benchmarks at one shape, with the same sizes: ours, transformers' Marian, torch.nn's."""
+"""Encoder-decoders for the benchmarks, all of the same size: glassformer, transformers' Marian and torch.nn."""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ PAD, END = 0, 1
 
 @dataclass(frozen=True)
 class EncoderDecoder:
-    """The sizes of an encoder-decoder and its batch; no dropout, one table for source, target and output."""
+    """Sizes of an encoder-decoder and its batch; no dropout, one table for source, target and output."""
 
     n_layers: int = 6
     n_heads: int = 8
@@ -34,21 +34,21 @@ class EncoderDecoder:
 
     @property
     def step_flops(self) -> float:
-        """6 · weights · tokens of forward and backward pass; what attention adds at these lengths is below 2 %."""
+        """6 · weights · tokens for forward and backward; attention, less than 2 % at these lengths, is not counted."""
         square, ff = self.d_model**2, 2 * self.d_model * self.d_ff
-        encoder = self.n_layers * (4 * square + ff) + self.n_layers * 2 * square  # and its keys for the decoder
+        encoder = self.n_layers * (4 * square + ff) + self.n_layers * 2 * square  # and keys and values for the decoder
         decoder = self.n_layers * (6 * square + ff) + self.vocab_size * self.d_model
         return 6 * self.batch * (encoder * self.n_source + decoder * self.n_target)
 
     def inputs(self, device: torch.device) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Source and shifted target ids, and the labels."""
+        """Draw source ids, shifted target ids and labels."""
         source = torch.randint(2, self.vocab_size, (self.batch, self.n_source), device=device)
         target = torch.randint(2, self.vocab_size, (self.batch, self.n_target + 1), device=device)
         return (source, target[:, :-1]), target[:, 1:]
 
 
 def ours(shape: EncoderDecoder) -> Transformer:
-    """The shape of Marian: post-norm, SiLU, scaled embeddings, one table."""
+    """Build glassformer's model of Marian's shape: post-norm, SiLU, scaled embeddings, one table."""
     stack = Stack(shape.n_layers, shape.n_heads, d_ff=shape.d_ff)
     config = TransformerConfig(
         encoder=stack,
@@ -68,7 +68,7 @@ def ours(shape: EncoderDecoder) -> Transformer:
 
 
 def marian(shape: EncoderDecoder) -> Any:
-    """transformers' Marian with its fused attention."""
+    """Build transformers' Marian with its fused attention."""
     from transformers import MarianConfig, MarianMTModel
 
     config = MarianConfig(
@@ -94,13 +94,13 @@ def marian(shape: EncoderDecoder) -> Any:
 
 
 class TorchTranslator(nn.Module):
-    """torch.nn's encoder and decoder with the same table and positions."""
+    """Encoder and decoder of torch.nn with the same table and positions."""
 
     def __init__(self, shape: EncoderDecoder) -> None:
         super().__init__()
         self.shape = shape
         self.table = nn.Embedding(shape.vocab_size, shape.d_model)
-        self.positions = nn.Embedding(512, shape.d_model).requires_grad_(False)  # a fixed table, whatever its values
+        self.positions = nn.Embedding(512, shape.d_model).requires_grad_(False)  # fixed; any values
         sizes = (shape.d_model, shape.n_heads, shape.d_ff, 0.0, nn.functional.silu)
         encoder = nn.TransformerEncoderLayer(*sizes, batch_first=True)
         decoder = nn.TransformerDecoderLayer(*sizes, batch_first=True)

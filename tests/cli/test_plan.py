@@ -44,7 +44,7 @@ def test_flags_that_train_takes_are_told_with_what_they_change(glassformer: Glas
     ):
         assert line in shown, line
     muon = glassformer("plan", "gpt3-175b", "--gpus", 8, "--train.optimizer.kind", "muon").out
-    assert "note: muon steps whole matrices" in muon and "fsdp  " not in muon and "are needed" not in muon
+    assert "note: muon needs whole matrices" in muon and "fsdp  " not in muon and "are needed" not in muon
     assert len(json.loads(glassformer("plan", "gpt2", "--gpus", 8, "--json").out)["notes"]) == 1
 
 
@@ -106,15 +106,15 @@ WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
         (["gpt2", "--batch-size", "0"], "train.batch_size is 0 and must be at least 1"),
         (["gpt2", "--context", "2000"], "the context is 2000 and must be from 1 to model.max_len, 1024"),
         (["gpt2", "--precision", "fp8"], "train.precision"),
-        (["gpt2", "--gpu", "v100-16gb", "--precision", "bf16"], "multiplies no bf16: plan with --precision fp16"),
+        (["gpt2", "--gpu", "v100-16gb", "--precision", "bf16"], "does not support bf16: use --precision fp16"),
         (["gpt2", "--mfus", "0.3"], "did you mean --mfu?"),
         (["gpt2", "--model.d-modl", "3"], "did you mean"),
         (["gpt2", "--model.d-model", "12000000000000"], "model.d_model is 12,000,000,000,000 and must be at most"),
         (
             ["gpt2", *(f"--model.{name}={1 << 20}" for name in WIDTHS), "--model.fused-qkv"],
-            "has more numbers than can be counted",
+            "has too many elements for PyTorch",
         ),
-        (["reverse-luong"], "the text decides the vocabulary of this run: give --model.vocab-size N"),
+        (["reverse-luong"], "the vocabulary size of this run depends on its text: give --model.vocab-size N"),
     ],
 )
 def test_plans_that_cannot_be(glassformer: Glassformer, words: list[str], expected: str) -> None:

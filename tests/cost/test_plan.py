@@ -127,7 +127,7 @@ def test_muon_is_never_divided() -> None:
     muon = tiny(optimizer=MuonConfig(adamw=AdamWConfig()), grad_accumulation=16)
     plan = plan_run(muon, card(1e9), 16)
     assert [layout.strategy for layout in plan.layouts] == ["ddp", "ddp"]
-    assert len(plan.notes) == 1 and plan.notes[0].startswith("muon steps whole matrices")
+    assert len(plan.notes) == 1 and plan.notes[0].startswith("muon needs whole matrices")
     assert plan_run(muon, card(1e9), 1).notes == ()
     for n_gpus in (1, 16):
         short = plan_run(muon, card(min(layout.memory.total for layout in plan.layouts) - 1), n_gpus)
@@ -217,5 +217,5 @@ def test_gpus_are_found_by_name() -> None:
     assert all(find_gpu(name).name == name for name in GPUS)
     with pytest.raises(UserError, match="unknown GPU 'H10': did you mean h100"):
         find_gpu("H10")
-    with pytest.raises(UserError, match="a t4 multiplies no bf16"):
+    with pytest.raises(UserError, match="the GPU t4 does not support bf16"):
         plan_run(tiny(precision="bf16"), find_gpu("t4"))

@@ -118,7 +118,7 @@ def GPT_in_sequence() -> nn.Module:
 
 def test_an_adapter_that_runs_the_original_is_refused() -> None:
     module = GPT()
-    with pytest.raises(UserError, match="must use the one that they are given"):
+    with pytest.raises(UserError, match="must use the module that they receive"):
         check(module, vocab_size=V, forward=lambda _, ids: module(ids))
     module(torch.zeros(1, 2, dtype=torch.long))  # and it can be run again
 

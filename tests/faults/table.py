@@ -1,4 +1,4 @@
-"""Injects every fault as often as it is to be, and prints one line for each: `make faults`.
+"""Inject every fault the full number of times and print one line per fault: `make faults`.
 
 python tests/faults/table.py [--quick] [PYTEST OPTIONS …]
 """
@@ -13,36 +13,36 @@ from pathlib import Path
 
 FAULTS = {
     1: "SIGKILL while a checkpoint is written",
-    2: "SIGKILL at random steps, three times in a run; the final weights equal to the bit",
-    3: "the process ends before, within or after any write, fsync, rename or other touch of the disk",
-    4: "the same among the deletions of old checkpoints",
-    5: "SIGTERM, SIGINT, the end of its time: saved, coded, gone on with to the bit",
+    2: "SIGKILL at random steps, three times in a run; the final weights are bit-identical",
+    3: "the process ends before, during or after any write, fsync, rename or other disk operation",
+    4: "the process ends during the deletion of old checkpoints",
+    5: "SIGTERM, SIGINT, time limit: checkpoint saved, exit code correct, resumed bit-exactly",
     6: "resumed after every step of an epoch and at its end",
     7: "tokenizer training and data preparation killed",
-    8: "two trainers on one run",
+    8: "two trainers in one run folder",
     9: "a flipped bit in a file",
-    10: "a truncated, empty, longer, missing file, one too many",
+    10: "a truncated, empty, longer, missing or additional file",
     11: "the newest checkpoint damaged; all damaged",
-    12: "a disk that is full, read-only, broken, or gone",
-    13: "NaN, Inf, fp16 that runs over: stop, skip, roll back; in one process of two",
-    14: "nothing to score, all masked, length 1 and the longest",
-    15: "SIGKILL of one process under torchrun, recovered from",
+    12: "a disk that is full, read-only, faulty or missing",
+    13: "NaN, Inf, fp16 overflow: stop, skip, rollback; in one of two processes",
+    14: "no target, all tokens masked, shortest and longest rows",
+    15: "SIGKILL of one process under torchrun; the run recovers",
     16: "a process that hangs",
-    17: "gone on with by another number of processes",
+    17: "resumed with another number of processes",
     18: "one of several processes cannot write",
     19: "SIGKILL while a checkpoint is written in the background",
-    20: "data that is no text, has NUL, huge lines, other counts; a cache cut short; data changed",
-    21: "pickles in the place of weights, data and configurations",
-    22: "configurations that ask for code",
+    20: "data: binary, NUL characters, huge lines, unequal counts, truncated cache, changed files",
+    21: "pickles in place of weights, data and configurations",
+    22: "configurations that request code",
     23: "paths that lead out of a folder",
-    24: "absurd sizes, overlaps, depth, doubled keys, NaN",
-    25: "bytes of tokenizer.json changed; ids and patterns that mean harm",
-    26: "tensors of another shape or type, missing, too many",
+    24: "huge sizes, overlapping tensors, deep nesting, duplicate keys, NaN",
+    25: "changed bytes in tokenizer.json; malicious ids and patterns",
+    26: "tensors with another shape or type, missing or additional tensors",
 }
 
 
 def main(argv: list[str]) -> int:
-    """Runs the tests of faults and prints the table; the exit code is that of the tests."""
+    """Run the fault tests and print the table; return the exit code of the tests."""
     root = Path(__file__).parents[2]
     places = ["tests/faults", "tests/distributed/test_processes.py"]
     with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +58,7 @@ def main(argv: list[str]) -> int:
 
 
 def table(lines: list[dict[str, object]]) -> str:
-    """One line for each fault, as Markdown."""
+    """Return a Markdown table with one line per fault."""
     injected: dict[int, int] = defaultdict(int)
     survived: dict[int, int] = defaultdict(int)
     seeds: dict[int, dict[str, None]] = defaultdict(dict)

@@ -124,7 +124,7 @@ def test_fault_24_a_slip_of_the_keyboard_is_named(flag: str, value: str, words: 
 
 def test_fault_24_a_model_larger_than_the_memory_is_refused_before_the_data_is_read(tmp_path: Path) -> None:
     run = Run(model=TransformerConfig(decoder=Stack(12, 8, d_ff=1 << 20), d_model=1 << 20))
-    refused(lambda: api.train(run, tmp_path / "out"), "the model's weights take", "GiB of memory: make it smaller")
+    refused(lambda: api.train(run, tmp_path / "out"), "the model's weights take", "GiB of memory: use a smaller model")
     assert not (tmp_path / "out").exists()
     record(24, 1, 1, "none")
 

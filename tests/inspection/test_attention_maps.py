@@ -194,9 +194,9 @@ def test_an_encoder_is_seen_between_its_special_tokens(tmp_path: Path) -> None:
 
 
 def test_what_a_model_cannot_read_is_said() -> None:
-    with pytest.raises(UserError, match="mine has no source and goes on with a text: give --text"):
+    with pytest.raises(UserError, match="mine has no source side: give --text"):
         read_pair(handle(False), "5")
-    with pytest.raises(UserError, match="mine makes a target from a source: give --source"):
+    with pytest.raises(UserError, match="mine is a sequence-to-sequence model: give --source"):
         read_text(handle(True), "5")
     long = " ".join(["5"] * 30)
     with pytest.raises(UserError, match="the text has 30 tokens and the model reads at most 24"):

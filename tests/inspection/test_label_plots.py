@@ -24,7 +24,7 @@ def test_counts_names_and_shares() -> None:
     assert image.get_clim() == (0, 1), "the same colours in every picture"
     written = {text.get_position(): text.get_text() for text in axes.texts}
     assert written[1, 0] == "1" and written[0, 1] == "0" and written[1, 1] == "1,500" and written[2, 1] == "500"
-    for axis, name in ((axes.xaxis, "class said"), (axes.yaxis, "true class")):
+    for axis, name in ((axes.xaxis, "predicted class"), (axes.yaxis, "true class")):
         assert [tick.get_text() for tick in axis.get_ticklabels()] == ["a b", "$c_1$", "<U+65E5>"]
         assert axis.get_label_text() == name
     assert figure.axes[1].get_ylabel() == "share of the true class"

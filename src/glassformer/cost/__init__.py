@@ -1,1 +1,1 @@
-"""What a configuration costs before anything is built: parameters, FLOPs, bytes, time, and the layout that fits."""
+"""Cost of a configuration before it is built: parameters, FLOPs, bytes, time, and the layout that fits."""

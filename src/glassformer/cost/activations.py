@@ -1,9 +1,9 @@
-"""Bytes that a forward pass keeps for the backward: what autograd saves of every part of `nn/` and `models/`.
+"""Activation memory: the bytes that autograd saves in a forward pass, for every part of `nn/` and `models/`.
 
-A product keeps what it multiplied, a norm its input and statistics, an activation its input or output, dropout its
-mask, the fused attention queries, keys, values, its output and a sum of exponentials a query; scores and weights are
-never written out. Under autocast products are in bf16, and the stream of residuals and the norms stay in fp32; every
-product then keeps a bf16 copy of its own. Batches are counted full: without padding, so without a mask for it.
+A matrix product saves its operands, a norm its input and statistics, an activation its input or output, and dropout its
+mask. Fused attention saves queries, keys, values, its output and one log-sum-exp per query, but no scores or weights.
+Under autocast, products run in bf16, and the residual stream and the norms stay in fp32; every product then saves its
+own bf16 copy. Batches are counted without padding, and therefore without a padding mask.
 """
 
 from dataclasses import dataclass
@@ -18,46 +18,46 @@ _FP32, _INT64 = 4, 8
 
 @dataclass(frozen=True)
 class Kernels:
-    """What of the bytes depends on the machine and the precision."""
+    """Properties of device and precision that change the number of saved bytes."""
 
     half: bool = False
-    """bf16 or fp16, by autocast."""
+    """True under autocast to bf16 or fp16."""
     on_cpu: bool = False
-    """There dropout keeps masks of numbers, RMSNorm with a scale what it scales, and the attention is in fp32; with
-    dropout, a learned bias or values of another width it keeps its weights."""
+    """True on a CPU: dropout masks have the input's dtype, RMSNorm with a scale also saves its normalised input, and
+    attention runs in fp32. With dropout, a learned bias or values of another width, attention saves its weights."""
 
     @property
     def product(self) -> int:
-        """Bytes of a number that a product makes."""
+        """Bytes per element of a product's output."""
         return 2 if self.half else _FP32
 
     @property
     def attended(self) -> int:
-        """Bytes of a number inside the attention."""
+        """Bytes per element inside the attention."""
         return _FP32 if self.on_cpu else self.product
 
     def takes_groups(self, is_masked: bool, is_square: bool) -> bool:
-        """Whether the attention reads shared key-value heads as they are; else they are repeated for all heads.
+        """Return True if the kernel accepts shared key-value heads; if not, they are repeated for all heads.
         `is_square`: values are as wide as keys."""
         return self.on_cpu or (self.half and not is_masked and is_square)
 
     def mask(self, number: int) -> int:
-        """Bytes of a number in the mask of a dropout, whose numbers have `number` bytes."""
+        """Return the bytes per element of a dropout mask, for inputs of `number` bytes per element."""
         return number if self.on_cpu else 1
 
     def read(self, width: int, n_products: int = 1) -> int:
-        """An fp32 tensor that products read: itself, or a half copy for each."""
+        """Return the saved bytes of a vector that products read: one fp32 vector, or one half copy per product."""
         return width * (2 * n_products if self.half else _FP32)
 
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes kept, of one micro-batch."""
+    """Activation bytes of one micro-batch."""
 
     layers: int
-    """All but the loss; with activation checkpointing the inputs of all blocks and the largest block whole."""
+    """Everything except the loss; with activation checkpointing, the inputs of all blocks and the largest block."""
     logits: int
-    """Log-probabilities that the loss keeps, and as much again: logits, and later their gradient."""
+    """Log-probabilities that the loss saves, times two: the logits, and later their gradient, take as much."""
 
     @property
     def total(self) -> int:
@@ -65,11 +65,11 @@ class Activations:
 
 
 def activations(config: ModelConfig, shape: Shape, kernels: Kernels, checkpointing: bool = False) -> Activations:
-    """Of a training step's micro-batch.
+    """Compute the activation bytes of one training micro-batch.
 
-    A Transformer's are exact on a CPU in fp32, but for pooling and for rotary positions of a part of a head, within a
-    tenth. A recurrent model's are an estimate of its equations as PyTorch writes them out, within a fifth; an LSTM in
-    one call of the CPU's library keeps twice as much.
+    For a Transformer, they are exact on a CPU in fp32, except with pooling or with rotary positions on a part of a head
+    (within a tenth). For a recurrent model, they are an estimate from its equations, within a fifth; an LSTM that runs
+    as one call of the CPU library saves twice as much.
 
     >>> from glassformer.config.presets import preset
     >>> kept = activations(preset("gpt3-small"), Shape(n_rows=1, n_tokens=2048), Kernels(half=True))
@@ -101,13 +101,13 @@ def _transformer(config: c.TransformerConfig, shape: Shape, kernels: Kernels, ch
 
 @dataclass(frozen=True)
 class _StackActivations:
-    """The formulas of one encoder or decoder."""
+    """Formulas for one encoder or decoder."""
 
     config: c.TransformerConfig
     side: StackShape
     n_rows: int
     n_own: int
-    """Tokens of a row."""
+    """Tokens per row."""
     n_source: int
     kernels: Kernels
 
@@ -120,13 +120,13 @@ class _StackActivations:
         return self.config.attention_widths(self.side.stack)
 
     def bytes_kept(self) -> tuple[int, list[int]]:
-        """What belongs to the stack, and of each block."""
+        """Return the bytes outside of the blocks, and those of each block."""
         pattern = self.side.stack.window_pattern or (0,)
         windows = [pattern[i % len(pattern)] for i in range(self.side.stack.n_layers)]
         return self._shared(windows), [self._block(window) for window in windows]
 
     def _shared(self, windows: list[int]) -> int:
-        """Embeddings, positions, final norm; and the encoder's output, which every cross-attention reads."""
+        """Return the bytes of embeddings, positions, final norm, and the encoder output for cross-attention."""
         config, kernels = self.config, self.kernels
         e = config.table_width
         a_token = _INT64 * (2 if config.n_token_types else 1) + _FP32 * (config.token_dropout > 0)
@@ -143,7 +143,7 @@ class _StackActivations:
             case c.RelativePositions():
                 n += self.n_own**2 * _INT64
         if self._has_bias and not self._keeps_weights(True) and not all(self._masked(window) for window in windows):
-            n += self._bias_bytes  # one for all blocks, where no mask is written into it
+            n += self._bias_bytes  # shared by all blocks that add no mask to it
         if self.side.has_memory and not kernels.half:
             n += self.n_rows * self.n_source * config.d_model * _FP32
         return n
@@ -161,9 +161,9 @@ class _StackActivations:
         return n + self.n_tokens * a_token
 
     def _feed_forward(self) -> int:
-        """Of a token."""
+        """Return the bytes per token."""
         config, kernels, d_ff = self.config, self.kernels, self.side.stack.d_ff
-        # relu keeps what it gives, which the next product or dropout reads anyway; the others keep what they take.
+        # relu saves its output, which the next product or dropout reads anyway; the others save their input.
         n_wide = 1 if config.activation == "relu" else 2
         if config.gated_ff:
             n_wide += 2
@@ -182,8 +182,8 @@ class _StackActivations:
         keeps_weights, fused = self._keeps_weights(is_self), is_self and config.fused_qkv
         if config.qk_norm:
             n += (own * w.n_heads + keys * w.n_kv_heads) * _norm(config, w.d_head, kernels)
-        # A part of a fused product that is kept keeps the whole of it: what a norm takes, or the values beside queries
-        # and keys that were turned.
+        # Saving a part of a fused product keeps all of it in memory: the input of a norm, or the values next to
+        # rotated queries and keys.
         is_turned = kernels.half if config.qk_norm else isinstance(config.positions, c.RotaryPositions)
         if fused and keeps_weights and config.qk_norm:
             n += own * w.value * kernels.product
@@ -195,14 +195,14 @@ class _StackActivations:
             n += kernels.product * own * w.context * config.attn_out_proj
             n += n_maps * own * n_keys * w.n_heads * kernels.attended
             learned = is_self and isinstance(config.positions, c.RelativePositions)
-            return n + (self.n_own * n_keys if learned and self._masked(window) else 0)  # a mask of bytes
+            return n + (self.n_own * n_keys if learned and self._masked(window) else 0)  # mask, 1 byte each
         is_masked = is_self and (self._has_bias or window > 0)
         if kernels.takes_groups(is_masked, w.d_head == w.d_value):
             n += kernels.attended * (own * (w.query + w.context) + keys * (w.key + w.value))
         else:
             n += kernels.attended * (own * (w.query + w.context) + keys * w.n_heads * (w.d_head + w.d_value))
         if kernels.attended > kernels.product and config.attn_out_proj:
-            n += kernels.product * own * w.context  # once more, as the projection reads it
+            n += kernels.product * own * w.context  # a second copy, for the projection
         n += own * w.n_heads * _FP32
         if is_self and self._has_bias and self._masked(window):
             n += self._bias_bytes
@@ -216,29 +216,29 @@ class _StackActivations:
 
     @property
     def _bias_bytes(self) -> int:
-        """A score bias for all rows."""
+        """Bytes of a score bias, which all rows share."""
         return self.widths.n_heads * self.n_own**2 * self.kernels.attended
 
     def _masked(self, window: int) -> bool:
-        """Its self-attention hides keys."""
+        """Return True if the self-attention hides keys."""
         return self.side.is_decoder or window > 0
 
     def _keeps_weights(self, is_self: bool) -> bool:
-        """The kernel has no fused backward for this, and works in the open."""
+        """Return True if SDPA has no fused backward for this case and falls back to the math path."""
         learned = is_self and isinstance(self.config.positions, c.RelativePositions)
         differ = self.widths.d_head != self.widths.d_value
         return self.kernels.on_cpu and (learned or differ or self.config.attention_dropout > 0)
 
 
 def _norm(config: c.TransformerConfig, width: int, kernels: Kernels) -> int:
-    """Of one vector: the input, and its mean and deviation or its root mean square."""
+    """Return the bytes per vector: the input, and its mean and deviation or its root mean square."""
     if config.norm == "layernorm":
         return _FP32 * (width + 2)
     return _FP32 * (width + 1 + (width if config.norm_weight and kernels.on_cpu else 0))
 
 
 def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
-    """What the head keeps of the tokens that it reads; labels too."""
+    """Return the bytes that the head saves for the tokens that it reads, and those of the labels."""
     d, e, head = config.d_model, config.table_width, config.head
     labels = _INT64 * shape.n_rows * (1 if config.reads_whole_sequence else shape.n_tokens)
     if config.reads_whole_sequence:
@@ -252,13 +252,13 @@ def _head(config: c.TransformerConfig, shape: Shape, kernels: Kernels) -> int:
 
 
 def _recurrent(config: RecurrentConfig, shape: Shape, kernels: Kernels) -> int:
-    """Of a row. A step keeps its state and what its gates gave; attention its weights, and additive tanh(W₁h + W₂s)."""
+    """Return the bytes per row: states, gates, attention weights, and tanh(W₁h + W₂s) of additive attention."""
     e, d, w = config.d_embedding, config.d_decoder, recurrent_widths(config)
     n, s, attention = shape.n_tokens, shape.n_source, config.attention
     of_step = {"rnn": 1, "gru": 8, "lstm": 7}[config.cell]
 
     def cells(d_input: int, d_state: int, n_directions: int) -> int:
-        """A step of every layer: gates and states, and what its matrices read."""
+        """Return the bytes of one step through all layers: gates, states, and the inputs of the matrices."""
         layers = cell_widths(d_input, d_state, config.n_layers, n_directions)
         dropped = kernels.mask(_FP32) * (config.layer_dropout > 0) * d_state * n_directions * (config.n_layers - 1)
         inputs = d_input + d_state * n_directions * (config.n_layers - 1)

@@ -1,11 +1,11 @@
-"""Floating-point operations of matrix products: a product of (m, k) and (k, n) is 2·m·n·k of them.
+"""FLOPs of matrix products: the product of (m, k) and (k, n) counts as 2·m·n·k operations.
 
-Everything else (norms, activations, softmax, dropout) is left out, as everywhere in the literature. Scores and weighted
-values are counted over the whole T × S, without halving for the causal rule: what a mask saves is the kernel's merit.
+Norms, activations, softmax and dropout are not counted, as is usual in the literature. Scores and weighted values are
+counted over the whole T × S, also with a causal mask: the operations that a mask saves depend on the kernel.
 
-Published totals often count otherwise. GPT-3's 3.14e23 (Brown 2020, table D.1) is 6 × parameters × tokens: the tables
-of positions too, and no attention. The 3.3e18 of Vaswani (2017, table 2) is hours × GPUs × a sustained rate of 9.5
-TFLOP/s, whatever of it the model used: 6 × parameters × tokens is less than a third of that.
+Published totals often use other rules. GPT-3's 3.14e23 (Brown 2020, table D.1) is 6 × parameters × tokens: it includes
+the position table and leaves out attention. The 3.3e18 of Vaswani (2017, table 2) is hours × GPUs × a sustained rate of
+9.5 TFLOP/s, which includes idle time: 6 × parameters × tokens is less than a third of it.
 """
 
 from dataclasses import dataclass
@@ -17,28 +17,28 @@ from glassformer.cost import parameters
 
 @dataclass(frozen=True)
 class Shape:
-    """A micro-batch without padding."""
+    """Shape of a micro-batch without padding."""
 
     n_rows: int
     n_tokens: int
-    """T, of a row: what the head reads."""
+    """T, tokens per row that the last stack gives to the head."""
     n_source: int = 0
-    """S, of a row, where there is an encoder beside the decoder."""
+    """S, source tokens per row of an encoder-decoder; else 0."""
     n_scored: int = 0
-    """Tokens of a row that get logits; 0 = all."""
+    """Tokens per row that get logits; 0 = all."""
 
     @property
     def n_read(self) -> int:
-        """Tokens of a row that the head reads."""
+        """Tokens per row that the head reads."""
         return self.n_scored or self.n_tokens
 
 
 @dataclass(frozen=True)
 class Flops:
-    """Of one forward pass, by part."""
+    """FLOPs of one forward pass, by part."""
 
     layers: int
-    """What tokens times matrices make, from the embeddings to the last block."""
+    """Products of tokens and weight matrices, from the embeddings to the last block."""
     attention: int
     """Scores, and weights times values."""
     head: int
@@ -49,7 +49,7 @@ class Flops:
 
 
 def forward_flops(config: ModelConfig, shape: Shape) -> Flops:
-    """One forward pass over a micro-batch.
+    """Compute the FLOPs of one forward pass over a micro-batch.
 
     >>> from glassformer.config.presets import preset
     >>> flops = forward_flops(preset("gpt2"), Shape(n_rows=1, n_tokens=1024))
@@ -60,9 +60,9 @@ def forward_flops(config: ModelConfig, shape: Shape) -> Flops:
 
 
 def training_flops(config: ModelConfig, shape: Shape, recomputed: bool = False) -> int:
-    """Forward and backward over a micro-batch: 3 × the forward, for a product C = A·B has two in its backward.
+    """Compute the FLOPs of forward and backward over a micro-batch: 3 × the forward.
 
-    With activation checkpointing (`recomputed`) the blocks' forward is done once more.
+    The backward of C = A·B has two products. Activation checkpointing (`recomputed`) adds a forward of the blocks.
     """
     forward = forward_flops(config, shape)
     return 3 * forward.total + (forward.layers + forward.attention if recomputed else 0)
@@ -91,7 +91,7 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
     n, s = shape.n_tokens, shape.n_source
 
     def cells(d_input: int, d_state: int, n_directions: int) -> int:
-        """A step of every layer."""
+        """Return the multiply-adds of one step through all layers."""
         layers = parameters.cell_widths(d_input, d_state, config.n_layers, n_directions)
         return sum(gates * width * (of_input + width) for of_input, width in layers)
 
@@ -101,7 +101,7 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
     if not isinstance(attention, NoAttention):
         of_query, of_source = parameters.single_head_matrices(config)
         layers += n * of_query + s * of_source
-        # A score is a product as wide as what is compared: states where nothing is projected, or keys alone.
+        # A score is a dot product of width d_attention, or d where the query is not projected (dot, general).
         looks = n * s * ((w.d_attention if attention.score in ("additive", "scaled_dot") else d) + w.d_context)
     if isinstance(attention, AttendAfter):
         layers += n * (w.d_context + d) * d
@@ -112,5 +112,5 @@ def _recurrent(config: RecurrentConfig, shape: Shape) -> Flops:
 
 
 def _doubled(n_rows: int, layers: int, attention: int, head: int) -> Flops:
-    """Products of single numbers in a row → operations in all rows: each is a multiplication and an addition."""
+    """Convert multiply-adds per row to FLOPs of all rows: one multiplication and one addition each."""
     return Flops(2 * n_rows * layers, 2 * n_rows * attention, 2 * n_rows * head)

@@ -6,9 +6,9 @@ from glassformer.errors import UserError, did_you_mean
 
 GIB = 2**30
 USABLE = 0.9
-"""Share of the memory that is planned with: the rest is the driver's, the context's, and lost between blocks."""
+"""Fraction of the memory that a plan uses; the driver, the CUDA context and fragmentation take the rest."""
 MFU = 0.4
-"""Share of the peak rate that a tuned run reaches on dense matrix products, where nothing was measured."""
+"""Default model FLOPs utilisation: the fraction of the peak rate that a tuned run reaches, if none was measured."""
 
 
 @dataclass(frozen=True)
@@ -18,9 +18,9 @@ class Gpu:
     name: str
     memory_gib: int
     half_flops: float
-    """Per second, of dense matrix products in fp16 or bf16 that accumulate in fp32."""
+    """FLOP/s of dense matrix products in fp16 or bf16 that accumulate in fp32."""
     fp32_flops: float
-    """Per second, without TF32, which PyTorch leaves off."""
+    """FLOP/s without TF32, which PyTorch disables by default."""
     has_bf16: bool = True
 
     @property
@@ -28,13 +28,13 @@ class Gpu:
         return int(USABLE * self.memory_gib * GIB)
 
     def flops(self, precision: str) -> float:
-        """The peak per second of a run's precision; `UserError` where the GPU has none."""
+        """Return the peak FLOP/s at a precision; raise `UserError` if the GPU does not support it."""
         if precision == "bf16" and not self.has_bf16:
-            raise UserError(f"a {self.name} multiplies no bf16: plan with --precision fp16, or with another --gpu")
+            raise UserError(f"the GPU {self.name} does not support bf16: use --precision fp16 or another --gpu")
         return self.fp32_flops if precision == "fp32" else self.half_flops
 
 
-# NVIDIA's data sheets; rates "with sparsity" are halved. What they call GB of memory are GiB of chips.
+# NVIDIA's data sheets; rates "with sparsity" are halved. Memory sizes in "GB" are GiB.
 GPUS = {
     gpu.name: gpu
     for gpu in (
@@ -51,7 +51,7 @@ GPUS = {
 
 
 def find_gpu(name: str) -> Gpu:
-    """The GPU of that name; `UserError` with the nearest name when there is none.
+    """Return the GPU of this name; raise `UserError` with the nearest name if it is unknown.
 
     >>> find_gpu("h200").memory_gib
     141

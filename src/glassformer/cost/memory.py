@@ -1,4 +1,4 @@
-"""Bytes of a training run by part, on one GPU or divided among many; and of the cache of generation."""
+"""Memory of a training run by part, on one GPU or sharded over several, and of the generation cache."""
 
 import os
 from dataclasses import dataclass, fields, replace
@@ -16,23 +16,23 @@ _FP32 = 4
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on one GPU, all alive at once in the worst moment; the kernels' own workspace is not among them."""
+    """Peak bytes on one GPU by part, without the workspace of the kernels."""
 
     weights: int
     gradients: int
     optimizer: int
     average: int
-    """The moving average of the weights, where there is one."""
+    """The moving average of the weights, if the run has one."""
     half_copies: int
-    """The matrices once more in half precision, as autocast multiplies them."""
+    """Half-precision copies of the matrices, which autocast makes."""
     gathered: int
-    """Where the state is divided: the layer that is whole at the moment, and what stands in no layer."""
+    """With sharding, the currently gathered layer and the parameters outside of the layers."""
     activations: int
     logits: int
 
     @property
     def state(self) -> int:
-        """What every step keeps, and what several GPUs can divide among themselves."""
+        """Bytes that stay between steps and that several GPUs can shard."""
         return self.weights + self.gradients + self.optimizer + self.average
 
     @property
@@ -41,10 +41,10 @@ class Memory:
 
 
 def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) -> Memory:
-    """Of one GPU that holds everything, or of each in data parallelism.
+    """Compute the memory of one GPU that holds the whole model, alone or in data parallelism.
 
-    Weights, gradients and the optimizer's moments are fp32 in every precision: two moments a parameter, and one of
-    those that Muon steps.
+    Weights, gradients and the optimizer's moments are fp32 at every precision. There are two moments per parameter, or
+    one if Muon updates it.
 
     >>> from glassformer.config.presets import preset
     >>> memory = training_memory(preset("gpt2"), TrainConfig(), Activations(0, 0))
@@ -67,10 +67,10 @@ def training_memory(config: ModelConfig, train: TrainConfig, kept: Activations) 
 
 
 def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: int) -> Memory:
-    """The same with the state divided among `n_shards` GPUs, each of which gathers a layer when it needs it.
+    """Return `memory` with its state divided among `n_shards` GPUs, which gather each layer when they need it.
 
-    What a layer multiplies is cast as it is gathered, so there are no half copies of the whole model; a gathered layer
-    has weights and gradients, and the tables and the head stay gathered for the step.
+    The matrices of a layer are cast when they are gathered, so there are no half copies of the whole model. A gathered
+    layer has weights and gradients; the tables and the head stay gathered during the step.
     """
     counts = parameter_counts(config)
     product = 2 if train.precision != "fp32" else _FP32
@@ -81,10 +81,10 @@ def sharded(memory: Memory, config: ModelConfig, train: TrainConfig, n_shards: i
 
 
 def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 0, number: int = _FP32) -> int:
-    """Of the state of generation when it is full; `number` is the bytes of a weight. 0 for an encoder alone.
+    """Compute the bytes of a full generation state, with `number` bytes per element; 0 for an encoder-only model.
 
-    A Transformer keeps keys and values of every slot (and one slot more, for padding) and of the source; a recurrent
-    model its state and the source.
+    A Transformer stores keys and values of every slot (and of one more, for padding) and of the source; a recurrent
+    model stores its state and the source.
 
     >>> from glassformer.config.transformer import Stack
     >>> cache_bytes(TransformerConfig(decoder=Stack(2, 4), d_model=8), n_rows=1, max_len=9)
@@ -107,11 +107,11 @@ def cache_bytes(config: ModelConfig, n_rows: int, max_len: int, n_source: int = 
 
 
 def require_memory(config: ModelConfig) -> None:
-    """`UserError` for a model whose weights alone, in fp32, exceed the memory of this machine."""
+    """Raise `UserError` if the weights of a model alone, in fp32, exceed the memory of this machine."""
     needed = 4 * parameter_counts(config).total
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else needed
     if needed > there:
         raise UserError(
             f"the model's weights take {needed / GIB:,.0f} GiB in fp32, and this machine has {there / GIB:,.0f} GiB of "
-            "memory: make it smaller"
+            "memory: use a smaller model"
         )

@@ -1,6 +1,6 @@
-"""Parameters in closed form: the arithmetic of what `models/build.py` builds, which a test holds equal to it.
+"""Parameter counts in closed form; tests compare them with the models that `models/build.py` builds.
 
-The widths that parameters, FLOPs and activations are made of, with the zeros of a configuration filled in, come first.
+The first part resolves the widths that parameters, FLOPs and activations depend on (0 in a setting means a default).
 """
 
 from dataclasses import dataclass
@@ -9,23 +9,23 @@ from glassformer.config import transformer as c
 from glassformer.config.recurrent import AttendAfter, AttendBefore, ModelConfig, NoAttention, RecurrentConfig
 
 GATES = {"rnn": 1, "gru": 3, "lstm": 4}
-"""Matrices of a cell that stand one above another."""
+"""Number of gate matrices that a cell stacks into one weight."""
 
 
 @dataclass(frozen=True)
 class StackShape:
-    """An encoder or a decoder as a part of its model."""
+    """An encoder or a decoder, as a part of its model."""
 
     stack: c.Stack
     is_decoder: bool
     has_memory: bool
-    """Its blocks read the encoder."""
+    """True if its blocks attend to the encoder's output."""
     vocab_size: int
     n_positions: int
 
 
 def stack_shapes(config: c.TransformerConfig) -> list[StackShape]:
-    """The stacks of a configuration, the encoder first.
+    """Return the stacks of a configuration, the encoder first.
 
     >>> [side.has_memory for side in stack_shapes(c.TransformerConfig(encoder=c.Stack(), decoder=c.Stack()))]
     [False, True]
@@ -40,20 +40,20 @@ def stack_shapes(config: c.TransformerConfig) -> list[StackShape]:
 
 @dataclass(frozen=True)
 class RecurrentWidths:
-    """Of a recurrent encoder-decoder."""
+    """Widths of a recurrent encoder-decoder."""
 
     n_directions: int
     d_attention: int
-    """Width in which a state and a memory are compared; 0 without attention."""
+    """Width in which attention compares a decoder state and an encoder state; 0 without attention."""
     d_context: int
-    """Width of what is seen of the source."""
+    """Width of the context vector, the summary of the source."""
     d_fed: int
-    """Width of what joins the token in the input of a decoder's step."""
+    """Width of the vector that a decoder step reads in addition to the token embedding."""
     has_bridge: bool
 
 
 def recurrent_widths(config: RecurrentConfig) -> RecurrentWidths:
-    """What `build_model` works out from a recurrent configuration."""
+    """Return the widths that `build_model` derives from a recurrent configuration."""
     attention, d_memory = config.attention, config.d_memory
     d_attention, d_context = 0, d_memory
     if not isinstance(attention, NoAttention):
@@ -76,7 +76,7 @@ def recurrent_widths(config: RecurrentConfig) -> RecurrentWidths:
 
 
 def cell_widths(d_input: int, d_state: int, n_layers: int, n_directions: int = 1) -> list[tuple[int, int]]:
-    """(input, state) of every recurrent layer and direction, bottom first.
+    """Return the (input, state) widths of every recurrent layer and direction, bottom first.
 
     >>> cell_widths(6, 5, 2, n_directions=2)
     [(6, 5), (6, 5), (10, 5), (10, 5)]
@@ -87,18 +87,18 @@ def cell_widths(d_input: int, d_state: int, n_layers: int, n_directions: int = 1
 
 @dataclass(frozen=True)
 class ParameterCounts:
-    """Trained numbers of a model; a tied table counts once."""
+    """Numbers of trained parameters by part; a tied table counts once."""
 
     embeddings: int
-    """Tables of tokens, positions and types, their norms and projections."""
+    """Tables of tokens, positions and types, with their norms and projections."""
     layers: int
-    """Blocks or recurrent layers, and what belongs to all of them: final norms, score biases, bridge, attention."""
+    """Blocks or recurrent layers, and what they share: final norms, score biases, bridge, attention."""
     head: int
-    """What the head has of its own."""
+    """Parameters of the head, without a tied table."""
     largest_layer: int
-    """Of the largest block; of a recurrent model, whose layers are not taken apart, `layers`."""
+    """Parameters of the largest block; equal to `layers` for a recurrent model, which is not split."""
     matrices: int
-    """Weights that Muon steps: matrices of blocks, of recurrent layers and of the bridge."""
+    """Weights that Muon updates: matrices of blocks, of recurrent layers and of the bridge."""
 
     @property
     def total(self) -> int:
@@ -106,12 +106,12 @@ class ParameterCounts:
 
     @property
     def outside(self) -> int:
-        """What stands in no layer."""
+        """Parameters outside of the layers."""
         return self.embeddings + self.head
 
 
 def parameter_counts(config: ModelConfig) -> ParameterCounts:
-    """Every trained number of the model that `build_model` makes of `config`.
+    """Count the trained parameters of the model that `build_model` makes from `config`.
 
     >>> small = c.TransformerConfig(decoder=c.Stack(2, 2, d_ff=32), d_model=8, vocab_size=11, max_len=16)
     >>> counts = parameter_counts(small)
@@ -122,18 +122,18 @@ def parameter_counts(config: ModelConfig) -> ParameterCounts:
 
 
 def attention_matrices(config: c.TransformerConfig, stack: c.Stack) -> tuple[int, int, int]:
-    """Weights of W_Q, of W_K and W_V together, and of W_O (0 without one)."""
+    """Count the weights of W_Q, of W_K and W_V together, and of W_O (0 if there is no W_O)."""
     w, d = config.attention_widths(stack), config.d_model
     return d * w.query, d * (w.key + w.value), d * w.context * config.attn_out_proj
 
 
 def ff_matrices(config: c.TransformerConfig, stack: c.Stack) -> int:
-    """Weights of a feed-forward layer: up, down, and the gate where there is one."""
+    """Count the weights of a feed-forward layer: up, down, and the gate if there is one."""
     return (3 if config.gated_ff else 2) * config.d_model * stack.d_ff
 
 
 def head_matrices(config: c.TransformerConfig) -> int:
-    """Weights that a hidden state meets on its way through the head, a tied table included."""
+    """Count the matrix weights that the head applies to a hidden state, a tied table included."""
     d, e, head = config.d_model, config.table_width, config.head
     if isinstance(head, c.PositionHead):
         return d * head.n_labels
@@ -160,7 +160,7 @@ def _transformer(config: c.TransformerConfig) -> ParameterCounts:
 
 
 def _beside_the_table(config: c.TransformerConfig, n_positions: int) -> int:
-    """Of one stack's embeddings, all but the table of tokens."""
+    """Count the embedding parameters of one stack, without the token table."""
     d, e = config.d_model, config.table_width
     n = config.n_token_types * e + config.embedding_norm * _norm(config, e)
     if isinstance(config.positions, c.LearnedPositions):
@@ -169,7 +169,7 @@ def _beside_the_table(config: c.TransformerConfig, n_positions: int) -> int:
 
 
 def _block(config: c.TransformerConfig, side: StackShape) -> tuple[int, int]:
-    """Weights of the matrices of a block, and all else in it: biases and norms."""
+    """Count the matrix weights of a block, and its other parameters: biases and norms."""
     d, stack, w = config.d_model, side.stack, config.attention_widths(side.stack)
     n_attentions = 2 if side.has_memory else 1
     n_sublayers = n_attentions + (stack.d_ff > 0)
@@ -224,7 +224,7 @@ def _recurrent(config: RecurrentConfig) -> ParameterCounts:
 
 
 def single_head_matrices(config: RecurrentConfig) -> tuple[int, int]:
-    """Weights of a recurrent model's attention that a query meets, and that a source position meets."""
+    """Count the attention weights of a recurrent model: those for each query, and those for each source position."""
     w, d, m = recurrent_widths(config), config.d_decoder, config.d_memory
     match config.attention:
         case NoAttention():

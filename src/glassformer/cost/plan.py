@@ -1,4 +1,4 @@
-"""What a run will cost on given GPUs: parameters, FLOPs, memory, time, price, and the layout that fits."""
+"""Cost of a run on given GPUs: parameters, FLOPs, memory, time, price, and the layout that fits."""
 
 import math
 import shlex
@@ -21,25 +21,25 @@ from glassformer.tasks.batches import MicroBatch
 from glassformer.tasks.preparation import micro_batch
 
 NODE = 8
-"""GPUs of one machine, between which a gathered layer travels fast."""
+"""Number of GPUs per machine; connections inside a machine are fast."""
 _N_LABELS = 2
 
 
 @dataclass(frozen=True)
 class Layout:
-    """One way to spread a run over GPUs, and the memory of each of them."""
+    """One way to distribute a run over GPUs, and the memory per GPU."""
 
     strategy: str
-    """As [parallel] names it: none, ddp, fsdp, or hybrid (divided within a group, repeated across groups)."""
+    """`none`, or `parallel.strategy`: ddp, fsdp, or hybrid (sharded within a group, replicated across groups)."""
     n_parts: int
-    """GPUs that hold one copy together."""
+    """Number of GPUs that share one copy of the model."""
     checkpointing: bool
     memory: Memory
     fits: bool
 
     @property
     def flags(self) -> dict[str, str]:
-        """What `train` is told, by key; a switch has no value."""
+        """Flags for `train` by key; the value of a switch is empty."""
         flags = {} if self.strategy == "none" else {"parallel.strategy": self.strategy}
         flags |= {"parallel.shard-size": str(self.n_parts)} if self.strategy == "hybrid" else {}
         return flags | ({"train.activation-checkpointing": ""} if self.checkpointing else {})
@@ -47,51 +47,51 @@ class Layout:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is known before a run."""
+    """Predicted costs of a run."""
 
     name: str
     config: ModelConfig
     shape: Shape
-    """Of a micro-batch on each GPU."""
+    """Micro-batch on each GPU."""
     precision: str
     n_parameters: int
-    """Of the network, built without memory on the meta device."""
+    """Parameters of the network, counted on the meta device."""
     parameters: ParameterCounts
-    """The same by part, in closed form."""
+    """Parameters by part, in closed form."""
     forward: Flops
-    """Of a micro-batch."""
+    """FLOPs of the forward pass of a micro-batch."""
     layouts: tuple[Layout, ...]
-    """From the simplest to the one that needs the least memory; with the first that fits a run is planned."""
+    """Layouts from the simplest to the one with the least memory; the plan uses the first that fits."""
     least_gpus: int | None
-    """As few GPUs as can hold it in some layout; None when no number can."""
+    """Smallest number of GPUs that can hold the run in some layout; None if it never fits."""
     cache_bytes: int
-    """Keys and values, or states, of one row that is generated to the full context."""
+    """Bytes of keys and values, or of states, of one row generated up to the full context."""
     grad_accumulation: int
-    """Micro-batches of a step, over all GPUs: a multiple of their number, as `train` asks."""
+    """Micro-batches per step over all GPUs: a multiple of their number, as `train` requires."""
     n_tokens: int
-    """That the run reads."""
+    """Tokens that the run reads."""
     mfu: float
     gpu: Gpu
     n_gpus: int
     price: float | None
-    """Of a GPU for an hour, in whatever currency."""
+    """Price per GPU hour, in any currency."""
     assumptions: tuple[str, ...]
-    """What the configuration leaves open, and how it was counted."""
+    """Assumed values for settings that the configuration leaves open."""
     notes: tuple[str, ...]
-    """What `train` would refuse, and what is planned in its place."""
+    """Settings that `train` would reject, and what the plan uses instead."""
     settings: Mapping[str, str]
-    """Flags by key: those that were given, and the accumulation where it is raised."""
+    """Flags by key: those that the user gave, and the accumulation if the plan raises it."""
 
     @property
     def flags(self) -> str:
-        """With them, and as many processes as GPUs, `train` takes the configuration as it is planned."""
+        """Flags that make `train`, with one process per GPU, run the planned configuration."""
         of_layout = self.layout.flags
         flags = {key: shlex.quote(value) for key, value in self.settings.items() if key not in of_layout} | of_layout
         return " ".join(f"--{key} {value}".rstrip() for key, value in flags.items())
 
     @property
     def layout(self) -> Layout:
-        """The first that fits, or else the last."""
+        """The first layout that fits, or else the last one."""
         return next((layout for layout in self.layouts if layout.fits), self.layouts[-1])
 
     @property
@@ -100,18 +100,18 @@ class Plan:
 
     @property
     def training_per_token(self) -> float:
-        """FLOPs, with the second forward where blocks are recomputed."""
+        """Training FLOPs per token, including the second forward of recomputed blocks."""
         flops = training_flops(self.config, self.shape, self.layout.checkpointing)
         return flops / (self.shape.n_rows * self.shape.n_tokens)
 
     @property
     def total_flops(self) -> float:
-        """Of the whole run."""
+        """FLOPs of the whole run."""
         return self.training_per_token * self.n_tokens
 
     @property
     def seconds(self) -> float:
-        """Of training steps, on all GPUs at the stated utilisation."""
+        """Duration of the training steps on all GPUs, at the utilisation `mfu`."""
         return self.total_flops / (self.n_gpus * self.gpu.flops(self.precision) * self.mfu)
 
     @property
@@ -123,7 +123,7 @@ class Plan:
         return None if self.price is None else self.price * self.gpu_hours
 
     def to_dict(self) -> dict[str, Any]:
-        """The plan as plain numbers, for JSON."""
+        """Return the plan in JSON types."""
         per_token = self.shape.n_rows * self.shape.n_tokens
         return {
             "name": self.name,
@@ -172,13 +172,13 @@ def plan_run(
     context: int | None = None,
     given: Mapping[str, str] | None = None,
 ) -> Plan:
-    """The plan of a run, each GPU with micro-batches of `train.batch_size` rows (or `data.batch_tokens` tokens).
+    """Plan a run in which each GPU reads micro-batches of `train.batch_size` rows (or `data.batch_tokens` tokens).
 
-    The GPUs share the micro-batches of a step, so `train.grad_accumulation` is raised to the next
-    multiple of their number.
-    `n_tokens` are those of the whole run, by default those of its steps; `context` is the length of a row, on both
-    sides of an encoder-decoder; `given` are the flags that made the run what it is, by key (`train.batch-size`).
-    Raises `UserError` for numbers that cannot be, and for what the run leaves open.
+    The GPUs share the micro-batches of a step, so `train.grad_accumulation` is raised to the next multiple of their
+    number. `n_tokens` is the number of tokens of the whole run (default: those of its steps). `context` is the length
+    of a row, on both sides of an encoder-decoder. `given` holds the user's flags by key (`train.batch-size`).
+    Raises `UserError` for numbers out of range, for a precision that the GPU does not support, and for a vocabulary
+    size that only the data can decide.
 
     >>> from glassformer.cost.hardware import find_gpu
     >>> from glassformer.config.presets import preset
@@ -191,11 +191,11 @@ def plan_run(
     batch = micro_batch(run)
     shape = _shape(batch, config, context)
     train, half = run.train, run.train.precision != "fp32"
-    gpu.flops(train.precision)  # it must have a rate for this
+    gpu.flops(train.precision)  # raises if the GPU does not support it
     plain, recomputed = (activations(config, shape, Kernels(half), on) for on in (False, True))
     kept = {True: recomputed} if train.activation_checkpointing else {False: plain, True: recomputed}
     if isinstance(config, RecurrentConfig):
-        kept = {False: plain}  # it has no blocks to recompute
+        kept = {False: plain}  # no blocks to recompute
     grad_accumulation = n_gpus * -(-train.grad_accumulation // n_gpus)
     settings = {key.replace("_", "-"): value for key, value in (given or {}).items()}
     if grad_accumulation != train.grad_accumulation:
@@ -204,7 +204,7 @@ def plan_run(
     try:
         n_parameters = build_model(config, "meta").n_parameters()
     except RuntimeError as error:
-        raise UserError("a tensor of this model has more numbers than can be counted: make it smaller") from error
+        raise UserError("a tensor of this model has too many elements for PyTorch: use a smaller model") from error
     of_batch = batch.budget or shape.n_rows * shape.n_tokens
     return Plan(
         name=run.name,
@@ -240,20 +240,20 @@ def _notes(
         )
     if not _divides(train) and (n_gpus > 1 or least_gpus is None):
         yield (
-            "muon steps whole matrices, so every GPU holds all of them and only ddp is planned; --train.optimizer.kind "
-            "adamw can be divided"
+            "muon needs whole matrices on every GPU, so only ddp is planned; for sharding, use --train.optimizer.kind "
+            "adamw"
         )
 
 
 def _divides(train: TrainConfig) -> bool:
-    """Whether `train` takes this optimizer where a process holds parts of the weights."""
+    """Return True if the optimizer of `train` supports sharded weights."""
     return not isinstance(train.optimizer, MuonConfig)
 
 
 def _layouts(config: ModelConfig, run: Run, kept: dict[bool, Activations], gpu: Gpu, n_gpus: int) -> Iterator[Layout]:
-    """Whole copies first; then divided, within a group where there are several, because less travels between them.
+    """Yield replicated layouts, then those sharded within a group, then those sharded over all GPUs (most traffic).
 
-    Blocks are recomputed where nothing else helps, for it costs a third of the time.
+    Layouts with activation checkpointing come last, because it costs a third of the time.
     """
     train, of_group = run.train, run.parallel.shard_size or NODE
     for checkpointing, of_batch in kept.items():
@@ -268,8 +268,8 @@ def _layouts(config: ModelConfig, run: Run, kept: dict[bool, Activations], gpu: 
 
 
 def _least_gpus(config: ModelConfig, train: TrainConfig, kept: dict[bool, Activations], gpu: Gpu) -> int | None:
-    """One, or as many as the divided state needs beside what every GPU has for itself."""
-    whole = training_memory(config, train, list(kept.values())[-1])  # recomputed, where it may be
+    """Return the smallest number of GPUs that can hold the run, sharded if necessary; None if it never fits."""
+    whole = training_memory(config, train, list(kept.values())[-1])  # with recomputation, if possible
     if min(training_memory(config, train, of_batch).total for of_batch in kept.values()) <= gpu.usable_bytes:
         return 1
     if not _divides(train):
@@ -286,43 +286,43 @@ def _check(run: Run, n_gpus: int, n_tokens: int | None, mfu: float, price: float
     if not 0 < mfu <= 1:
         raise UserError(f"--mfu is {mfu} and must be above 0 and at most 1")
     if price is not None and not 0 <= price < math.inf:
-        raise UserError(f"--price is {price} and must be a number that is not negative")
+        raise UserError(f"--price is {price} and must be a finite number of at least 0")
     if run.lora is not None or run.init.freeze:
-        raise UserError("plan counts runs in which every weight learns: leave out [lora] and init.freeze")
+        raise UserError("plan supports only runs that train all weights: leave out [lora] and init.freeze")
 
 
 def _complete(run: Run) -> tuple[ModelConfig, tuple[str, ...]]:
-    """The model with what data and tokenizer would give it, and in words what was assumed."""
+    """Fill in what data and tokenizer would decide; return the model and one sentence per assumption."""
     config, said = run.model, []
     if not config.vocab_size:
         config = replace(config, vocab_size=_asked("vocab_size", run.tokenizer.vocab_size))
-        said.append(f"vocabulary {config.vocab_size:,}, as [tokenizer] asks; a short text gives fewer")
+        said.append(f"vocabulary {config.vocab_size:,}, from [tokenizer]; a short text gives a smaller one")
         if run.init.path is not None and run.init.model == "same":
-            said.append("the network of [model], though the run takes that of init.path")
+            said.append("the network of [model]; the run itself uses the network of init.path")
     if run.source_tokenizer is not None and not config.source_vocab_size:
         size = _asked("source_vocab_size", run.source_tokenizer.vocab_size)
         config = replace(config, source_vocab_size=size)
-        said.append(f"source vocabulary {size:,}, as [source_tokenizer] asks")
+        said.append(f"source vocabulary {size:,}, from [source_tokenizer]")
     has_labels = (PositionHead, SequenceHead)
     if isinstance(config, TransformerConfig) and isinstance(config.head, has_labels) and not config.head.n_labels:
         config = replace(config, head=replace(config.head, n_labels=_N_LABELS))
-        said.append(f"{_N_LABELS} labels; the data says how many there are")
+        said.append(f"{_N_LABELS} labels; the data decides the real number")
     return config, tuple(said)
 
 
 def _asked(name: str, vocab_size: int) -> int:
     if not vocab_size:
-        raise UserError(f"the text decides the vocabulary of this run: give --model.{name.replace('_', '-')} N")
+        raise UserError(f"the vocabulary size of this run depends on its text: give --model.{name.replace('_', '-')} N")
     return vocab_size
 
 
 def _shape(batch: MicroBatch, config: ModelConfig, context: int | None) -> Shape:
-    """A full micro-batch: rows of the context, or as many of the longest as the budget of tokens holds."""
+    """Return a full micro-batch: rows of the context length, or as many of them as the token budget allows."""
     n_tokens = context or batch.row_length or config.max_len
     if n_tokens > config.max_len or n_tokens < 1:
         raise UserError(f"the context is {n_tokens} and must be from 1 to model.max_len, {config.max_len}")
     n_source = (context or batch.row_length or config.encoder_max_len) if config.is_encoder_decoder else 0
     if n_source > config.encoder_max_len:
-        raise UserError(f"the context is {n_source} and model.source_max_len only {config.source_max_len}")
+        raise UserError(f"the context is {n_source} and must be at most model.source_max_len, {config.source_max_len}")
     n_scored = max(1, round(batch.scored_share * n_tokens)) if batch.scored_share < 1 else 0
     return Shape(batch.rows(max(n_tokens, n_source)), n_tokens, n_source, n_scored)

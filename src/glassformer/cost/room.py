@@ -1,4 +1,4 @@
-"""Refuse a run whose training step cannot fit into a machine, by an estimate that is rather too small."""
+"""Memory check before a run starts, with a low estimate of the memory of one training step."""
 
 import os
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from glassformer.errors import UserError
 from glassformer.tasks.preparation import micro_batch
 
 MARGIN = 1.5
-"""Only what needs this × the whole memory is refused: the estimate is within a fifth, or too small."""
+"""A step is refused if it needs more than this × the total memory; the estimate is within a fifth, or too low."""
 _CGROUP_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
@@ -23,14 +23,14 @@ class Room:
     """Memory of a device, in bytes."""
 
     name: str
-    """As a message calls the device."""
+    """Name of the device in messages."""
     total: int
     free: int
     is_cpu: bool
 
 
 def room_of_machine() -> Room | None:
-    """Memory and swap of this machine, or what its container may use; None where the system does not tell."""
+    """Return the memory and swap of this machine or the limit of its container; None if it cannot be read."""
     swap = 0
     try:
         text = Path("/proc/meminfo").read_text("utf-8")
@@ -44,18 +44,18 @@ def room_of_machine() -> Room | None:
     for path in _CGROUP_LIMITS:
         try:
             limit = int(Path(path).read_text("utf-8"))
-        except (OSError, ValueError):  # no such version of cgroups, or no limit
+        except (OSError, ValueError):  # another cgroup version, or no limit
             continue
         total, free = min(total, limit + swap), min(free, limit)
     return Room("this machine", total, free, is_cpu=True)
 
 
 def least_memory(run: Run, on_cpu: bool) -> Memory:
-    """Bytes that a step of a run needs at least, in one process, as far as they are known before its data is read.
+    """Estimate the minimum bytes of one step in one process, from what is known before the data is read.
 
-    A vocabulary that the data decides counts as small as its special ids allow, a number of labels as 0. Rows whose
-    lengths the data decides count as one token, and batches whose number of rows it decides as one row. Activations are
-    left out where part of the model is frozen or the step is compiled, which may keep fewer of them.
+    If the data decides the vocabulary, its size counts as the smallest that holds the special ids; undecided labels
+    count as 0, undecided row lengths as one token, and an undecided number of rows as one row. Activations are not
+    counted if part of the model is frozen or the step is compiled, because both may save fewer of them.
     """
     config, train = run.model, run.train
     ids = [getattr(config, name) for name in SPECIAL_IDS if getattr(config, name) is not None]
@@ -76,7 +76,7 @@ def least_memory(run: Run, on_cpu: bool) -> Memory:
 
 
 def require_room(run: Run, room: Room | None) -> None:
-    """`UserError` for a run of which one step needs clearly more memory than the device has."""
+    """Raise `UserError` if one step of a run needs clearly more memory than the device has."""
     if room is None:
         return
     memory = least_memory(run, room.is_cpu)
@@ -91,5 +91,5 @@ def require_room(run: Run, room: Room | None) -> None:
         )
     raise UserError(
         f"a step of {run.train.batch_size:,} rows takes at least {memory.total / GIB:,.1f} GiB, and {there}: lower "
-        "train.batch_size (train.grad_accumulation keeps the step as large) or model.max_len"
+        "train.batch_size (and raise train.grad_accumulation to keep the step size) or model.max_len"
     )

@@ -1,10 +1,10 @@
-"""Property checks that run on any model, ours or not, in seconds.
+"""Property checks for any PyTorch language model, in seconds.
 
 >>> import torch
 >>> from torch import nn
 >>> from glassformer.doctor import check
 >>> class Peeking(nn.Module):
-...     "A language model made of PyTorch's parts, whose author forgot the causal mask."
+...     "A language model of PyTorch modules without the causal mask."
 ...     def __init__(self):
 ...         super().__init__()
 ...         self.tokens = nn.Embedding(64, 32)
@@ -18,7 +18,7 @@
 >>> report.results[0].detail
 'the gradient of the logits at 0 reaches the embeddings at [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13]'
 
-A model whose interface differs is adapted in one line: `forward=lambda module, token_ids, attention_mask: …`.
+To check a model with another interface, pass an adapter: `forward=lambda module, token_ids, attention_mask: …`.
 """
 
 from glassformer.doctor.adapter import Forward, Kind, Loss

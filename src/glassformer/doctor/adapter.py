@@ -1,4 +1,4 @@
-"""How the doctor calls a module that it does not know: rows of ids in, logits and loss out.
+"""Adapter between the doctor and any module: rows of ids in, logits and loss out.
 
 Letters: B rows, T target length, S source length, V vocabulary.
 """
@@ -20,12 +20,12 @@ Forward = Callable[..., Tensor]
 Loss = Callable[..., tuple[Tensor, int]]
 """The same arguments → (sum of nats over the targets, number of targets)."""
 MaskUse = Literal["none", "optional", "required"]
-"""Whether a `Forward` takes masks, and whether they may be None."""
+"""Masks of a `Forward`: none, optional (they may be None), or required."""
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Token rows as a model reads them; masks are bool, True = a real token."""
+    """Token rows as model input; masks are bool, True = a real token."""
 
     token_ids: Tensor
     """(B, T)"""
@@ -37,7 +37,7 @@ class Rows:
 
     @property
     def real(self) -> Tensor:
-        """(B, T) bool: which tokens are not padding."""
+        """(B, T) bool, True where a token is not padding."""
         if self.attention_mask is None:
             return torch.ones_like(self.token_ids, dtype=torch.bool)
         return self.attention_mask
@@ -46,17 +46,17 @@ class Rows:
         return tuple(getattr(self, field.name) for field in fields(self))
 
     def take(self, rows: slice) -> "Rows":
-        """Some of the rows."""
+        """Return the rows of a slice."""
         return Rows(*(None if tensor is None else tensor[rows] for tensor in self.tensors()))  # type: ignore[arg-type]
 
 
 def call(function: Callable[..., Any], module: nn.Module, rows: Rows) -> Any:
-    """`function(module, token_ids, …)` with as many of the rows' tensors as it has parameters for."""
+    """Call `function(module, token_ids, …)` with as many tensors of the rows as it has parameters for."""
     return function(module, *rows.tensors()[: n_tensors(function)])
 
 
 def n_tensors(function: Callable[..., Any]) -> int:
-    """How many tensors a `Forward` or `Loss` takes after the module; 4 when it takes any number.
+    """Return the number of tensors that a `Forward` or `Loss` takes after the module; 4 if it takes any number.
 
     >>> n_tensors(lambda module, token_ids: None)
     1
@@ -68,10 +68,10 @@ def n_tensors(function: Callable[..., Any]) -> int:
 
 
 def default_forward(module: nn.Module, kind: Kind) -> tuple[Forward, MaskUse]:
-    """A `Forward` from the module's signature, and what it does with masks.
+    """Build a `Forward` from the module's signature, and return it with its use of masks.
 
-    `module(token_ids)`, with `attention_mask`, `source_ids` and `source_attention_mask` by name where the signature
-    has them. Logits are the output, its `.logits`, or the first of a tuple.
+    It calls `module(token_ids)`, with `attention_mask`, `source_ids` and `source_attention_mask` by name if the
+    signature has them. Logits are the output, its `.logits`, or the first element of a tuple.
     """
     parameters = inspect.signature(module.forward).parameters
     names = ["attention_mask"]
@@ -79,7 +79,7 @@ def default_forward(module: nn.Module, kind: Kind) -> tuple[Forward, MaskUse]:
         names = ["attention_mask", "source_ids", "source_attention_mask"]
         if "source_ids" not in parameters:
             raise UserError(
-                f"{type(module).__name__}.forward has no source_ids: give forward=lambda module, token_ids, "
+                f"{type(module).__name__}.forward has no source_ids: pass forward=lambda module, token_ids, "
                 "attention_mask, source_ids, source_attention_mask: … that returns logits"
             )
     masks = [parameters[name] for name in names if name in parameters and name != "source_ids"]
@@ -94,20 +94,20 @@ def default_forward(module: nn.Module, kind: Kind) -> tuple[Forward, MaskUse]:
 
 
 def logits_of(output: Any) -> Tensor:
-    """The logits in what a module returned: the tensor, its `.logits`, or the first of a tuple."""
+    """Return the logits of a module's output: the tensor, its `.logits`, or the first element of a tuple."""
     if isinstance(output, tuple | list):
         output = output[0]
     output = getattr(output, "logits", output)
     if not isinstance(output, Tensor):
         raise UserError(
-            f"the module returned {type(output).__name__} and no logits: "
-            "give forward=lambda module, token_ids, attention_mask: … that returns them"
+            f"the module returned {type(output).__name__} without logits: "
+            "pass forward=lambda module, token_ids, attention_mask: … that returns the logits"
         )
     return output
 
 
 def next_token_loss(forward: Forward) -> Loss:
-    """Cross-entropy of every token given those before it, over pairs that are both real."""
+    """Build a loss: cross-entropy of every token given the previous ones, over pairs of real tokens."""
 
     def loss(module: nn.Module, *tensors: Any) -> tuple[Tensor, int]:
         rows = Rows(*tensors)
@@ -120,7 +120,7 @@ def next_token_loss(forward: Forward) -> Loss:
 
 
 def blanks_loss(forward: Forward, blank_id: int) -> Loss:
-    """Cross-entropy of every third token, which the model sees as `blank_id`: an encoder's task, undrawn."""
+    """Build a loss for encoders: cross-entropy of every third token, which is `blank_id` in the input."""
 
     def loss(module: nn.Module, *tensors: Any) -> tuple[Tensor, int]:
         rows = Rows(*tensors)

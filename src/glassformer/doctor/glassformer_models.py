@@ -1,4 +1,4 @@
-"""The examination of this package's own models, which know what they are."""
+"""Property checks of glassformer's own models, with all arguments from their configuration."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,28 +30,28 @@ PROBED_LEN = 16
 
 
 def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given: Any) -> Report:
-    """`check` with everything that the configuration of a model says.
+    """Run `check` with the arguments that the configuration of a model gives.
 
-    `model` is a model directory, a loaded model, or a network of this package. Any other module goes to `check`, with
-    its arguments: `vocab_size` is needed. Where the head says labels, the hidden states that it
-    reads are examined, through a head over tokens. Raises `UserError` for an ensemble, and for a module without
-    `vocab_size`.
+    `model` is a model directory, a loaded model, or a network of this package. Any other module goes to `check` with
+    the given arguments, which must include `vocab_size`. If the head predicts labels, the checks read the hidden
+    states below it through a token head. Raises `UserError` for an ensemble, and for a module of another package
+    without `vocab_size`.
     """
     if not isinstance(model, (Model, nn.Module)):
         model = load(files.as_path(model, "model"))
     if isinstance(model, Model):
         if model.others:
-            raise UserError("an ensemble is several models: check each of them")
+            raise UserError("an ensemble cannot be checked as a whole: check each of its models")
         model = model.network
     if not isinstance(model, Network):
         if "vocab_size" not in given:
             raise UserError(
-                f"{type(model).__name__} is not a model of this package, so its vocabulary is not known: give "
-                "check_model(module, vocab_size=…), and kind=… where it is not a decoder"
+                f"{type(model).__name__} is not a model of this package, so its vocabulary size is unknown: call "
+                "check_model(module, vocab_size=…), with kind=… if it is not a decoder"
             )
         return check(model, seed=seed, **given)
     if given:
-        raise UserError(f"{min(given)} is for modules of other packages: leave it out, the configuration has it")
+        raise UserError(f"{min(given)} applies only to modules of other packages: leave it out")
     network = _with_token_head(model)
     config = network.config
     kind: Kind = "encoder-decoder"
@@ -75,7 +75,7 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
 
 
 def _with_token_head(network: Network) -> Network:
-    """The same stacks below a head over tokens."""
+    """Return a network with the same stacks and a token head."""
     if not isinstance(network, Transformer) or isinstance(network.config.head, TokenHead):
         return network
     twin = build_model(replace(network.config, head=TokenHead()))
@@ -88,7 +88,7 @@ def _with_token_head(network: Network) -> Network:
 
 
 def causal_loss(network: nn.Module, token_ids: Tensor, attention_mask: Tensor | None = None) -> tuple[Tensor, int]:
-    """The loss that a decoder is trained with, on whole rows: `CausalObjective`, its shift and padding included."""
+    """Compute the training loss of a decoder on whole rows: `CausalObjective` with its shift and padding."""
     return _loss(CausalObjective(), network, [Example(row) for row in _real_rows(token_ids, attention_mask)])
 
 
@@ -99,7 +99,7 @@ def seq2seq_loss(
     source_ids: Tensor | None = None,
     source_attention_mask: Tensor | None = None,
 ) -> tuple[Tensor, int]:
-    """The loss that an encoder-decoder is trained with: `Seq2SeqObjective`, its shift, ends and padding included."""
+    """Compute the training loss of an encoder-decoder: `Seq2SeqObjective` with its shift, end tokens and padding."""
     assert source_ids is not None
     config: ModelConfig = network.config  # type: ignore[assignment]
     objective = Seq2SeqObjective(config.decoder_start_id or 0, Frame(), Frame(behind=(config.eos_id or 0,)))

@@ -1,4 +1,4 @@
-"""What must change nothing: padding, the rest of the batch, a second look, a cache."""
+"""Checks that padding, the other rows of a batch, repetition and the cache do not change logits."""
 
 import inspect
 from dataclasses import replace
@@ -12,9 +12,9 @@ from glassformer.doctor.probe import EXTRA, NotApplicable, Outcome, Probe, gap, 
 from glassformer.tokenization.padding import PaddingSide
 
 
-@means("Embedding, output and vocabulary count differently: some ids crash, or cannot be produced, or do not exist.")
+@means("Embedding, output and vocabulary have different sizes: some ids crash, cannot be produced, or do not exist.")
 def vocabulary(probe: Probe) -> Outcome:
-    """The embedding has a row for every id, and the logits have one entry for every row of the embedding."""
+    """Check that the embedding has a row for every id, and the logits an entry for every row of the embedding."""
     n_rows = [table.num_embeddings for table in probe.tables]
     if n_rows and min(n_rows) < probe.vocab_size:
         return False, f"the vocabulary has {probe.vocab_size} ids and the embedding {min(n_rows)} rows"
@@ -25,17 +25,17 @@ def vocabulary(probe: Probe) -> Outcome:
     return True, f"{probe.n_outputs} logits for {probe.vocab_size} ids" + (f", {spare} spare" if spare else "")
 
 
-@means("Evaluation is random: dropout (or another draw) is on in eval mode, so no result can be repeated.")
+@means("Evaluation is random: dropout or another random operation is active in eval mode, so results differ.")
 def deterministic(probe: Probe) -> Outcome:
-    """Two forwards in eval mode, with generators in different states, agree."""
+    """Check that two forward passes in eval mode agree, with generators in different states."""
     rows = probe.rows(4)
     second = probe.logits(rows, seed=1)
-    return probe.describe(gap(second, probe.logits(rows, seed=0)), "two forwards in eval mode differ")
+    return probe.describe(gap(second, probe.logits(rows, seed=0)), "two forward passes in eval mode differ")
 
 
-@means("What a text gets depends on its neighbours in the batch: something normalises or mixes across rows.")
+@means("The output for a text depends on the other rows of its batch: an operation normalises or mixes across rows.")
 def batch(probe: Probe) -> Outcome:
-    """A row's logits are the same alone and in company, and do not depend on the company, in train mode neither."""
+    """Check that a row's logits are the same alone and in a batch, and independent of other rows in both modes."""
     rows = probe.rows(4)
     together = probe.logits(rows)
     worst = max(gap(probe.logits(rows.take(slice(i, i + 1)))[0], together[i]) for i in range(4))
@@ -47,17 +47,17 @@ def batch(probe: Probe) -> Outcome:
     return probe.describe(worst, "other rows of the batch change a row's logits")
 
 
-@means("Padding after a text changes what the model says of it: keys of padding are not masked, or masked wrongly.")
+@means("Padding after a text changes its logits: padded keys are not masked, or masked wrongly.")
 def padding_right(probe: Probe) -> Outcome:
-    """Real tokens' logits do not depend on the amount and content of padding after them, and of the source's."""
+    """Check that real tokens' logits do not depend on amount and content of padding after target and source."""
     return _padding(probe, "right")
 
 
-@means("A prompt in a left-padded batch reads unlike the prompt alone: mask padded keys, count positions by the mask.")
+@means("Left padding changes the logits of a prompt: mask padded keys, and count positions by the mask.")
 def padding_left(probe: Probe) -> Outcome:
-    """Real tokens' logits do not depend on the amount and content of padding before them."""
+    """Check that real tokens' logits do not depend on amount and content of padding before them."""
     if probe.kind != "decoder":
-        raise NotApplicable("only prompts of a decoder are padded on the left")
+        raise NotApplicable("left padding is used only for the prompts of a decoder")
     return _padding(probe, "left")
 
 
@@ -74,9 +74,9 @@ def _padding(probe: Probe, side: PaddingSide) -> Outcome:
     return probe.describe(worst, f"padding on the {side} changes the logits of real tokens")
 
 
-@means("A query that may attend to nothing gives NaN, and one such row destroys the whole gradient.")
+@means("A query that may attend to no key gives NaN, and one such row makes the whole gradient NaN.")
 def empty_rows(probe: Probe) -> Outcome:
-    """A row that is all padding leaves logits and gradients finite."""
+    """Check that logits and gradients stay finite with a row that is all padding."""
     probe.need_mask()
     rows = probe.uneven(probe.rows(3), probe.max_len, "left" if probe.kind == "decoder" else "right")
     masks = [None if mask is None else mask.clone() for mask in (rows.attention_mask, rows.source_attention_mask)]
@@ -85,24 +85,24 @@ def empty_rows(probe: Probe) -> Outcome:
             mask[1] = False
     rows = replace(rows, attention_mask=masks[0], source_attention_mask=masks[1])
     if not probe.logits(rows).isfinite().all():
-        return False, "a row of padding gives logits that are not finite"
+        return False, "a row of padding gives NaN or Inf logits"
     total, _ = probe.loss_of(rows)
     total.backward()
     bad = [n for n, p in probe.module.named_parameters() if p.grad is not None and not p.grad.isfinite().all()]
     probe.module.zero_grad()
     if bad:
-        return False, f"a row of padding gives gradients that are not finite, in {bad[0]} and {len(bad) - 1} more"
-    return True, "logits and gradients are finite beside a row of padding"
+        return False, f"a row of padding gives NaN or Inf gradients in {bad[0]} and {len(bad) - 1} other parameters"
+    return True, "logits and gradients are finite with a row of padding in the batch"
 
 
-@means("Generation with the cache computes another function than the one that was trained.")
+@means("Generation with the cache gives other logits than the forward pass that was trained.")
 @torch.no_grad()
 def cache(probe: Probe) -> Outcome:
-    """`start` and `step` give the logits of one forward: token by token, after a prefill, reordered, unevenly."""
+    """Check cached steps against one forward pass: token by token, after a prefill, reordered, left-padded."""
     start: Any = getattr(probe.module, "start", None)
     step: Any = getattr(probe.module, "step", None)
     if probe.kind == "encoder" or not (callable(start) and callable(step)):
-        raise NotApplicable("the module has no start and step to generate with")
+        raise NotApplicable("the module has no start and step methods for generation")
     rows = probe.rows(3)
     worst, ways = 0.0, ["token by token", "after a prefill"]
     full = probe.logits(rows)
@@ -132,7 +132,7 @@ def _start(probe: Probe, rows: Rows) -> Any:
 
 
 def _uneven_prompts(probe: Probe, rows: Rows, step: Any) -> float:
-    """Prompts padded on the left and continued together, against each row alone and uncached."""
+    """Compare left-padded prompts, continued in a batch, with each row alone without a cache; return the gap."""
     prompts = probe.uneven(rows, probe.length, "left")
     continuation = probe.draw(len(rows.token_ids), EXTRA)
     logits, state = step(prompts.token_ids, _start(probe, prompts), prompts.attention_mask)

@@ -1,4 +1,4 @@
-"""What a loss and its gradient must be: additive, blind to padding, one token ahead, near ln V at first, falling."""
+"""Checks of a loss and its gradient: sums over micro-batches, padding, shift, value at the start, learning."""
 
 import contextlib
 import copy
@@ -12,13 +12,13 @@ from glassformer.doctor.adapter import Rows
 from glassformer.doctor.probe import NotApplicable, Outcome, Probe, gap, means
 
 START_TOLERANCE_NATS = 0.6
-"""Logits of variance σ² cost σ²/2 nats: a tied table of unit rows under a last norm starts half a nat up."""
+"""Logits of variance σ² add σ²/2 nats: a tied table of unit rows after a final norm starts 0.5 nats above ln V."""
 N_STEPS = 200
 
 
-@means("Means of micro-batches are averaged: tokens of short ones weigh more; sum, then divide once by all targets.")
+@means("Means of micro-batches are averaged, so tokens have unequal weights: sum, then divide once by all targets.")
 def accumulation(probe: Probe) -> Outcome:
-    """Gradients of micro-batches with unequally many targets, summed and divided once, are those of one batch."""
+    """Check that gradients of unequal micro-batches, summed and divided once, equal those of one batch."""
     rows = probe.rows(4)
     if probe.mask_use != "none":
         rows = probe.uneven(rows, probe.length)
@@ -34,9 +34,9 @@ def accumulation(probe: Probe) -> Outcome:
     )
 
 
-@means("Padding is counted in the loss: it is diluted, and the model is trained to predict padding.")
+@means("Padding counts as a target: the loss per token is wrong, and the model learns to predict padding.")
 def loss_padding(probe: Probe) -> Outcome:
-    """The loss per token is the same however much padding stands beside the tokens."""
+    """Check that the loss per token does not depend on the amount of padding."""
     probe.need_mask()
     rows = probe.rows(3)
     losses = []
@@ -44,20 +44,20 @@ def loss_padding(probe: Probe) -> Outcome:
         total, n_targets = probe.loss_of(probe.uneven(rows, width))
         losses.append(total.item() / max(n_targets, 1))
     difference = abs(losses[1] - losses[0])
-    said = f"more padding moves the loss by {difference:.1e} nats per token"
+    said = f"more padding changes the loss by {difference:.1e} nats per token"
     return difference <= probe.tolerance * abs(losses[0]), said
 
 
 @means("The model is not trained on the next token: inputs and labels must differ by exactly one position.")
 def shift(probe: Probe) -> Outcome:
-    """The labels are the inputs one position later, as read off the gradient of the given loss.
+    """Check that the labels are the inputs one position later, by the gradient of the given loss.
 
-    The gradient of a cross-entropy at the logits is softmax - one-hot(label): it is most negative at the label.
+    The gradient of a cross-entropy at the logits is softmax - one-hot(label): its minimum is at the label.
     """
     if probe.kind == "encoder":
-        raise NotApplicable("an encoder's labels stand where its inputs stand")
+        raise NotApplicable("an encoder predicts tokens at their own positions")
     if not probe.loss_is_given:
-        raise NotApplicable("no loss was given: the doctor's own shifts by one")
+        raise NotApplicable("no loss was given, and the default loss shifts by one")
     inputs, logits = _what_the_loss_ran(probe, probe.rows(4))
     labels = logits.argmin(-1)
     scored = logits.abs().amax(-1) > 0
@@ -77,34 +77,34 @@ def shift(probe: Probe) -> Outcome:
 
 @means("An untrained model is confident: its initialisation is too wide, or the loss is not in nats per token.")
 def loss_at_start(probe: Probe) -> Outcome:
-    """A freshly built model gives random text ln V nats per token, give or take what unit logits cost."""
+    """Check that a new model has a loss near ln V nats per token on random text."""
     if probe.fresh is None:
-        raise NotApplicable("give fresh=…, a function that builds the module anew")
+        raise NotApplicable("pass fresh=…, a function that builds a new module")
     module = probe.fresh().eval().to(probe.device)
     with torch.no_grad():
         total, n_targets = probe.loss_of(probe.rows(32), module)
     loss = float(total) / max(n_targets, 1)
     expected = math.log(probe.n_outputs)
-    said = f"{loss:.2f} nats per token, and ln {probe.n_outputs} is {expected:.2f}"
+    said = f"{loss:.2f} nats per token, expected ln {probe.n_outputs} = {expected:.2f}"
     return abs(loss - expected) <= START_TOLERANCE_NATS, said
 
 
-@means("Not even one batch can be learned by heart: gradients do not reach the weights, or the inputs are not read.")
+@means("The model cannot overfit a single batch: gradients do not reach the weights, or the inputs are ignored.")
 def learns(probe: Probe) -> Outcome:
-    """A copy brings the loss of one batch below half of what the frequencies of its tokens alone would allow."""
+    """Check that training on one batch reaches half of the entropy of its token frequencies."""
     if not any(p.requires_grad for p in probe.pristine.parameters()):
         raise NotApplicable("no parameter of the module is trainable")
     rows = probe.rows(4)
     shares = torch.bincount(rows.token_ids.flatten()).double() / rows.token_ids.numel()
     target = -float(torch.special.xlogy(shares, shares).sum()) / 2
     width = min(max(probe.pristine.parameters(), key=lambda p: p.numel()).shape, default=1)
-    rate = min(1e-2, 0.5 / width)  # wide layers need small steps
+    rate = min(1e-2, 0.5 / width)  # wide layers need a small learning rate
     losses = [_train(probe, rows, rate * factor, target) for factor in (1.0, 0.2)]
-    return min(losses) <= target, f"{min(losses):.2f} nats per token at best, to reach {target:.2f}"
+    return min(losses) <= target, f"lowest loss {min(losses):.2f} nats per token, expected at most {target:.2f}"
 
 
 def _train(probe: Probe, rows: Rows, rate: float, target: float) -> float:
-    """The lowest loss, in nats per token, within `N_STEPS` steps of Adam on a copy; ends at the target."""
+    """Return the lowest loss, in nats per token, of `N_STEPS` Adam steps on a copy; stop at the target."""
     module = copy.deepcopy(probe.pristine).float().train()
     optimizer = torch.optim.Adam([p for p in module.parameters() if p.requires_grad], lr=rate)
     lowest = math.inf
@@ -122,7 +122,7 @@ def _train(probe: Probe, rows: Rows, rate: float, target: float) -> float:
 
 
 def _gradients(probe: Probe, micro_batches: list[Rows]) -> list[Tensor]:
-    """Σ gradients / Σ targets, of every parameter that the loss depends on."""
+    """Return Σ gradients / Σ targets of every trainable parameter."""
     parameters = [p for p in probe.module.parameters() if p.requires_grad]
     sums = [torch.zeros_like(p) for p in parameters]
     n_targets = 0
@@ -136,7 +136,7 @@ def _gradients(probe: Probe, micro_batches: list[Rows]) -> list[Tensor]:
 
 
 def _what_the_loss_ran(probe: Probe, rows: Rows) -> tuple[Tensor, Tensor]:
-    """The ids that the loss gave to the module, and the loss's gradient at the logits that came back."""
+    """Return the ids that the loss passed to the module, and the gradient of the loss at the returned logits."""
     ids: list[Tensor] = []
     logits: list[Tensor] = []
 
@@ -152,15 +152,15 @@ def _what_the_loss_ran(probe: Probe, rows: Rows) -> tuple[Tensor, Tensor]:
         hooks.enter_context(probe.module.register_forward_hook(see_logits))
         total, _ = probe.loss_of(rows)
     if not ids or not logits or logits[-1].shape[:2] != ids[-1].shape:
-        raise NotApplicable("the loss does not call the module in a way that shows its inputs and logits")
+        raise NotApplicable("the inputs and logits could not be captured when the loss called the module")
     (gradient,) = torch.autograd.grad(total, logits[-1], allow_unused=True)
     if gradient is None:
-        raise NotApplicable("the loss does not come from the logits that the module returns")
+        raise NotApplicable("the loss does not depend on the logits that the module returns")
     return ids[-1], gradient
 
 
 def _tensors_of_width(output: Any, width: int) -> list[Tensor]:
-    """The (B, T, width) tensors in what a module returned."""
+    """Return the (B, T, width) tensors of a module's output."""
     if isinstance(output, dict):
         output = list(output.values())
     items = output if isinstance(output, tuple | list) else [getattr(output, "logits", output)]

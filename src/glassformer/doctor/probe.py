@@ -1,4 +1,4 @@
-"""The module under examination: a copy that may be changed at will, run once, and the rows it is probed with."""
+"""The module under test: a copy that the checks may change, and the rows that they feed it."""
 
 import contextlib
 import copy
@@ -19,22 +19,22 @@ from glassformer.tokenization.padding import PaddingSide
 MIN_LEN = 6
 MIN_VOCABULARY = 4
 EXTRA = 2
-"""Tokens of room that are kept free for more padding or a continuation."""
+"""Number of tokens below `max_len` that are reserved for padding or a continuation."""
 Outcome = tuple[bool, str]
-"""Whether a check passed, and a sentence of what was measured."""
+"""True if the check passed, and a sentence with the measured value."""
 
 
 class NotApplicable(Exception):
-    """A check has nothing to say about this module; the message is the reason."""
+    """Raised by a check that does not apply to the module; the message is the reason."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """A copy of the module in eval mode, and what the checks need to know about it.
+    """A copy of the module in eval mode, and the facts about it that the checks need.
 
-    The copy computes in float64 where the module lets it, so that rounding cannot be taken for a fault: a
-    property that holds there holds by construction. Parameters that are all zero are drawn anew, because a layer
-    that adds nothing would hide every fault inside it.
+    The copy computes in float64 if the module supports it, so that a rounding error is not reported as a fault.
+    Parameters that are all zero are drawn at random, because a layer that adds nothing would hide every fault
+    inside it.
     """
 
     module: nn.Module
@@ -52,11 +52,11 @@ class Probe:
     mask_use: MaskUse
     generator: torch.Generator
     n_ids: int = MIN_VOCABULARY
-    """Ids that the model can both read and write: less than the vocabulary when a table is too small."""
+    """Number of ids that are valid as input and output: below the vocabulary size if a table is too small."""
     n_outputs: int = 0
-    """Size of the logits."""
+    """Size of the last dimension of the logits."""
     tables: tuple[nn.Embedding, ...] = ()
-    """The embeddings of `module` that were given the token ids. What has a default is measured."""
+    """The embeddings of `module` that receive the token ids. `measured` sets the fields that have a default."""
 
     @property
     def device(self) -> torch.device:
@@ -73,9 +73,9 @@ class Probe:
 
     @property
     def tolerance(self) -> float:
-        """√eps: far above what the order of summation moves, far below a token's effect.
+        """√eps: far above the effect of the order of summation, far below the effect of a token.
 
-        Not below 1e-6, because many modules compute angles and masks in float32 whatever their weights are in.
+        At least 1e-6, because many modules compute angles and masks in float32 also with float64 weights.
         """
         return max(float(torch.finfo(self.dtype).eps ** 0.5), 1e-6)
 
@@ -84,12 +84,12 @@ class Probe:
             raise NotApplicable("the module takes no attention_mask")
 
     def draw(self, *shape: int, n_ids: int | None = None) -> Tensor:
-        """Random ids, never the padding id."""
+        """Draw random ids, never the padding id."""
         ids = self._drawable(n_ids or self.n_ids)
         return ids[torch.randint(len(ids), shape, generator=self.generator)].to(self.device)
 
     def other(self, token_ids: Tensor, n_ids: int | None = None) -> Tensor:
-        """Random ids that differ from the given ones everywhere."""
+        """Draw random ids that differ from the given ones at every position."""
         ids = self._drawable(n_ids or self.n_ids)
         step = torch.randint(1, len(ids), token_ids.shape, generator=self.generator)
         return ids[(torch.searchsorted(ids, token_ids.cpu()) + step) % len(ids)].to(self.device)
@@ -99,25 +99,25 @@ class Probe:
         return ids if self.pad_id is None else ids[ids != self.pad_id]
 
     def rows(self, n_rows: int) -> Rows:
-        """Random rows without padding; a source is one token shorter than its target."""
+        """Draw random rows without padding; a source is one token shorter than its target."""
         source_ids = None
         if self.kind == "encoder-decoder":
             source_ids = self.draw(n_rows, self.length - 1, n_ids=self.source_vocab_size)
         return self.plain(Rows(self.draw(n_rows, self.length), None, source_ids))
 
     def plain(self, rows: Rows) -> Rows:
-        """The rows with masks that hide nothing: None where the module allows it."""
+        """Return the rows with masks that hide nothing: None if the module allows it."""
         return self.masked(rows) if self.mask_use == "required" else rows
 
     def masked(self, rows: Rows) -> Rows:
-        """The rows with masks that are all True."""
+        """Return the rows with masks that are all True."""
         source_mask = None if rows.source_ids is None else torch.ones_like(rows.source_ids, dtype=torch.bool)
         return replace(rows, attention_mask=rows.real, source_attention_mask=source_mask)
 
     def uneven(self, rows: Rows, width: int, side: PaddingSide = "right", random_padding: bool = False) -> Rows:
-        """Row i loses its last i % 3 tokens and is padded to `width`; sources too, always on the right.
+        """Cut the last i % 3 tokens of row i and pad it to `width`; sources too, always on the right.
 
-        Padding is the padding id, or random ids: nobody may look at it.
+        The padding is the padding id, or random ids: its content must have no effect.
         """
 
         def pad(ids: Tensor, width: int, side: PaddingSide, n_ids: int) -> tuple[Tensor, Tensor]:
@@ -135,7 +135,7 @@ class Probe:
         return Rows(*target, *pad(rows.source_ids, width, "right", self.source_vocab_size))
 
     def alone(self, rows: Rows) -> list[Rows]:
-        """Each row of `rows` by itself, without its padding."""
+        """Return each row of `rows` as a batch of one, without its padding."""
         single = []
         for i in range(len(rows.token_ids)):
             ids, source_ids = rows.token_ids[i][rows.real[i]], None
@@ -145,13 +145,13 @@ class Probe:
         return single
 
     def logits(self, rows: Rows, train: bool = False, seed: int = 0) -> Tensor:
-        """(B, T, V) without gradient. The same seed draws the same dropout for rows of the same shape."""
+        """Compute logits (B, T, V) without gradient. Equal seeds draw equal dropout for rows of one shape."""
         with torch.no_grad(), self.mode(train):
             seed_everything(seed)
             return self.logits_with_grad(rows)
 
     def loss_of(self, rows: Rows, module: nn.Module | None = None) -> tuple[Tensor, int]:
-        """(sum of nats, number of targets), with gradient. A loss that was given always gets masks."""
+        """Compute (sum of nats, number of targets), with gradient. A loss of the user always gets masks."""
         rows = self.masked(rows) if self.loss_is_given and rows.attention_mask is None else rows
         total, n_targets = call(self.loss, module or self.module, rows)
         return total, int(n_targets)
@@ -160,14 +160,14 @@ class Probe:
         logits = call(self.forward, self.module, rows)
         if logits.dim() != 3 or logits.shape[:2] != rows.token_ids.shape:
             raise UserError(
-                f"logits of token ids {tuple(rows.token_ids.shape)} must be (rows, length, vocabulary) and "
-                f"are {tuple(logits.shape)}: give a forward=… that returns those of every position"
+                f"expected logits (rows, length, vocabulary) for token ids {tuple(rows.token_ids.shape)}, "
+                f"got {tuple(logits.shape)}: pass a forward=… that returns the logits of every position"
             )
         return logits
 
     @contextlib.contextmanager
     def mode(self, train: bool) -> Iterator[None]:
-        """Train mode for a while, with buffers (running statistics) put back afterwards."""
+        """Use train mode in the block if `train`; restore buffers (running statistics) after it."""
         if not train:
             yield
             return
@@ -181,14 +181,14 @@ class Probe:
                 buffer.copy_(before)
 
     def changed(self, change: Callable[[nn.Module], None]) -> "Probe":
-        """The same module with a further copy whose parameters `change` may write to."""
+        """Return a probe of another copy of the module, after `change` has written to its parameters."""
         module = copy.deepcopy(self.module)
         with torch.no_grad():
             change(module)
         return replace(self, module=module, tables=())
 
     def describe(self, worst: float, what: str) -> tuple[bool, str]:
-        """Passed if the largest relative difference is within the tolerance; and the sentence that says so."""
+        """Return True if the difference `worst` is within the tolerance, and a sentence with both."""
         if worst == float("inf"):
             return False, "logits are not finite"
         dtype = str(self.dtype).removeprefix("torch.")
@@ -198,7 +198,7 @@ class Probe:
 
 @dataclass(frozen=True)
 class Check:
-    """A property: its name, what it means when it fails, and the function that looks."""
+    """A property check: its name, the meaning of a failure, and its function."""
 
     name: str
     meaning: str
@@ -206,12 +206,12 @@ class Check:
 
 
 def means(meaning: str) -> Callable[[Callable[[Probe], Outcome]], Check]:
-    """Makes a `Check` of a function, whose name it takes; `meaning` is what is wrong with a model that fails."""
+    """Convert a function to a `Check` with its name; `meaning` describes the fault of a model that fails."""
     return lambda run: Check(run.__name__.replace("_", "-"), meaning, run)
 
 
 def gap(value: Tensor, reference: Tensor) -> float:
-    """max |value - reference| / max |reference|; infinite when something is not finite.
+    """Compute max |value - reference| / max |reference|; infinite if any value is not finite.
 
     >>> gap(torch.tensor([1.0, 2.5]), torch.tensor([1.0, 2.0]))
     0.25
@@ -229,13 +229,13 @@ def device_of(module: nn.Module) -> torch.device:
 
 
 def matrices(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Weights of two dimensions and more that are no embedding table."""
+    """Return the weights with two or more dimensions that are not embedding tables."""
     tables = {id(m.weight) for m in module.modules() if isinstance(m, nn.Embedding)}
     return {name: p for name, p in module.named_parameters() if p.dim() >= 2 and id(p) not in tables}
 
 
 def reinit_zero_parameters(module: nn.Module) -> None:
-    """Draws every parameter that is all zero: N(0, 1/fan in) for a matrix, N(0, 0.02²) for a vector."""
+    """Draw every parameter that is all zero: N(0, 1/fan in) for a matrix, N(0, 0.02²) for a vector."""
     with torch.no_grad():
         for parameter in module.parameters():
             if parameter.is_floating_point() and not parameter.any():
@@ -243,7 +243,7 @@ def reinit_zero_parameters(module: nn.Module) -> None:
 
 
 def seed_everything(seed: int) -> None:
-    """Seeds the generators a module may draw from."""
+    """Seed the generators that a module may draw from."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)
@@ -251,7 +251,7 @@ def seed_everything(seed: int) -> None:
 
 @contextlib.contextmanager
 def generators_kept(device: torch.device) -> Iterator[None]:
-    """Puts the states of Python's, NumPy's and PyTorch's generators back."""
+    """Restore the states of Python's, NumPy's and PyTorch's generators after the block."""
     python, numpy = random.getstate(), np.random.get_state()
     try:
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -263,25 +263,25 @@ def generators_kept(device: torch.device) -> Iterator[None]:
 
 @contextlib.contextmanager
 def on_copies_only(module: nn.Module) -> Iterator[nn.Module]:
-    """A copy of the module; whoever runs the original meanwhile is refused, so that nothing can change it."""
+    """Yield a copy of the module; raise `UserError` if the original runs in the block, so that it stays unchanged."""
     try:
         pristine = copy.deepcopy(module)
     except Exception as error:
         raise UserError(
-            f"{type(module).__name__} cannot be copied, and checks work on copies: {first_line(error)}"
+            f"the checks need a copy, and {type(module).__name__} cannot be copied: {first_line(error)}"
         ) from error
 
     def refuse(*_: object) -> None:
-        raise UserError("forward, loss or fresh ran the original module: they must use the one that they are given")
+        raise UserError("forward, loss or fresh ran the original module: they must use the module that they receive")
 
     with module.register_forward_pre_hook(refuse):
         yield pristine
 
 
 def measured(probe: Probe) -> Probe:
-    """Runs the module on a few small ids, in float64 where it can, and notes its tables and the size of its logits.
+    """Run the module on a few small ids, in float64 if possible; record its tables and the size of its logits.
 
-    `UserError` when it does not run, and for rows or a vocabulary that are too small.
+    Raises `UserError` if it does not run, or if rows or vocabulary are too small.
     """
     if probe.max_len < MIN_LEN:
         raise UserError(f"max_len is {probe.max_len}, and the checks need rows of at least {MIN_LEN} tokens")
@@ -296,7 +296,7 @@ def measured(probe: Probe) -> Probe:
     except Exception as error:
         raise UserError(
             f"the module could not be run on token ids {tuple(rows.token_ids.shape)} "
-            f"({type(error).__name__}: {first_line(error)}): give forward=lambda module, token_ids, …"
+            f"({type(error).__name__}: {first_line(error)}): pass forward=lambda module, token_ids, …"
         ) from error
     probe = _in_float64(probe, rows)
     tables = _tables(probe, rows)
@@ -306,7 +306,7 @@ def measured(probe: Probe) -> Probe:
 
 
 def _awaken(module: nn.Module) -> None:
-    """Eval mode, no parameter frozen or all zero, no gradient left over."""
+    """Set eval mode, make every parameter trainable and not all zero, and clear gradients."""
     module.eval().zero_grad()
     for parameter in module.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
@@ -314,7 +314,7 @@ def _awaken(module: nn.Module) -> None:
 
 
 def _in_float64(probe: Probe, rows: Rows) -> Probe:
-    """The module in float64, or as it was when the module (or the device) does not compute in it."""
+    """Return the probe in float64, or unchanged if the module or the device does not support it."""
     try:
         precise = replace(probe, module=copy.deepcopy(probe.module).double())
         return precise if precise.logits(rows).dtype == torch.float64 else probe
@@ -323,9 +323,9 @@ def _in_float64(probe: Probe, rows: Rows) -> Probe:
 
 
 def _tables(probe: Probe, rows: Rows) -> tuple[nn.Embedding, ...]:
-    """The embeddings that look the token ids up: given them, they return one vector for each id.
+    """Return the embeddings that look up the token ids: they return one vector per id.
 
-    Some position tables are given the ids too, for their shape.
+    Some position tables receive the ids too, for their shape only.
     """
     found: list[nn.Embedding] = []
 

@@ -1,4 +1,4 @@
-"""The examination: every check in order, and what it found, for people and for programs."""
+"""The check runner and its report, for users and for programs."""
 
 import copy
 import warnings
@@ -46,14 +46,14 @@ CHECKS: tuple[Check, ...] = (
 
 @dataclass(frozen=True)
 class Result:
-    """One check: `passed` is None when it does not apply, and `detail` then says why."""
+    """Result of one check; `passed=None` means that the check does not apply."""
 
     name: str
     passed: bool | None
     detail: str
-    """What was measured, or why nothing was."""
+    """The measured value, or the reason why the check does not apply."""
     meaning: str
-    """One sentence: what is wrong with a model that fails."""
+    """The fault of a model that fails, in one sentence."""
 
     @property
     def status(self) -> str:
@@ -62,7 +62,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """All results, in the order of the examination.
+    """All results, in the order of the checks.
 
     >>> report = Report((Result("causality", False, "earlier logits changed", "It sees the future."),))
     >>> report.ok
@@ -77,7 +77,7 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """No check failed."""
+        """True if no check failed."""
         return not self.failed
 
     @property
@@ -86,12 +86,12 @@ class Report:
         return tuple(result.name for result in self.results if result.passed is False)
 
     def to_dict(self) -> dict[str, object]:
-        """The report in JSON's types."""
+        """Return the report in JSON types."""
         found = [{"name": r.name, "status": r.status, "detail": r.detail, "meaning": r.meaning} for r in self.results]
         return {"ok": self.ok, "results": found}
 
     def __repr__(self) -> str:
-        """Three lines: how many passed, what failed, and where to read more."""
+        """Return three lines: the counts, the failed checks, and how to print the details."""
         failed = ", ".join(self.failed) or "none"
         return f"Report: {self._counts()}\n  failed: {failed}\n  print(report) shows every check and what it means"
 
@@ -100,7 +100,7 @@ class Report:
         return f"{n['passed']} passed, {n['failed']} failed, {n['not applicable']} not applicable"
 
     def __str__(self) -> str:
-        """A plain table; the meaning stands under what failed."""
+        """Return a plain table, with the meaning below each failed check."""
         width = max((len(r.name) for r in self.results), default=0)
         lines = []
         for r in self.results:
@@ -126,21 +126,21 @@ def check(
     checks: Sequence[str] | None = None,
     seed: int = 0,
 ) -> Report:
-    """Examines any module that turns token ids into logits; works on copies and changes nothing.
+    """Check any module that turns token ids into logits; work on copies and change nothing.
 
     `forward(module, token_ids, attention_mask)` returns logits (B, T, V); masks are (B, T) bool with True = a real
-    token. A model without a mask is `forward(module, token_ids)`; with an encoder and a decoder, `source_ids` and
-    `source_attention_mask` follow. It must use the module that it is given. By default: `module(token_ids, …)`
-    with those of these names that the module's signature has.
+    token. For a model without a mask, use `forward(module, token_ids)`; for an encoder-decoder, `source_ids` and
+    `source_attention_mask` follow. It must use the module that it receives. Default: `module(token_ids, …)` with
+    those of these names that are in the module's signature.
 
-    `loss`, with the same arguments, is the training loss of whole rows, shift and all: (sum of nats, number of
-    targets). A loop that averages micro-batches is (mean, 1). `fresh` builds the module anew, for `loss-at-start`.
-    `max_len` is the length in tokens that is probed. `pad_id`, when given, is never drawn as a real token.
-    `checks` names those to run. Raises `UserError` for a module that cannot be run, or an unknown check.
+    `loss`, with the same arguments, is the training loss of whole rows, including the shift: (sum of nats, number of
+    targets). For a loop that averages micro-batches, return (mean, 1). `fresh` builds a new module, for
+    `loss-at-start`. `max_len` is the length of the test rows in tokens. `pad_id` is never drawn as a real token.
+    `checks` lists the names of the checks to run. Raises `UserError` if the module cannot run, or for an unknown check.
     """
     chosen = CHECKS if checks is None else [_named(name) for name in checks]
     with generators_kept(device_of(module)), warnings.catch_warnings(), torch.enable_grad():
-        warnings.simplefilter("ignore")  # the module's own, hundreds of times
+        warnings.simplefilter("ignore")  # the module's own warnings, hundreds of times
         with on_copies_only(module) as pristine:
             mask_use: MaskUse
             if forward is None:
@@ -175,12 +175,12 @@ def _named(name: str) -> Check:
     if name in names:
         return CHECKS[names.index(name)]
     near = nearest_name(name, names)
-    hint = f"there are {', '.join(names)}" if near is None else f"did you mean {near!r}?"
+    hint = f"known checks are {', '.join(names)}" if near is None else f"did you mean {near!r}?"
     raise UserError(f"unknown check {name!r}: {hint}")
 
 
 def _result(one: Check, probe: Probe, seed: int) -> Result:
-    # Every check draws the same rows whether the others run or not.
+    # Every check draws the same rows, independent of the other checks.
     probe.generator.manual_seed(seed)
     seed_everything(seed)
     passed: bool | None
@@ -190,6 +190,6 @@ def _result(one: Check, probe: Probe, seed: int) -> Result:
         passed, detail = None, str(reason)
     except UserError:
         raise
-    except Exception as error:  # a module that crashes on a sound input has failed
+    except Exception as error:  # a module that crashes on valid input fails
         passed, detail = False, f"raised {type(error).__name__}: {first_line(error)}"
     return Result(one.name, passed, detail, one.meaning)

@@ -1,4 +1,4 @@
-"""Who sees whom: causality, sight both ways, and masks that hold when scores are extreme."""
+"""Checks of attention: causality, both directions in an encoder, and masks with extreme scores."""
 
 import contextlib
 from collections.abc import Iterator
@@ -11,22 +11,22 @@ from glassformer.doctor.adapter import Rows
 from glassformer.doctor.probe import NotApplicable, Outcome, Probe, gap, matrices, means
 
 WEIGHT_FACTOR = 1e8
-"""For weights: scores grow by its square, past any finite number that a mask might use."""
+"""Factor for weights: scores grow by its square, beyond any finite number that a mask might use."""
 MAX_ZEROED = 8
-"""Projections that are zeroed in turn: enough for a block or two, which stand for all."""
+"""Number of projections that are set to zero, one at a time: a block or two as a sample of all."""
 
 
-@means("The model sees the tokens that it is to predict: training loss will be too good, and generation nonsense.")
+@means("The model sees the tokens that it must predict: its training loss is too low, and it cannot generate text.")
 def causality(probe: Probe) -> Outcome:
-    """Other tokens from position t on leave the logits before t as they were, in both modes and under any mask."""
+    """Check that changed tokens from position t on do not change logits before t, in both modes, with any mask."""
     _need_causal(probe)
     worst = max(_future_leak(probe, train) for train in (False, True))
-    return probe.describe(worst, "other future tokens change earlier logits")
+    return probe.describe(worst, "changed future tokens change earlier logits")
 
 
-@means("Logits depend on later tokens (or on other rows): the mask is missing, wrong, or applied at the wrong place.")
+@means("Logits depend on later tokens (or on other rows): the mask is missing, wrong, or applied in the wrong place.")
 def causality_by_gradient(probe: Probe) -> Outcome:
-    """∂ logits[t] / ∂ embedding[s] = 0 for s > t, and for every other row."""
+    """Check that ∂ logits[t] / ∂ embedding[s] = 0 for s > t, and for every other row."""
     _need_causal(probe)
     rows = probe.rows(2)
     for train in (False, True):
@@ -40,25 +40,25 @@ def causality_by_gradient(probe: Probe) -> Outcome:
     return True, "no gradient reaches a later embedding"
 
 
-@means("Tokens that should be read have no effect: a mask hides them, by its polarity or by being causal.")
+@means("Visible tokens have no effect: a mask has the wrong polarity, or is causal in an encoder.")
 def visibility(probe: Probe) -> Outcome:
-    """Another token changes the logits at its neighbours on both sides; another source token, those everywhere."""
+    """Check that a changed token changes the logits on both sides, and a changed source token all logits."""
     if probe.kind == "decoder":
-        raise NotApplicable("a decoder must not look ahead")
+        raise NotApplicable("a decoder must not see later tokens")
     rows = probe.rows(2)
     for variant in _mask_variants(probe, rows):
         before = probe.logits(variant)
         for seen, seer, changed in _sights(probe, variant):
             change = gap(probe.logits(changed)[:, seer], before[:, seer])
-            # What a long recurrence of small weights tells is little, and it is told: no tolerance as for equality.
+            # A long recurrence with small weights has a small effect: the bound is far below the usual tolerance.
             if not probe.tolerance**2 < change < float("inf"):
-                return False, f"another token at {seen} does not reach the logits at position {seer}"
-    return True, "every probed token reaches the logits it must"
+                return False, f"changing the token at {seen} does not change the logits at position {seer}"
+    return True, "every changed token changes the logits that depend on it"
 
 
-@means("The mask is a finite number (-1e4, -1e9) that large scores out-vote: mask with -inf or a bool mask.")
+@means("The mask is a finite number (-1e4, -1e9) that large scores exceed: mask with -inf or a bool mask.")
 def large_scores(probe: Probe) -> Outcome:
-    """With weights × 1e8 masks still hide what they hide at ordinary scores."""
+    """Check that masks still hide the same tokens with weights × 1e8."""
 
     def enlarge(module: nn.Module) -> None:
         for weight in matrices(module).values():
@@ -66,18 +66,18 @@ def large_scores(probe: Probe) -> Outcome:
 
     large = probe.changed(enlarge)
     if not large.logits(large.masked(large.rows(1))).isfinite().all():
-        raise NotApplicable(f"weights × {WEIGHT_FACTOR:.0e} overflow {large.dtype}, mask or no mask")
+        raise NotApplicable(f"weights × {WEIGHT_FACTOR:.0e} overflow {large.dtype}, with or without a mask")
     worst = _mask_leak(large)
-    return large.describe(worst, f"with weights × {WEIGHT_FACTOR:.0e} hidden tokens change the logits")
+    return large.describe(worst, f"with weights × {WEIGHT_FACTOR:.0e}, hidden tokens change the logits")
 
 
-@means("A real score of exactly 0 is taken for a masked one, or hidden keys count: build the mask from positions.")
+@means("A real score of exactly 0 is treated as masked, or hidden keys count: build the mask from positions.")
 def zero_scores(probe: Probe) -> Outcome:
-    """With a projection of zeros every score is exactly 0: finite logits, and nothing hidden comes to light."""
+    """Check logits and masks with a projection of zeros, which makes every score exactly 0."""
     unbiased = probe.changed(_zero_biases)
     parts = _projections(unbiased.module)[:MAX_ZEROED]
     if not parts:
-        raise NotApplicable("the module has no weight matrix besides its embeddings")
+        raise NotApplicable("the module has no weight matrix except its embeddings")
     worst = 0.0
     for part in parts:
         with torch.no_grad():
@@ -85,13 +85,13 @@ def zero_scores(probe: Probe) -> Outcome:
             part.zero_()
             worst = max(worst, _mask_leak(unbiased))
             part.copy_(kept)
-    return probe.describe(worst, "with a projection of zeros hidden tokens change the logits")
+    return probe.describe(worst, "with a projection of zeros, hidden tokens change the logits")
 
 
 def embedding_gradient(probe: Probe, rows: Rows, t: int, train: bool) -> Tensor:
-    """(B, T): size of the gradient at each token's embedding, of a random sum of the first row's logits at `t`."""
+    """Return (B, T): gradient size, at each embedding, of a random sum of the first row's logits at `t`."""
     if not probe.tables:
-        raise NotApplicable("no nn.Embedding of the module is given the token ids, so there is nothing to hook")
+        raise NotApplicable("no nn.Embedding of the module receives the token ids, so the gradient cannot be measured")
     leaves: list[Tensor] = []
 
     def as_leaf(_: nn.Module, __: object, output: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def embedding_gradient(probe: Probe, rows: Rows, t: int, train: bool) -> Tensor:
             hooks.enter_context(table.register_forward_hook(as_leaf))
         logits = probe.logits_with_grad(rows)
         if not logits.requires_grad:
-            raise NotApplicable("the logits carry no gradient")
+            raise NotApplicable("the logits have no gradient")
         (logits[0, t] @ weights).backward()
     gradients = [leaf.grad for leaf in leaves if leaf.grad is not None and leaf.shape[:2] == rows.token_ids.shape]
     if not gradients:
@@ -119,14 +119,14 @@ def _need_causal(probe: Probe) -> None:
 
 
 def _mask_variants(probe: Probe, rows: Rows) -> Iterator[Rows]:
-    """The same tokens without a mask and with one that hides nothing, as far as the module takes them."""
+    """Yield the tokens without a mask and with one that hides nothing, as far as the module accepts both."""
     yield probe.plain(rows)
     if probe.mask_use == "optional":
         yield probe.masked(rows)
 
 
 def _future_leak(probe: Probe, train: bool) -> float:
-    """The largest relative change of logits before t when every token from t on is another."""
+    """Return the largest relative change of logits before t when every token from t on changes."""
     rows = probe.rows(4)
     variants = list(_mask_variants(probe, rows))
     if probe.mask_use != "none":
@@ -144,7 +144,7 @@ def _future_leak(probe: Probe, train: bool) -> float:
 
 
 def _mask_leak(probe: Probe) -> float:
-    """The largest relative change that the future, or the content of padding, makes where it must not be seen."""
+    """Return the largest relative change of logits that changed future tokens or padding cause."""
     rows, middle = probe.rows(4), probe.length // 2
     padded = rows if probe.mask_use == "none" else probe.uneven(rows, probe.length)
     before = probe.logits(padded)
@@ -159,7 +159,7 @@ def _mask_leak(probe: Probe) -> float:
 
 
 def _sights(probe: Probe, rows: Rows) -> Iterator[tuple[int, int, Rows]]:
-    """(position changed, position whose logits must notice, the rows with that change)."""
+    """Yield (changed position, position whose logits must change, the rows with that change)."""
     last = probe.length - 1
     if rows.source_ids is not None:
         n_source = rows.source_ids.shape[1]
@@ -181,7 +181,7 @@ def _zero_biases(module: nn.Module) -> None:
 
 
 def _projections(module: nn.Module) -> list[Tensor]:
-    """Views of the matrices; one that stacks queries, keys and values counts as three."""
+    """Return views of the matrices; one that stacks queries, keys and values gives three."""
     parts: list[Tensor] = []
     for weight in matrices(module).values():
         stacked = weight.dim() == 2 and weight.shape[0] == 3 * weight.shape[1]

@@ -1,6 +1,6 @@
-"""What happens inside a model, gathered and drawn."""
+"""Inspection of a model: attention weights and plots."""
 
 from typing import Literal
 
 Kind = Literal["encoder", "decoder", "cross"]
-"""Attention that a picture can show: in the encoder or the decoder, or from the decoder to the source."""
+"""Attention that a plot can show: self-attention of the encoder or decoder, or cross-attention to the source."""

@@ -1,4 +1,4 @@
-"""Attention weights, gathered through a tap while a model runs."""
+"""Attention weights, collected through a tap during a forward pass."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from glassformer.model import Model
 
 @dataclass(frozen=True)
 class _Gatherer:
-    """A tap that keeps every tensor called `weights` under its full name, call by call, and changes none."""
+    """A tap that stores every tensor named `weights` under its full name, call by call, and changes nothing."""
 
     prefix: str = ""
     found: dict[str, list[Tensor]] = field(default_factory=dict)
@@ -31,10 +31,10 @@ class _Gatherer:
 
 @torch.no_grad()
 def collect_attention(model: nn.Module, **inputs: Tensor) -> dict[str, Tensor]:
-    """Runs `model(**inputs, tap=…)` without dropout; the attention weights by name, (B, H, T, S) in fp32 each.
+    """Run `model(**inputs, tap=…)` without dropout; return the attention weights by name, (B, H, T, S) in fp32 each.
 
-    Names are those of the tap: `decoder.blocks.0.cross_attn.weights`. A recurrent decoder looks once a step, and its
-    looks are put together along T. A row of weights sums to 1, or is 0 where there was nothing to attend to.
+    Names are those of the tap: `decoder.blocks.0.cross_attn.weights`. A recurrent decoder attends once per step; its
+    steps are concatenated along T. A row of weights sums to 1, or is all 0 if every key was masked.
     """
     tap = _Gatherer()
     with evaluation_mode(model):
@@ -43,9 +43,9 @@ def collect_attention(model: nn.Module, **inputs: Tensor) -> dict[str, Tensor]:
 
 
 def attention_layers(attention: Mapping[str, Tensor], kind: Kind) -> list[Tensor]:
-    """The weights of every layer of this kind, in order, (B, H, T, S) each.
+    """Return the weights of every layer of this kind, in order, (B, H, T, S) each.
 
-    `UserError` when the model has no such attention.
+    Raises `UserError` if the model has no such attention.
     """
     stack, part = ("decoder", "cross_attn") if kind == "cross" else (kind, "self_attn")
     layers = [x for name, x in attention.items() if name.startswith(f"{stack}.") and name.endswith(f"{part}.weights")]
@@ -60,18 +60,18 @@ def attention_layers(attention: Mapping[str, Tensor], kind: Kind) -> list[Tensor
 
 
 def default_layer(n_layers: int) -> int:
-    """The last layer, or of four and more the last but one: that one agrees best with alignments made by hand in the
-    six layers of Garg (2019), while of two only the last one aligns.
+    """Return the last layer, or the second to last of four or more: it agrees best with manual alignments in the six
+    layers of Garg (2019). Of two layers, only the last one aligns.
     """
     return n_layers - (2 if n_layers >= 4 else 1)
 
 
 def alignment(attention: Mapping[str, Tensor], layer: int | None = None, head: int | None = None) -> Tensor:
-    """Where the decoder looked in the source, of the first pair of a batch: (T, S).
+    """Return the attention weights from target to source of the first pair of a batch, (T, S).
 
-    Row t is the look that came before target token t was written. A recurrent decoder looks in one way, and these
-    are its weights (Bahdanau 2015, figure 3). Of a Transformer it is the mean over the heads of one layer of
-    cross-attention, `default_layer` unless another is asked for, or a single `head`; both count from 0.
+    Row t holds the weights of the step that predicted target token t. A recurrent decoder has one set of weights
+    (Bahdanau 2015, figure 3). For a Transformer, the result is the mean over the heads of one cross-attention layer
+    (`default_layer` by default), or a single `head`; both count from 0.
 
     >>> weights = torch.tensor([[[[1.0, 0.0]], [[0.5, 0.5]]]])  # one pair, two heads, one target token
     >>> alignment({"decoder.blocks.0.cross_attn.weights": weights})
@@ -83,7 +83,7 @@ def alignment(attention: Mapping[str, Tensor], layer: int | None = None, head: i
 
 
 def checked(what: str, number: int, n: int) -> int:
-    """The number of a layer or head; `UserError` when there is none."""
+    """Return the number of a layer or head; raise `UserError` if it does not exist."""
     if not 0 <= number < n:
         raise UserError(f"there is no {what} {number}: the model has {n}, counted from 0")
     return number
@@ -91,18 +91,18 @@ def checked(what: str, number: int, n: int) -> int:
 
 @dataclass(frozen=True)
 class Reading:
-    """The attention of one text or one pair, and the tokens along its axes."""
+    """Attention weights of one text or one pair, and the tokens along their axes."""
 
     weights: dict[str, Tensor]
     source: list[str]
-    """What the encoder reads; of a model of one stack, what that one reads."""
+    """Input tokens of the encoder, or of the only stack."""
     target: list[str]
-    """What the decoder reads, likewise."""
+    """Input tokens of the decoder, or of the only stack."""
     written: list[str]
-    """What an encoder-decoder writes after it has read so far, one for each of `target`."""
+    """Next token of an encoder-decoder at each position of `target`."""
 
     def axes(self, kind: Kind) -> tuple[list[str], list[str]]:
-        """The tokens of rows and columns. Attention to a source is that of the token about to be written."""
+        """Return the tokens of rows and columns. A row of cross-attention is labelled with the next token."""
         return {
             "encoder": (self.source, self.source),
             "decoder": (self.target, self.target),
@@ -111,10 +111,10 @@ class Reading:
 
 
 def read_text(model: Model, text: str) -> Reading:
-    """Runs an encoder, or a decoder, over a text as it is read in training."""
+    """Run an encoder or decoder over a text, tokenized as in training."""
     if model.is_seq2seq:
         raise UserError(
-            f"{model.run.name} makes a target from a source: give --source TEXT, and --target TEXT if you like"
+            f"{model.run.name} is a sequence-to-sequence model: give --source TEXT and, optionally, --target TEXT"
         )
     _require_words("text", text)
     ids = model.prompt_ids(text) if model.is_causal_lm else model.text_ids(text)
@@ -125,9 +125,9 @@ def read_text(model: Model, text: str) -> Reading:
 
 
 def read_pair(model: Model, source: str, target: str | None = None) -> Reading:
-    """Runs an encoder-decoder over a source and a target, by default the one that it writes itself."""
+    """Run an encoder-decoder over a source and a target; by default, the target is the model's own output."""
     if not model.is_seq2seq:
-        raise UserError(f"{model.run.name} has no source and goes on with a text: give --text TEXT")
+        raise UserError(f"{model.run.name} has no source side: give --text TEXT")
     _require_words("source", source)
     source_ids = model.encode_source(source)
     target_ids = model.encode_target(model.translate(source) if target is None else target)
@@ -144,7 +144,7 @@ def read_pair(model: Model, source: str, target: str | None = None) -> Reading:
 
 def _require_words(what: str, text: str) -> None:
     if not text.strip():
-        raise UserError(f"the {what} is empty: there is nothing to look at")
+        raise UserError(f"the {what} is empty: give a text with at least one word")
 
 
 def _check_length(what: str, ids: Sequence[int], max_len: int) -> None:

@@ -1,4 +1,4 @@
-"""What every picture shares: a canvas without a window or global state, readable tokens, colours, files."""
+"""Parts that all plots share: a canvas without a window or global state, printable tokens, colours, files."""
 
 import io
 import itertools
@@ -18,23 +18,23 @@ if TYPE_CHECKING:
     from matplotlib.text import Annotation
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Apart for every kind of colour vision (Okabe and Ito 2008), darkest first; more lines than these repeat them."""
+"""Distinct for every kind of colour vision (Okabe and Ito 2008), darkest first; further lines reuse them."""
 WEIGHTS_MAP = "viridis"
-"""Perceptually uniform: from 0, dark, to 1, bright."""
+"""Perceptually uniform, from dark at 0 to bright at 1."""
 SIGNED_MAP = "RdBu_r"
-"""White at 0, apart for every kind of colour vision."""
+"""White at 0; the two signs are distinct for every kind of colour vision."""
 GREY = "#666666"
 FORMATS = (".png", ".svg")
 MAX_LABEL = 18
 FONT = "DejaVu Sans"
-"""It comes with matplotlib, so that pictures are the same everywhere."""
+"""Included in matplotlib, so that plots are equal on every machine."""
 
 _SIGNS = {" ": "␣", "\n": "↵", "\t": "⇥"}
 
 
 def new_figure(width: float, height: float) -> "Figure":
-    """An empty figure of so many inches, drawn without a window; `UserError` where matplotlib is missing."""
-    with needs("a picture", "plot"):
+    """Create an empty figure without a window, sizes in inches; raise `UserError` if matplotlib is missing."""
+    with needs("a plot", "plot"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     figure = Figure(figsize=(width, height), layout="constrained")
@@ -43,7 +43,7 @@ def new_figure(width: float, height: float) -> "Figure":
 
 
 def save_figure(figure: "Figure", path: str | Path) -> list[Path]:
-    """Writes PNG (150 dots per inch) or SVG by the path's suffix, both without one; whole files, which are returned.
+    """Write PNG (150 dots per inch) or SVG by the path's suffix, or both without a suffix; return the paths.
 
     The same figure gives the same bytes.
     """
@@ -52,7 +52,7 @@ def save_figure(figure: "Figure", path: str | Path) -> list[Path]:
     written = figure_paths(files.as_path(path, "path"))
     with matplotlib.rc_context({"svg.hashsalt": "glassformer", "font.sans-serif": [FONT]}):
         figure.draw_without_rendering()
-        figure.set_layout_engine("none")  # as laid out now, in every format
+        figure.set_layout_engine("none")  # the same layout in every format
         for target in written:
             kind, data = target.suffix.removeprefix("."), io.BytesIO()
             metadata: dict[str, Any] = {"Date": None} if kind == "svg" else {"Software": None}
@@ -62,16 +62,16 @@ def save_figure(figure: "Figure", path: str | Path) -> list[Path]:
 
 
 def figure_paths(path: Path) -> list[Path]:
-    """The files that a picture of this name is written to; `UserError` for a file that could not be a picture."""
+    """Return the files that a plot of this name is written to; raise `UserError` for an invalid name."""
     if path.name in ("", ".."):
-        raise UserError(f"{path} is a folder, and a picture needs the name of a file")
+        raise UserError(f"{path} is a folder: give the name of a file")
     if path.suffix and path.suffix not in FORMATS:
-        raise UserError(f"pictures are written as {' or '.join(FORMATS)}, and not as {path.suffix}: {path}")
+        raise UserError(f"cannot write {path}: expected {' or '.join(FORMATS)}, got {path.suffix}")
     return [path] if path.suffix else [path.with_name(path.name + suffix) for suffix in FORMATS]
 
 
 def label(token: str) -> str:
-    """A token as it can be drawn: spaces and line ends as signs, what the font lacks as its code, long ones cut.
+    """Return a token in printable form: signs for spaces and line ends, codes for missing glyphs, long ones cut.
 
     >>> label(" the"), label("a\\n"), label("日")
     ('␣the', 'a↵', '<U+65E5>')
@@ -83,7 +83,7 @@ def label(token: str) -> str:
 
 
 def plain(text: str) -> str:
-    """A title or name with nothing that the font lacks; spaces stay as they are.
+    """Replace each character that the font lacks with its code; keep spaces.
 
     >>> plain("a b 日")
     'a b <U+65E5>'
@@ -106,7 +106,7 @@ def _glyphs() -> frozenset[int]:
 
 
 def quiet_axes(axes: "Axes", x: str, y: str) -> None:
-    """Axis names with their units, no box, a pale grid."""
+    """Set axis names with units, remove the box, and add a pale grid."""
     axes.set_xlabel(x)
     axes.set_ylabel(y)
     axes.spines[["top", "right"]].set_visible(False)
@@ -117,12 +117,12 @@ def quiet_axes(axes: "Axes", x: str, y: str) -> None:
 
 
 def title(axes: "Axes", text: str) -> None:
-    """A title on the left; a dollar sign in it is one, never mathematics."""
+    """Set a title on the left; a dollar sign does not start mathematics."""
     axes.set_title(plain(text), fontsize=10.5, loc="left", parse_math=False, pad=8)
 
 
 def legend(axes: "Axes", handles: Sequence[Any], names: Sequence[str], **place: Any) -> None:
-    """Names of lines, as they are."""
+    """Add a legend with the names of lines; a dollar sign does not start mathematics."""
     box = axes.legend(handles, [plain(name) for name in names], frameon=False, fontsize=9, **place)
     for text in box.get_texts():
         text.set_parse_math(False)
@@ -131,9 +131,9 @@ def legend(axes: "Axes", handles: Sequence[Any], names: Sequence[str], **place: 
 def labels_apart(
     axes: "Axes", points: Sequence[tuple[float, float]], radii: Sequence[float], texts: Sequence[str]
 ) -> None:
-    """Puts a text beside each disc (radii in points) in the nearest place where it covers no disc and no other text.
+    """Write a text next to each disc (radii in points), at the nearest place that overlaps no disc or other text.
 
-    A line leads from a text that had to go far to its disc.
+    A line connects a disc with a text that is far from it.
     """
     from matplotlib.transforms import Bbox
 
@@ -163,7 +163,7 @@ def labels_apart(
 def _note(
     axes: "Axes", text: str, point: tuple[float, float], radius: float, far: float, angle: float, leader: bool = False
 ) -> "Annotation":
-    """A text at an angle (degrees) and a distance from the rim of a disc (points)."""
+    """Write a text at an angle (degrees) and a distance from the edge of a disc (points)."""
     dx, dy = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     line = {"arrowstyle": "-", "color": GREY, "linewidth": 0.6, "shrinkA": 0, "shrinkB": radius}
     note = axes.annotate(

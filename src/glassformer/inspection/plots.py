@@ -1,4 +1,4 @@
-"""Pictures of weights, positions, schedules, runs and comparisons; each function returns a matplotlib figure."""
+"""Plots of weights, positions, schedules, runs and comparisons; each function returns a matplotlib figure."""
 
 import itertools
 import math
@@ -54,27 +54,27 @@ __all__ = [
 MAX_POSITIONS = 256
 MAX_POINTS = 2000
 MAX_COUNTED = 40
-"""Classes whose counts are written into a confusion matrix; of more it has the colours alone."""
+"""Largest number of classes for which a confusion matrix shows counts; beyond it, it shows colours only."""
 SCORES = {
     "bleu": "BLEU (higher is better)",
     "bleu_tok_lc": "BLEU on lowercased tokens (higher is better)",
     "chrf": "chrF2 (higher is better)",
     "exact_match": "exact matches, % (higher is better)",
-    "wer": "words wrong, % (lower is better)",
-    "per": "phonemes wrong, % (lower is better)",
-    "accuracy": "right, % (higher is better)",
+    "wer": "word error rate, % (lower is better)",
+    "per": "phoneme error rate, % (lower is better)",
+    "accuracy": "accuracy, % (higher is better)",
     "macro_f1": "macro F1, % (higher is better)",
-    "span_f1": "F1 of spans, % (higher is better)",
+    "span_f1": "span F1, % (higher is better)",
     "calibration_error": "calibration error, % (lower is better)",
     "rmse": "root mean squared error (lower is better)",
-    "spearman": "rank correlation (higher is better)",
+    "spearman": "Spearman's rank correlation (higher is better)",
 }
 
 
 def heat_map(
     weights: Tensor, rows: Sequence[str], columns: Sequence[str], name: str, row_axis: str = "", column_axis: str = ""
 ) -> "Figure":
-    """One matrix of weights from 0 to 1, (T, S): a row for each of T tokens, a column for each of S."""
+    """Plot one matrix of weights from 0 to 1, (T, S): a row for each of T tokens, a column for each of S."""
     return heat_maps(weights[None], rows, columns, [""], name, row_axis, column_axis)
 
 
@@ -87,23 +87,23 @@ def heat_maps(
     row_axis: str = "",
     column_axis: str = "",
 ) -> "Figure":
-    """Matrices of weights from 0 to 1 side by side, (N, T, S), with the same tokens on the axes and one scale."""
+    """Plot N matrices of weights from 0 to 1 side by side, (N, T, S), with the same axes and one scale."""
     n, n_rows, n_columns = weights.shape
     if (len(names), len(rows), len(columns)) != (n, n_rows, n_columns):
         raise ValueError(
-            f"weights {tuple(weights.shape)}, {len(names)} names, {len(rows)} rows, {len(columns)} columns"
+            f"mismatch: weights {tuple(weights.shape)}, {len(names)} names, {len(rows)} rows, {len(columns)} columns"
         )
     across = min(range(1, n + 1), key=lambda k: (max(k * n_columns / 1.5, math.ceil(n / k) * n_rows), k))
     down = math.ceil(n / across)
     row_labels, column_labels = [label(token) for token in rows], [label(token) for token in columns]
-    # The side of a square: large enough for a line of text, as long as the picture stays within 14 inches.
+    # The side of a cell: large enough for a line of text, as long as the figure stays within 14 inches.
     cell = min(0.24, 14 / max(1, across * n_columns, down * n_rows))
-    letters = sum(len(text) > 2 for text in column_labels) <= 1  # and perhaps an end token
+    letters = sum(len(text) > 2 for text in column_labels) <= 1  # and at most one end token
     side, top = (0.075 * max(map(len, texts), default=0) for texts in (row_labels, column_labels))
     width = across * cell * n_columns + side + 1.3
     height = down * (cell * n_rows + (0.3 if n > 1 else 0)) + top + 0.9
     figure = new_figure(max(3.2, width, 0.4 + 0.085 * len(plain(name))), max(2.2, height))
-    figure.set_layout_engine("compressed")  # squares leave no gaps
+    figure.set_layout_engine("compressed")  # no gaps between square cells
     grid = figure.subplots(down, across, squeeze=False, sharex=True, sharey=True)
     for axes, matrix, its_name in zip(grid.flat, weights, names, strict=False):
         image = axes.imshow(matrix.numpy(), cmap=WEIGHTS_MAP, vmin=0, vmax=1, aspect="equal", interpolation="nearest")
@@ -131,12 +131,12 @@ def heat_maps(
 
 
 def plot_positions(network: Network, stack: str | None = None) -> "Figure":
-    """How a model knows where a token stands: what is added to embeddings or scores, or how far heads are turned.
+    """Plot the positions of a model: the vectors added to embeddings, the rotation of heads, or the score biases.
 
-    `stack` is "encoder" or "decoder", by default the one that the head reads. `UserError` where nothing can be drawn.
+    `stack` is "encoder" or "decoder", by default the one that the head reads. Raises `UserError` without positions.
     """
     if not isinstance(network, Transformer):
-        raise UserError("a recurrent model has no positions: it reads one token after the other")
+        raise UserError("a recurrent model has no positions: it reads tokens in order")
     stack = stack or ("encoder" if network.decoder is None else "decoder")
     part = network.encoder if stack == "encoder" else network.decoder
     if part is None:
@@ -154,11 +154,11 @@ def plot_positions(network: Network, stack: str | None = None) -> "Figure":
             return _image(angles.cos(), "Rotary positions: cosine of the angle", "pair of a head's dimensions", "cos")
         if isinstance(bias, AlibiBias | RelativeBias):
             return _biases(bias, places)
-    raise UserError("this model is given no positions: its mask alone tells the order")
+    raise UserError("this model has no positions: its mask alone gives the order")
 
 
 def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":
-    """(position, dimension) as an image, white at 0."""
+    """Draw values (position, dimension) as an image, white at 0."""
     figure = new_figure(6.4, 4.4)
     axes = figure.subplots()
     values = table.float().cpu().numpy()
@@ -175,7 +175,7 @@ def _image(table: Tensor, name: str, x: str, value: str) -> "Figure":
 
 
 def _biases(bias: AlibiBias | RelativeBias, places: Tensor) -> "Figure":
-    """What each head adds to its scores, over the distance to the key."""
+    """Plot the score bias of each head over the distance to the key."""
     looks_ahead = isinstance(bias, RelativeBias) and bias.bidirectional
     far = min(len(places) - 1, bias.max_distance) if isinstance(bias, RelativeBias) else len(places) - 1
     distance = torch.arange(-far, far + 1 if looks_ahead else 1, device=places.device)
@@ -183,26 +183,26 @@ def _biases(bias: AlibiBias | RelativeBias, places: Tensor) -> "Figure":
     figure = new_figure(6.4, 4.0)
     axes = figure.subplots()
     kind, drawn = ("ALiBi", "default") if isinstance(bias, AlibiBias) else ("Relative positions", "steps-mid")
-    import matplotlib  # by now it is known to be there
+    import matplotlib  # new_figure has checked that it is installed
 
     shades = matplotlib.colormaps[WEIGHTS_MAP]([0.9 * i / max(1, len(curves) - 1) for i in range(len(curves))])
     for head, curve in enumerate(curves):
         axes.plot(range(-far, -far + len(curve)), curve, color=shades[head], linewidth=1.4, drawstyle=drawn)
-    title(axes, f"{kind}: what is added to the scores of each of {len(curves)} heads")
-    quiet_axes(axes, "key position − query position, tokens", "bias of the score")
+    title(axes, f"{kind}: score bias of each of {len(curves)} heads")
+    quiet_axes(axes, "key position − query position, tokens", "score bias")
     _end_labels(axes, [(float(curve[0]), f"head {head}", shades[head]) for head, curve in enumerate(curves)], -far)
     return figure
 
 
 def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) -> None:
-    """Names at the left ends of curves, in the curves' colours, apart from one another."""
+    """Write names at the left ends of curves, in the curves' colours, without overlap."""
     low, high = axes.get_ylim()
     gap = (high - low) / max(22, len(ends))
     ends = sorted(ends, key=lambda end: end[0])
     heights: list[float] = []
     for y, _, _ in ends:
         heights.append(max([y, *(below + gap for below in heights[-1:])]))
-    for i in reversed(range(len(ends))):  # those pushed above the top come down again
+    for i in reversed(range(len(ends))):  # move those above the top down again
         heights[i] = min([heights[i], *(above - gap for above in heights[i + 1 : i + 2] or [high + gap])])
     for (y, text, colour), height in zip(ends, heights, strict=True):
         axes.annotate(
@@ -223,13 +223,13 @@ def _end_labels(axes: "Axes", ends: Sequence[tuple[float, str, Any]], x: float) 
 
 
 def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Figure":
-    """What each class was taken for: counts (n_classes, n_classes), rows true, coloured by their share of the row."""
+    """Plot a confusion matrix: counts (n_classes, n_classes), rows are true classes, colours the share of the row."""
     counts, n = torch.as_tensor(matrix), len(names)
     if counts.shape != (n, n):
-        raise ValueError(f"a matrix {tuple(counts.shape)} and {n} names of classes")
+        raise ValueError(f"expected a square matrix for {n} names of classes, got {tuple(counts.shape)}")
     shares = counts / counts.sum(dim=1, keepdim=True).clamp(min=1)
     if n > MAX_COUNTED:
-        figure = heat_map(shares, names, names, "What each class was taken for", "true class", "class said")
+        figure = heat_map(shares, names, names, "Confusion matrix", "true class", "predicted class")
         figure.axes[-1].set_ylabel("share of the true class")
         return figure
     shown = [name if len(name) <= 32 else f"{name[:24]}…{name[-7:]}" for name in map(plain, names)]
@@ -242,15 +242,15 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
     image = axes.imshow(shares.numpy(), cmap=WEIGHTS_MAP, vmin=0, vmax=1, interpolation="nearest")
     for row, column in itertools.product(range(n), range(n)):
         count, share = int(counts[row, column]), float(shares[row, column])
-        ink = "black" if share > 0.5 else "white" if count else "#9A88A8"  # nothing is pale: the rest stands out
+        ink = "black" if share > 0.5 else "white" if count else "#9A88A8"  # pale zeros make the rest visible
         axes.text(column, row, f"{count:,}", color=ink, fontsize=8.5, ha="center", va="center")
     axes.set_xticks(range(n), shown, rotation=90 if stand else 0, parse_math=False)
     axes.set_yticks(range(n), shown, parse_math=False)
     axes.tick_params(length=0, labelsize=8.5)
     axes.spines[:].set_visible(False)
-    axes.set_xlabel("class said", fontsize=9, color=GREY)
+    axes.set_xlabel("predicted class", fontsize=9, color=GREY)
     axes.set_ylabel("true class", fontsize=9, color=GREY)
-    title(axes, "What each class was taken for")
+    title(axes, "Confusion matrix")
     bar = figure.colorbar(image, ax=axes, shrink=min(1.0, 2.5 / (cell * n)), aspect=18, ticks=[0, 0.5, 1], pad=0.03)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=8, color=GREY)
@@ -259,7 +259,7 @@ def plot_confusion(matrix: Sequence[Sequence[int]], names: Sequence[str]) -> "Fi
 
 
 def plot_schedule(run: Run) -> "Figure":
-    """The learning rate at every step of a run, of each optimizer that it uses."""
+    """Plot the learning rate over the steps of a run, for each optimizer that it uses."""
     train = run.train
     rates = {"": train.optimizer.learning_rate}
     if isinstance(train.optimizer, MuonConfig):
@@ -272,7 +272,7 @@ def plot_schedule(run: Run) -> "Figure":
     for (name, rate), colour in zip(rates.items(), COLOURS, strict=False):
         lines += axes.plot(steps, [rate * f for f in factors], color=colour, linewidth=1.8, label=name)
     kind = train.schedule.kind.replace("_", " ")
-    drops = ", before any drop" if train.schedule.kind == "plateau" else ""
+    drops = ", without drops" if train.schedule.kind == "plateau" else ""
     title(axes, f"{run.name}: {kind} schedule, {train.schedule.warmup_steps:,} steps of warm-up{drops}")
     quiet_axes(axes, "optimizer step", "learning rate")
     axes.set_xlim(0, train.max_steps)
@@ -284,11 +284,11 @@ def plot_schedule(run: Run) -> "Figure":
 
 
 def plot_curves(folders: Sequence[str | Path]) -> "Figure":
-    """Losses over the steps of one or several runs, and a panel for each score that they have."""
+    """Plot the losses of one or several runs over their steps, and each of their scores in a panel."""
     logs = {folder: read_lines(folder / NAME) for folder in map(Path, folders)}
     for folder, lines in logs.items():
         if not lines:
-            raise UserError(f"{folder} has no {NAME} with a line in it: name the folder of a run")
+            raise UserError(f"{folder} has no {NAME} with data: give a run folder")
     keys = {key for lines in logs.values() for line in lines for key in line}
     scores = [name for name in SCORES if f"eval/valid_{name}" in keys]
     figure = new_figure(max(6.4, 4.4 * (1 + len(scores))), 3.9)
@@ -322,15 +322,15 @@ def _series(lines: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[
 
 
 def plot_comparison(rows: Sequence[ComparedModel]) -> "Figure":
-    """Score against training time; the area of a disc is the number of parameters, which its label says.
+    """Plot score against training time; the area of a disc is the number of parameters, also given in its label.
 
-    Models whose training time is unknown are left out; `UserError` when none is left, or when scores differ in kind.
+    Models with an unknown training time are left out. Raises `UserError` if no model is left, or if scores differ.
     """
     known = [row for row in rows if row.train_seconds]
     if not known:
-        raise UserError("the training time of none of these models is known: there is nothing to plot")
+        raise UserError("these models have no known training time: leave out the plot")
     if len({row.score_name for row in known}) > 1:
-        raise UserError(f"these models have different scores: {', '.join(sorted({row.score_name for row in known}))}")
+        raise UserError(f"models to plot have different scores: {', '.join(sorted({row.score_name for row in known}))}")
     figure = new_figure(7.2, 4.8)
     axes = figure.subplots()
     minutes = [row.train_seconds / 60 for row in known if row.train_seconds]
