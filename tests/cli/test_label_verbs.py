@@ -148,7 +148,9 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     require_one_sentence(glassformer("fill", masked, "a [MASK]", "--n", 0), "1 at the least")
     require_one_sentence(glassformer("fill", masked, "a [MASK]", "--beam", 2), "no beam")
     require_one_sentence(glassformer("fill", models["spans"].folder, "a [MASK]", "--n", 2), "no candidates")
-    require_one_sentence(glassformer("fill", classes, "a [MASK]"), str(classes), "say a label", "use it with classify")
+    require_one_sentence(
+        glassformer("fill", classes, "a [MASK]"), str(classes), "predict a label", "use it with classify"
+    )
     require_one_sentence(glassformer("classify", masked, "a"), "learned to fill masks: use it with fill")
     require_one_sentence(glassformer("translate", classes, "--input", table), "use it with classify, not translate")
     require_one_sentence(glassformer("embed", classes, "--query", "a", "--n", 0, stdin="b\n"), "--n is 0")
@@ -156,7 +158,7 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     require_one_sentence(glassformer("classify", models["tags"].folder, "a"), "use it with tag")
     require_one_sentence(glassformer("tag", classes, "a"), "use it with classify")
     require_one_sentence(glassformer("generate", masked, "--prompt", "a"), "learned to fill masks")
-    require_one_sentence(glassformer("classify", classes, "a", "--second", "b"), "one text at a time")
+    require_one_sentence(glassformer("classify", classes, "a", "--second", "b"), "expected one text per item, got 2")
     require_one_sentence(glassformer("embed", classes, stdin="a\n"), "--output", "--query")
     require_one_sentence(glassformer("fill", masked, stdin="\n"), "there is no text")
     pairs = api.train(pair_run(tmp_path, max_steps=1), tmp_path / "pairs")

@@ -243,7 +243,7 @@ STATE_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a key more": (lambda state: state.update(weights=1), "unknown key weights"),
     "a step of 1e300": (lambda state: state.update(step=1e300), "step must be integer, not 1e+300"),
     "a step of many digits": (lambda state: state.update(step=10**39), "step is"),
-    "another step": (lambda state: state.update(step=7), "step is 7, and the checkpoint is that of step 20"),
+    "another step": (lambda state: state.update(step=7), "expected step 20 as in the manifest, got 7"),
     "a text for a number": (lambda state: state.update(seconds="1"), "seconds must be number, not '1'"),
     "a table for a list": (
         lambda state: state.update(unlogged={}),
