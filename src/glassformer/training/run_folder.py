@@ -58,7 +58,7 @@ def require_apart(run: Run, folder: Path) -> None:
 def require_run(folder: Path) -> None:
     """Raise `UserError` if the folder is not a run folder."""
     if not folder.is_dir():
-        raise UserError(f"no such run folder: {folder}")
+        raise UserError(f"no such run: {folder}")
     if folder.parent.name == checkpoint.FOLDER:
         raise UserError(f"{folder} is a checkpoint: resume needs the run folder, {folder.parent.parent}")
 
