@@ -189,7 +189,7 @@ def test_13_weights_that_are_lost_in_an_evaluation_are_rolled_back(
     api.train(run, tmp_path / "run")
     [event] = [line["event"] for line in metrics(tmp_path / "run") if "event" in line]
     assert (
-        event == "an evaluated loss is not finite in step 20: back to step 10, the learning rate is × 0.5 from here on"
+        event == "an evaluated loss is not finite in step 20: back to step 10, the learning rate is × 0.5 from now on"
     )
     for policy in ("stop", "skip"):
         evaluated.clear()

@@ -35,7 +35,7 @@ SAMPLE_PROMPT = 16
 
 @dataclass(frozen=True)
 class TextObjective:
-    """An objective, and the maximum number of ids per row for which the objective's output fits the model."""
+    """An objective, and the maximum row length in ids for which its batches fit the model."""
 
     objective: Objective
     row_length: int
@@ -196,7 +196,7 @@ class PreparedText:
         if isinstance(sampler, Epochs) and sampler.n_cut:
             log(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and are truncated")
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
-            log(f"{sampler.n_skipped:,} documents have only one token, so no target, and are left out")
+            log(f"{sampler.n_skipped:,} documents have only one token, so they have no target and are left out")
         apart = not isinstance(data.packing, WindowRows)
         n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
         slice_of_train = _beginning(splits.train, n_evaluated, context, self.tokenizer)

@@ -55,9 +55,9 @@ def train_module(
 
     `out` gets `model.safetensors` (the weights that `config.select` chooses; in the end the module has them too),
     `checkpoints` and `metrics.jsonl`. With `resume` the run continues from its newest checkpoint, bit for bit if the
-    arguments are the same: examples are a function of (seed, number), and torch's generator is seeded before each batch
-    is drawn. Batches of an iterable that were used before are drawn again and skipped. Raises `Interrupted` after a
-    signal, when all is saved, and `UserError` for wrong arguments.
+    arguments are the same. Examples are a function of (seed, number), and torch's generator is seeded before each
+    batch. Used batches of an iterable are drawn again and skipped. Raises `Interrupted` after a signal, when all is
+    saved, and `UserError` for wrong arguments.
 
     >>> import tempfile, torch
     >>> from glassformer.config.train import AdamWConfig

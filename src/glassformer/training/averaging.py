@@ -44,7 +44,7 @@ class ExponentialAverage:
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Put the average into the model inside the block; restore the model's own weights, bit for bit, after it."""
+        """Put the average into the model for the block; then restore the model's own weights, bit for bit."""
         self._refuse_while_swapped("swap in")
         self._exchange()
         self._swapped = True

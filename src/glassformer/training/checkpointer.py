@@ -233,7 +233,7 @@ class MeanOfCheckpoints:
 
     @property
     def is_new(self) -> bool:
-        """True if this process must log and publish the mean."""
+        """True if this process must log and publish the mean, which is not published yet."""
         return self.host.ranks.is_first and not has_weights_of(self.folder, self.place)
 
     def publish(self) -> None:

@@ -41,9 +41,9 @@ class Host:
 
 @contextmanager
 def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> Iterator[Host]:
-    """Yield the device of this process and its group of processes (started by `torchrun`) for the block.
+    """Yield the device and the process group of this process, which `torchrun` may have started, for the block.
 
-    Running out of memory and losing a process raise a `UserError` that explains how to continue.
+    A `UserError` with the steps to continue replaces the errors for lack of memory and for a lost process.
     """
     device = own_device(choose_device(run.train.device))
     with enough_memory(_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:

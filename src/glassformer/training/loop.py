@@ -39,9 +39,9 @@ from glassformer.training.trainer_state import TrainerState, read_progress
 class Trainer:
     """The trainer of one run, from its current progress to the last step.
 
-    Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone. So a resumed run needs the
-    step but no random state, an evaluation does not affect later steps, and processes that share the micro-batches
-    compute the same as one process.
+    Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone. So a resumed run needs no
+    random state, and an evaluation does not affect later steps. Processes that share the micro-batches compute the same
+    as one process.
     """
 
     def __init__(
@@ -259,7 +259,7 @@ class Trainer:
         self.progress.rate_factor = progress.rate_factor / 2
         self.progress.n_rollbacks = progress.n_rollbacks + 1
         self.log.back_to(self.progress.step)
-        rate = f"the learning rate is × {self.progress.rate_factor:g} from here on"
+        rate = f"the learning rate is × {self.progress.rate_factor:g} from now on"
         self._tell(self.progress.step, f"{what}: back to step {self.progress.step}, {rate}")
         return False
 

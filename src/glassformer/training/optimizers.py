@@ -33,7 +33,7 @@ def build_optimizer(
 ) -> torch.optim.Optimizer:
     """Return the optimizer that `config` describes, for all trainable parameters of `model`.
 
-    Each group keeps its peak learning rate as `initial_lr`. `scales` has a factor of this rate for each parameter name;
+    Each group keeps its peak learning rate as `initial_lr`. `scales` maps each parameter name to a factor of this rate;
     groups are split so that each has one factor. Adam and AdamW use a fused kernel if the device has one. Raises
     `UserError` for Muon if no hidden matrix is trainable.
     """
@@ -257,7 +257,7 @@ class Muon(torch.optim.Optimizer):
 
 
 def update_scale(shape: Sequence[int], adjust: Adjust) -> float:
-    """Return the factor of an orthogonal update of this shape (rows = outputs): one learning rate fits all shapes.
+    """Return the factor of an orthogonal update of this shape (rows = outputs), so that one learning rate fits all.
 
     `original` (Jordan 2024) bounds the change of the output. `match_rms_adamw` (Liu 2025, section 2.2) gives the update
     the root mean square of AdamW's, about 0.2, so that AdamW's learning rates apply.
