@@ -147,7 +147,7 @@ def test_a_score_is_asked_for_in_one_way(models: dict[str, Model]) -> None:
                 model.score(text, source=wrong)  # type: ignore[call-overload]
         with pytest.raises(UserError, match="one source per text"):
             model.score([text, text, text], source=[source, source])
-    with pytest.raises(UserError, match=r"give the target too, as score\(target, source=…\)"):
+    with pytest.raises(UserError, match=r"give both, as score\(target, source=…\)"):
         models["pairs"].score("hund")
 
 

@@ -38,7 +38,7 @@ def everything(folder: Path) -> set[str]:
         ("recipe.toml", b"[train\n", "recipe.toml is not valid TOML"),
         ("recipe.toml", b'[model]\npreset = "gtp2"', "did you mean gpt2?"),
         ("recipe.toml", b"[model.decoder]\nn_heads = 7", "d_model 512 is not divisible by model.decoder.n_heads 7"),
-        ("recipe.toml", b'name = "x"', "names no text: give it as --data.path FILE"),
+        ("recipe.toml", b'name = "x"', "has no data.path: give a text with --data.path FILE"),
     ],
 )
 def test_a_file_that_cannot_be_trained_on(
@@ -66,10 +66,10 @@ def test_a_file_that_cannot_be_trained_on(
         (["--train.max-steps", "0"], "train.max_steps is 0 and must be at least 1"),
         (["--train.device", "cuda:77"], "device 'cuda:77' is not available"),
         (["--model.d-model", "15"], "model.d_model 15 is not divisible by model.decoder.n_heads 2"),
-        (["--model.encoder.n-layers", "1"], "d_model 16 is not divisible|with [model.decoder] alone"),
+        (["--model.encoder.n-layers", "1"], "d_model 16 is not divisible|with only [model.decoder]"),
         (["--train.optimizer.learning-rate=-1"], "train.optimizer.learning_rate is -1.0"),
         (["--data.valid-fraction", "1"], "data.valid_fraction is 1.0"),
-        (["--data.context", "33"], "data.context is 33 and model.max_len only 32"),
+        (["--data.context", "33"], "data.context: expected at most model.max_len (32), got 33"),
         (["--data.valid-path", "none.txt"], "no such file: none.txt"),
         (["--tokenizer.vocab-size", "100"], "a vocabulary of 100 is too small"),
         (["--tokenizer.path", "none.json"], "no such file: none.json"),
@@ -109,7 +109,9 @@ def test_an_output_folder_that_cannot_be_written(
 def test_a_folder_that_holds_a_run_already(glassformer: Glassformer, trained: Outcome, tiny_recipe: Path) -> None:
     before = (trained.folder / "manifest.json").read_bytes()
     result = glassformer("train", tiny_recipe, "--data.path", "x.txt", "--out", trained.folder)
-    require_one_sentence(result, "already holds a run: go on with `glassformer resume", "or name another --out")
+    require_one_sentence(
+        result, "already contains a run: continue it with `glassformer resume", "or choose another --out"
+    )
     assert (trained.folder / "manifest.json").read_bytes() == before
 
 

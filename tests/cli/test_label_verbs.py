@@ -148,7 +148,9 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     require_one_sentence(glassformer("fill", masked, "a [MASK]", "--n", 0), "n is 0 and must be at least 1")
     require_one_sentence(glassformer("fill", masked, "a [MASK]", "--beam", 2), "without beam search")
     require_one_sentence(glassformer("fill", models["spans"].folder, "a [MASK]", "--n", 2), "without candidates")
-    require_one_sentence(glassformer("fill", classes, "a [MASK]"), str(classes), "say a label", "use it with classify")
+    require_one_sentence(
+        glassformer("fill", classes, "a [MASK]"), str(classes), "predict a label", "use it with classify"
+    )
     require_one_sentence(glassformer("classify", masked, "a"), "learned to fill masks: use it with fill")
     require_one_sentence(glassformer("translate", classes, "--input", table), "use it with classify, not translate")
     require_one_sentence(
@@ -158,7 +160,7 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     require_one_sentence(glassformer("classify", models["tags"].folder, "a"), "use it with tag")
     require_one_sentence(glassformer("tag", classes, "a"), "use it with classify")
     require_one_sentence(glassformer("generate", masked, "--prompt", "a"), "learned to fill masks")
-    require_one_sentence(glassformer("classify", classes, "a", "--second", "b"), "one text at a time")
+    require_one_sentence(glassformer("classify", classes, "a", "--second", "b"), "expected one text per item, got 2")
     require_one_sentence(glassformer("embed", classes, stdin="a\n"), "--output", "--query")
     require_one_sentence(glassformer("fill", masked, stdin="\n"), "no text given")
     pairs = api.train(pair_run(tmp_path, max_steps=1), tmp_path / "pairs")

@@ -147,7 +147,7 @@ def test_train_into_the_folder_of_its_text(glassformer: Glassformer, tmp_path: P
 def test_train_inside_of_the_folder_of_its_texts(glassformer: Glassformer, place: Path, tiny_recipe: Path) -> None:
     """Its metrics.jsonl would change the text, and the run could never be resumed."""
     result = glassformer("train", tiny_recipe, "--data.path", place, "--out", place / "run")
-    require_one_sentence(result, "would become part of the text")
+    require_one_sentence(result, "would become part of the data")
     assert not (place / "run").exists()
 
 

@@ -124,7 +124,7 @@ def test_score_gives_a_line_for_a_line_whatever_is_on_it(
     assert lines[2][1:] == ["1", ""] and float(lines[2][0]) < 0, "an empty target is its end alone"
     model = api.load(pairs.folder)
     assert model.score(["cat "], [" katze"]) == model.score(["cat"], ["katze"]), "space around is left out in training"
-    with pytest.raises(UserError, match="makes a target from a source: give the target"):
+    with pytest.raises(UserError, match="scores a target given its source: give both"):
         model.score("cat")
 
 
@@ -157,7 +157,7 @@ def test_evaluate_says_that_the_runs_own_data_has_changed(glassformer: Glassform
     with (tmp_path / "valid.en").open("a") as source, (tmp_path / "valid.de").open("a") as target:
         source.write("dog\n")
         target.write("hund\n")
-    assert "no longer what pairs was trained on" in glassformer("evaluate", outcome.folder, "--loss-only").err
+    assert "has changed since pairs was trained on it" in glassformer("evaluate", outcome.folder, "--loss-only").err
 
 
 def test_without_the_scores_package_the_loss_alone_is_offered(

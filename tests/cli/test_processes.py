@@ -64,9 +64,9 @@ def test_a_run_survives_sigkill_and_ctrl_c_and_ends_as_if_nothing_had_been(
     assert stopped.returncode == 130 and out == "", err
     last = err.splitlines()[-1]
     assert last.startswith("glassformer: SIGINT: saved at step ") and "Traceback" not in err
-    assert last.endswith(f"go on with: glassformer resume {folder}")
+    assert last.endswith(f"continue with: glassformer resume {folder}")
 
-    words = last.split("go on with: glassformer ")[1].split()
+    words = last.split("continue with: glassformer ")[1].split()
     done = subprocess.run([*COMMAND, *words], env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert remains(folder) == remains(tmp_path / "whole")

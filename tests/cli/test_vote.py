@@ -122,7 +122,7 @@ def test_numbers_and_tags_are_measured_as_they_are_said(members: dict[str, list[
 def test_vectors_are_of_one_model(members: dict[str, list[Path]]) -> None:
     models = [api.load(folder, device="cpu") for folder in members["classes"]]
     assert models[0].embed(["a text"]).shape == (1, models[0].network.config.d_model)
-    with pytest.raises(UserError, match="ask one of them for vectors"):
+    with pytest.raises(UserError, match="its models share no vector space: use one model"):
         api.ensemble(models).embed(["a text"])
 
 
@@ -153,9 +153,11 @@ def test_who_cannot_vote_together_is_told_why(
     both = f"model 1 ({classes}) and model 2 ("
     require_one_sentence(refused(classes, birds.folder), both, "label 1 is 'cat' in the first and 'bird' in the second")
     require_one_sentence(refused(classes, three.folder), "label 1 is 'cat' in the first and 'bird'")
-    require_one_sentence(refused(classes, classes, numbers), "model 3", "say a label for a text", "say a number")
+    require_one_sentence(
+        refused(classes, classes, numbers), "model 3", "predict a label for a text", "predict a number"
+    )
     require_one_sentence(refused(classes, words.folder), both, "they have different tokenizers")
-    require_one_sentence(refused(classes, pairs), "say a label", "make a target from a source")
+    require_one_sentence(refused(classes, pairs), "predict a label", "generate a target from a source")
     require_one_sentence(
         refused(masked, masked), "an ensemble can only translate, classify or tag", "learned to fill masks"
     )

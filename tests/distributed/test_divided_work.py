@@ -136,7 +136,7 @@ def test_a_failure_of_the_first_process_ends_the_others(
                 time.sleep(0.01)
             assert ended.exists(), "the other process waits for ever"
             return
-        with pytest.raises(UserError, match="process 1 of 2 stops: the first one failed, see its own message"):
+        with pytest.raises(UserError, match="process 1 of 2 stops because process 0 failed; see its error"):
             api.train(run, tmp_path / "run")
         ended.touch()
 
@@ -297,7 +297,9 @@ def test_an_error_of_nccl_is_one_sentence_that_says_how_to_go_on(said: str, monk
     monkeypatch.setattr(process_group.dist, "get_rank", lambda: 0)
     monkeypatch.setattr(process_group.dist, "get_world_size", lambda: 2)
     with (
-        pytest.raises(UserError, match=r"process 0 of 2 lost another one.* go on with glassformer resume$") as error,
+        pytest.raises(
+            UserError, match=r"process 0 of 2 lost another process.* continue with glassformer resume$"
+        ) as error,
         processes(ParallelConfig(), TWO, CPU),
     ):
         raise dist.DistBackendError(said)

@@ -141,10 +141,10 @@ def test_the_first_process_alone_decides_logs_and_publishes(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("train", "parallel", "words"),
     [
-        ({"grad_accumulation": 3}, {}, "train.grad_accumulation is 3 and there are 2 processes"),
-        ({"optimizer": MuonConfig(adamw=AdamWConfig())}, {"strategy": "fsdp"}, "muon steps whole matrices"),
-        ({}, {"strategy": "fsdp", "cpu_offload": True}, "parallel.cpu_offload is for accelerators"),
-        ({}, {"strategy": "hybrid", "shard_size": 3}, "parallel.shard_size is 3 and there are 2 processes"),
+        ({"grad_accumulation": 3}, {}, r"train.grad_accumulation: expected a multiple of .* \(2\), got 3"),
+        ({"optimizer": MuonConfig(adamw=AdamWConfig())}, {"strategy": "fsdp"}, "muon needs whole matrices"),
+        ({}, {"strategy": "fsdp", "cpu_offload": True}, "parallel.cpu_offload needs an accelerator"),
+        ({}, {"strategy": "hybrid", "shard_size": 3}, r"parallel.shard_size: expected a divisor of .* \(2\), got 3"),
     ],
 )
 def test_what_several_processes_cannot_do_is_refused(
@@ -241,7 +241,7 @@ def test_13_several_processes_go_back_together(strategy: Any, tmp_path: Path, mo
 
     assert ranks_done(2, one_is_bad) == [0, 0]
     [event] = [line for line in metrics(tmp_path / "run") if "event" in line]
-    assert "back to step 0, the rate is × 0.5" in event["event"]
+    assert "back to step 0, the learning rate is × 0.5" in event["event"]
     record(13, 1, 1, "in one of two processes")
 
 
@@ -267,7 +267,7 @@ def test_processes_that_see_other_checkpoints_are_told(tmp_path: Path, monkeypat
     def stale() -> None:
         if os.environ["RANK"] == "1":
             monkeypatch.setattr(checkpoint, "newest", lambda folder, log: checkpoint.path_of(folder, 10))
-        with pytest.raises(UserError, match=r"finds .*step-10 and the first one step 20|1 of the 2 processes"):
+        with pytest.raises(UserError, match=r"finds .*step-10, but process 0 finds step 20|1 of 2 processes"):
             api.resume(tmp_path / "run")
 
     assert ranks_done(2, stale) == [0, 0]
@@ -283,7 +283,7 @@ def test_a_restart_goes_on_with_its_own_run_alone(tmp_path: Path) -> None:
             api.train(short, tmp_path / "run")
 
     def refused() -> None:
-        with pytest.raises(UserError, match="already holds a run"):
+        with pytest.raises(UserError, match="already contains a run"):
             api.train(run, tmp_path / "run")
 
     assert ranks_done(2, stopped, **own) == [0, 0]
@@ -299,7 +299,7 @@ def test_16_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) ->
     run = replace(run, parallel=ParallelConfig(timeout=3), train=replace(run.train, max_steps=100_000))
 
     def lost() -> None:
-        with pytest.raises(UserError, match=r"process 0 of 2 lost another one.*within 3 s.*go on with") as error:
+        with pytest.raises(UserError, match=r"process 0 of 2 lost another process.*within 3 s.*continue with") as error:
             api.train(run, tmp_path / "run")
         assert "\n" not in str(error.value)
 
@@ -325,7 +325,7 @@ def test_18_when_one_process_cannot_write_nothing_is_committed(tmp_path: Path, m
 
     def work() -> None:
         monkeypatch.setattr(checkpointer, "check_parts", fails)
-        with pytest.raises(UserError, match=r"the disk of this process is full|1 of the 2 processes failed"):
+        with pytest.raises(UserError, match=r"the disk of this process is full|1 of 2 processes failed"):
             api.train(run, tmp_path / "run")
 
     assert ranks_done(2, work) == [0, 0]

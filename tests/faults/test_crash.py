@@ -219,7 +219,7 @@ def test_5_the_end_of_its_time_is_a_stop_like_a_signal(whole: tuple[Run, dict[st
     run, expected = whole
     short = replace(run, train=replace(run.train, max_time=1e-9))
     with injected(5, "-", n=2) as tally:
-        with pytest.raises(Interrupted, match=r"train\.max_time: saved at step 1 of 12; go on with") as caught:
+        with pytest.raises(Interrupted, match=r"train\.max_time: saved at step 1 of 12; continue with") as caught:
             api.train(short, tmp_path / "run")
         assert caught.value.exit_code == 75
         with pytest.raises(Interrupted, match="step 2 of 12"):

@@ -134,7 +134,7 @@ def test_11_when_all_are_damaged_nothing_begins_anew(run_folder: Path) -> None:
     before = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
     with injected(11, "-", n=2) as tally:
         for verb in (lambda: api.resume(run_folder), lambda: api.train(small_run(run_folder.parent), run_folder)):
-            with pytest.raises(UserError, match=r"no intact checkpoint|already holds a run"):
+            with pytest.raises(UserError, match=r"no intact checkpoint|already contains a run"):
                 verb()
             after = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
             assert after == before
@@ -275,5 +275,5 @@ def test_12_a_best_checkpoint_that_is_really_lost_is_told_of(finished: Path, run
     Manifest.of(state.parents[1], "checkpoint", 8, names).write(state.parents[1])
     reporter = Recording()
     api.resume(run_folder, reporter)
-    assert [line for line in reporter.said if "the search for the best starts anew" in line]
+    assert [line for line in reporter.said if "the search for the best step restarts" in line]
     assert Manifest.read(run_folder).step == 8

@@ -223,7 +223,7 @@ def test_fault_23_names_with_a_nul_are_no_files(tmp_path: Path) -> None:
     refused(lambda: api.load("a\0b"), "no such model directory")
     refused(lambda: Tokenizer.load(Path("a\0b")), "is not a valid file name")
     run = recipes.parse('[data]\npath = "a\\u0000b"\n', "recipe")
-    refused(lambda: api.train(run, tmp_path / "out"), "characters that cannot be written down")
+    refused(lambda: api.train(run, tmp_path / "out"), "contains non-printable characters")
     record(23, 3, 3, "none")
 
 

@@ -243,7 +243,7 @@ STATE_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a key more": (lambda state: state.update(weights=1), "unknown key weights"),
     "a step of 1e300": (lambda state: state.update(step=1e300), "step must be integer, not 1e+300"),
     "a step of many digits": (lambda state: state.update(step=10**39), "step is"),
-    "another step": (lambda state: state.update(step=7), "step is 7, and the checkpoint is that of step 20"),
+    "another step": (lambda state: state.update(step=7), "expected step 20 as in the manifest, got 7"),
     "a text for a number": (lambda state: state.update(seconds="1"), "seconds must be number, not '1'"),
     "a table for a list": (
         lambda state: state.update(unlogged={}),
@@ -256,16 +256,22 @@ STATE_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a plateau of nothing": (lambda state: state.update(plateau={}), "factor is missing (in plateau of"),
     "a report of nothing": (lambda state: state.update(valid={"loss": 1}), "perplexity is missing (in valid of"),
     "no digest": (lambda state: state.update(data_digest=None), "data_digest must be text, not None"),
-    "a negative count": (lambda state: state.update(n_targets=-1), "n_targets is -1 and must be at least 0"),
+    "a negative count": (
+        lambda state: state.update(n_targets=-1),
+        "n_targets: expected at least 0 and below 2^53, got -1",
+    ),
     "a negative count in a list": (
         lambda state: state.update(unlogged=[[1.0, -2]]),
-        "unlogged is [(1.0, -2)] and",
+        "unlogged: expected at least 0 and below 2^53, got [(1.0, -2)]",
     ),
     "a negative count in a table": (
         lambda state: state.update(plateau={"factor": 1.0, "best": None, "n_worse": -1}),
-        "n_worse is -1 and must be at least 0",
+        "n_worse: expected at least 0 and below 2^53, got -1",
     ),
-    "a huge count": (lambda state: state.update(scheduled=[1 << 60]), "scheduled is [1152921504606846976]"),
+    "a huge count": (
+        lambda state: state.update(scheduled=[1 << 60]),
+        "scheduled: expected at least 0 and below 2^53, got [1152921504606846976]",
+    ),
     "a scale of a text": (
         lambda state: state.update(scaler={"factor": "1", "n_good_steps": 0}),
         "factor must be number",

@@ -38,7 +38,7 @@ def refused(run: Run, folder: Path, *words: str) -> None:
         api.train(run, folder)
     text = str(error.value)
     assert text.startswith("not enough memory") and "\n" not in text
-    for word in ("lower train.batch_size", "model.d_model", f"what was saved before stays in {folder}", *words):
+    for word in ("lower train.batch_size", "model.d_model", f"earlier checkpoints stay in {folder}", *words):
         assert word in text, text
 
 

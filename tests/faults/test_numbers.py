@@ -120,7 +120,7 @@ def test_13_rollback_halves_the_rate_and_takes_the_steps_again(tmp_path: Path, m
     api.train(run, tmp_path / "run", reporter)
     assert taken == [*range(8), *range(5, 20)]
     [event] = [line for line in metrics(tmp_path / "run") if "event" in line]
-    assert event["step"] == 5 and "back to step 5, the rate is × 0.5" in event["event"]
+    assert event["step"] == 5 and "back to step 5, the learning rate is × 0.5" in event["event"]
     rates = {line["step"]: line["learning_rate"] for line in metrics(tmp_path / "run") if "learning_rate" in line}
     assert list(rates) == list(range(1, 21))
     monkeypatch.undo()
@@ -188,7 +188,9 @@ def test_13_weights_that_are_lost_in_an_evaluation_are_rolled_back(
     run = tiny_run(write_text(tmp_path), on_nonfinite="rollback")
     api.train(run, tmp_path / "run")
     [event] = [line["event"] for line in metrics(tmp_path / "run") if "event" in line]
-    assert event == "an evaluated loss is not finite in step 20: back to step 10, the rate is × 0.5 from here on"
+    assert (
+        event == "an evaluated loss is not finite in step 20: back to step 10, the learning rate is × 0.5 from now on"
+    )
     for policy in ("stop", "skip"):
         evaluated.clear()
         with pytest.raises(UserError, match="an evaluated loss is not finite in step 20: lower"):

@@ -46,7 +46,7 @@ VERBS: dict[str, Callable[[Model], Any]] = {
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_other_verbs_name_the_right_one(encoder: Path, verb: str) -> None:
-    words = f"learned to make vectors of texts: use it with embed, not {verb}"
+    words = f"learned to compute text vectors: use it with embed, not {verb}"
     with pytest.raises(UserError, match=words):
         VERBS[verb](glassformer.load(encoder, device="cpu"))
 
@@ -62,7 +62,7 @@ def test_vectors_are_made(encoder: Path, tmp_path: Path) -> None:
 def test_there_is_nothing_to_learn(encoder: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert command([verb, str(encoder / "run.toml")]) == 2
     said = capsys.readouterr().err
-    assert "the objective of 'ours' is none, so it has nothing to learn" in said and said.count("\n") == 1
+    assert "the run 'ours' has objective.kind none and cannot be trained" in said and said.count("\n") == 1
 
 
 def test_training_goes_on_from_it(encoder: Path, tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_early_stopping_on_spans_needs_tags_of_spans(tmp_path: Path) -> None:
     assert api.train(replace(run, train=replace(run.train, max_steps=2)), tmp_path / "spans").folder.exists()
     path = path_of(run)
     path.write_text(path.read_text().replace("B-ANIMAL", "ANIMAL"))
-    with pytest.raises(UserError, match="'span_f1', which is unknown here; there are loss, accuracy"):
+    with pytest.raises(UserError, match="'span_f1' is not available here; choose one of loss, accuracy"):
         api.train(run, tmp_path / "run")
 
 
@@ -58,10 +58,10 @@ def test_words_that_do_not_fit_are_told_and_of_other_data_refused(tmp_path: Path
     model = api.load(api.train(run, tmp_path / "run").folder)
     told: list[str] = []
     model.scores(log=told.append)
-    assert any("lose their end" in line and "words with tags" in line for line in told)
+    assert any("are truncated" in line and "tagged words are lost" in line for line in told)
     other = tmp_path / "other"
     other.mkdir()
-    with pytest.raises(UserError, match=r"longer than 5 tokens.*words with tags: shorten them"):
+    with pytest.raises(UserError, match=r"longer than 5 tokens.*tagged words are lost\): shorten or remove them"):
         model.scores(write_tags(other))
 
 

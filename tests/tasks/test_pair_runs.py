@@ -98,9 +98,12 @@ def test_a_run_is_stopped_and_chosen_by_a_score(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("stopping", "words"),
     [
-        (EarlyStopping(metric="wer"), "'wer', which is unknown for sentences"),
-        (EarlyStopping(metric="bleu"), "higher_is_better must be true for bleu"),
-        (EarlyStopping(metric="bits_per_byte"), "'bits_per_byte', which is unknown here; there are loss, perplexity"),
+        (EarlyStopping(metric="wer"), "'wer' is not available for sentences"),
+        (EarlyStopping(metric="bleu"), "higher_is_better: expected true for bleu"),
+        (
+            EarlyStopping(metric="bits_per_byte"),
+            "'bits_per_byte' is not available here; choose one of loss, perplexity",
+        ),
     ],
 )
 def test_scores_that_cannot_be_are_refused_before_the_first_step(
@@ -124,18 +127,18 @@ def test_pairs_that_are_too_long_for_the_model_are_left_out_and_counted(tmp_path
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"model": MODEL}, "one is missing"),
-        ({"objective": CausalConfig()}, "objective.kind seq2seq"),
-        ({"model": replace(PAIR_MODEL, source_vocab_size=50)}, "a tokenizer of its own"),
-        ({"data": TextData(path="text.txt")}, "the data is a text"),
-        ({"generation": GenerationConfig(top_k=3)}, "kind beam"),
-        ({"train": TrainConfig(batch_size=7)}, "data.batch_tokens, not train.batch_size"),
+        ({"model": MODEL}, r"needs both \[model.encoder\] and \[model.decoder\]"),
+        ({"objective": CausalConfig()}, "objective.kind: expected seq2seq for pairs, got causal"),
+        ({"model": replace(PAIR_MODEL, source_vocab_size=50)}, r"needs a \[source_tokenizer\]"),
+        ({"data": TextData(path="text.txt")}, "expected pairs for objective.kind seq2seq, got text"),
+        ({"generation": GenerationConfig(top_k=3)}, "needs generation.kind beam"),
+        ({"train": TrainConfig(batch_size=7)}, "train.batch_size does not apply to pairs: set data.batch_tokens"),
         (
             {
                 "objective": Seq2SeqConfig(label_smoothing=0.0),
                 "train": TrainConfig(early_stopping=EarlyStopping(metric="smoothed_loss")),
             },
-            "'smoothed_loss', which is unknown here",
+            "'smoothed_loss' is not available here",
         ),
     ],
 )
@@ -147,13 +150,13 @@ def test_runs_that_cannot_be_are_refused(tmp_path: Path, changes: dict[str, Any]
 
 def test_shared_embeddings_need_a_joint_vocabulary(tmp_path: Path) -> None:
     model = replace(PAIR_MODEL, share_embeddings=True)
-    with pytest.raises(UserError, match="one tokenizer for both sides"):
+    with pytest.raises(UserError, match=r"model\.share_embeddings needs one tokenizer"):
         api.train(pair_run(tmp_path, model=model, separate=True), tmp_path / "run")
 
 
 def test_text_needs_no_encoder(tmp_path: Path) -> None:
     path = write_text(tmp_path)
-    with pytest.raises(UserError, match=r"decoder\] alone"):
+    with pytest.raises(UserError, match=r"with only \[model.decoder\]"):
         api.train(
             tiny_run(path, model=TransformerConfig(encoder=MODEL.decoder, positions=NoPositions())), tmp_path / "x"
         )

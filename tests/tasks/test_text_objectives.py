@@ -78,5 +78,5 @@ def test_end_tokens_between_documents_are_no_part_of_a_target(tmp_path: Path) ->
 
 
 def test_whole_words_need_a_tokenizer_that_tells_where_they_end(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="whole_words: pieces of a whitespace tokenizer"):
+    with pytest.raises(UserError, match="whole_words: tokens of a whitespace tokenizer"):
         objective_of(tmp_path, MaskedConfig(whole_words=True), "whitespace")

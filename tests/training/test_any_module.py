@@ -90,7 +90,9 @@ def test_a_module_learns_and_its_folder_and_itself_hold_the_chosen_weights(tmp_p
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(kind: str, tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     expected = train_module(network(), loss, data_of(kind), whole, valid=Noisy(8), config=CONFIG)
-    with pytest.raises(Interrupted, match=r"SIGTERM: saved at step 15 of 30; go on with: train_module\(…, resume=True"):
+    with pytest.raises(
+        Interrupted, match=r"SIGTERM: saved at step 15 of 30; continue with: train_module\(…, resume=True"
+    ):
         train_module(network(), loss, data_of(kind), halves, valid=Noisy(8), config=CONFIG, reporter=Killed())
     torch.manual_seed(99)  # what the process has drawn changes nothing
     other = network()
@@ -148,7 +150,7 @@ def test_a_loss_that_is_no_number_keeps_its_batch(tmp_path: Path) -> None:
         total, n = loss(module, batch)
         return total * float("nan"), n
 
-    with pytest.raises(UserError, match=r"the loss is nan in step 1 \(its batch is kept in .*bad-batch-step-1"):
+    with pytest.raises(UserError, match=r"the loss is nan in step 1 \(its batch is saved in .*bad-batch-step-1"):
         train_module(network(), bad, Noisy(), tmp_path / "run", config=CONFIG)
     assert load_file(tmp_path / "run" / "bad-batch-step-1.safetensors").keys() == {"batch.x", "batch.y"}
 
@@ -156,19 +158,19 @@ def test_a_loss_that_is_no_number_keeps_its_batch(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("result", "shown"),
     [
-        (lambda total, n: total / n, "not Tensor$"),
-        (lambda total, n: (total,), "not Tensor$"),
-        (lambda total, n: (total.item(), n), "not float, int"),
-        (lambda total, n: (total.repeat(2), n), "not Tensor, int"),
-        (lambda total, n: (total, None), "not Tensor, NoneType"),
-        (lambda total, n: (total, -1), "not Tensor, int"),
+        (lambda total, n: total / n, "Tensor$"),
+        (lambda total, n: (total,), "Tensor$"),
+        (lambda total, n: (total.item(), n), "float, int"),
+        (lambda total, n: (total.repeat(2), n), "Tensor, int"),
+        (lambda total, n: (total, None), "Tensor, NoneType"),
+        (lambda total, n: (total, -1), "Tensor, int"),
     ],
 )
 def test_a_loss_of_another_kind_gets_one_sentence(result: Any, shown: str, tmp_path: Path) -> None:
     def wrong(module: nn.Module, batch: dict[str, Tensor]) -> Any:
         return result(*loss(module, batch))
 
-    with pytest.raises(UserError, match=rf"must return the sum of the loss .* \(total, n_targets\), {shown}"):
+    with pytest.raises(UserError, match=rf"must return \(total, n_targets\): the loss summed .*; got {shown}"):
         train_module(network(), wrong, Noisy(), tmp_path / "run", config=CONFIG)
 
 
@@ -178,10 +180,13 @@ def test_a_loss_of_another_kind_gets_one_sentence(result: Any, shown: str, tmp_p
         ({"data": 5}, "data must be a Dataset, a sequence of examples or an iterable of batches, not 5"),
         ({"data": []}, "data has no examples"),
         ({"valid": []}, "valid has no examples"),
-        ({"data": iter(Stream())}, "data has ended after 7 batches, and cannot be begun again"),
-        ({"valid": iter(Stream())}, "valid is an iterator, which can be read once"),
+        ({"data": iter(Stream())}, "data ended after 7 batches and cannot be restarted"),
+        ({"valid": iter(Stream())}, "valid is an iterator, which can be read only once"),
         ({"resume": True}, "no such run"),
-        ({"config": replace(CONFIG, select="average")}, "1.num_batches_tracked has whole numbers, which have no mean"),
+        (
+            {"config": replace(CONFIG, select="average")},
+            "1.num_batches_tracked is an integer tensor, which cannot be averaged",
+        ),
         (
             {"config": replace(CONFIG, early_stopping=EarlyStopping())},
             r"train\.early_stopping watches the validation loss",
@@ -198,7 +203,7 @@ def test_arguments_that_cannot_be_are_named(given: dict[str, Any], words: str, t
 def test_a_folder_with_a_run_is_left_alone(tmp_path: Path) -> None:
     config = replace(CONFIG, max_steps=1)
     train_module(network(), loss, Noisy(), tmp_path / "run", config=config)
-    with pytest.raises(UserError, match="already holds a run: go on with resume=True, or give another folder"):
+    with pytest.raises(UserError, match="already contains a run: continue it with resume=True, or give another folder"):
         train_module(network(), loss, Noisy(), tmp_path / "run", config=config)
 
 

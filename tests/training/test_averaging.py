@@ -134,7 +134,7 @@ def test_resuming_is_equal_to_the_bit() -> None:
 def test_a_tied_parameter_is_kept_once_and_another_model_is_refused() -> None:
     state = ExponentialAverage(TiedModel(), 0.9).state_tensors()
     assert set(state) == {"average/table.weight", "average/norm.weight", "average/norm.bias", "n_updates"}
-    with pytest.raises(UserError, match="not of this model"):
+    with pytest.raises(UserError, match="does not fit this model"):
         ExponentialAverage(TiedModel(width=4), 0.9).load_state_tensors(state)
 
 
@@ -199,7 +199,7 @@ def test_checkpoints_are_taken_one_at_a_time() -> None:
     [
         ({"w": torch.zeros(2)}, "checkpoint 2 differs in n"),
         ({"w": torch.zeros(3), "n": torch.tensor(1)}, "checkpoint 2 differs in w"),
-        ({"w": torch.zeros(2), "n": torch.tensor(2)}, "other values in n"),
+        ({"w": torch.zeros(2), "n": torch.tensor(2)}, "other values in the integer tensor n"),
         ({"w": torch.zeros(2), "n": torch.tensor(1), "x": torch.zeros(1)}, "checkpoint 2 differs in x"),
     ],
 )

@@ -93,11 +93,11 @@ def test_the_plateau_watches_a_score_of_written_targets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("make", "schedule", "words"),
     [
-        (pair_run, {"metric": "wer"}, "train.schedule.metric is 'wer', which is unknown for sentences"),
-        (pair_run, {"metric": "bleu"}, "train.schedule.higher_is_better must be true for bleu"),
-        (pair_run, {"metric": "bits_per_byte"}, "train.schedule.metric is 'bits_per_byte', which is unknown here"),
-        (label_run, {"metric": "span_f1"}, "train.schedule.metric is 'span_f1', which is unknown here"),
-        (label_run, {"metric": "accuracy"}, "train.schedule.higher_is_better must be true for accuracy"),
+        (pair_run, {"metric": "wer"}, "train.schedule.metric: 'wer' is not available for sentences"),
+        (pair_run, {"metric": "bleu"}, "train.schedule.higher_is_better: expected true for bleu"),
+        (pair_run, {"metric": "bits_per_byte"}, "train.schedule.metric: 'bits_per_byte' is not available here"),
+        (label_run, {"metric": "span_f1"}, "train.schedule.metric: 'span_f1' is not available here"),
+        (label_run, {"metric": "accuracy"}, "train.schedule.higher_is_better: expected true for accuracy"),
     ],
 )
 def test_a_plateau_of_an_unknown_metric_is_refused_before_the_first_step(

@@ -69,7 +69,7 @@ def test_an_adapted_run_learns_little_resumes_and_merges_to_the_same_model(
     run = replace(tuned(tmp_path, masked.folder), lora=LoraConfig(rank=2, alpha=160.0))
     outcome = api.train(run, tmp_path / "run", told)
     assert any("layers are adapted with rank 2" in line for line in told.said)
-    assert any("parameters learn" in line for line in told.said)
+    assert any("parameters are trained" in line for line in told.said)
     before, after = (load_file(folder / "model.safetensors") for folder in (masked.folder, outcome.folder))
     name = "encoder.blocks.0.self_attn.q_proj"
     assert torch.equal(before[f"{name}.weight"], after[f"{name}.weight"])
@@ -101,8 +101,8 @@ def test_a_vocabulary_grows_and_keeps_its_old_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"tokenizer": TokenizerConfig(path="other")}, "is not the vocabulary of"),
-        ({"init": {"model": "recipe"}}, "nothing of .* fits"),
+        ({"tokenizer": TokenizerConfig(path="other")}, "differs from the tokenizer of"),
+        ({"init": {"model": "recipe"}}, "no weight of .* fits"),
         ({"init": {"freeze": ("no.such",)}}, "no.such"),
         ({"lora": LoraConfig(targets=("*.no_proj",))}, "no_proj"),
         ({"init": {"path": "nowhere"}}, "no such model directory"),
@@ -119,7 +119,7 @@ def test_starts_that_cannot_be_are_refused(
         run = replace(run, tokenizer=TokenizerConfig(path=str(tmp_path / "other.json")))
     else:
         run = replace(run, **change)  # type: ignore[arg-type]
-    if words.startswith("nothing"):
+    if words.startswith("no weight"):
         run = replace(run, model=replace(ENCODER, encoder=Stack(2, 2, d_ff=24), d_model=8, head=SequenceHead()))
     with pytest.raises(UserError, match=words):
         api.train(run, tmp_path / "run")
@@ -154,7 +154,7 @@ def test_a_head_of_other_labels_is_new(tmp_path: Path, names: tuple[str, str]) -
 def test_an_adapted_run_that_would_never_learn_what_is_new_is_refused(masked: Outcome, tmp_path: Path) -> None:
     run = text_run_of(tmp_path, SpansConfig(n_sentinels=4), max_steps=1)
     run = replace(run, init=InitConfig(path=str(masked.folder), model="recipe"), lora=LoraConfig(rank=2))
-    with pytest.raises(UserError, match=r"would stay as they were drawn.*leave out"):
+    with pytest.raises(UserError, match=r"would leave these new parameters untrained.*leave out"):
         api.train(run, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
@@ -170,7 +170,7 @@ def test_a_new_label_head_learns_whole_beside_the_updates(masked: Outcome, tmp_p
 def test_pairs_of_texts_bring_token_types_to_a_model_without(masked: Outcome, tmp_path: Path) -> None:
     run = tuned(tmp_path, masked.folder)
     run = replace(run, data=replace(run.data, second_field="other"))
-    with pytest.raises(UserError, match=r"token types.*--model\.n-token-types 2"):
+    with pytest.raises(UserError, match=r"n_token_types: expected 2.*--model\.n-token-types 2"):
         api.train(run, tmp_path / "run")
     told = Recording()
     outcome = api.train(replace(run, model=replace(run.model, n_token_types=2)), tmp_path / "run", told)
@@ -184,7 +184,7 @@ def test_the_vocabulary_of_a_start_is_told_as_its_own(masked: Outcome, tmp_path:
     told = Recording()
     outcome = api.train(tuned(tmp_path, masked.folder), tmp_path / "run", told)
     assert not any("the text gives no" in line for line in told.said)
-    assert any(line.startswith("model and tokenizer are those of") for line in told.said)
+    assert any(line.startswith("model and tokenizer from") for line in told.said)
     assert api.load(outcome.folder).run.tokenizer == api.load(masked.folder).run.tokenizer
 
 

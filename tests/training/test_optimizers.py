@@ -345,7 +345,7 @@ def test_parameters_without_gradient_are_left_alone() -> None:
 
 
 def test_muon_refuses_what_is_no_matrix_and_a_model_without_blocks() -> None:
-    with pytest.raises(ValueError, match="Muon steps matrices"):
+    with pytest.raises(ValueError, match="Muon updates matrices only"):
         Muon([muon_group([nn.Parameter(torch.zeros(3))])])
     with pytest.raises(UserError, match="kind adamw"):
         build_optimizer(nn.Linear(3, 3), MuonConfig())

@@ -41,7 +41,7 @@ def test_a_new_run_records_its_rules_and_is_evaluated_by_them(name: str, tmp_pat
     model = api.load(tmp_path / "run")
     assert model.evaluate() == outcome.reports["valid"]
     assert model.data_digest == trainable_task(outcome.run).open(outcome.run).corpus.digest
-    few = [line for line in reporter.said if line.startswith("the validation side has only ")]
+    few = [line for line in reporter.said if line.startswith("the validation data has only ")]
     n = outcome.reports["valid"].n_tokens
     assert len(few) == (n < 1000) and all(f"only {n:,} targets" in line for line in few)
 

@@ -64,7 +64,7 @@ def test_pitfall_23_a_resumed_run_equals_one_that_was_never_stopped(
     whole = api.train(run, tmp_path / "whole")
     with monkeypatch.context() as patch:
         signal_at(patch, 2)
-        with pytest.raises(Interrupted, match=r"SIGTERM: saved at step 3 of .*; go on with: glassformer resume"):
+        with pytest.raises(Interrupted, match=r"SIGTERM: saved at step 3 of .*; continue with: glassformer resume"):
             api.train(run, tmp_path / "parts")
     for step in (7, 9):  # after the first evaluation of some runs, and once more
         with monkeypatch.context() as patch:
@@ -151,7 +151,7 @@ def test_when_all_checkpoints_are_damaged_nothing_is_changed(finished: Path) -> 
 def test_a_text_that_has_changed_is_refused(finished: Path) -> None:
     text = finished.parent / "text.txt"
     text.write_text(text.read_text().replace("a", "b", 1))
-    with pytest.raises(UserError, match=r"is not the one that .* was trained on"):
+    with pytest.raises(UserError, match=r"has changed since .* was trained on it"):
         api.resume(finished)
 
 
@@ -239,7 +239,7 @@ def test_a_best_checkpoint_that_is_gone_is_told(tmp_path: Path) -> None:
     (tmp_path / "run" / "manifest.json").unlink()
     reporter = Recording()
     api.resume(tmp_path / "run", reporter)
-    assert any("search for the best starts anew" in line for line in reporter.said)
+    assert any("search for the best step restarts" in line for line in reporter.said)
     assert model_directory.read_model(tmp_path / "run").manifest.step == last
 
 
@@ -278,7 +278,7 @@ def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path)
     [
         ({"device": "cuda:99"}, "device 'cuda:99' is not available"),
         ({"device": "gpu"}, "device 'gpu' is not available"),
-        ({"early_stopping": EarlyStopping(metric="bleu")}, "there are loss, perplexity, bits_per_byte"),
+        ({"early_stopping": EarlyStopping(metric="bleu")}, "choose one of loss, perplexity, bits_per_byte"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path: Path, changes: Any, words: str) -> None:
@@ -290,10 +290,16 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path: Path, ch
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"model": replace(MODEL, encoder=MODEL.decoder)}, "with .model.decoder. alone"),
-        ({"model": replace(MODEL, encoder=MODEL.decoder, decoder=None)}, "with .model.decoder. alone"),
-        ({"model": replace(MODEL, vocab_size=100)}, "model.vocab_size is 100 and the tokenizer has 290 tokens"),
-        ({"model": replace(MODEL, max_len=8), "context": 9}, "data.context is 9 and model.max_len only 8"),
+        ({"model": replace(MODEL, encoder=MODEL.decoder)}, "with only .model.decoder."),
+        ({"model": replace(MODEL, encoder=MODEL.decoder, decoder=None)}, "with only .model.decoder."),
+        (
+            {"model": replace(MODEL, vocab_size=100)},
+            "model.vocab_size: expected at least 290 for this tokenizer, got 100",
+        ),
+        (
+            {"model": replace(MODEL, max_len=8), "context": 9},
+            r"data.context: expected at most .* \(8\), got 9",
+        ),
         ({"text": "too short"}, "too few|at least|fewer|shorter"),
         ({"text": ""}, "is empty"),
     ],
@@ -312,7 +318,7 @@ def test_a_folder_that_holds_something_is_not_written_over(tmp_path: Path) -> No
     run = tiny_run(write_text(tmp_path), max_steps=1)
     api.train(run, tmp_path / "run")
     before = (tmp_path / "run" / "model.safetensors").stat()
-    with pytest.raises(UserError, match="already holds a run: go on with `glassformer resume"):
+    with pytest.raises(UserError, match="already contains a run: continue it with `glassformer resume"):
         api.train(run, tmp_path / "run")
     assert (tmp_path / "run" / "model.safetensors").stat() == before
     (tmp_path / "mine").mkdir()

@@ -1,1 +1,1 @@
-"""The processes of a run: how one joins the others, what they tell each other, and who holds the weights."""
+"""The processes of a run: how they start, communicate and share the weights."""

@@ -1,21 +1,21 @@
-"""What `torchrun` tells the process that it starts, in the environment."""
+"""Environment variables that `torchrun` sets for the processes that it starts."""
 
 import os
 
 RUN_ID = "TORCHELASTIC_RUN_ID"
-"""The variable with the name of this call of `torchrun`."""
+"""Name of the variable with the id of this `torchrun` call."""
 
 
 def is_several() -> bool:
-    """Whether `torchrun` has started this process as one of several."""
+    """Return True if `torchrun` started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def is_first() -> bool:
-    """Whether this is the process that speaks, before there is a group."""
+    """Return True if this process is rank 0, which writes the log; no process group is needed."""
     return os.environ.get("RANK", "0") == "0"
 
 
 def was_restarted() -> bool:
-    """Whether `torchrun` has started this process anew because one of the run had ended."""
+    """Return True if `torchrun` restarted this process after a process of the run ended."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0

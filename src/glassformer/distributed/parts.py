@@ -1,6 +1,7 @@
-"""Tensors of which each process may hold a part (`DTensor`), from and to whole ones.
+"""Conversion between full tensors and tensors whose parts are on several processes (`DTensor`).
 
-On the disk tensors are whole, in one file, however many processes wrote it: any number of them can read it.
+Files contain full tensors, independent of the number of processes that wrote them. Any number of processes can read
+them.
 """
 
 import json
@@ -18,7 +19,7 @@ from glassformer.errors import UserError
 
 
 def part_of(whole_one: Tensor, like: Tensor) -> Tensor:
-    """The part of a whole tensor that this process holds, where it holds a part of `like`."""
+    """Return this process's part of a full tensor if `like` is a tensor in parts; else return the full tensor."""
     if not hasattr(like, "placements"):
         return whole_one
     from torch.distributed.tensor import distribute_tensor
@@ -28,28 +29,28 @@ def part_of(whole_one: Tensor, like: Tensor) -> Tensor:
 
 
 def own(x: Tensor) -> Tensor:
-    """What this process holds of a tensor."""
+    """Return the part of a tensor that is on this process."""
     local: Callable[[], Tensor] | None = getattr(x, "to_local", None)
     return x if local is None else local()
 
 
 def whole(x: Tensor) -> Tensor:
-    """A tensor of which each process may hold a part, put together; all processes must ask."""
+    """Return the full tensor, gathered from the parts of all processes; all processes must call this."""
     full: Callable[[], Tensor] | None = getattr(x, "full_tensor", None)
     return x if full is None else full()
 
 
 def write_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """Every process writes its parts, by `torch.distributed.checkpoint`, which also puts them together in one file.
+    """Write the parts of all processes and join them in one file, with `torch.distributed.checkpoint`.
 
-    Of the writers that torch has it is the one whose metadata are JSON, in the headers of the files. It loses numbers
-    that have no dimension (torch 2.13): they are written with one, and `join_parts` puts the header right.
+    Among torch's writers, this one stores its metadata as JSON, in the headers of the files. It loses tensors without
+    dimensions (torch 2.13): they are written with one dimension, and `join_parts` corrects the header.
     """
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
     from torch.distributed.checkpoint.state_dict_saver import save as save_together
 
-    if not tensors:  # of an optimizer before its first step; the writer would stumble
+    if not tensors:  # an optimizer before its first step; the writer would fail
         if get_rank() == 0:
             folder.mkdir(parents=True, exist_ok=True)
             save_file({}, folder / "model-00001-of-00001.safetensors")
@@ -63,7 +64,7 @@ def write_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
 
 
 def join_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
-    """What is left to do for one process: deletes the parts, and gives numbers the shape of numbers."""
+    """Finish the file in one process: delete the parts, and restore the shape of tensors without dimensions."""
     numbers = [name for name, x in tensors.items() if not x.shape]
     try:
         shutil.rmtree(folder / "sharded", ignore_errors=True)
@@ -73,13 +74,13 @@ def join_parts(tensors: Mapping[str, Tensor], folder: Path) -> None:
             for name in numbers:
                 header[name]["shape"] = []
             file.seek(8)
-            file.write(json.dumps(header, separators=(",", ":")).encode().ljust(length))  # as long as it was
+            file.write(json.dumps(header, separators=(",", ":")).encode().ljust(length))  # the same length
     except (OSError, ValueError) as error:
         raise _unwritten(folder, error) from error
 
 
 def check_parts(tensors: Mapping[str, Tensor], folder: Path) -> Path:
-    """Every process reads its parts again; the one file, or `UserError` unless they are what it wrote."""
+    """Read this process's parts again; return the file's path, or raise `UserError` if they differ."""
     try:
         path = parts_path(folder)
         stored = load_file(path)
@@ -87,12 +88,12 @@ def check_parts(tensors: Mapping[str, Tensor], folder: Path) -> Path:
         raise _unwritten(folder, error) from error
     wrong = [name for name, x in tensors.items() if name not in stored or not _is_part_of(x, stored[name])]
     if wrong or len(stored) != len(tensors):
-        raise UserError(f"{folder} does not hold what was written ({', '.join(wrong[:3])}): the disk is at fault")
+        raise UserError(f"{folder} differs from the data that was written ({', '.join(wrong[:3])}): check the disk")
     return path
 
 
 def parts_path(folder: Path) -> Path:
-    """The one file of a folder of `write_parts`."""
+    """Return the path of the single `model-*.safetensors` file in the folder."""
     [path] = folder.glob("model-*.safetensors")
     return path
 

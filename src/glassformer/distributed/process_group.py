@@ -1,4 +1,4 @@
-"""One process of several, as `torchrun` starts them: what all of them share, and who holds the weights."""
+"""The process group of a run under `torchrun`: communication, DDP and FSDP2."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -20,18 +20,18 @@ from glassformer.distributed.ranks import Ranks, T
 from glassformer.errors import UserError
 
 _FAILED = -1
-"""Sent in place of the length of a text by a process that has none to send."""
+"""Sent in place of the length of a text by a process that failed to produce the text."""
 
 
 class ProcessGroup(Ranks):
-    """One process of several: what they tell each other."""
+    """One of several processes, with the communication between them."""
 
     def __init__(self, config: ParallelConfig, device: torch.device) -> None:
         self.config, self.device = config, device
         self.rank, self.n = dist.get_rank(), dist.get_world_size()
 
     def sum(self, *numbers: float) -> list[float]:
-        values = torch.tensor(numbers, dtype=torch.float64)  # few and small: through the CPU, everywhere
+        values = torch.tensor(numbers, dtype=torch.float64)  # few numbers: always through the CPU
         dist.all_reduce(values)
         return [float(value) for value in values]
 
@@ -55,7 +55,7 @@ class ProcessGroup(Ranks):
         if error is not None:
             raise error
         if n_failed:
-            raise UserError(f"{n_failed} of the {self.n} processes failed, as they say themselves")
+            raise UserError(f"{n_failed} of {self.n} processes failed; see their errors above")
         return result
 
     def texts(self, text: str) -> list[str]:
@@ -80,17 +80,17 @@ class ProcessGroup(Ranks):
 
     @cached_property
     def _patient(self) -> Any:
-        """A group whose waits have no part in `parallel.timeout`: preparing a large text takes its time."""
+        """A group with the timeout `parallel.prepare_timeout`, because preparing a large text takes long."""
         return dist.new_group(backend="gloo", timeout=timedelta(seconds=self.config.prepare_timeout))
 
     @contextmanager
     def _telling_failure(self) -> Iterator[None]:
-        """The others are told of an exception of the first process, and wait no longer."""
-        _ = self._patient  # made by all at the same time
+        """Notify the other ranks of an exception on rank 0, so that they stop waiting."""
+        _ = self._patient  # all ranks create it at the same time
         try:
             yield
         except BaseException:
-            with suppress(RuntimeError):  # where another one is gone too, the first error is raised
+            with suppress(RuntimeError):  # if another process is lost too, raise the first error
                 self._text_from(0, None, self._patient)
             raise
 
@@ -101,19 +101,19 @@ class ProcessGroup(Ranks):
             if "timed out" not in str(error).lower() and "timeout" not in str(error).lower():
                 raise
             raise UserError(
-                f"process {self.rank} of {self.n} waited {self.config.prepare_timeout:g} s for the first one to read "
-                "the data and learn the tokenizer: raise parallel.prepare_timeout, or look at what it does"
+                f"process {self.rank} of {self.n} waited {self.config.prepare_timeout:g} s for process 0 to read "
+                "the data and learn the tokenizer: raise parallel.prepare_timeout, or check the log of process 0"
             ) from error
 
     def _text_from(self, source: int, text: str | None, group: Any = None) -> str:
-        """The text of one process, in all of them; where it is None, `UserError` in the others."""
+        """Return the text of one process on all processes; if it is `None`, raise `UserError` on the others."""
         data = b"" if text is None or self.rank != source else text.encode()
         size = torch.tensor([_FAILED if text is None else len(data)])
         dist.broadcast(size, source, group)
         if self.rank == source and text is None:
             return ""
         if int(size) == _FAILED:
-            raise UserError(f"process {self.rank} of {self.n} stops: the first one failed, see its own message")
+            raise UserError(f"process {self.rank} of {self.n} stops because process 0 failed; see its error")
         buffer = torch.zeros(int(size), dtype=torch.uint8)
         if self.rank == source:
             buffer = torch.frombuffer(bytearray(data), dtype=torch.uint8) if data else buffer
@@ -123,25 +123,25 @@ class ProcessGroup(Ranks):
 
 
 class Replicated(ProcessGroup):
-    """Every process holds all the weights (DDP)."""
+    """Data parallelism (DDP): each process has all the weights."""
 
     def wrapped(self, network: nn.Module) -> nn.Module:
         return DistributedDataParallel(network, gradient_as_bucket_view=True)
 
 
 class Sharded(ProcessGroup):
-    """Every process holds a part of the weights (FSDP2), or of its group's copy of them."""
+    """Sharded data parallelism (FSDP2): each process has a part of the weights, or of its group's copy of them."""
 
     holds_parts = True
 
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
         if isinstance(config.optimizer, MuonConfig):
             raise UserError(
-                f"muon steps whole matrices, and with parallel.strategy {self.config.strategy} a process holds parts "
-                "of them: give --parallel.strategy ddp, or --train.optimizer.kind adamw"
+                f"muon needs whole matrices, but parallel.strategy {self.config.strategy} divides them among "
+                "processes: use --parallel.strategy ddp, or --train.optimizer.kind adamw"
             )
         if self.config.cpu_offload and self.device.type == "cpu":
-            raise UserError("parallel.cpu_offload is for accelerators, and this run is on the CPU: leave it out")
+            raise UserError("parallel.cpu_offload needs an accelerator, and this run is on the CPU: leave it out")
         policy: dict[str, Any] = {
             "mesh": self._mesh(),
             "mp_policy": MixedPrecisionPolicy(autocast_dtype(config.precision), reduce_dtype=torch.float32),
@@ -175,10 +175,10 @@ class Sharded(ProcessGroup):
         size = self.config.shard_size or int(os.environ["LOCAL_WORLD_SIZE"])
         if self.n % size:
             raise UserError(
-                f"parallel.shard_size is {size} and there are {self.n} processes: they make no whole groups"
+                f"parallel.shard_size: expected a divisor of the number of processes ({self.n}), got {size}"
             )
         mesh = init_device_mesh(self.device.type, (self.n // size, size), mesh_dim_names=("replicas", "parts"))
-        for group in mesh.get_all_groups():  # which torch makes with a timeout of its own, 30 minutes
+        for group in mesh.get_all_groups():  # torch's own timeout is 30 minutes
             dist.distributed_c10d._set_pg_timeout(timedelta(seconds=self.config.timeout), group)
         return mesh
 

@@ -1,4 +1,4 @@
-"""A process joins the others that `torchrun` has started, and leaves them."""
+"""The start and the end of a process group that `torchrun` has started."""
 
 import os
 import shlex
@@ -19,24 +19,23 @@ from glassformer.errors import UserError, first_line
 
 
 def own_device(device: torch.device) -> torch.device:
-    """Of the accelerators of a machine, the one of this process."""
+    """Return the device of this process: its own GPU if `torchrun` started several processes."""
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     return torch.device("cuda", local_rank) if device.type == "cuda" and is_several() else device
 
 
 @contextmanager
 def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) -> Iterator[Ranks]:
-    """The group of this process inside the block. A process that is lost or hangs ends it with a `UserError`."""
+    """Yield the process group for the block; raise `UserError` if another process is lost or hangs."""
     if not is_several():
         yield Ranks()
         return
     n = int(os.environ["WORLD_SIZE"])
     if train.grad_accumulation % n:
         raise UserError(
-            f"train.grad_accumulation is {train.grad_accumulation} and there are {n} processes, which share the "
-            f"micro-batches of a step: give a multiple of {n}, such as --train.grad-accumulation "
-            f"{n * -(-train.grad_accumulation // n)}, and "
-            "smaller micro-batches if the step is to stay the same"
+            f"train.grad_accumulation: expected a multiple of the number of processes ({n}), got "
+            f"{train.grad_accumulation}; use --train.grad-accumulation {n * -(-train.grad_accumulation // n)}, with "
+            "smaller micro-batches to keep the size of a step"
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -48,23 +47,23 @@ def processes(config: ParallelConfig, train: TrainConfig, device: torch.device) 
         if lost is None:
             raise
         raise UserError(
-            f"process {os.environ['RANK']} of {n} lost another one, which ended or did not answer within "
-            f"{config.timeout:g} s (parallel.timeout): {lost}; go on with glassformer resume"
+            f"process {os.environ['RANK']} of {n} lost another process, which ended or did not answer within "
+            f"{config.timeout:g} s (parallel.timeout): {lost}; continue with glassformer resume"
         ) from error
     dist.destroy_process_group()
 
 
 def watchdog_note(config: ParallelConfig, device: torch.device, folder: Path) -> str | None:
-    """What to know before training with NCCL: its watchdog ends the processes without a sentence of ours.
+    """Return a warning that NCCL's watchdog aborts the processes without an error message of glassformer.
 
-    NCCL works beside Python: when a collective hangs, a thread of torch aborts the process, and Python code cannot
-    catch that. None where errors are raised in Python, with gloo, and for a single process.
+    If a collective hangs, a thread of torch aborts the process, and Python code cannot catch that. Returns `None` for a
+    single process and for gloo, which raises its errors in Python.
     """
     if device.type != "cuda" or not is_several():
         return None
     return (
         f"if a process is lost or hangs, PyTorch aborts the others after {config.timeout:g} s (parallel.timeout) with "
-        f"a message of NCCL: go on with glassformer resume {shlex.quote(str(folder))}"
+        f"an NCCL message: continue with glassformer resume {shlex.quote(str(folder))}"
     )
 
 
@@ -73,7 +72,7 @@ def _join(config: ParallelConfig, device: torch.device) -> None:
     timeout = timedelta(seconds=config.timeout)
     one_machine = os.environ.get("GROUP_WORLD_SIZE") == "1"
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True" and one_machine:
-        # The agent's store outlives an attempt, and the addresses in it do not: each attempt gets names of its own.
+        # The agent's store outlives an attempt, but the addresses in it do not: each attempt has its own key prefix.
         place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
         store = TCPStore(*place, is_master=False, timeout=timeout)
         attempt = PrefixStore(f"attempt{os.environ['TORCHELASTIC_RESTART_COUNT']}", store)
@@ -84,7 +83,7 @@ def _join(config: ParallelConfig, device: torch.device) -> None:
 
 
 def _lost(error: RuntimeError) -> str | None:
-    """What a collective says of a process that is gone; None when the error is another."""
+    """Return the message of a collective operation about a lost process; `None` for any other error."""
     signs = (
         *("timed out", "timeout", "timing out", "connection closed", "connection reset", "connection refused"),
         *("broken pipe", "communicator was aborted", "remote process exited", "ncclremoteerror"),

@@ -1,4 +1,4 @@
-"""What a run asks of its processes: `Ranks` answers as the only one."""
+"""Operations on the processes of a run; `Ranks` implements them for a single process."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -13,11 +13,11 @@ T = TypeVar("T")
 
 
 class Ranks(Division):
-    """The one process of a run, or, as `ProcessGroup`, one of several.
+    """The only process of a run, or (as `ProcessGroup`) one of several.
 
-    Every process deals with its share of the micro-batches of a step and of the batches of an evaluation. The first
-    one alone learns the tokenizer, hashes the data, logs, reports and commits checkpoints. What decides the course of
-    a run (does it stop, is it the best) is decided by the first process, or by all together.
+    Each process takes its share of the micro-batches of a step and of the batches of an evaluation. Only rank 0 learns
+    the tokenizer, hashes the data, logs, reports and commits checkpoints. Decisions that change a run (whether to stop,
+    which step is the best) are made by rank 0, or by all processes together.
     """
 
     @property
@@ -25,7 +25,7 @@ class Ranks(Division):
         return self.rank == 0
 
     def share(self, n: int) -> range:
-        """Those of n micro-batches that this process takes.
+        """Return the indices, out of n micro-batches, that this process takes.
 
         >>> list(Ranks().share(3))
         [0, 1, 2]
@@ -33,52 +33,51 @@ class Ranks(Division):
         return range(self.rank, n, self.n)
 
     def of_first(self, *numbers: float) -> list[float]:
-        """The first process's numbers."""
+        """Return the numbers of rank 0."""
         return list(numbers)
 
     def largest(self, *numbers: int) -> list[int]:
-        """Each number, the largest of all processes."""
+        """Return the maximum of each number over all processes."""
         return list(numbers)
 
     def any(self, flag: bool) -> bool:
-        """Whether it holds in one of the processes."""
+        """Return True if the flag is True in any process."""
         return bool(self.largest(flag)[0])
 
     def raise_together(self, work: Callable[[], T]) -> T:
-        """The result of some work that may be a `UserError` in one process, which then is one in all."""
+        """Return the result of `work`; if it raises `UserError` in one process, raise `UserError` in all."""
         return work()
 
     def first_alone(self) -> AbstractContextManager[None]:
-        """The first process goes through the block before the others do, who find what it has left on the disk.
+        """Run the block on rank 0 before the other ranks, which then find its files on the disk.
 
-        They raise `UserError` where the block fails in the first process, or takes longer than
-        `parallel.prepare_timeout`.
+        The others raise `UserError` if the block fails on rank 0, or takes longer than `parallel.prepare_timeout`.
         """
         return nullcontext()
 
     def text_of_first(self, work: Callable[[], str]) -> str:
-        """The text that `work` gives in the first process; the others wait for it, as in `first_alone`."""
+        """Return the text that `work` gives on rank 0; the other ranks wait for it, as in `first_alone`."""
         return work()
 
     def distribute(self, network: nn.Module, config: TrainConfig) -> None:
-        """Leaves to this process its part of the weights, where processes hold parts."""
+        """Keep only this process's part of the weights if the weights are sharded."""
 
     def evaluating(self, network: nn.Module) -> AbstractContextManager[None]:
-        """After the block nothing is left of weights that were gathered in it: they may be others by then."""
+        """Free the weights that were gathered in the block, because later steps change them."""
         return nullcontext()
 
     def gathered(self, network: nn.Module) -> AbstractContextManager[None]:
-        """Inside the block every process holds all the weights, and any method of the network can be called."""
+        """Gather all the weights on each process in the block, so that any method of the network can be called."""
         return nullcontext()
 
     def wrapped(self, network: nn.Module) -> nn.Module:
-        """What a training step calls."""
+        """Return the module that a training step calls."""
         return network
 
     def synchronised(self, network: nn.Module, is_last: bool) -> AbstractContextManager[None]:
-        """Gradients are exchanged in the backward pass of the last micro-batch alone.
+        """Exchange gradients only in the backward pass of the last micro-batch.
 
-        A wrapper decides so in the forward, and acts in the backward: the block must cover both.
+        A wrapper decides this in the forward pass and acts in the backward pass, so the block must cover both.
         """
         if hasattr(network, "set_requires_gradient_sync"):
             network.set_requires_gradient_sync(is_last)  # type: ignore[operator]

@@ -1,1 +1,1 @@
-"""What a model learns and is then used for: one file a task, one registry, and protocols for what some can do."""
+"""Tasks: what a model learns and then does. One file per task, one registry, protocols for optional abilities."""

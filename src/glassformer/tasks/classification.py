@@ -1,4 +1,4 @@
-"""Classification: the class of a text or of a pair of texts; regression: a number."""
+"""Classification (a class for a text or a pair of texts) and regression (a number)."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,11 +30,11 @@ SCORES: dict[str, dict[str, bool]] = {
     "classes": {"accuracy": True, "macro_f1": True, "calibration_error": False},
     "regression": {"rmse": False, "pearson": True, "spearman": True},
 }
-"""The scores of each kind of label, in percent except `rmse`; True if higher is better."""
+"""Scores for each kind of label, in percent except `rmse`; True if higher is better."""
 
 
 class Classification(LabelTask, Classifies, TakesOver):
-    """One stack says the label of a whole."""
+    """Classification and regression: a model of one stack predicts a label for a whole text."""
 
     settings = ClassificationConfig
     verb = "classify"
@@ -46,7 +46,7 @@ class Classification(LabelTask, Classifies, TakesOver):
 
     def learned(self, run: Run) -> str:
         texts = "two texts" if self.takes_pairs(run) else "a text"
-        return f"say a {'number' if self.is_regression(run) else 'label'} for {texts}"
+        return f"predict a {'number' if self.is_regression(run) else 'label'} for {texts}"
 
     def example(self, run: Run) -> str:
         return '("…", "…")' if self.takes_pairs(run) else '"…"'
@@ -71,7 +71,7 @@ class Classification(LabelTask, Classifies, TakesOver):
     def label_scores(
         self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
-        """Accuracy, F1 and calibration of classes, the whole report under `report`; errors of numbers."""
+        """Return accuracy, F1 and calibration for classes, with the full report under `report`; errors for numbers."""
         if self.is_regression(run):
             found = np.array([float(x[0]) for x in logits])
             true = np.array([e.label for e in rows], dtype=np.float64)
@@ -85,7 +85,7 @@ class Classification(LabelTask, Classifies, TakesOver):
         for row in rows:
             if (len(row) > 1) != self.takes_pairs(model.run):
                 texts = "two texts" if self.takes_pairs(model.run) else "one text"
-                raise UserError(f"{model.name} reads {texts} at a time")
+                raise UserError(f"{model.name}: expected {texts} per item, got {len(row)}")
         return classify_texts(model.vote, model.tokenizer, rows, model.classes, model.device, log)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:

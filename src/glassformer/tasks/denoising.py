@@ -1,4 +1,4 @@
-"""Denoising: an encoder-decoder restores a text that was damaged, as BART (infilling) and T5 (spans) do."""
+"""Denoising: an encoder-decoder restores a corrupted text (BART text infilling and T5 span corruption)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -18,18 +18,18 @@ from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_i
 from glassformer.tokenization.word_boundaries import word_boundaries
 
 GREEDY = BeamConfig(beam=1, max_ratio=2.0)
-"""How a sample is written while a model trains."""
+"""Greedy search for the samples shown during training."""
 Fill = Callable[[Network, Tokenizer, str, BeamConfig, torch.device], Filling]
 
 
 class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsMasks, TakesOver):
-    """The two ways to damage a text differ in their noise, and in what a mask of a user's text becomes."""
+    """The denoising tasks, which differ in their noise and in how they encode a mask in the user's text."""
 
     verb = "fill"
     unit = "token"
     predicts_next = False
     has_encoder, has_decoder = True, True
-    needs = "restoring a text needs a Transformer with [model.encoder] and [model.decoder]"
+    needs = "denoising needs a Transformer with both [model.encoder] and [model.decoder]"
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsMasks, Ta
         fill: Fill,
         n_masks: Callable[[Tokenizer], int | None],
     ) -> None:
-        """`n_masks` is how many masks a text may have; None is any number."""
+        """Create a task; `n_masks` returns the maximum number of masks in a text, or `None` for no limit."""
         self.settings, self._special_tokens, self._noise, self._fill = settings, special_tokens, noise, fill
         self._n_masks = n_masks
 
@@ -78,7 +78,7 @@ class Denoising(TextTask, NeedsSpecialTokens, EncoderDecoderTask, FillsMasks, Ta
         return self._fill(model.network, model.tokenizer, text, beam(model, settings), model.device)
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        """T5 writes the spans that sentinels stand for, and translates all the same."""
+        """Accept an encoder-decoder with sentinel tokens (T5): it fills spans, and it can also translate."""
         n = len(sentinel_ids(tokenizer))
         if self.settings is not SpansConfig or n < 2 or not run.model.is_encoder_decoder:
             return None

@@ -1,4 +1,4 @@
-"""What the tasks of an encoder-decoder share: translating, scoring targets, voting."""
+"""Shared code of the encoder-decoder tasks: translation, scores of targets, ensembles."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from glassformer.tokenization.tokenizer import Tokenizers
 
 
 def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: float) -> Seq2SeqObjective:
-    """The objective with the ids that the model and its tokenizers say."""
+    """Return the objective with the ids of the model and its tokenizers."""
     if model.decoder_start_id is None or model.eos_id is None:
         raise UserError("an encoder-decoder needs decoder_start_id and eos_id in its configuration")
     source, target = tokenizers.source.frames.source, tokenizers.target.frames.target
@@ -25,24 +25,22 @@ def objective_of(model: ModelConfig, tokenizers: Tokenizers, label_smoothing: fl
 
 
 def beam(model: TrainedModel, settings: Mapping[str, Any]) -> BeamConfig:
-    """How targets are searched for: as the model says, but for some settings."""
+    """Return the model's beam search settings, with `settings` in place of some of them."""
     config = model.generation if isinstance(model.generation, BeamConfig) else BeamConfig()
     return replace(config, **settings)
 
 
 class EncoderDecoderTask(Translates, ScoresTexts, Votes):
-    """A task whose models make targets from sources."""
+    """Base class of the tasks whose models generate targets from sources."""
 
     def translator(self, model: TrainedModel) -> Translator:
-        """What makes targets with the model, or with all members of an ensemble."""
+        """Return a translator for the model, or for all members of an ensemble."""
         return Translator(model.vote, model.tokenizer, model.source_tokenizer, model.device)
 
     def score(self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log) -> list[Score]:
-        """log p of each target given the text that is its source."""
+        """Return the log-probability of each target given its source in `texts`."""
         if targets is None:
-            raise UserError(
-                f"{model.name} makes a target from a source: give the target too, as score(target, source=…)"
-            )
+            raise UserError(f"{model.name} scores a target given its source: give both, as score(target, source=…)")
         return model.translator.score(texts, targets)
 
     def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:

@@ -1,4 +1,4 @@
-"""Texts with labels as the data of a task: classes, numbers, or tags of words."""
+"""Labelled texts as the data of a task: classes, numbers, or tags of words."""
 
 import json
 import math
@@ -47,45 +47,45 @@ ROWS_OF_TRAIN_EVALUATED = 1000
 
 
 class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.HasTestSet, tasks.Votes):
-    """A task that is learned from labelled texts."""
+    """Base class of the tasks that learn from labelled texts."""
 
     names_are: str
-    """What the names of labels are: classes or tags."""
+    """Plural noun for the names of labels: classes or tags."""
     outputs: tuple[str, ...]
-    """The `data.outputs` that it learns."""
+    """Values of `data.outputs` that the task can learn."""
     head: type[PositionHead] | type[SequenceHead]
-    """Of its models."""
+    """Configuration class of the model's head."""
     refuses_cuts: bool
-    """Texts of a file that lose their end are refused, where a model is evaluated."""
+    """True if an evaluation refuses a file with texts that would be truncated."""
 
     @abstractmethod
     def objective(self, run: Run) -> Objective: ...
 
     @abstractmethod
     def higher_is_better(self, run: Run, names: Sequence[str]) -> dict[str, bool]:
-        """Of each score of a run with these labels."""
+        """Return True or False for each score of a run with these labels."""
 
     @abstractmethod
     def label_scores(
         self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
-        """What the logits of a model are worth on labelled rows."""
+        """Return the scores of a model's logits on labelled rows."""
 
     def check(self, run: Run) -> None:
         preparation.require_data(run, LabelData, self.outputs)
         model, data = run.model, labels_of(run)
         if not isinstance(model, TransformerConfig) or (model.encoder is not None and model.decoder is not None):
-            raise UserError("a label is read off one stack: give [model.encoder], or [model.decoder], alone")
+            raise UserError("labels need a Transformer with exactly one of [model.encoder] and [model.decoder]")
         if data.outputs == "regression" and run.objective.label_smoothing:
-            raise UserError("numbers have no label smoothing: set objective.label_smoothing 0")
+            raise UserError("objective.label_smoothing does not apply to regression: set it to 0")
         if not isinstance(model.head, self.head):
-            raise UserError(f"data.outputs {data.outputs} needs [model.head] of kind {self.head.kind}")
+            raise UserError(f"model.head.kind: expected {self.head.kind} for {data.outputs}, got {model.head.kind}")
         if data.second_field is not None and model.n_token_types < 2:
             raise UserError(
-                "a pair of texts is told apart by token types, and the model has none: give --model.n-token-types 2"
+                f"model.n_token_types: expected 2 for pairs, got {model.n_token_types}; set --model.n-token-types 2"
             )
         if run.train.batch_size != TrainConfig().batch_size:
-            raise UserError("batches of labelled texts are measured in tokens: give data.batch_tokens")
+            raise UserError("train.batch_size does not apply to labelled texts: set data.batch_tokens instead")
 
     def is_regression(self, run: Run) -> bool:
         return labels_of(run).outputs == "regression"
@@ -133,7 +133,7 @@ class LabelTask(tasks.TrainableTask, tasks.HasLabels, tasks.HasScores, tasks.Has
 
 
 class LabelRunData(RunData):
-    """The labelled texts of a run and their split."""
+    """Labelled texts of a run, split into training and validation data."""
 
     corpus: LabelCorpus
 
@@ -143,25 +143,25 @@ class LabelRunData(RunData):
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes or tags of the training data, by number; none where labels are numbers."""
+        """Names of the classes or tags in the training data, in order of their ids; empty for numbers."""
         return () if self.data.outputs == "regression" else tuple(class_names(self.corpus.split[0]))
 
     def _mean_and_std(self) -> tuple[float, float]:
-        """Of the numbers that are trained on: their mean and standard deviation."""
+        """Return the mean and standard deviation of the numbers in the training data."""
         numbers = np.array([float(record.label) for record in self.corpus.split[0] if isinstance(record, Labelled)])
         with np.errstate(over="ignore"):
             mean, std = float(numbers.mean()), float(numbers.std())
         if not math.isfinite(std):
-            raise UserError(f"{self.corpus.name} has numbers that are too large to square: divide them")
+            raise UserError(f"{self.corpus.name} has numbers whose squares overflow: scale them down")
         return mean, std or 1.0
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
-        """The model with as many outputs as there are labels, and the scale of numbers."""
+        """Return the model configuration with one output per label and, for numbers, their mean and std."""
         model = preparation.with_vocabulary(run.model, tokenizers)
         assert isinstance(model, TransformerConfig) and isinstance(model.head, (PositionHead, SequenceHead))
         n_outputs = len(self.labels) or 1
         if model.head.n_labels not in (0, n_outputs):
-            raise UserError(f"model.head.n_labels is {model.head.n_labels} and the data has {n_outputs}: leave it at 0")
+            raise UserError(f"model.head.n_labels: expected {n_outputs}, got {model.head.n_labels}; leave it at 0")
         head = replace(model.head, n_labels=n_outputs)
         if isinstance(head, SequenceHead) and head.std == 0 and self.data.outputs == "regression":
             mean, std = self._mean_and_std()
@@ -179,7 +179,7 @@ class LabelRunData(RunData):
 
 
 class PreparedLabels:
-    """Both sides as examples, in memory; texts that are too long lose their end, and that is told."""
+    """Training and validation examples, in memory. Long texts are truncated, and the log reports how many."""
 
     def __init__(self, data: LabelRunData, run: Run, tokenizer: Tokenizer, reporter: LaunchReporter) -> None:
         self.task, self.names, self.run, self.tokenizer = data.task, data.labels, run, tokenizer
@@ -206,7 +206,7 @@ class PreparedLabels:
             return TokenBudget(example_rows(examples, "training texts"), data.batch_tokens, seed)
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, None]:
-            return sampler_of(self._train(seed, lambda _: None), seed), None  # long texts: said of the first epoch
+            return sampler_of(self._train(seed, lambda _: None), seed), None  # truncation: logged once
 
         seed = preparation.first_dropout_seed(run)
         first = sampler_of(self.train, seed or run.train.seed)
@@ -222,7 +222,7 @@ class PreparedLabels:
         )
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
-        """Scores at each evaluation; `UserError` for a setting that watches another metric."""
+        """Return the function that computes scores; raise `UserError` if a setting watches an unknown metric."""
         known = self.task.higher_is_better(self.run, self.names)
         watched_scores(self.run.train, ["loss"], known)
 
@@ -243,21 +243,21 @@ def examples_of(
     dropout: float = 0.0,
     dropout_seed: int = 0,
 ) -> list[Example]:
-    """Records as rows with their labels, which are known to be among `names`; `dropout` leaves merges out."""
+    """Return records as labelled rows; all labels must be in `names`. `dropout` is the rate of BPE-dropout."""
     numbers, lost = {label: i for i, label in enumerate(names)}, ""
     tagged = [record for record in records if isinstance(record, Tagged)]
     if tagged:
         tags = [[numbers[tag] for tag in record.tags] for record in tagged]
         rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
         n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)
-        lost = f", {sum(map(len, tags)) - n_read:,} words with tags"
+        lost = f" ({sum(map(len, tags)) - n_read:,} tagged words are lost)"
     else:
         labelled = [record for record in records if isinstance(record, Labelled)]
         values = [float(numbers[record.label]) if names else float(record.label) for record in labelled]
         texts = [_texts(record) for record in labelled]
         rows, n_cut = encode_texts(tokenizer, texts, max_len, values, dropout, dropout_seed)
     if n_cut:
-        log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and lose their end{lost}")
+        log(f"{n_cut:,} of the {len(rows):,} {name} are longer than {max_len:,} tokens and are truncated{lost}")
     return rows
 
 
@@ -276,17 +276,17 @@ def label_scores(
     device: torch.device | str,
     division: Division = ALONE,
 ) -> dict[str, Any]:
-    """What a network is worth on labelled rows; `division` deals the batches of rows out among processes."""
+    """Return the scores of a network on labelled rows; `division` divides the batches among processes."""
     logits = predict(network, rows, device, division.takes)
     if division.n > 1:
         own = {place: x.tolist() for place, x in enumerate(logits) if x.numel()}
-        for part in division.texts(json.dumps(own)):  # decimal numbers of Python give the same bits back
+        for part in division.texts(json.dumps(own)):  # JSON numbers restore the same bits
             for place, values in json.loads(part).items():
                 logits[int(place)] = torch.tensor(values)
     return task.label_scores(run, logits, rows, names)
 
 
 def scores_of(report: ClassificationReport) -> dict[str, Any]:
-    """Return the figures of a report, in percent, and the report itself."""
+    """Return the scores of a report, in percent, and the report itself."""
     names = ("accuracy", "macro_f1", "calibration_error", "most_frequent_share")
     return {name: getattr(report, name) for name in names} | {"report": report}

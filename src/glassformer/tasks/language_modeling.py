@@ -1,4 +1,4 @@
-"""Language modelling: every next token of a text is predicted from those before it."""
+"""Causal language modelling: predict each token of a text from the tokens before it."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,17 +20,17 @@ SAMPLE_PROMPT, SAMPLE_LENGTH = 16, 64
 
 
 class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
-    """A decoder alone goes on with a text."""
+    """Causal language modelling: a decoder without an encoder continues a text."""
 
     settings = CausalConfig
     verb = "generate"
     unit = "token"
     predicts_next = True
     has_encoder, has_decoder = False, True
-    needs = "predicting the next token needs a Transformer with [model.decoder] alone"
+    needs = "causal language modelling needs a Transformer with only [model.decoder]"
 
     def learned(self, run: Run) -> str:
-        return "go on with a text"
+        return "continue a text"
 
     def example(self, run: Run) -> str:
         return '"…"'
@@ -45,7 +45,7 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         return TextObjective(objective, context + 1, overlap=1)
 
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
-        """The beginning of the row, and how the model goes on."""
+        """Return the beginning of the row and the model's continuation."""
         n_prompt = max(1, min(SAMPLE_PROMPT, (run.data.context or run.model.max_len) // 4))  # type: ignore[union-attr]
         prompt = row.token_ids[:n_prompt].tolist()
         length = max(1, min(SAMPLE_LENGTH, run.model.max_len - n_prompt))
@@ -108,7 +108,7 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
 
 
 def unscored_start(run: Run, tokenizer: Tokenizer) -> int | None:
-    """The id that begins a document and is no target; None where one token also ends documents, as a target."""
+    """Return the id that begins a document and is not a target; `None` if this token also ends documents."""
     start = run.model.decoder_start_id
     return None if start == tokenizer.eos_id else start
 

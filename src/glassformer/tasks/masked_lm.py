@@ -1,4 +1,4 @@
-"""Masked language modelling: masked tokens of a text are predicted from all around them (Devlin 2019)."""
+"""Masked language modelling: predict masked tokens from all tokens around them (Devlin 2019)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
@@ -35,14 +35,14 @@ from glassformer.tokenization.word_boundaries import word_boundaries
 class MaskedLanguageModeling(
     TextTask, NeedsSpecialTokens, ScoresSome, FillsMasks, HasScores, HasPseudoPerplexity, TakesOver
 ):
-    """An encoder alone says what stands behind masks."""
+    """Masked language modelling: an encoder without a decoder predicts masked tokens."""
 
     settings = MaskedConfig
     verb = "fill"
     unit = "chosen token"
     predicts_next = False
     has_encoder, has_decoder = True, False
-    needs = "predicting masked tokens needs a Transformer with [model.encoder] alone"
+    needs = "masked language modelling needs a Transformer with only [model.encoder]"
 
     def learned(self, run: Run) -> str:
         return "fill masks"
@@ -66,8 +66,8 @@ class MaskedLanguageModeling(
         assert tokenizer.mask_id is not None  # special_tokens
         if config.whole_words and tokenizer.scheme == "whitespace":
             raise UserError(
-                "objective.whole_words: pieces of a whitespace tokenizer do not tell where a word ends; use another "
-                "tokenizer.scheme, or leave it out"
+                "objective.whole_words: tokens of a whitespace tokenizer do not mark word boundaries; use another "
+                "tokenizer.scheme, or leave the setting out"
             )
         frame, edges = tokenizer.frames.text, word_boundaries(tokenizer)
         objective = MaskedObjective(
@@ -87,7 +87,7 @@ class MaskedLanguageModeling(
     def scores(
         self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Accuracy behind masks, and the share of the most frequent token, in percent."""
+        """Return the accuracy on masked tokens and the frequency of the most frequent token, in percent."""
         data = self.evaluation(model, places, log)
         assert isinstance(data.objective, MaskedObjective)
         n_masked = int(data.n_targets * data.objective.mask_prob * MASKED)
@@ -95,7 +95,7 @@ class MaskedLanguageModeling(
         return asdict(masked.masked_scores(model.network, data.objective, data.batches(), model.device, report))
 
     def pseudo_perplexity(self, model: TrainedModel, places: Places, progress: Progress | None, log: Log) -> float:
-        """exp of the mean -log p of every token of a text given all others: one forward a token."""
+        """Return exp of the mean -log p of each token given all others, with one forward pass per token."""
         data = self.evaluation(model, places, log)
         assert isinstance(data.objective, MaskedObjective)
         report = (lambda done: progress(done, data.n_targets)) if progress else None

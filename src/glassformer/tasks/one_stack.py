@@ -1,4 +1,4 @@
-"""What models of one stack share, whatever they have learned: the ids of a text, and its vector."""
+"""Shared code of all models with one stack: the ids of a text, and its vector."""
 
 import sys
 from collections.abc import Sequence
@@ -15,12 +15,12 @@ from glassformer.tasks.task import ContinuesPrompts, Log, TrainedModel, Translat
 
 
 def embed(model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
-    """(N, D) a vector of each text; a causal model reads texts in their frame, of which its vectors see nothing."""
+    """Return a vector for each text (N, D). A causal model also reads start tokens; the vectors leave them out."""
     task, config = task_of(model.run), model.network.config
     if isinstance(task, Translates):
-        raise UserError(f"{model.name} makes a target from a source; vectors come from a model of one stack")
+        raise UserError(f"{model.name} is an encoder-decoder, which has no text vectors: use a model of one stack")
     if len(model.members) > 1:
-        raise UserError("directions mean other things in each model: ask one of them for vectors, not the ensemble")
+        raise UserError("an ensemble has no text vectors, because its models share no vector space: use one model")
     assert isinstance(config, TransformerConfig)  # one stack
     frame = causal_frame(model.tokenizer, config) if isinstance(task, ContinuesPrompts) else None
     cut = config.head.max_tokens if isinstance(config.head, VectorHead) else 0
@@ -29,14 +29,14 @@ def embed(model: TrainedModel, texts: Sequence[str], log: Log) -> Vectors:
 
 
 def described(model: TrainedModel) -> str:
-    """What the vectors of `embed` are, in words."""
+    """Return a description of the vectors of `embed`."""
     config = model.network.config
     assert isinstance(config, TransformerConfig)  # one stack
     return vectors.described(config.head, is_causal=isinstance(task_of(model.run), ContinuesPrompts))
 
 
 def text_ids(model: TrainedModel, text: str) -> list[int]:
-    """The ids that the model reads for one text, with the special tokens of its training around them; not cut."""
+    """Return the ids that the model reads for a text, with special tokens as in training and without truncation."""
     task = task_of(model.run)
     if isinstance(task, Translates):
         return model.translator.source_ids(text)

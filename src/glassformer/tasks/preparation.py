@@ -1,4 +1,4 @@
-"""What tasks share: the data of a run by its kind, tokenizers, seeds, the cache, and what a model takes from them."""
+"""Code that several tasks share: the data of a run by its kind, tokenizers, seeds, cache and vocabulary."""
 
 import os
 from collections.abc import Iterable, Sequence
@@ -18,50 +18,50 @@ from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 
 
 def text_of(run: Run) -> TextData:
-    """The text of a run; `UserError` when it learns from pairs."""
+    """Return the text data of a run; raise `UserError` for another kind of data."""
     if not isinstance(run.data, TextData):
-        raise UserError(f"the run {run.name!r} learns from pairs of texts, and a single text is needed")
+        raise UserError(f"data.kind of the run {run.name!r}: expected text, got {run.data.kind}")
     return run.data
 
 
 def pairs_of(run: Run) -> PairData:
-    """The pairs of a run; `UserError` when it learns from a text."""
+    """Return the pairs of a run; raise `UserError` for another kind of data."""
     if not isinstance(run.data, PairData):
-        raise UserError(f"the run {run.name!r} learns from a text, and pairs of source and target are needed")
+        raise UserError(f"data.kind of the run {run.name!r}: expected pairs, got {run.data.kind}")
     return run.data
 
 
 def labels_of(run: Run) -> LabelData:
-    """The labelled data of a run; `UserError` when it learns from something else."""
+    """Return the labelled data of a run; raise `UserError` for another kind of data."""
     if not isinstance(run.data, LabelData):
-        raise UserError(f"the run {run.name!r} has no labels: it learned from data of kind {run.data.kind}")
+        raise UserError(f"data.kind of the run {run.name!r}: expected labels, got {run.data.kind}")
     return run.data
 
 
 def require_data(
     run: Run, wanted: type[TextData] | type[PairData] | type[LabelData], outputs: Sequence[str] = ()
 ) -> None:
-    """`UserError` when the run's data is not what its objective learns from; `outputs` are those that labels may have.
+    """Raise `UserError` if the run's data does not suit its objective; `outputs` are the allowed `data.outputs`.
 
     >>> from glassformer.config.run import Seq2SeqConfig
     >>> require_data(Run(objective=Seq2SeqConfig()), PairData)
     Traceback (most recent call last):
-    glassformer.errors.UserError: the objective seq2seq needs pairs (data.kind), and the data is a text
+    glassformer.errors.UserError: data.kind: expected pairs for objective.kind seq2seq, got text
     """
     data, kind = run.data, run.objective.kind
     if isinstance(data, wanted) and (not isinstance(data, LabelData) or data.outputs in outputs):
         return
     if isinstance(data, TextData):
-        needs = "pairs" if wanted is PairData else "texts with labels"
-        raise UserError(f"the objective {kind} needs {needs} (data.kind), and the data is a text")
+        needs = "pairs" if wanted is PairData else "labels"
+        raise UserError(f"data.kind: expected {needs} for objective.kind {kind}, got text")
     if isinstance(data, PairData):
-        raise UserError(f"pairs are learned with objective.kind seq2seq, and it is {kind}")
+        raise UserError(f"objective.kind: expected seq2seq for pairs, got {kind}")
     right = "tagging" if data.outputs == "tags" else "classification"
-    raise UserError(f"data.outputs {data.outputs} is learned with objective.kind {right}, and it is {kind}")
+    raise UserError(f"objective.kind: expected {right} for data.outputs {data.outputs}, got {kind}")
 
 
 def micro_batch(run: Run) -> MicroBatch:
-    """How large the batches of a run are, as far as its settings tell: rows of a text, or a budget of tokens."""
+    """Return the batch size of a run according to its settings: rows of a text, or a budget of tokens."""
     task, data = trainable_task(run), run.data
     share = task.scored_share(run) if isinstance(task, ScoresSome) else 1.0
     if not isinstance(data, TextData):
@@ -77,9 +77,9 @@ def learn_tokenizer(
     title: str = "learning the tokenizer",
     needed: Sequence[str] = (),
 ) -> Tokenizer:
-    """The tokenizer that is named, or a new one learned on training texts, never on the validation side.
+    """Load the tokenizer that `config` names, or learn one from training texts (never from validation data).
 
-    Special tokens that are `needed` and that it lacks come behind all others.
+    Special tokens in `needed` that the tokenizer lacks are added after all others.
     """
     if config.path is not None:
         return Tokenizer.load(Path(config.path)).with_special_tokens(needed)
@@ -95,37 +95,37 @@ def learn_tokenizer(
 
 
 def first_dropout_seed(run: Run) -> int:
-    """Return the seed of BPE-dropout in the first epoch; 0 where it is drawn once or not used."""
+    """Return the seed of BPE-dropout in the first epoch; 0 without BPE-dropout or with one draw for all epochs."""
     shares = [config.bpe_dropout for config in (run.tokenizer, run.source_tokenizer) if config is not None]
     return seed_of(run.train.seed, Stream.CUTS) if run.data.reading >= 2 and any(shares) else 0
 
 
 def cache_folder(data: DataConfig) -> Path:
-    """Where prepared tokens are kept: `data.cache_dir`, or the user's cache folder."""
+    """Return the folder of prepared tokens: `data.cache_dir`, or a folder in the user's cache directory."""
     if data.cache_dir is not None:
         return Path(data.cache_dir)
     return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "glassformer" / "tokens"
 
 
 def say_changed(model: TrainedModel, digest: str, name: str, log: Log) -> None:
-    """Tell that the run's own data is not what it was."""
+    """Log a warning if the run's own data has changed since training."""
     if model.data_digest is not None and model.data_digest != digest:
-        log(f"{name} is no longer what {model.run.name} was trained on: the held-out part may not be the same")
+        log(f"{name} has changed since {model.run.name} was trained on it: the validation data may differ")
 
 
 def say_dropped(dropped: Dropped, log: Log) -> None:
-    """Tell what of other data cannot be used."""
+    """Log which records of other data cannot be used."""
     for sentence in dropped.sentences():
         log(sentence)
 
 
 def refuse(sentence: str) -> None:
-    """`UserError` where other data is not read whole: without a part of it the scores would be others."""
-    raise UserError(f"{sentence.removesuffix(' and are left out')}: shorten them, or leave them out")
+    """Raise `UserError` for records of other data that do not fit: scores without them would not be comparable."""
+    raise UserError(f"{sentence.removesuffix(' and are left out')}: shorten or remove them")
 
 
 def with_vocabulary(model: ModelConfig, tokenizers: Tokenizers) -> ModelConfig:
-    """The model with the vocabularies and special ids of its tokenizers, and what a target's decoder starts from."""
+    """Return the model with the vocabulary sizes, special ids and decoder start id of its tokenizers."""
     tokenizer = tokenizers.target
     vocab_size = _vocab_size("vocab_size", model.vocab_size, tokenizer.vocab_size)
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "bos", "eos", "unk", "mask")}
@@ -137,11 +137,11 @@ def with_vocabulary(model: ModelConfig, tokenizers: Tokenizers) -> ModelConfig:
     size = 0 if source is None else _vocab_size("source_vocab_size", model.source_vocab_size, source.vocab_size)
     start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
     if tokenizer.is_imported and model.decoder_start_id is not None:
-        start = model.decoder_start_id  # a tokenizer of another family says nothing of what a decoder starts from
+        start = model.decoder_start_id  # an imported tokenizer does not define the decoder's start id
     return replace(model, source_vocab_size=size, decoder_start_id=start)
 
 
 def _vocab_size(name: str, wanted: int, n_tokens: int) -> int:
     if wanted and wanted < n_tokens:
-        raise UserError(f"model.{name} is {wanted} and the tokenizer has {n_tokens} tokens: leave it at 0, or raise it")
+        raise UserError(f"model.{name}: expected at least {n_tokens} for this tokenizer, got {wanted}; leave it at 0")
     return wanted or n_tokens

@@ -1,4 +1,4 @@
-"""From the kind of an objective to its task. A task's module is imported when its kind is first asked for."""
+"""The registry of tasks by the kind of objective. It imports a task's module when its kind is first used."""
 
 from importlib import import_module
 
@@ -21,25 +21,25 @@ _registered: dict[str, Task] = {}
 
 
 def register(task: Task) -> None:
-    """Make a task known in this process, under the kind of its settings: in a notebook, say.
+    """Register a task in this process under the kind of its settings, for example in a notebook.
 
-    A package of its own names the task in its entry points (group `glassformer.tasks`, the kind as the name), so that
-    the command line knows it too. Raises `UserError` for a kind that glassformer has itself.
+    An installed package declares its task as an entry point instead (group `glassformer.tasks`, the kind as the name),
+    so that the command line finds it too. Raises `UserError` for a built-in kind.
     """
     kind = task.settings.kind
     if kind in HOMES:
-        raise UserError(f"the task {kind!r} is glassformer's own: give yours another kind")
+        raise UserError(f"the kind {kind!r} is a built-in task of glassformer: choose another kind")
     register_settings(TASKS, task.settings)
     _registered[kind] = task
 
 
 def kinds() -> list[str]:
-    """Every kind that has a task: ours, those of installed packages, and those that were registered."""
+    """Return every kind that has a task: built-in, from installed packages, and registered."""
     return list(dict.fromkeys([*HOMES, *entry_points(TASKS), *_registered]))
 
 
 def task_of_kind(kind: str) -> Task:
-    """The task of a kind of objective; `UserError` for one that is unknown."""
+    """Return the task of a kind of objective; raise `UserError` for an unknown kind."""
     if kind in HOMES:
         module, name = HOMES[kind].split(":")
         found: Task = getattr(import_module(module), name)
@@ -48,22 +48,22 @@ def task_of_kind(kind: str) -> Task:
         return _registered[kind]
     foreign = entry_points(TASKS)
     if kind not in foreign:
-        raise UserError(f"no task is known for the objective {kind!r}; there are {', '.join(kinds())}")
+        raise UserError(f"objective.kind: expected one of {', '.join(kinds())}, got {kind!r}")
     loaded: Task = foreign[kind].load()
     return loaded
 
 
 def task_of(run: Run) -> Task:
-    """What a model of this run does."""
+    """Return the task of a run."""
     return task_of_kind(run.objective.kind)
 
 
 def trainable_task(run: Run) -> TrainableTask:
-    """The task that a run learns; `UserError` for a run in which nothing is learned."""
+    """Return the task that a run learns; raise `UserError` for a run whose model cannot be trained."""
     task = task_of(run)
     if not isinstance(task, TrainableTask):
         raise UserError(
-            f"the objective of {run.name!r} is {run.objective.kind}, so it has nothing to learn: to train its model "
-            "on, start a run that learns something from it, with --init"
+            f"the run {run.name!r} has objective.kind {run.objective.kind} and cannot be trained: to fine-tune its "
+            "model, start a run with another objective and --init"
         )
     return task

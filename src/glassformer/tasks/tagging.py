@@ -1,4 +1,4 @@
-"""Tagging: a tag for every word of a text, read off its first token."""
+"""Tagging: predict a tag for each word of a text from the first token of the word."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,11 +20,11 @@ from glassformer.tasks.task import Log, Tags, TakesOver, TrainedModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 SCORES = {"accuracy": True, "macro_f1": True, "span_f1": True}
-"""The scores, in percent, and that higher is better; `span_f1` where tags are those of spans (B-, I-, O)."""
+"""Scores in percent; True if higher is better. `span_f1` exists for span tags only (B-, I-, O)."""
 
 
 class Tagging(LabelTask, Tags, TakesOver):
-    """One stack says the tag of every word."""
+    """Tagging: a model of one stack predicts a tag for each word."""
 
     settings = TaggingConfig
     verb = "tag"
@@ -32,7 +32,7 @@ class Tagging(LabelTask, Tags, TakesOver):
     names_are = "tags"
     outputs = ("tags",)
     head = PositionHead
-    refuses_cuts = True  # words that are cut off have no tag: of other data the scores would be others
+    refuses_cuts = True  # truncated words get no tag, so scores would not be comparable
 
     def learned(self, run: Run) -> str:
         return "tag words"
@@ -54,7 +54,7 @@ class Tagging(LabelTask, Tags, TakesOver):
     def label_scores(
         self, run: Run, logits: Sequence[Tensor], rows: Sequence[Example], names: Sequence[str]
     ) -> dict[str, Any]:
-        """Accuracy and F1 of words, the whole report under `report`, and F1 of spans where tags are those of spans."""
+        """Return accuracy and F1 of words, the full report under `report`, and F1 of spans if the tags mark spans."""
         gold = [e.labels[e.labels != -100] for e in rows if e.labels is not None]
         probabilities = torch.cat(list(logits)).softmax(dim=1).numpy()
         scores = scores_of(classification_report(np.concatenate(gold), probabilities, list(names)))

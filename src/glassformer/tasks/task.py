@@ -1,7 +1,7 @@
-"""What a task is: the protocols that training, evaluation, the verbs, imports and the cost model ask for.
+"""The protocols of a task, which training, evaluation, verbs, imports and the cost model use.
 
-A task belongs to a kind of objective (`registry.task_of`). Its class names the protocols that it fulfils; what only
-some tasks can do is a protocol of its own, asked for with `isinstance`.
+A task belongs to a kind of objective (`registry.task_of`). Its class names the protocols that it implements. An ability
+of only some tasks is a separate protocol, tested with `isinstance`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Prompt = str | Sequence[int]
 
 
 class TrainedModel(Protocol):
-    """A model in use as its task sees it: `glassformer.model.Model`, which says what each of these is."""
+    """The properties of a trained model that a task uses; `glassformer.model.Model` documents them."""
 
     @property
     def name(self) -> str: ...
@@ -78,103 +78,103 @@ class PreparedData(Protocol):
 
     @property
     def summary(self) -> str:
-        """How much there is of it, in words."""
+        """Size of the data, in words."""
 
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
-        """What the loop is given."""
+        """Return the data for the training loop."""
 
 
 class SplitCorpus(Protocol):
-    """Two sides of data: for training, and for validation."""
+    """Data that is split into training and validation data."""
 
     name: str
 
     @cached_property
     def digest(self) -> str:
-        """A hash of the data's bytes and of the rule that splits them; set where another process has computed it."""
+        """Hash of the data's bytes and of the split rule; assigned if another process computed it."""
 
     def news(self) -> list[str]:
-        """Reads the data; what was dropped or changed, in sentences."""
+        """Read the data; return a sentence for each kind of dropped or changed record."""
 
 
 class RunData(Protocol):
-    """The data of a run; nothing is read before it is asked for."""
+    """The data of a run; it is read on first use."""
 
     corpus: SplitCorpus
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
-        """Those that the run names, or new ones learned on the training side."""
+        """Return the tokenizers that the run names, or learn new ones from the training data."""
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
-        """The run's model with what its configuration leaves open: special ids, vocabularies, labels."""
+        """Return the model configuration with the values that the data decides: special ids, vocabularies, labels."""
 
     def prepare(
         self, run: Run, tokenizers: Tokenizers, reporter: LaunchReporter, *, checks_hashes: bool = True
     ) -> PreparedData:
-        """The data as tokens, from a cache where there is one.
+        """Return the data as tokens, from the cache if possible.
 
-        Without `checks_hashes` only the sizes of large files of the cache are compared, because another process of
-        the run has compared their hashes.
+        Without `checks_hashes` only the sizes of large cache files are compared, because another process of the run has
+        compared their hashes.
         """
 
 
 @runtime_checkable
 class Task(Protocol):
-    """What every model has: something that it has learned, and a verb for it."""
+    """A learned ability and the verb that uses it; every model has a task."""
 
     settings: type[Any]
-    """The dataclass of its section `[objective]`, whose `kind` names the task."""
+    """Dataclass of the section `[objective]`; its `kind` names the task."""
     verb: str
-    """The method of `Model`, and the command, that does what was learned."""
+    """Name of the method of `Model`, and of the command, that uses the ability."""
 
     def learned(self, run: Run) -> str:
-        """What it learned to do, in words that follow "learned to": models that learned other things cannot vote."""
+        """Return the ability in words that follow "learned to"; only models with equal words can form an ensemble."""
 
     def example(self, run: Run) -> str:
-        """An argument of the verb, as one writes it."""
+        """Return an example argument of the verb, as Python code."""
 
 
 @runtime_checkable
 class TrainableTask(Task, Protocol):
-    """A task that a run can learn: all but that of models that were taken over and have no loss."""
+    """A task that a run can learn. Imported models without a loss have a task that is not trainable."""
 
     unit: str
-    """What a loss is the mean of."""
+    """Unit over which the loss is averaged, such as token."""
 
     def check(self, run: Run) -> None:
-        """`UserError` when the run's data or model do not go with the task; nothing is read."""
+        """Raise `UserError` if the run's data or model does not suit the task; no data is read."""
 
     def open(self, run: Run) -> RunData:
-        """The data that the run names; `UserError` where it names none."""
+        """Return the data that the run names; raise `UserError` if the run names no data."""
 
     def metrics(self, run: Run) -> tuple[str, ...]:
-        """What `evaluate` and `scores` give beside the loss; the one that stands for the model first."""
+        """Return the metrics of `evaluate` and `scores` besides the loss, with the main metric first."""
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
-        """The validation side of the run's own data, or the whole of other data; `log` is told what is left out."""
+        """Return the run's own validation data, or all of other data; log which records are left out."""
 
 
 @runtime_checkable
 class NeedsSpecialTokens(Protocol):
-    """Cannot be learned without certain special tokens, which its tokenizer gets."""
+    """A task that needs certain special tokens; its tokenizer gets them."""
 
     def special_tokens(self, run: Run) -> tuple[str, ...]: ...
 
 
 @runtime_checkable
 class ScoresSome(Protocol):
-    """Gives logits of some of its tokens alone."""
+    """A task that computes logits for some of its tokens only."""
 
     def scored_share(self, run: Run) -> float:
-        """Of the tokens of a batch, those that get logits: from 0 to 1."""
+        """Return the fraction of a batch's tokens that get logits, from 0 to 1."""
 
 
 @runtime_checkable
 class ContinuesPrompts(Protocol):
-    """Writes what follows a text."""
+    """A task whose models continue a text."""
 
     def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
-        """A prompt as the model reads it: a text behind what training put before one, or ids as they are given."""
+        """Return the ids that the model reads: a text after its start tokens, or the given ids unchanged."""
 
     def stream(
         self,
@@ -184,15 +184,15 @@ class ContinuesPrompts(Protocol):
         samples: Sequence[int],
         slide: bool,
     ) -> Iterator[list[str]]:
-        """The new text of every row, step by step; each prompt has a row for each of `samples`."""
+        """Yield the new text of each row at each step; each prompt has one row for each of `samples`."""
 
     def no_start(self, model: TrainedModel) -> str:
-        """The sentence for a model whose training put no start token before a text."""
+        """Return the warning for a model that was trained without start tokens."""
 
 
 @runtime_checkable
 class ScoresTexts(Protocol):
-    """Says how probable a given text is."""
+    """A task whose models compute the probability of a given text."""
 
     def score(
         self, model: TrainedModel, texts: Sequence[str], targets: Sequence[str] | None, log: Log
@@ -201,54 +201,54 @@ class ScoresTexts(Protocol):
 
 @runtime_checkable
 class Translates(Protocol):
-    """Makes a target from a source: an encoder-decoder."""
+    """A task whose models generate a target from a source: an encoder-decoder."""
 
     def translator(self, model: TrainedModel) -> Translator: ...
 
 
 @runtime_checkable
 class FillsMasks(Protocol):
-    """Says what stands behind the masks of a text."""
+    """A task whose models fill the masks of a text."""
 
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling: ...
 
 
 @runtime_checkable
 class HasLabels(Protocol):
-    """Says labels, which are names or numbers."""
+    """A task whose models predict labels: names or numbers."""
 
     def is_regression(self, run: Run) -> bool:
-        """Whether the labels are numbers."""
+        """Return True if the labels are numbers."""
 
 
 @runtime_checkable
 class Classifies(HasLabels, Protocol):
-    """Says a label for a text, or for two."""
+    """A task whose models predict a label for a text, or for a pair of texts."""
 
     def takes_pairs(self, run: Run) -> bool:
-        """Whether it reads two texts at a time."""
+        """Return True if each item is a pair of texts."""
 
     def classify(self, model: TrainedModel, rows: Sequence[tuple[str, ...]], log: Log) -> list[dict[str, float]]: ...
 
 
 @runtime_checkable
 class Tags(HasLabels, Protocol):
-    """Says a tag for every word."""
+    """A task whose models predict a tag for each word."""
 
     def tag(self, model: TrainedModel, rows: Sequence[Sequence[str]], log: Log) -> list[list[tuple[str, float]]]: ...
 
 
 @runtime_checkable
 class Votes(Protocol):
-    """Several models of this task can be one."""
+    """A task whose models can form an ensemble."""
 
     def vote(self, run: Run, networks: Sequence[Network]) -> Ensemble:
-        """The networks as one, which is measured."""
+        """Return an ensemble of the networks, which is evaluated like one network."""
 
 
 @runtime_checkable
 class HasScores(Protocol):
-    """Has metrics of what it says beside its loss."""
+    """A task with metrics of the model's outputs besides the loss."""
 
     def scores(
         self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
@@ -257,52 +257,52 @@ class HasScores(Protocol):
 
 @runtime_checkable
 class HasPairs(Protocol):
-    """Is evaluated on pairs, by scores of what it writes for their sources."""
+    """A task that is evaluated on pairs, by scores of the outputs for their sources."""
 
     def pairs(self, model: TrainedModel, places: Places, log: Log) -> list[Pair]: ...
 
     def require_scores(self, run: Run) -> None:
-        """`UserError` when a package is missing that the scores need: told before hours of work."""
+        """Raise `UserError` before a long evaluation if the scores need a package that is not installed."""
 
     def output_scores(self, run: Run, outputs: Mapping[str, str], pairs: Sequence[Pair]) -> dict[str, float | str]:
-        """The scores of the output of each source."""
+        """Return the scores of `outputs`, which maps each source to its output."""
 
 
 @runtime_checkable
 class HasPseudoPerplexity(Protocol):
-    """Has a perplexity of a whole text, though it is trained on some of its tokens."""
+    """A task with a perplexity of all tokens of a text, though training predicts only some of them."""
 
     def pseudo_perplexity(self, model: TrainedModel, places: Places, progress: Progress | None, log: Log) -> float: ...
 
 
 @runtime_checkable
 class HasTestSet(Protocol):
-    """Its data may have a test side, which training never reads."""
+    """A task whose data may have a test split, which training never reads."""
 
     def test_path(self, run: Run) -> str | None:
-        """Where it stands; None where there is none."""
+        """Return the path of the test split, or `None` without a test split."""
 
 
 @runtime_checkable
 class TakesOver(Protocol):
-    """Can be what a model from elsewhere has learned."""
+    """A task that can use imported models."""
 
     def taken_over(self, run: Run, tokenizer: Tokenizer, labels: Sequence[str]) -> Run | None:
-        """The run of a model with this network, tokenizer and labels; None where they belong to another task."""
+        """Return the run of an imported model, or `None` if the model belongs to another task."""
 
 
 def needed_special_tokens(task: Task, run: Run) -> tuple[str, ...]:
-    """The special tokens without which a task cannot be; none for most."""
+    """Return the special tokens that a task requires; empty for most tasks."""
     return task.special_tokens(run) if isinstance(task, NeedsSpecialTokens) else ()
 
 
 def label_names(data: RunData) -> tuple[str, ...]:
-    """Names of classes or tags (`labels`), by number; empty where the data has none."""
+    """Return the names of classes or tags (`labels`) in order of their ids; empty for data without labels."""
     found: tuple[str, ...] = getattr(data, "labels", ())
     return found
 
 
 def wrong_verb(task: Task, model: TrainedModel, verb: str) -> UserError:
-    """What is said to someone who uses a model for what it has not learned."""
+    """Return the error for a verb that the model has not learned."""
     call = f"in Python: model.{task.verb}({task.example(model.run)})"
     return UserError(f"{model.name} learned to {task.learned(model.run)}: use it with {task.verb}, not {verb} ({call})")

@@ -1,4 +1,4 @@
-"""Texts as the data of a task: a corpus, its tokens, their batches, and how the model is evaluated on them."""
+"""Texts as the data of a task: the corpus, its tokens, batches and evaluation."""
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
@@ -30,38 +30,38 @@ from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers
 SAMPLERS: dict[type, type[Windows | Epochs | Packed]] = {WindowRows: Windows, ExampleRows: Epochs, PackedRows: Packed}
 TRAIN_TOKENS_EVALUATED = 32_768
 SAMPLE_PROMPT = 16
-"""Tokens of a validation row that a sample begins with."""
+"""Number of tokens of a validation row at the beginning of a sample."""
 
 
 @dataclass(frozen=True)
 class TextObjective:
-    """An objective, and the ids of a row beyond which the model could not read what it makes of them."""
+    """An objective, and the maximum row length in ids for which its batches fit the model."""
 
     objective: Objective
     row_length: int
     overlap: int = 0
-    """Ids that windows of an evaluation share: 1 where an id is the target of the one before it."""
+    """Number of ids that evaluation windows share: 1 if each id is the target of the id before it."""
     changes_lengths: bool = False
-    """What the model reads of rows of one length has several lengths."""
+    """True if rows of one length give model inputs of several lengths."""
 
 
 class TextTask(TrainableTask):
-    """A task that is learned from texts."""
+    """Base class of the tasks that learn from texts."""
 
     predicts_next: bool
-    """Every token is predicted from those before it: documents begin with a start token, and bytes are counted."""
+    """True if each token is predicted from those before it; documents get a start token, and bytes are counted."""
     has_encoder: bool
     has_decoder: bool
     needs: str
-    """A sentence on the stacks that the model must have."""
+    """Sentence about the stacks that the model must have."""
 
     @abstractmethod
     def text_objective(self, run: Run, tokenizer: Tokenizer, context: int) -> TextObjective:
-        """What is learned; the model of `run` is complete (`RunData.complete`)."""
+        """Return the objective; the model configuration of `run` must be complete (`RunData.complete`)."""
 
     @abstractmethod
     def sample(self, network: Network, tokenizer: Tokenizer, run: Run, row: Example, device: torch.device) -> str:
-        """What the model makes now of a validation row, shown at each evaluation."""
+        """Return the current model's output for a validation row, shown at each evaluation."""
 
     def check(self, run: Run) -> None:
         preparation.require_data(run, TextData)
@@ -73,16 +73,16 @@ class TextTask(TrainableTask):
         for name in ("max_len", "source_max_len"):
             longest = getattr(model, name)
             if longest and context_of(run) > longest:
-                raise UserError(f"data.context is {context_of(run)} and model.{name} only {longest}")
+                raise UserError(f"data.context: expected at most model.{name} ({longest}), got {context_of(run)}")
         if self.predicts_next and not isinstance(run.generation, GenerationConfig):
-            raise UserError("a beam searches for the target of a source: a model of text has generation.kind sampling")
+            raise UserError(f"generation.kind: expected sampling for a language model, got {run.generation.kind}")
         if not self.predicts_next and isinstance(text_of(run).packing, PackedRows):
-            raise UserError(f"rows of objective.kind {run.objective.kind} cannot be packed: leave out data.packing")
+            raise UserError(f"objective.kind {run.objective.kind} does not support packed rows: leave out data.packing")
         if run.source_tokenizer is not None:
-            raise UserError("source_tokenizer is for pairs, and the data is a text")
+            raise UserError("source_tokenizer applies only to pairs: remove [source_tokenizer]")
 
     def has_its_stacks(self, model: ModelConfig) -> TypeGuard[TransformerConfig]:
-        """Whether a model is of the stacks that the task needs, and of no others."""
+        """Return True if a model has exactly the stacks that the task needs."""
         stacks = self.has_encoder, self.has_decoder
         return isinstance(model, TransformerConfig) and (model.encoder is not None, model.decoder is not None) == stacks
 
@@ -90,16 +90,16 @@ class TextTask(TrainableTask):
         return TextRunData(self, run)
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Any]:
-        """The validation text of the run, or the whole of another text, as batches."""
+        """Return the validation text of the run, or the whole of another text, as batches."""
         run, tokenizer, data = model.run, model.tokenizer, text_of(model.run)
         path = places.path_alone(run.name, "a text")
-        # The validation text that the run names is read as the trainer read it, end tokens and all.
+        # The run's own validation text is read as in training, with end tokens.
         is_own = path is None or str(Path(path).absolute()) == data.valid_path
         if path is not None and not is_own:
             documents = read_documents([path], text_field=data.text_field)
             tokens = encode_text(tokenizer, documents, start_id=start_id_of(self, run), name=str(path))
         elif data.path is None:
-            raise UserError("the model does not say what it was trained on: give a text as --data.path FILE")
+            raise UserError("the model has no record of its training data: give a text with --data.path FILE")
         else:
             corpus = corpus_of(run)
             preparation.say_changed(model, corpus.digest, corpus.name, log)
@@ -115,7 +115,7 @@ class TextTask(TrainableTask):
 
 
 class TextRunData(RunData):
-    """The text of a run and its split."""
+    """The text of a run, split into training and validation data."""
 
     corpus: Corpus
 
@@ -124,7 +124,7 @@ class TextRunData(RunData):
 
     @property
     def trains_starts(self) -> bool:
-        """Whether each document begins with a start token, often enough for a model to learn what begins a text."""
+        """True if each document begins with a start token, so that the model learns how a text begins."""
         return self.task.predicts_next and self.corpus.plan.end_tokens
 
     def tokenizers(self, run: Run, reporter: LaunchReporter) -> Tokenizers:
@@ -132,18 +132,18 @@ class TextRunData(RunData):
             run.tokenizer, self.corpus.training_texts(), reporter, needed=needed_special_tokens(self.task, run)
         )
         if self.corpus.plan.end_tokens and tokenizer.eos_id is None:
-            reporter.log("the tokenizer has no end token: nothing marks the end of a document")
+            reporter.log("the tokenizer has no end token: the end of a document is not marked")
         if self.trains_starts and tokenizer.start_id is None:
             reporter.log("the tokenizer has no start token: the first token of each document is not predicted")
         elif not self.trains_starts and tokenizer.frames.prompt.before:
             reporter.log(
-                f"the tokenizer puts {tokenizer.tokens(tokenizer.frames.prompt.before)[0]} before every prompt, and a "
-                "single text does not train it: give several documents to train how a text begins"
+                f"the tokenizer puts {tokenizer.tokens(tokenizer.frames.prompt.before)[0]} before every prompt, but "
+                "a single text does not train it: give several documents to train the beginning of a text"
             )
         return Tokenizers(tokenizer)
 
     def complete(self, run: Run, tokenizers: Tokenizers) -> ModelConfig:
-        """`decoder_start_id` of a decoder alone records that training begins each document with it."""
+        """Complete the model; set `decoder_start_id` if training begins each document with a start token."""
         model = preparation.with_vocabulary(run.model, tokenizers)
         return replace(model, decoder_start_id=tokenizers.target.start_id) if self.trains_starts else model
 
@@ -159,7 +159,7 @@ class TextRunData(RunData):
 
 @dataclass(frozen=True)
 class PreparedText:
-    """The tokens of both sides."""
+    """Tokens of the training and validation texts."""
 
     task: TextTask
     run: Run
@@ -177,11 +177,11 @@ class PreparedText:
         )
 
     def training_data(self, network: Network, device: torch.device) -> TrainingData:
-        """The sampler and the evaluations of the run."""
+        """Return the sampler and the evaluations of the run."""
         task, run, splits, data = self.task, self.run, self.splits, text_of(self.run)
 
         learned = task.text_objective(run, self.tokenizer, context_of(run))
-        context = learned.row_length - 1  # of a sampler, whose rows have one id more
+        context = learned.row_length - 1  # a sampler's rows have one more id
 
         def sampler_of(tokens: TokenFile, seed: int) -> Windows | Epochs | Packed:
             return SAMPLERS[type(data.packing)](tokens, context, run.train.batch_size, seed)
@@ -194,9 +194,9 @@ class PreparedText:
         sampler = sampler_of(splits.train, seed or run.train.seed)
         log = self.reporter.log
         if isinstance(sampler, Epochs) and sampler.n_cut:
-            log(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and lose their end")
+            log(f"{sampler.n_cut:,} documents are longer than a row of {context_of(run):,} tokens and are truncated")
         if isinstance(sampler, (Epochs, Packed)) and sampler.n_skipped:
-            log(f"{sampler.n_skipped:,} documents of a single token have nothing to predict and are left out")
+            log(f"{sampler.n_skipped:,} documents have only one token, so they have no target and are left out")
         apart = not isinstance(data.packing, WindowRows)
         n_evaluated = min(splits.valid.n_tokens, TRAIN_TOKENS_EVALUATED)
         slice_of_train = _beginning(splits.train, n_evaluated, context, self.tokenizer)
@@ -206,8 +206,8 @@ class PreparedText:
 
         evaluations = {"train": rows(slice_of_train), "valid": rows(splits.valid)}
         for batches in evaluations.values():
-            next(iter(batches()))  # a text with nothing to predict is refused now, not at the first evaluation
-        # Other schemes do not keep white space: the bytes of a part of the text are unknown.
+            next(iter(batches()))  # refuse a text without targets now, not at the first evaluation
+        # Other schemes do not keep white space, so the bytes of a part of the text are unknown.
         lossless = self.tokenizer.scheme in ("byte", "char")
         return TrainingData(
             learned.objective,
@@ -223,15 +223,15 @@ class PreparedText:
 
 
 def start_id_of(task: TextTask, run: Run) -> int | None:
-    """The id that begins each document of a run on next tokens, as its configuration records; None where none does."""
+    """Return the id that begins each document in causal language modelling, as recorded in the model; else `None`."""
     return run.model.decoder_start_id if task.predicts_next else None
 
 
 def predicted_bytes(task: TextTask, run: Run, tokenizer: Tokenizer, tokens: TokenFile) -> int | None:
-    """Bytes of a text whose tokens are predicted: the divisor of bits per byte; None where only some are targets.
+    """Return the bytes of the predicted tokens, the divisor of bits per byte; `None` if only some tokens are targets.
 
-    The first id of a window or document is never predicted. It is a start token, which stands for no byte, or else the
-    first token of the text or document, whose bytes are left out.
+    The first id of a window or document is never predicted. It is a start token, which encodes no byte, or the first
+    token of the text or document, whose bytes are left out.
     """
     if not task.predicts_next:
         return None
@@ -242,15 +242,15 @@ def predicted_bytes(task: TextTask, run: Run, tokenizer: Tokenizer, tokens: Toke
 
 
 def context_of(run: Run) -> int:
-    """Tokens that a row feeds the model."""
+    """Return the number of tokens per row that the model reads."""
     return text_of(run).context or run.model.max_len
 
 
 def corpus_of(run: Run) -> Corpus:
-    """The text of a run and its split."""
+    """Return the text of a run and its split; raise `UserError` if the run names no text."""
     data = text_of(run)
     if data.path is None:
-        raise UserError(f"the run {run.name!r} names no text: give it as --data.path FILE")
+        raise UserError(f"the run {run.name!r} has no data.path: give a text with --data.path FILE")
     return Corpus(
         [data.path],
         valid_paths=[data.valid_path] if data.valid_path else [],
@@ -270,7 +270,7 @@ def prepared_tokens(
     *,
     checks_hashes: bool = True,
 ) -> TokenSplits:
-    """The tokens of a run's text, from the cache when they are there; by default with the cuts of the first epoch."""
+    """Return the tokens of a run's text, from the cache if possible; the default seed is that of the first epoch."""
     return prepare(
         corpus,
         tokenizer,
@@ -284,14 +284,14 @@ def prepared_tokens(
 
 
 def _beginning(tokens: TokenFile, n_tokens: int, context: int, tokenizer: Tokenizer) -> TokenFile:
-    """The first `n_tokens` or so of a text, with the bytes that they stand for: enough to see over-fitting."""
+    """Return about `n_tokens` tokens of a text and their bytes, enough to detect over-fitting."""
     ids = tokens.ids[: max(n_tokens, context + 1)]
     starts = tokens.document_starts[tokens.document_starts < len(ids)]
     return replace(tokens, ids=ids, document_starts=starts, n_bytes=len(tokenizer.decode(ids.tolist()).encode()))
 
 
 def sample_of_filling(tokenizer: Tokenizer, run: Run, row: Example, fill: Callable[[str, int], Filling | None]) -> str:
-    """The beginning of a row with every fourth word masked, and what `fill` makes of it and the number of its masks."""
+    """Return the beginning of a row with every fourth word masked, and the result of `fill(text, n_masks)`."""
     ids = row.token_ids[: max(3, min(SAMPLE_PROMPT, run.model.max_len - 3))].tolist()
     words = tokenizer.decode(ids).split()
     masked = [i for i in range(len(words)) if i % 4 == 2]

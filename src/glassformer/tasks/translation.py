@@ -1,4 +1,4 @@
-"""Translation: a target is made from a source, as from a sentence in another language, or from a word its sounds."""
+"""Sequence-to-sequence: generate a target from a source, for example a translation or a pronunciation."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -44,18 +44,18 @@ from glassformer.tokenization.tokenizer import Tokenizer, Tokenizers, sentinel_i
 
 PAIRS_OF_TRAIN_EVALUATED = 1000
 GREEDY = BeamConfig(beam=1, max_ratio=3.0)
-"""How validation sources are decoded while a model trains."""
+"""Greedy search for validation sources during training."""
 
 
 class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, HasPairs, HasTestSet, TakesOver):
-    """An encoder-decoder learns targets from sources."""
+    """Sequence-to-sequence: an encoder-decoder generates targets from sources."""
 
     settings = Seq2SeqConfig
     verb = "translate"
     unit = "token"
 
     def learned(self, run: Run) -> str:
-        return "make a target from a source"
+        return "generate a target from a source"
 
     def example(self, run: Run) -> str:
         return '"…"'
@@ -70,17 +70,17 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
         model = run.model
         if isinstance(model, TransformerConfig):
             if not model.is_encoder_decoder:
-                raise UserError("a target is made from a source by [model.encoder] and [model.decoder]; one is missing")
+                raise UserError("sequence-to-sequence needs both [model.encoder] and [model.decoder]")
             if not isinstance(model.head, TokenHead):
-                raise UserError(f"a target is made of tokens, and the model's head is of kind {model.head.kind}")
+                raise UserError(f"model.head.kind: expected tokens for seq2seq, got {model.head.kind}")
         if not isinstance(run.generation, BeamConfig) and run.generation != GenerationConfig():
-            raise UserError("the target of a source is searched for: give [generation] kind beam, or leave it out")
+            raise UserError("sequence-to-sequence needs generation.kind beam: set it, or leave out [generation]")
         if run.train.batch_size != TrainConfig().batch_size:
-            raise UserError("batches of pairs are measured in tokens: give data.batch_tokens, not train.batch_size")
+            raise UserError("train.batch_size does not apply to pairs: set data.batch_tokens instead")
         if model.share_embeddings and run.source_tokenizer is not None:
-            raise UserError("model.share_embeddings needs one tokenizer for both sides: leave out [source_tokenizer]")
+            raise UserError("model.share_embeddings needs one tokenizer: leave out [source_tokenizer]")
         if model.source_vocab_size and run.source_tokenizer is None:
-            raise UserError("model.source_vocab_size is for a source with a tokenizer of its own: [source_tokenizer]")
+            raise UserError("model.source_vocab_size needs a [source_tokenizer]: add it, or leave out the size")
 
     def open(self, run: Run) -> "PairRunData":
         return PairRunData(run)
@@ -88,7 +88,7 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
     # Use
 
     def evaluation(self, model: TrainedModel, places: Places, log: Log) -> EvaluationData[Pair]:
-        """Pairs that fit the model. Of other data a pair that is too long is refused: scores would be others."""
+        """Return the pairs that fit the model; refuse other data with a long pair, to keep scores comparable."""
         source_tokenizer = None if model.source_tokenizer is model.tokenizer else model.source_tokenizer
         data, tokenizers = pairs_of(model.run), Tokenizers(model.tokenizer, source_tokenizer)
         if places == Places():
@@ -118,7 +118,7 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
     def scores(
         self, model: TrainedModel, places: Places, progress: Progress | None, log: Log, settings: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """BLEU and chrF of sentences, or error rates of pronunciations, in percent."""
+        """Return BLEU and chrF of sentences, or error rates of pronunciations, in percent."""
         pairs, config = self.pairs(model, places, log), beam(model, settings)
         return dict(translation_scores(self.translator(model), pairs, pairs_of(model.run), config, progress))
 
@@ -133,10 +133,10 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
         return f"{path}#test" if path.startswith("builtin:") else None
 
     def fill(self, model: TrainedModel, text: str, n: int, settings: Mapping[str, Any]) -> Filling:
-        """The text that is written for one with masks, as BART writes it (Lewis 2020, section 2).
+        """Fill a text with masks by generating the whole text, as BART does (Lewis 2020, section 2).
 
-        Only a vocabulary from elsewhere tells: its own files name a mask if the model learned to restore masked texts.
-        Every vocabulary that is learned here has a mask, so it tells nothing.
+        A mask token in an imported vocabulary shows that the model learned to restore masked texts. A vocabulary
+        learned by glassformer always has a mask token, so it does not show this.
         """
         if not model.tokenizer.is_imported or model.tokenizer.mask_id is None:
             raise wrong_verb(self, model, "fill")
@@ -149,7 +149,7 @@ class TranslationTask(TrainableTask, EncoderDecoderTask, FillsMasks, HasScores, 
 
 
 class PairRunData(RunData):
-    """The pairs of a run and their split."""
+    """Pairs of a run, split into training and validation data."""
 
     corpus: PairCorpus
 
@@ -168,11 +168,11 @@ class PairRunData(RunData):
             tokenizers = Tokenizers(preparation.learn_tokenizer(run.tokenizer, sources + targets, reporter))
         else:
             learn = preparation.learn_tokenizer
-            target = learn(run.tokenizer, targets, reporter, "learning the target's tokenizer")
-            source = learn(run.source_tokenizer, sources, reporter, "learning the source's tokenizer")
+            target = learn(run.tokenizer, targets, reporter, "learning the target tokenizer")
+            source = learn(run.source_tokenizer, sources, reporter, "learning the source tokenizer")
             tokenizers = Tokenizers(target, source)
         if tokenizers.target.eos_id is None:
-            raise UserError("the tokenizer has no end token [EOS], and a target must end: learn one that has it")
+            raise UserError("the tokenizer has no end token [EOS], which targets need: use a tokenizer with [EOS]")
         return tokenizers
 
     def prepare(
@@ -194,7 +194,7 @@ class PairRunData(RunData):
 
 
 class PreparedPairs:
-    """The tokens of both sides of both splits; pairs that are too long for the model are left out and told."""
+    """Tokens of the training and validation pairs. Pairs that are too long are left out and logged."""
 
     def __init__(
         self,
@@ -205,12 +205,12 @@ class PreparedPairs:
         splits_of: Callable[..., PairSplits],
         reporter: LaunchReporter,
     ) -> None:
-        """`splits` are those of the first epoch, `splits_of` gives those of a seed of BPE-dropout."""
+        """Select the pairs that fit; `splits` are for the first epoch, `splits_of` returns those of a dropout seed."""
         self.run, self.tokenizers, self.splits_of = run, tokenizers, splits_of
         self.train = within(splits.train, run.model, tokenizers, reporter.log)
         self.valid = within(splits.valid, run.model, tokenizers, reporter.log)
         if not self.valid.n_pairs:
-            raise UserError("no validation pair fits the model: raise model.max_len, or give others")
+            raise UserError("no validation pair fits model.max_len: raise it, or use shorter pairs")
         self.valid_pairs = [corpus.split[1][row] for row in self.valid.rows]
 
     @property
@@ -226,7 +226,7 @@ class PreparedPairs:
 
         def sampler_of_cuts(seed: int) -> tuple[Sampler, Path]:
             cut = self.splits_of(dropout_seed=seed)
-            train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # said of the first epoch
+            train = within(cut.train, run.model, self.tokenizers, lambda _: None)  # logged for the first epoch
             return TokenBudget(pair_rows(train), data.batch_tokens, seed), cut.folder
 
         seed = preparation.first_dropout_seed(run)
@@ -249,13 +249,13 @@ class PreparedPairs:
         return Translator(network, self.tokenizers.target, self.tokenizers.source, device)
 
     def _sample(self, network: Network, device: torch.device) -> str:
-        """The first validation source, and what the model makes of it."""
+        """Return the first validation source and the model's output for it."""
         source = self.valid_pairs[0].source
         (best,) = self._translator(network, device).translate([source], GREEDY)
         return f"{source} │ {best[0].text}"
 
     def _score(self, network: Network, device: torch.device) -> Callable[[Division], dict[str, float]] | None:
-        """The scores of greedy outputs that the run's settings watch; None where they watch losses alone."""
+        """Return the function for the scores that the settings watch; `None` if they watch losses only."""
         data = pairs_of(self.run)
         names = watched_scores(self.run.train, LOSSES, SCORES[data.outputs], f"for {data.outputs}")
         if not names:
@@ -271,7 +271,7 @@ class PreparedPairs:
 
 
 def within(pairs: PairFile, model: ModelConfig, tokenizers: Tokenizers, log: Callable[[str], None]) -> PairFile:
-    """The pairs that fit the model; how many do not is said."""
+    """Return the pairs that fit the model, and log how many do not."""
     source_max, target_max = model.encoder_max_len, model.max_len
     added = max(1, tokenizers.source.frames.source.n_added), max(1, tokenizers.target.frames.target.n_added)
     kept, n_left_out = pairs.within(source_max, target_max, added)

@@ -1,4 +1,4 @@
-"""Vectors of texts: of a model that was taken over, and has no loss of its own (sentence encoders)."""
+"""Text vectors: the task of imported sentence encoders, which have no loss and cannot be trained."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,13 +10,13 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 
 class TextVectors(Task, TakesOver):
-    """One stack gives a vector of a text. No run can learn it."""
+    """Text vectors: a model of one stack computes a vector for each text."""
 
     settings = NoObjective
     verb = "embed"
 
     def learned(self, run: Run) -> str:
-        return "make vectors of texts"
+        return "compute text vectors"
 
     def example(self, run: Run) -> str:
         return '"…"'

@@ -1,4 +1,4 @@
-"""Train any `nn.Module` on any examples with our loop: the caller's loss and data take the place of a task."""
+"""Training of any `nn.Module` on any examples: the caller gives the loss and the data instead of a task."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -47,19 +47,19 @@ def train_module(
     resume: bool = False,
     **settings: Any,
 ) -> dict[str, LossReport]:
-    """Train any module into a folder; return the reports of the last evaluation, which reads `valid`.
+    """Train any module in a folder; return the reports of the last evaluation, which reads `valid`.
 
-    `loss(module, batch)` gives the sum of the loss over the targets of a batch, and the number of targets: a step
-    divides once, so accumulation changes nothing. `data` is a `Dataset` or a sequence of examples, which `collate`
-    makes batches of `config.batch_size` from, in a new order each epoch; or an iterable of ready batches, such as a
-    `DataLoader`, taken in order and begun again when it ends. `valid` is the same, without an order.
+    `loss(module, batch)` returns the sum of the loss over the targets of a batch, and the number of targets. A step
+    divides once, so gradient accumulation does not change the result. `data` is a `Dataset` or a sequence of examples:
+    `collate` makes batches of `config.batch_size` from it, in a new order each epoch. Or it is an iterable of ready
+    batches, such as a `DataLoader`, which is read in order and restarted at its end. `valid` has the same types and is
+    read in order.
 
-    `out` holds `model.safetensors`, the weights that `config.select` says (in the end the module has them too),
-    `checkpoints` and `metrics.jsonl`. With `resume` the run goes on from its newest checkpoint, to the same bits when
-    the arguments are the same: examples are a function of (seed, number), and torch's generator is seeded before each
-    batch is drawn; of an iterable the batches that were taken are drawn again and left out. Raises `Interrupted` after
-    a signal, when all is saved, and `UserError` for wrong arguments.
-    `settings` replace fields of `config`: `max_steps=5`.
+    `out` gets `model.safetensors` (the weights that `config.select` chooses; in the end the module has them too),
+    `checkpoints` and `metrics.jsonl`. With `resume` the run continues from its newest checkpoint, bit for bit if the
+    arguments are the same. Examples are a function of (seed, number), and torch's generator is seeded before each
+    batch. Used batches of an iterable are drawn again and skipped. `settings` replace fields of `config`:
+    `max_steps=5`. Raises `Interrupted` after a signal, when all is saved, and `UserError` for wrong arguments.
 
     >>> import tempfile, torch
     >>> from glassformer.config.train import AdamWConfig
@@ -84,7 +84,7 @@ def train_module(
     def write_model(into: Path, weights: checkpoint.Tensors) -> None:
         save_tensors(weights, into / WEIGHTS)
 
-    advice = f"lower config.batch_size, or make the batches smaller; what was saved before stays in {folder}"
+    advice = f"lower config.batch_size, or make the batches smaller; earlier checkpoints stay in {folder}"
     with enough_memory(advice), holding(folder, is_first=True, is_new=not resume):
         module.to(host.device)
         optimizer = build_optimizer(module, config.optimizer)
@@ -102,27 +102,27 @@ def train_module(
 
 def _check(config: TrainConfig, module: nn.Module, folder: Path, valid: Any, resume: bool) -> None:
     if is_several():
-        raise UserError("train_module trains in one process: start it without torchrun")
+        raise UserError("train_module runs in one process: start it without torchrun")
     for key, watcher in config.watchers.items():
         if valid is None or watcher.metric != "loss":
-            raise UserError(f"{key} watches the validation {watcher.metric}: give valid=…, and let it watch loss")
+            raise UserError(f"{key} watches the validation {watcher.metric}: give valid=… and set its metric to loss")
     counts = [name for name, x in module.state_dict().items() if not x.is_floating_point()]
     if counts and config.select == "average":
-        raise UserError(f"{counts[0]} has whole numbers, which have no mean: set select to best or last")
+        raise UserError(f"{counts[0]} is an integer tensor, which cannot be averaged: set select to best or last")
     if resume:
         require_run(folder)
     elif checkpoint.steps(folder):
-        raise UserError(f"{folder} already holds a run: go on with resume=True, or give another folder")
+        raise UserError(f"{folder} already contains a run: continue it with resume=True, or give another folder")
     else:
         require_new(folder)
         files.require_writable(folder)
 
 
 class _AnyObjective:
-    """The caller's loss as an `Objective`."""
+    """The caller's loss function as an `Objective`."""
 
     label_smoothing = 0.0
-    is_density = True  # whether exp(loss) means something is not known
+    is_density = True  # unknown for the caller's loss
 
     def __init__(self, function: Loss) -> None:
         self.function = function
@@ -137,16 +137,16 @@ class _AnyObjective:
             case other:
                 kinds = [type(part).__name__ for part in (other if isinstance(other, tuple) else [other])]
                 raise UserError(
-                    "loss(module, batch) must return the sum of the loss over the targets, a tensor of one number, and "
-                    f"the number of targets: (total, n_targets), not {', '.join(kinds)}"
+                    "loss(module, batch) must return (total, n_targets): the loss summed over the targets, a tensor "
+                    f"with one element, and the number of targets; got {', '.join(kinds)}"
                 )
 
 
-# Data of any kind as the loop draws it, by the number of a batch
+# Samplers that return a batch of any data by its number
 
 
 def source_of(data: Any, config: TrainConfig, collate: Collate, name: str) -> Any:
-    """`Examples` or `Batches`; `UserError` where `data`, which the message calls `name`, is neither."""
+    """Return `Examples` or `Batches`; raise `UserError`, which calls the data `name`, for any other type."""
     if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, IterableDataset):
         if not len(data):
             raise UserError(f"{name} has no examples")
@@ -154,12 +154,12 @@ def source_of(data: Any, config: TrainConfig, collate: Collate, name: str) -> An
     if not isinstance(data, Iterable):
         raise UserError(f"{name} must be a Dataset, a sequence of examples or an iterable of batches, not {data!r:.80}")
     if name == "valid" and iter(data) is data:
-        raise UserError("valid is an iterator, which can be read once: give a list, a Dataset or a DataLoader")
+        raise UserError("valid is an iterator, which can be read only once: give a list, a Dataset or a DataLoader")
     return Batches(data, config)
 
 
 class Examples:
-    """Batches of a sequence of examples, from shuffled epochs."""
+    """Batches of a sequence of examples, shuffled in each epoch."""
 
     def __init__(self, data: Any, config: TrainConfig, collate: Collate) -> None:
         self.data, self.collate, self.seed, self.n_rows = data, collate, config.seed, config.batch_size
@@ -170,13 +170,13 @@ class Examples:
         return self.collate([self.data[i] for i in self.order.batch(step)])
 
     def each(self) -> Iterator[Any]:
-        """All examples in order, once."""
+        """Yield batches of all examples once, in order."""
         for first in range(0, len(self.data), self.n_rows):
             yield self.collate([self.data[i] for i in range(first, min(first + self.n_rows, len(self.data)))])
 
 
 class Batches:
-    """Ready batches in their order; a step that is not the next one is reached from the beginning."""
+    """Ready batches in order. To return to an earlier step, the data is read again from the beginning."""
 
     def __init__(self, data: Iterable[Any], config: TrainConfig) -> None:
         self.data, self.seed = data, config.seed
@@ -196,7 +196,7 @@ class Batches:
         return value
 
     def each(self) -> Iterator[Any]:
-        """All batches in order, once."""
+        """Return all batches once, in order."""
         return iter(self.data)
 
     def _next(self) -> Any:
@@ -204,13 +204,13 @@ class Batches:
             self.batches = iter(batches)
             for value in self.batches:
                 return value
-        raise UserError(f"data has ended after {self.n_taken:,} batches, and cannot be begun again: give more of them")
+        raise UserError(f"data ended after {self.n_taken:,} batches and cannot be restarted: give more batches")
 
 
 class AnyBatch:
-    """A batch whose content only the loss reads."""
+    """A batch whose content only the loss function reads."""
 
-    n_targets = 0  # the loss counts them
+    n_targets = 0  # counted by the loss
 
     def __init__(self, value: Any) -> None:
         self.value = value

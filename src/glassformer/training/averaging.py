@@ -22,9 +22,9 @@ _PREFIX = "average/"
 class ExponentialAverage:
     """A moving average of a model's parameters: average ← d · average + (1 - d) · parameter after every step.
 
-    The decay d warms up: at the n-th update (n = 0, 1, …) it is min(decay, (1 + n) / (10 + n)). An average of
-    constant decay would hold on to the random weights of the start; this one looks back over about a ninth of
-    the run so far, until `decay` bounds it. Tied parameters are averaged once; buffers are not averaged.
+    The decay d warms up: at the n-th update (n = 0, 1, …) it is min(decay, (1 + n) / (10 + n)). A constant decay would
+    keep the random initial weights for too long. With the warm-up, the average covers about the last ninth of
+    the run so far, until `decay` limits it. Tied parameters are averaged once; buffers are not averaged.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -36,7 +36,7 @@ class ExponentialAverage:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Takes in the parameters as they are now; to be called after each optimizer step."""
+        """Add the current parameters to the average; call this after each optimizer step."""
         self._refuse_while_swapped("update")
         decay = min(self.decay, (1 + self.n_updates) / (10 + self.n_updates))
         torch._foreach_lerp_(list(self._averages.values()), list(self._parameters.values()), 1 - decay)
@@ -44,7 +44,7 @@ class ExponentialAverage:
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """Inside the block the model holds the average; after it, its own weights again, to the bit."""
+        """Put the average into the model for the block; then restore the model's own weights, bit for bit."""
         self._refuse_while_swapped("swap in")
         self._exchange()
         self._swapped = True
@@ -56,25 +56,25 @@ class ExponentialAverage:
 
     @property
     def weights(self) -> dict[str, Tensor]:
-        """The averages, by the names of their parameters."""
+        """The averages by parameter name."""
         self._refuse_while_swapped("read")
         return dict(self._averages)
 
     def state_tensors(self) -> dict[str, Tensor]:
-        """What a checkpoint must keep."""
+        """Return the tensors that a checkpoint must keep."""
         self._refuse_while_swapped("save")
         averages = {_PREFIX + name: average for name, average in self._averages.items()}
         return averages | {_N_UPDATES: torch.tensor(float(self.n_updates))}
 
     @torch.no_grad()
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
-        """The inverse of `state_tensors`; `UserError` when the tensors are those of another model."""
+        """Restore tensors of `state_tensors`; raise `UserError` for tensors of another model."""
         self._refuse_while_swapped("load")
         expected = {name: (x.shape, x.dtype) for name, x in self.state_tensors().items()}
         if expected != {name: (x.shape, x.dtype) for name, x in tensors.items()} or tensors[_N_UPDATES] < 0:
             raise UserError(
-                "the moving average in the checkpoint is not of this model: "
-                "resume with the configuration that the checkpoint was made with"
+                "the moving average in the checkpoint does not fit this model: "
+                "resume with the configuration of the checkpoint"
             )
         for name, average in self._averages.items():
             average.copy_(part_of(tensors[_PREFIX + name], average))
@@ -82,7 +82,7 @@ class ExponentialAverage:
 
     @torch.no_grad()
     def _exchange(self) -> None:
-        # One at a time, in place: compiled steps and optimizers keep their hold on the parameters' memory.
+        # One at a time, in place: compiled steps and optimizers keep references to the parameters' memory.
         for name, parameter in self._parameters.items():
             kept = parameter.clone()
             parameter.copy_(self._averages[name])
@@ -94,12 +94,12 @@ class ExponentialAverage:
 
 
 def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
-    """Writes a model directory with the mean of the weights of several; all else is the last one's.
+    """Write a model directory with the mean weights of several; its other files are copies from the last one.
 
-    Every manifest is verified first. `UserError` unless all are of one configuration with the same tokenizers.
+    Each manifest is verified first. Raises `UserError` unless all have the same configuration and tokenizers.
     """
     if not folders:
-        raise UserError("there is no model to average: name at least one")
+        raise UserError("no model to average: give at least one model directory")
     paths, manifests = [Path(folder) for folder in folders], []
     for folder in paths:
         manifests.append(Manifest.read(folder))
@@ -109,7 +109,7 @@ def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
     for folder, manifest in zip(paths, manifests, strict=True):
         for name in alike:
             if manifest.entries.get(name) != manifests[-1].entries[name]:
-                raise UserError(f"{folder} and {last} have another {name}: only checkpoints of one model have a mean")
+                raise UserError(f"{folder} and {last} differ in {name}: give checkpoints of one model")
     weights = average_state_dicts(read_tensors(folder / WEIGHTS) for folder in paths)
     with files.new_folder(Path(out)) as temporary:
         for name in names:
@@ -120,20 +120,20 @@ def average_directories(folders: Sequence[str | Path], out: str | Path) -> None:
 
 
 def average_state_dicts(state_dicts: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The mean of each tensor over several checkpoints (Vaswani 2017, section 6.1), summed in fp64.
+    """Return the mean of each tensor over several checkpoints (Vaswani 2017, section 6.1), summed in fp64.
 
-    The checkpoints are taken one at a time, so an iterator can load each when its turn comes. Names that
-    share a tensor in the first checkpoint (tied weights) share one in the result. Tensors of whole numbers or
-    truth values have no mean and must be equal. Raises `UserError` when the checkpoints are not of one model.
+    The checkpoints are read one at a time, so an iterator can load each on demand. Names that share a tensor in the
+    first checkpoint (tied weights) share one in the result. Tensors of integers or booleans have no mean and must be
+    equal. Raises `UserError` for checkpoints of different models.
 
     >>> average_state_dicts([{"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0, 2.0])}])
     {'w': tensor([2., 2.])}
     """
     models = iter(state_dicts)
     if (first := next(models, None)) is None:
-        raise UserError("there is no checkpoint to average: name at least one")
+        raise UserError("no checkpoint to average: give at least one")
     seen: dict[tuple[object, ...], str] = {}
-    owners = {  # for every name, the first one that holds the same tensor
+    owners = {  # for each name, the first name of the same tensor
         name: seen.setdefault((x.data_ptr(), x.device, x.dtype, x.shape, x.stride()), name) for name, x in first.items()
     }
     of_numbers = [name for name in dict.fromkeys(owners.values()) if first[name].is_floating_point()]
@@ -152,9 +152,7 @@ def _require_same_model(first: Mapping[str, Tensor], other: Mapping[str, Tensor]
         if name not in first or name not in other or first[name].shape != other[name].shape:
             problem = f"differs in {name}"
         elif not first[name].is_floating_point() and not torch.equal(first[name], other[name]):
-            problem = f"has other values in {name}, which has no mean"
+            problem = f"has other values in the integer tensor {name}"
         else:
             continue
-        raise UserError(
-            f"checkpoint {number} {problem}: checkpoints that are averaged must be of one model configuration"
-        )
+        raise UserError(f"checkpoint {number} {problem}: give checkpoints of one model configuration")

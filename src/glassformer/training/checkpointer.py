@@ -1,4 +1,4 @@
-"""Checkpoints of a run: taken from the loop in a moment, written while it goes on, published and pruned."""
+"""Checkpoints of a run: copied from the training loop, written in the background, published and pruned."""
 
 import shutil
 import threading
@@ -22,28 +22,29 @@ from glassformer.training.host import Host
 from glassformer.training.trainer_state import TrainerState
 
 WriteModel = Callable[[Path, Tensors], None]
-"""Writes the files of a model directory, with these weights, into a folder."""
+"""Function that writes the files of a model directory, with the given weights, into a folder."""
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """A moment of a run."""
+    """The state of a run at one step."""
 
     step: int
     weights: Tensors
-    """Of the model's file: the average where there is one."""
+    """Weights of the model file: the moving average if there is one."""
     state: TrainingState
     chosen_step: int
-    """Whose weights the run's own folder holds from now on."""
+    """Step whose weights the run folder publishes from now on."""
     kept: frozenset[int]
-    """Steps whose checkpoints stay, beside the newest."""
+    """Steps whose checkpoints are kept besides the newest."""
 
 
 class Checkpointer:
-    """Writes one snapshot after another, in the order in which they come, in a thread of its own or at once.
+    """A writer of snapshots, one after another, in a background thread or at once.
 
-    What goes wrong in the thread is raised by the next `save` or `wait`. Killed at any moment, it leaves checkpoints
-    that are whole (`store.checkpoint`). An old checkpoint that cannot be deleted is told of, and tried again.
+    The next `save` or `wait` raises the errors of the thread. A process killed at any moment leaves complete
+    checkpoints (`store.checkpoint`). If an old checkpoint cannot be deleted, this is logged, and the next save tries
+    again.
     """
 
     writes = True
@@ -63,7 +64,7 @@ class Checkpointer:
         self._error: BaseException | None = None
 
     def save(self, snapshot: Snapshot) -> None:
-        """Takes a snapshot over; waits for the one before it."""
+        """Wait for the previous snapshot, then write this one, or start to write it in the background."""
         self.wait()
         if self.ranks.holds_parts:
             snapshot = self._together(snapshot)
@@ -78,15 +79,15 @@ class Checkpointer:
 
     @property
     def has_failed(self) -> bool:
-        """Whether there is something for `wait` to raise."""
+        """True if the next `wait` raises an error."""
         return self._error is not None
 
     def wait(self) -> None:
-        """Until all is written, in all processes; raises what went wrong."""
+        """Wait for pending saves on all ranks; re-raise their errors."""
         self.ranks.raise_together(self._wait)
 
     def drain(self) -> None:
-        """Until this process writes no more; nothing is raised, because something else is already."""
+        """Wait for the writes of this process without raising their errors, because another error is being raised."""
         if self._thread is not None:
             self._thread.join()
 
@@ -101,7 +102,7 @@ class Checkpointer:
     def _try(self, snapshot: Snapshot) -> None:
         try:
             self._write(snapshot)
-        except BaseException as error:  # of the thread; the loop raises it
+        except BaseException as error:  # re-raised in the main thread
             self._error = error
 
     def _write(self, snapshot: Snapshot) -> None:
@@ -117,13 +118,13 @@ class Checkpointer:
             self.log(f"an old checkpoint in {self.folder} cannot be deleted yet: {files.reason(error)}")
 
     def _together(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with files that all processes have written in place of its tensors."""
-        # A name that all of them know, and that `clean` deletes should they be killed.
+        """Return the snapshot with files, written by all processes, in place of its tensors."""
+        # All processes use the same name; `clean` deletes it if they are killed.
         shards = self.folder / checkpoint.FOLDER / f".step-{snapshot.step}.tmp-shards"
 
         def written(tensors: Tensors, name: str) -> Tensors:
             assert isinstance(tensors, dict)
-            # After each of them all know whether all have done it: nobody waits for one that has failed.
+            # Each phase ends with an all-reduce of success, so a failed rank never leaves the others waiting.
             self.ranks.raise_together(lambda: write_parts(tensors, shards / name))
             self.ranks.raise_together(lambda: join_parts(tensors, shards / name) if self.ranks.is_first else None)
             return self.ranks.raise_together(lambda: check_parts(tensors, shards / name))
@@ -131,19 +132,19 @@ class Checkpointer:
         try:
             return _with(snapshot, written)
         except BaseException:
-            if self.ranks.is_first:  # every process has ended its part
+            if self.ranks.is_first:  # every process has finished its part
                 shutil.rmtree(shards, ignore_errors=True)
             raise
 
 
 def publish_step(folder: Path, step: int) -> None:
-    """The run's own folder holds the weights of one of its checkpoints, whole; `UserError` when there is neither."""
+    """Publish the weights of a checkpoint in the run folder; raise `UserError` if the checkpoint is missing."""
     if not is_published(folder, step):
         publish(checkpoint.path_of(folder, step), folder, step)
 
 
 def _copy(snapshot: Snapshot) -> Snapshot:
-    """The snapshot in the memory of the CPU, where the next steps do not change it."""
+    """Return a copy of the snapshot in CPU memory, which later steps do not change."""
 
     def copied(tensors: Tensors, _: str) -> Tensors:
         assert isinstance(tensors, dict)
@@ -153,7 +154,7 @@ def _copy(snapshot: Snapshot) -> Snapshot:
 
 
 def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snapshot:
-    """The snapshot with others in place of its tensors."""
+    """Return the snapshot with `change` applied to its tensors."""
     state = snapshot.state
     state = replace(
         state,
@@ -165,7 +166,7 @@ def _with(snapshot: Snapshot, change: Callable[[Tensors, str], Tensors]) -> Snap
 
 
 class WritesNothing(Checkpointer):
-    """Of a run whose steps are only looked at."""
+    """The checkpointer of a replay, which writes nothing."""
 
     writes = False
 
@@ -173,18 +174,18 @@ class WritesNothing(Checkpointer):
         super().__init__(folder, lambda into, weights: None, in_background=False, log=lambda text: None)
 
     def save(self, snapshot: Snapshot) -> None:
-        """Writes nothing."""
+        """Do nothing."""
 
 
 def chosen_step(config: TrainConfig, progress: TrainerState) -> int:
-    """Whose weights the run's own folder holds."""
+    """Return the step whose weights the run folder publishes."""
     return progress.best_step or progress.step if config.select == "best" else progress.step
 
 
 def put_right(folder: Path, config: TrainConfig, progress: TrainerState, host: Host) -> None:
-    """Publish the chosen step, where the run died between a checkpoint and its publication.
+    """Publish the chosen step if the run stopped between a checkpoint and its publication.
 
-    Where that checkpoint is damaged, the search for the best starts anew.
+    If that checkpoint is damaged, the search for the best step restarts.
     """
 
     def verify() -> None:
@@ -196,7 +197,7 @@ def put_right(folder: Path, config: TrainConfig, progress: TrainerState, host: H
     try:
         host.ranks.raise_together(verify)
     except UserError as error:
-        host.reporter.log(f"{error}; its weights were the best so far, and the search for the best starts anew")
+        host.reporter.log(f"{error}; its weights were the best so far, so the search for the best step restarts")
         progress.best = progress.best_step = None
     host.ranks.raise_together(
         lambda: publish_step(folder, chosen_step(config, progress)) if host.ranks.is_first else None
@@ -204,7 +205,7 @@ def put_right(folder: Path, config: TrainConfig, progress: TrainerState, host: H
 
 
 class MeanOfCheckpoints:
-    """The mean of the weights of a run's newest checkpoints, which its own folder holds in the end."""
+    """The mean weights of a run's newest checkpoints, published in the run folder at the end."""
 
     def __init__(self, folder: Path, config: TrainConfig, progress: TrainerState, host: Host) -> None:
         self.folder, self.step, self.host = folder, progress.step, host
@@ -213,12 +214,12 @@ class MeanOfCheckpoints:
 
     @property
     def stays(self) -> bool:
-        """Whether it is published and cannot be taken again, since the checkpoints are not all there any more."""
+        """True if the mean is published and cannot be computed again, because checkpoints were deleted."""
         is_there = all(checkpoint.path_of(self.folder, step).is_dir() for step in self.steps)
         return not is_there and is_published(self.folder, self.step)
 
     def load(self, network: nn.Module) -> None:
-        """Takes the mean, and puts it into the network of every process."""
+        """Compute the mean and load it into the network of each process."""
 
         def averaged() -> None:
             if self.host.ranks.is_first:
@@ -232,7 +233,7 @@ class MeanOfCheckpoints:
 
     @property
     def is_new(self) -> bool:
-        """Whether this process is the one to log and publish it."""
+        """True if this process must log and publish the mean, which is not published yet."""
         return self.host.ranks.is_first and not has_weights_of(self.folder, self.place)
 
     def publish(self) -> None:

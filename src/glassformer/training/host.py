@@ -1,4 +1,4 @@
-"""Where a run runs: its device, its processes, who is told of it, when it began; the machine and its memory."""
+"""The host of a run: device, processes, reporter, start time, memory, and the versions that it records."""
 
 import platform
 import time
@@ -25,25 +25,25 @@ from glassformer.tasks.preparation import micro_batch
 
 @dataclass(frozen=True)
 class Host:
-    """What a trainer needs beside what it trains."""
+    """The environment of a trainer, besides its network and data."""
 
     device: torch.device
     ranks: Ranks = field(default_factory=Ranks)
     reporter: LaunchReporter = field(default_factory=Silent)
-    """Of the first process; the others say nothing."""
+    """Reporter of rank 0; the reporters of other ranks are silent."""
     began: float = field(default_factory=time.monotonic)
-    """The clock's time (`time.monotonic`) from which `train.max_time` counts."""
+    """Time of the clock (`time.monotonic`) from which `train.max_time` counts."""
 
     def __str__(self) -> str:
-        """The device, or how many processes there are of which kind of device."""
+        """Return the device, or the number of processes and their kind of device."""
         return str(self.device) if self.ranks.n == 1 else f"{self.ranks.n} processes of {self.device.type}"
 
 
 @contextmanager
 def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> Iterator[Host]:
-    """This process on its device, as one of those that `torchrun` started, until the end of the block.
+    """Yield the device and the process group of this process, which `torchrun` may have started, for the block.
 
-    Memory that runs out, and a process that is lost, become a `UserError` that says how to go on.
+    A `UserError` with the steps to continue replaces the errors for lack of memory and for a lost process.
     """
     device = own_device(choose_device(run.train.device))
     with enough_memory(_advice(run, folder)), processes(run.parallel, run.train, device) as ranks:
@@ -51,19 +51,19 @@ def host_of(run: Run, folder: Path, reporter: LaunchReporter, began: float) -> I
 
 
 def _advice(run: Run, folder: Path) -> str:
-    """What to lower when a run does not fit, and what is left of it."""
+    """Return which settings to lower if a run does not fit in memory, and where its checkpoints are."""
     batch = f"train.batch_size (now {run.train.batch_size:,}), model.max_len (now {run.model.max_len:,})"
     if budget := micro_batch(run).budget:
         batch = f"data.batch_tokens (now {budget:,})"
     width = f"model.d_model (now {run.model.d_model:,})" if isinstance(run.model, TransformerConfig) else "the widths"
     return (
         f"lower {batch}, {width} or the number of layers, or set train.activation_checkpointing; "
-        f"what was saved before stays in {folder}"
+        f"earlier checkpoints stay in {folder}"
     )
 
 
 def room_of(device: torch.device) -> Room | None:
-    """The memory of a device; of MPS the machine's, which it shares."""
+    """Return the memory of a device; MPS shares the machine's memory."""
     if device.type != "cuda":
         return room_of_machine()
     free, total = torch.cuda.mem_get_info(device)
@@ -71,7 +71,7 @@ def room_of(device: torch.device) -> Room | None:
 
 
 def made_with(device: torch.device, n_processes: int) -> dict[str, Any]:
-    """What the bits of a run depend on, beside its configuration and data: versions and hardware, in words."""
+    """Return the versions and the hardware that determine the bits of a run, besides configuration and data."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
     return {
         "glassformer": __version__,
@@ -86,13 +86,13 @@ def made_with(device: torch.device, n_processes: int) -> dict[str, Any]:
 
 
 def _cpu() -> str:
-    """Architecture, model where the system tells it, and what PyTorch uses of it: `x86_64 AMD EPYC AVX512 avx512_bf16`.
+    """Return architecture, model (if available) and instruction set, such as `x86_64 AMD EPYC AVX512 avx512_bf16`.
 
-    bfloat16 is told apart because Muon uses it where the CPU has it, and a model's name alone does not say.
+    bfloat16 is listed because Muon uses it if the CPU has it, and the name of a CPU does not always show that.
     """
     model = ""
     with suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
         model = next((line.partition(":")[2] for line in file if line.startswith("model name")), "")
-    can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # older releases of torch cannot be asked
+    can: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # missing in older releases of torch
     bf16 = [name for name in ("avx512_bf16", "amx_bf16") if can.get(name)]
     return " ".join([platform.machine(), *model.split(), torch.backends.cpu.get_cpu_capability(), *bf16])

@@ -1,4 +1,4 @@
-"""What a run has before its first step: what it starts from, tokenizers, a whole configuration, weights that learn."""
+"""The start of a run: pretrained model, tokenizers, complete configuration, new and trainable weights."""
 
 import json
 import re
@@ -35,7 +35,7 @@ _INPUT = re.compile(r"(?:(?P<stack>.*?)\.)?(?:embeddings|tokens|score_bias)\.")
 
 
 def as_new(run: Run, start: StoredModel | None) -> Run:
-    """A run before its first step: with the model that it starts from, and by the present rules."""
+    """Return a new run with the configuration of the model that it starts from and with the current rules."""
     if start is not None:
         whole = Path(str(run.init.path)).absolute()
         run = replace(with_model_of(run, start), init=replace(run.init, path=str(whole)))
@@ -43,9 +43,10 @@ def as_new(run: Run, start: StoredModel | None) -> Run:
 
 
 def with_model_of(run: Run, start: StoredModel) -> Run:
-    """The run with the model that it starts from, but with its own head and dropouts, unless it wants its own model.
+    """Return the run with the pretrained model's configuration, except for its head and dropouts.
 
-    The vocabulary is left open: the tokenizer may have got new tokens.
+    If `init.model` is `recipe`, the run keeps its own model. The vocabulary sizes are left open, because the tokenizer
+    may have new tokens.
     """
     if run.tokenizer.path is None:
         run = replace(run, tokenizer=start.run.tokenizer)
@@ -62,12 +63,12 @@ def with_model_of(run: Run, start: StoredModel) -> Run:
 
 
 def with_present_rules(run: Run) -> Run:
-    """Record that a new run follows the present rules: a `run.toml` of an older version lacks the key."""
+    """Set the current version of the data rules in a new run; a `run.toml` of an older version lacks the key."""
     return replace(run, data=replace(run.data, reading=NEWEST_READING))
 
 
 def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host: Host) -> Tokenizers:
-    """Read and hash the data and learn the tokenizers in the first process; the others take over what it found."""
+    """Read and hash the data and learn the tokenizers on rank 0; send the results to the other ranks."""
     corpus, learned = data.corpus, list[Tokenizers]()
 
     def work() -> str:
@@ -89,9 +90,9 @@ def learned_tokenizers(run: Run, start: StoredModel | None, data: RunData, host:
 
 
 def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
-    """The tokenizers of the model that a run starts from, with the special tokens that its objective needs.
+    """Return the tokenizers of the pretrained model with the special tokens that the run's objective needs.
 
-    `UserError` when the run names a tokenizer that is another one: ids would mean something else.
+    Raises `UserError` if the run names a different tokenizer, because its ids would not match the weights.
     """
     for config, theirs, name in (
         (run.tokenizer, start.tokenizer, "tokenizer"),
@@ -101,8 +102,8 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
             continue
         if theirs is None or Tokenizer.load(Path(config.path)).fingerprint != theirs.fingerprint:
             raise UserError(
-                f"{name}.path is {config.path}, which is not the vocabulary of {run.init.path}: leave it out to go on "
-                "with that model's own"
+                f"{name}.path: {config.path} differs from the tokenizer of {run.init.path}; leave it out to use that "
+                "model's tokenizer"
             )
     return Tokenizers(
         start.tokenizer.with_special_tokens(needed_special_tokens(trainable_task(run), run)), start.source_tokenizer
@@ -110,45 +111,44 @@ def tokenizers_of(run: Run, start: StoredModel) -> Tokenizers:
 
 
 def stored_tokenizers(checkpoint: Path, data: RunData, host: Host) -> Tokenizers:
-    """The tokenizers that a checkpoint holds; `UserError` where the data is not what it was trained on."""
+    """Return the tokenizers in a checkpoint; raise `UserError` if the training data has changed."""
     corpus = data.corpus
     corpus.digest = host.ranks.text_of_first(lambda: corpus.digest)
     if read_progress(checkpoint).data_digest != corpus.digest:
         raise UserError(
-            f"the text of {corpus.name} is not the one that {checkpoint.parent.parent} was trained on: put the old "
-            "text back, or start a new run"
+            f"{corpus.name} has changed since {checkpoint.parent.parent} was trained on it: restore the old data, or "
+            "start a new run"
         )
     return Tokenizers(*read_tokenizers(checkpoint, Manifest.read(checkpoint)))
 
 
 def completed(run: Run, tokenizers: Tokenizers, data: RunData, ranks: Ranks) -> Run:
-    """The run with all that its data and tokenizers decide; only the first process reads texts for it."""
+    """Return the run with the values that its data and tokenizers decide; only rank 0 reads texts for them."""
     model = ranks.text_of_first(lambda: json.dumps(to_dict(data.complete(run, tokenizers))))
     return replace(run, model=from_union(ModelConfig, json.loads(model)), data=with_whole_paths(run.data))
 
 
 def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log: Log) -> Network:
-    """The network of a run at its first step: what fits comes from where it starts, the rest as it is drawn.
+    """Return the network of a new run: the pretrained weights that fit, and new random weights for the rest.
 
-    It is not adapted or frozen yet (`prepare_parameters`). A head over other `labels` than its own, or the same in
-    another order, is left behind.
-    `UserError` when an adapted run would never learn what is new in it.
+    `prepare_parameters` adapts and freezes it later. A pretrained head is not used if its labels differ from `labels`
+    in names or order. Raises `UserError` if a run with [lora] would never train its new weights.
     """
     torch.manual_seed(seed_of(run.train.seed, Stream.WEIGHTS))
     network = build_model(run.model)
     if start is not None:
         merge_lora(start.network)
         if run.init.model == "recipe":
-            log(f"the tokenizer is that of {run.init.path}")
+            log(f"tokenizer from {run.init.path}")
         else:
-            others = "of [model] the head, dropouts and token types are the run's"
-            log(f"model and tokenizer are those of {run.init.path}; {others}")
+            others = "head, dropouts and token types from the run's [model]"
+            log(f"model and tokenizer from {run.init.path}; {others}")
         says_others = _has_own_head(start.config) and start.labels != tuple(labels)
         head = [name for name in weights_of(start.network) if name.startswith("output.proj.")]
         taken = take_weights(network, _weights_in_use(start), leave=head if says_others else [])
         if not taken.taken:
             raise UserError(
-                f"nothing of {run.init.path} fits the run's model: give init.model same, or the sizes of that model"
+                f"no weight of {run.init.path} fits the run's model: set init.model same, or use that model's sizes"
             )
         for line in str(taken).splitlines():
             log(line)
@@ -156,14 +156,14 @@ def new_network(run: Run, start: StoredModel | None, labels: Sequence[str], log:
         never = [name for name in drawn if not (has_own_head and name.startswith("output."))]
         if run.lora is not None and never:
             raise UserError(
-                f"these would stay as they were drawn, since only low-rank updates learn: {', '.join(never[:4])}"
+                f"[lora] would leave these new parameters untrained: {', '.join(never[:4])}"
                 f"{' …' if len(never) > 4 else ''}; leave out [lora], or start from a model that has them"
             )
     return network
 
 
 def _weights_in_use(start: StoredModel) -> dict[str, Tensor]:
-    """The weights of a start, without the rows of tables that stand for no token but fill a vocabulary up."""
+    """Return the pretrained weights without the table rows that only pad the vocabulary."""
     weights = weights_of(start.network)
     for name in token_rows(start.network):
         of_source = start.source_tokenizer is not None and name.startswith("encoder.")
@@ -178,28 +178,28 @@ def _has_own_head(model: ModelConfig) -> bool:
 
 
 def prepare_parameters(run: Run, network: Network, log: Log) -> None:
-    """Adapts and freezes as the run says."""
+    """Add low-rank adapters and freeze parameters according to the run."""
     if run.lora is not None:
         lora = run.lora
         adapted = add_lora(network, lora.targets, lora.rank, lora.alpha, lora.dropout)
         if _has_own_head(run.model):
             for parameter in network.output.parameters():
-                parameter.requires_grad_(True)  # a head that was drawn learns whole
+                parameter.requires_grad_(True)  # a new head is trained in full
         log(f"{len(adapted)} layers are adapted with rank {lora.rank}")
     if run.init.freeze:
         freeze(network, run.init.freeze)
     n_learning = sum(p.numel() for p in network.parameters() if p.requires_grad)
     n_all = sum(p.numel() for p in network.parameters())
     if n_learning < n_all:
-        log(f"{n_learning:,} of {n_all:,} parameters learn")
+        log(f"{n_learning:,} of {n_all:,} parameters are trained")
 
 
 def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
-    """Parameters that do not learn from now on: those whose names match, or that stand in a module whose name does.
+    """Freeze the parameters that match a pattern, or whose module matches one; return their names.
 
-    Patterns are those of a shell: `encoder.embeddings`, `encoder.blocks.0.*`, `*.bias`. A tied table answers to each
-    of its names. Raises `UserError`, with the network as it was, for a pattern that matches nothing, and when nothing
-    would be left to learn.
+    Patterns have shell syntax: `encoder.embeddings`, `encoder.blocks.0.*`, `*.bias`. A tied table matches each of its
+    names. Raises `UserError` for a pattern without a match, and if no parameter would stay trainable. The network is
+    then unchanged.
     """
     by_name = dict(network.named_parameters(remove_duplicate=False))
     frozen = set()
@@ -207,28 +207,29 @@ def freeze(network: nn.Module, patterns: Sequence[str]) -> list[str]:
         found = {p for name, p in by_name.items() if fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")}
         if not found:
             modules = [name for name, m in network.named_modules() if name and any(True for _ in m.parameters())]
-            raise UserError(f"init.freeze: no parameter is in {pattern}; there are {similar(pattern, modules)}")
+            raise UserError(f"init.freeze: no parameter matches {pattern}; similar names: {similar(pattern, modules)}")
         frozen |= found
     if all(p in frozen or not p.requires_grad for p in by_name.values()):
-        raise UserError(f"init.freeze {' '.join(patterns)} leaves nothing that learns")
+        raise UserError(f"init.freeze {' '.join(patterns)} freezes every parameter: leave some of them trainable")
     for parameter in frozen:
         parameter.requires_grad_(False)
     return [name for name, parameter in network.named_parameters() if parameter in frozen]
 
 
 def layer_scales(network: nn.Module, decay: float) -> dict[str, float]:
-    """The factor of the learning rate of each parameter: `decay` for each layer below the head.
+    """Return the learning rate factor of each parameter: `decay` for each layer below the head.
 
-    Howard 2018, section 3.2; Clark 2020, appendix B. The factors are `decay` to the power of a parameter's depth.
-    In each stack the last layer has depth 1, the one before it 2, and what feeds the first (the tables, the biases by
-    distance) one more than that. All else has 0: the head, final norms, what joins encoder and decoder.
+    Howard 2018, section 3.2; Clark 2020, appendix B. The factor is `decay` to the power of the parameter's depth. In
+    each stack the last layer has depth 1, the one before it 2, and so on. The inputs of the first layer (embedding
+    tables, relative position biases) are one deeper. All other parameters have depth 0: the head, the final norms and
+    the link from encoder to decoder.
 
     >>> stack = nn.ModuleDict({"blocks": nn.ModuleList([nn.Linear(1, 1, bias=False) for _ in range(2)])})
     >>> layer_scales(nn.ModuleDict({"encoder": stack, "output": nn.Linear(1, 1, bias=False)}), 0.5)
     {'encoder.blocks.0.weight': 0.25, 'encoder.blocks.1.weight': 0.5, 'output.weight': 1.0}
     """
     names = [name for name, _ in network.named_parameters()]
-    n_layers: dict[str, int] = {}  # of each stack
+    n_layers: dict[str, int] = {}  # per stack
     for stack, number in filter(None, map(_layer, names)):
         n_layers[stack] = max(n_layers.get(stack, 0), number + 1)
 
@@ -242,6 +243,6 @@ def layer_scales(network: nn.Module, decay: float) -> dict[str, float]:
 
 
 def _layer(name: str) -> tuple[str, int] | None:
-    """`encoder.blocks.3.ff.up_proj.weight` → ("encoder", 3); `decoder.cells.weight_hh_l0` → ("decoder", 0)."""
+    """Return stack and layer index, such as ("encoder", 3) for `encoder.blocks.3.ff.up_proj.weight`."""
     found = _LAYER.match(name)
     return None if found is None else (found["stack"] or "", int(found["block"] or found["cells"]))

@@ -1,4 +1,4 @@
-"""The loop, for every task: step, log, evaluate, save. It never reads labels or a task's name."""
+"""The training loop for all tasks: step, log, evaluate, save. It does not depend on labels or on the task."""
 
 import math
 import shlex
@@ -37,11 +37,11 @@ from glassformer.training.trainer_state import TrainerState, read_progress
 
 
 class Trainer:
-    """One run. `train` goes from wherever the progress stands to the last step.
+    """The trainer of one run, from its current progress to the last step.
 
-    Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone, so a resumed run needs
-    the step and no random state, evaluation cannot disturb what follows it, and processes that share the micro-batches
-    do what one alone would do.
+    Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone. So a resumed run needs no
+    random state, and an evaluation does not affect later steps. Processes that share the micro-batches compute the same
+    as one process.
     """
 
     def __init__(
@@ -58,7 +58,7 @@ class Trainer:
         self.config, self.network, self.optimizer, self.data = config, network, optimizer, data
         self.checkpointer, self.folder = checkpointer, checkpointer.folder
         self.host, self.ranks, self.reporter = host, host.ranks, host.reporter
-        self.way_on = f"glassformer resume {shlex.quote(str(self.folder))}"  # of a run that was interrupted
+        self.way_on = f"glassformer resume {shlex.quote(str(self.folder))}"  # shown after an interruption
         self.progress = TrainerState(data_digest=data_digest, made_with=made_with(host.device, host.ranks.n))
         self.log = NoLog()
         self.average = ExponentialAverage(network, config.ema_decay) if config.ema_decay else None
@@ -79,9 +79,9 @@ class Trainer:
         )
 
     def train(self) -> dict[str, LossReport]:
-        """Runs to the end, and returns the reports of the last evaluation, which may be one before an interruption.
+        """Train to the end; return the reports of the last evaluation, which may precede an interruption.
 
-        Raises `Interrupted` after saving, when a signal or the time asked to stop.
+        Raises `Interrupted` after saving if a signal or the time limit stops the run.
         """
         config = self.config
         with files.writing(self.folder), arithmetic(config), ExitStack() as stack:
@@ -101,16 +101,16 @@ class Trainer:
         return reports
 
     def replay(self, until: int) -> Snapshot:
-        """The run as it is after step `until`, going on from here; nothing is logged."""
+        """Continue to step `until` without logging; return the state after it."""
         with arithmetic(self.config):
             self._loop(StopRequest(), until)
         return self._snapshot()
 
     def _loop(self, stop: StopRequest, end: int) -> dict[str, LossReport]:
-        """Steps up to `end`, with what is due after each; the reports of the last evaluation."""
+        """Run the steps up to `end` and the actions after each; return the reports of the last evaluation."""
         reports: dict[str, LossReport] = {}
         if self.config.on_nonfinite == "rollback" and self.progress.step == 0 and self.checkpointer.writes:
-            self._save(is_scheduled=True)  # something to go back to
+            self._save(is_scheduled=True)  # for a rollback
         clock, skips = Clock(self.progress), False
         while self.progress.step < end and not self.progress.finished:
             try:
@@ -131,7 +131,7 @@ class Trainer:
     # One step
 
     def _one_step(self) -> StepResult:
-        """Learning rate, micro-batches of this process, forward, backward, update (`TrainStep`), average."""
+        """Set the learning rate, collate the micro-batches of this process, take a `TrainStep`, update the average."""
         config, step = self.config, self.progress.step
         factor = schedule_factor(config.schedule, step, config.max_steps) * self.progress.rate_factor
         plateau = self.evaluations.plateau
@@ -146,10 +146,10 @@ class Trainer:
             self.average.update()
         return result
 
-    # What is due after it
+    # After each step
 
     def _after_step(self, clock: "Clock", stop: StopRequest) -> dict[str, LossReport] | None:
-        """Log, evaluate, save, stop, each where it is due; the reports of an evaluation, where one was."""
+        """Log, evaluate, save and stop if due; return the reports of the evaluation, if any."""
         config, progress, reports = self.config, self.progress, None
         last = progress.step == config.max_steps
         if (progress.step % config.log_every == 0 or last) and progress.unlogged:
@@ -160,7 +160,7 @@ class Trainer:
             with clock.paused():
                 reports, scores = self.evaluations.measure(progress.step, self.log, progress.best)
                 self.evaluations.conclude(progress, reports, scores)
-        # Asked once: a signal that comes later stops after the next step.
+        # Read once: a later signal stops the run after the next step.
         stops, has_failed = self.ranks.largest(stop.code, int(self.checkpointer.has_failed))
         ends = last or progress.finished
         is_due = progress.step % (config.checkpoint_every or config.eval_every) == 0
@@ -178,15 +178,15 @@ class Trainer:
         cause = None if code == 1 else signal.Signals(code - 1)
         name = "train.max_time" if cause is None else cause.name
         saved = f"saved at step {self.progress.step} of {self.config.max_steps}"
-        return Interrupted(f"{name}: {saved}; go on with: {self.way_on}", cause)
+        return Interrupted(f"{name}: {saved}; continue with: {self.way_on}", cause)
 
     def _publish_mean(self, was_done: bool) -> dict[str, LossReport]:
-        """The run's own folder, and the network, hold the mean of the newest checkpoints; what the mean is worth."""
+        """Load the mean of the newest checkpoints, publish it in the run folder, and return its evaluation."""
         mean = MeanOfCheckpoints(self.folder, self.config, self.progress, self.host)
         if was_done and mean.stays:
             return {}
         mean.load(self.network)
-        self.evaluations.average = None  # the checkpoints' weights were those of the moving average, if there was one
+        self.evaluations.average = None  # checkpoints already contain the moving average, if there is one
         is_new = mean.is_new
         reports, _ = self.evaluations.measure(
             self.progress.step, self.log if is_new else NoLog(), self.progress.best, "mean"
@@ -195,10 +195,10 @@ class Trainer:
             mean.publish()
         return reports
 
-    # To a checkpoint and from one
+    # Checkpoints
 
     def _save(self, *, is_scheduled: bool) -> None:
-        """A checkpoint; and the run's own folder holds its weights when they are the ones to choose."""
+        """Save a checkpoint; the run folder publishes its weights if they are the chosen ones."""
         if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
             raise NonFinite("weights are not finite", is_of_step=False)
         if is_scheduled:
@@ -222,7 +222,7 @@ class Trainer:
         return Snapshot(progress.step, chosen, state, chosen_step(self.config, progress), frozenset(kept))
 
     def restore(self, folder: Path) -> None:
-        """Continues from a verified checkpoint, exactly."""
+        """Restore the exact state of a verified checkpoint."""
         state = checkpoint.load_state(folder)
         self.progress = replace(read_progress(folder), made_with=self.progress.made_with)
         load_weights(self.network, checkpoint.weights_path(folder), part_of)
@@ -239,10 +239,10 @@ class Trainer:
     # After NaN or Inf
 
     def _recover(self, bad: NonFinite) -> bool:
-        """Whether the step is to be skipped; else the run is back at a checkpoint.
+        """Handle a non-finite step: return True to skip the step, False after a rollback.
 
-        Back at the last one that the recipe asks for, so that an interruption changes nothing. `UserError` when the
-        run is to stop, or when neither has helped.
+        A rollback goes to the last checkpoint that the recipe schedules, so that an interruption changes nothing.
+        Raises `UserError` if the run must stop, or if skips and rollbacks did not help.
         """
         progress = self.progress
         what = f"{bad} in step {progress.step + bad.is_of_step}"
@@ -251,17 +251,17 @@ class Trainer:
         what_now = answer(bad, self.config.on_nonfinite, progress.n_skipped, progress.n_rollbacks)
         if what_now == "skip":
             progress.n_skipped += 1
-            self._tell(progress.step + 1, f"{what}: skipped, the weights are as they were")
+            self._tell(progress.step + 1, f"{what}: skipped, the weights are unchanged")
             return True
         self.checkpointer.wait()
         if what_now == "stop":
-            kept = f"; what was saved before stays in {self.folder}" if checkpoint.steps(self.folder) else ""
+            kept = f"; earlier checkpoints stay in {self.folder}" if checkpoint.steps(self.folder) else ""
             raise UserError(f"{what}: lower train.optimizer.learning-rate{kept}")
         self.restore(self._last_scheduled())
         self.progress.rate_factor = progress.rate_factor / 2
         self.progress.n_rollbacks = progress.n_rollbacks + 1
         self.log.back_to(self.progress.step)
-        rate = f"the rate is × {self.progress.rate_factor:g} from here on"
+        rate = f"the learning rate is × {self.progress.rate_factor:g} from now on"
         self._tell(self.progress.step, f"{what}: back to step {self.progress.step}, {rate}")
         return False
 
@@ -271,7 +271,7 @@ class Trainer:
             if path.is_dir() and checkpoint.is_intact(self.folder, step, self.reporter.log):
                 return path
         if not self.checkpointer.writes:
-            raise UserError(f"the run went back to a checkpoint that {self.folder} does not have any more")
+            raise UserError(f"the run rolled back to a checkpoint that {self.folder} no longer contains")
         return checkpoint.newest(self.folder, self.reporter.log)
 
     def _tell(self, step: int, event: str) -> None:
@@ -280,11 +280,11 @@ class Trainer:
 
 
 class Clock:
-    """Time spent on steps alone, and sums since the last line of the log."""
+    """Time spent on steps, and sums since the last line of the log."""
 
     def __init__(self, progress: TrainerState) -> None:
         self.progress = progress
-        self.n_untimed = len(progress.unlogged)  # steps of the process before this one
+        self.n_untimed = len(progress.unlogged)  # steps of an earlier process
         self.gradient_norm = 0.0
         self.seconds = 0.0
         self.saving_seconds = 0.0
@@ -295,7 +295,7 @@ class Clock:
         self.gradient_norm = result.gradient_norm
 
     def read(self) -> dict[str, float]:
-        """Mean loss, the last gradient norm and the rate since the last call; what saving took of the time."""
+        """Return mean loss, last gradient norm, speed and saving time since the last call, and reset them."""
         self._tick()
         nats = sum(nats for nats, _ in self.progress.unlogged)
         n_targets = [n_targets for _, n_targets in self.progress.unlogged]
@@ -314,7 +314,7 @@ class Clock:
 
     @contextmanager
     def paused(self, *, is_saving: bool = False) -> Iterator[None]:
-        """Inside the block the time of steps stands still; that of saving is told by the next line of the log."""
+        """Exclude the block from the time of steps; the next log line reports the time of saving."""
         self._tick()
         try:
             yield

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: one JSON object a line, each with its `step`; and TensorBoard, where it is installed."""
+"""`metrics.jsonl`: one JSON object per line, each with its `step`; optionally TensorBoard too."""
 
 import json
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ NAME = "metrics.jsonl"
 
 
 class NoLog:
-    """Keeps nothing: of all processes but the first, and of steps that are only looked at."""
+    """A log that keeps nothing: for ranks other than 0, and for replays."""
 
     def write(self, step: int, **values: Any) -> None: ...
 
@@ -20,7 +20,7 @@ class NoLog:
 
 
 class MetricsLog(NoLog):
-    """Appends lines; opened at a step, it first drops the lines of later steps, which a resumed run writes again."""
+    """A log that appends lines. At its opening it drops lines of later steps, which a resumed run writes again."""
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
         self._path = folder / NAME
@@ -29,7 +29,7 @@ class MetricsLog(NoLog):
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
 
     def write(self, step: int, **values: Any) -> None:
-        """One line; numbers under names with their split, such as `eval/valid_loss`, also go to TensorBoard."""
+        """Write one line; numbers and texts also go to TensorBoard under their names, such as `eval/valid_loss`."""
         self._file.write(json.dumps({"step": step, **values}) + "\n")
         self._file.flush()
         if self._board is not None:
@@ -40,7 +40,7 @@ class MetricsLog(NoLog):
                     self._board.add_text(name, value, step)
 
     def back_to(self, step: int) -> None:
-        """Drops the lines of later steps, which will be taken again."""
+        """Drop the lines of later steps, which the run will take again."""
         self._file.close()
         _keep_until(self._path, step)
         self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115, closed by __exit__
@@ -55,7 +55,7 @@ class MetricsLog(NoLog):
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file up to the first that is none: the last one, where a crash cut it short."""
+    """Return the lines of a metrics file up to the first invalid one (the last line after a crash)."""
     if not path.exists():
         return []
     lines = []
@@ -71,7 +71,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def _present_name(name: str, line: Mapping[str, Any]) -> str:
-    """The name of a value in a line that an earlier version may have written.
+    """Return the current name of a value in a line, which an earlier version may have written.
 
     >>> _present_name("valid/loss", {"train/loss": 2.0, "valid/loss": 2.1})
     'eval/valid_loss'

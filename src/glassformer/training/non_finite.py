@@ -1,4 +1,4 @@
-"""NaN and Inf in losses, gradients and weights: how fp16 avoids them, what is raised, and which batch is kept."""
+"""NaN and Inf in losses, gradients and weights: the fp16 loss scale, the exception and the saved batch."""
 
 import os
 from dataclasses import dataclass
@@ -9,18 +9,18 @@ from glassformer.data.batching import Batch
 from glassformer.store.tensors import save_tensors
 
 PREFIX = "bad-batch-"
-"""The beginning of the name of a file that holds a batch with a loss of NaN or Inf."""
+"""Prefix of the files that hold a batch with a loss of NaN or Inf."""
 MAX_SKIPPED, MAX_ROLLBACKS, MAX_KEPT = 10, 5, 10
-"""Bad steps in a row, and returns to a checkpoint, after which a run is given up; batches that are kept."""
+"""Limits per run: consecutive skipped steps, rollbacks, and saved batches."""
 GROWTH_INTERVAL = 2000
 SMALLEST_SCALE = 2.0**-10
 
 
 @dataclass
 class LossScale:
-    """The factor that keeps small gradients within fp16 (Micikevicius 2018, section 3.2).
+    """The factor that keeps small gradients within the range of fp16 (Micikevicius 2018, section 3.2).
 
-    Halved by a gradient that runs over, doubled after `GROWTH_INTERVAL` steps without.
+    It is halved if a gradient overflows, and doubled after `GROWTH_INTERVAL` steps without overflow.
     """
 
     factor: float = 65536.0
@@ -35,18 +35,18 @@ class LossScale:
 
 
 class NonFinite(Exception):
-    """NaN or Inf: in a loss or gradient, before the weights were changed; or in the weights themselves."""
+    """Raised for a NaN or Inf loss or gradient (before the update), or for non-finite weights."""
 
     def __init__(self, what: str, micro_batch: int | None = None, *, is_of_step: bool = True) -> None:
         super().__init__(what)
         self.is_of_step = is_of_step
-        """Whether a step can be left out; else the weights themselves are lost."""
+        """True if the step can be skipped; False if the weights themselves are bad."""
         self.micro_batch = micro_batch
-        """The micro-batch of this process with that loss, from 0; None for a gradient alone, or for another process."""
+        """Index of this rank's micro-batch with the bad loss; None if only the gradient or another rank is affected."""
 
 
 def answer(bad: NonFinite, policy: str, n_skipped: int, n_rollbacks: int) -> Literal["skip", "rollback", "stop"]:
-    """What a run does after NaN or Inf: by `train.on_nonfinite` and by what it has tried already.
+    """Return the response to NaN or Inf, from `train.on_nonfinite` and the number of earlier attempts.
 
     >>> bad = NonFinite("the loss is nan")
     >>> answer(bad, "skip", 0, 0), answer(bad, "skip", MAX_SKIPPED, 0), answer(bad, "rollback", 0, 0)
@@ -58,11 +58,11 @@ def answer(bad: NonFinite, policy: str, n_skipped: int, n_rollbacks: int) -> Lit
 
 
 def keep_batch(batch: Batch, folder: Path, step: int) -> str:
-    """Keeps a batch in a run's folder, one of the first `MAX_KEPT`, and says where in brackets."""
+    """Save a batch in the run folder (at most `MAX_KEPT` batches); return a note in brackets with its path."""
     if len(list(folder.glob(f"{PREFIX}*"))) >= MAX_KEPT:
         return ""
     path = folder / f"{PREFIX}step-{step}.safetensors"
     temporary = path.with_name(f".{path.name}.tmp")
     save_tensors({name: x.contiguous() for name, x in batch.tensors().items()}, temporary)
     os.replace(temporary, path)
-    return f" (its batch is kept in {path})"
+    return f" (its batch is saved in {path})"

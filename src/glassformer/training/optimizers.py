@@ -1,7 +1,7 @@
-"""How gradients become steps: Adam, AdamW and Muon, and which weights decay.
+"""Optimizers: Adam, AdamW and Muon, and the rule for which weights decay.
 
-The loop asks for `build_optimizer(model, config)` once, calls `set_learning_rates(optimizer, factor)` before
-each step, and keeps `state_tensors(optimizer)` in its checkpoints.
+The loop calls `build_optimizer(model, config)` once and `set_learning_rates(optimizer, factor)` before each step.
+Checkpoints contain `state_tensors(optimizer)`.
 """
 
 import functools
@@ -21,8 +21,8 @@ Adjust = Literal["original", "match_rms_adamw"]
 Group = dict[str, Any]
 NamedParameters = list[tuple[str, nn.Parameter]]
 
-# a, b, c of the polynomial a·x + b·x³ + c·x⁵ of Jordan 2024, chosen for a steep slope at 0: five rounds bring
-# every singular value that is not tiny to about 0.7 - 1.2, which serves as well as exactly 1 and is cheaper.
+# a, b, c of the polynomial a·x + b·x³ + c·x⁵ (Jordan 2024), chosen for a steep slope at 0. Five iterations bring
+# every singular value that is not tiny to about 0.7 - 1.2. This works as well as exactly 1 and is cheaper.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 _SMALLEST_NORM = 1e-7
 _FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
@@ -31,11 +31,11 @@ _FUSED_DEVICES = frozenset({"cpu", "cuda", "mps", "xpu"})
 def build_optimizer(
     model: nn.Module, config: OptimizerConfig, scales: Mapping[str, float] | None = None
 ) -> torch.optim.Optimizer:
-    """The optimizer that `config` describes, over every parameter of `model` that is trained.
+    """Return the optimizer that `config` describes, for all trainable parameters of `model`.
 
-    Each group keeps its peak rate as `initial_lr`; `scales` has a factor of it for every parameter by name, and cuts
-    the groups into parts of one factor each. Adam and AdamW run fused where the device has a kernel.
-    Raises `UserError` when Muon is asked for and no hidden matrix is trained.
+    Each group keeps its peak learning rate as `initial_lr`. `scales` maps each parameter name to a factor of this rate;
+    groups are split so that each has one factor. Adam and AdamW use a fused kernel if the device has one. Raises
+    `UserError` for Muon if no hidden matrix is trainable.
     """
     match config:
         case MuonConfig():
@@ -48,7 +48,7 @@ def build_optimizer(
 
 
 def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
-    """Sets the rate of every group to `factor` × its peak rate.
+    """Set the learning rate of each group to `factor` × its peak learning rate.
 
     >>> optimizer = build_optimizer(nn.Linear(2, 2), AdamWConfig(learning_rate=0.5))
     >>> set_learning_rates(optimizer, 0.25)
@@ -59,17 +59,17 @@ def set_learning_rates(optimizer: torch.optim.Optimizer, factor: float) -> None:
         group["lr"] = factor * group["initial_lr"]
 
 
-# Which parameters go where
+# Parameter groups
 
 
 def parameter_groups(
     model: nn.Module, config: AdamConfig | AdamWConfig, named: NamedParameters | None = None
 ) -> list[Group]:
-    """Parameters (all that are trained) in two groups, those that decay and those that do not; none is empty.
+    """Return the parameters (default: all trainable ones) in two groups, with and without decay; drop empty groups.
 
-    `matrices`: every weight of two or more dimensions that is no embedding. A table is an embedding by the
-    type of its module (`nn.Embedding`), whatever its name, and so is a head that is tied to it. Norms and
-    biases have one dimension. `matrices_and_embeddings` is the rule of nanoGPT: all but norms and biases.
+    `matrices` decays weights of two or more dimensions except embeddings. A table is an embedding if its module is an
+    `nn.Embedding`, independent of its name, and so is a head tied to it. Norms and biases have one dimension.
+    `matrices_and_embeddings` decays all parameters except norms and biases, as nanoGPT does.
     """
     named = _trained(model) if named is None else named
     spared = _embedding_tables(model) if config.decay == "matrices" else set()
@@ -80,10 +80,9 @@ def parameter_groups(
 
 
 def hidden_matrices(model: nn.Module) -> NamedParameters:
-    """The weights that Muon steps: of every `nn.Linear` inside a list of blocks (`nn.ModuleList`), and recurrent ones.
+    """Return the weights that Muon updates: `nn.Linear` in lists of blocks (`nn.ModuleList`), and recurrent ones.
 
-    Outside of these stand the embeddings and their projections and the head, which do better with AdamW
-    (Jordan 2024).
+    The embeddings, their projections and the head are not included; AdamW is better for them (Jordan 2024).
     """
     blocks = (module for module in model.modules() if isinstance(module, nn.ModuleList))
     linears = (module for block in blocks for module in block.modules() if isinstance(module, nn.Linear))
@@ -93,7 +92,7 @@ def hidden_matrices(model: nn.Module) -> NamedParameters:
 
 
 def _recurrent_matrices(model: nn.Module) -> Iterator[tuple[Tensor, int]]:
-    """The matrices of RNN, GRU and LSTM layers, and the width of the gates that stand one above another in them."""
+    """Yield each matrix of RNN, GRU and LSTM layers with the number of rows per gate."""
     for module in model.modules():
         if isinstance(module, nn.RNNBase):
             yield from ((p, module.hidden_size) for p in module.parameters() if p.ndim == 2)
@@ -103,8 +102,8 @@ def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
     matrices = hidden_matrices(model)
     if not matrices:
         raise UserError(
-            "muon steps linear layers inside blocks and recurrent layers, and none of them learns here: give "
-            "--train.optimizer.kind adamw"
+            "muon needs trainable linear layers inside blocks or recurrent layers, and this model has no such layer: "
+            "use --train.optimizer.kind adamw"
         )
     names = {name for name, _ in matrices}
     rest = [(name, parameter) for name, parameter in _trained(model) if name not in names]
@@ -116,7 +115,7 @@ def _muon_groups(model: nn.Module, config: MuonConfig) -> list[Group]:
 
 
 def _scaled(groups: list[Group], scales: Mapping[str, float] | None) -> list[Group]:
-    """The groups, cut into parts of one factor each."""
+    """Return the groups, split so that each has one factor of the learning rate."""
     if scales is None:
         return groups
     parts = []
@@ -133,7 +132,7 @@ def _group(named: NamedParameters, learning_rate: float, weight_decay: float) ->
 
 
 def _trained(model: nn.Module) -> NamedParameters:
-    """Tied parameters once, under their first name; frozen ones not at all."""
+    """Return the trainable parameters; a tied parameter appears once, under its first name."""
     return [(name, parameter) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
@@ -142,7 +141,7 @@ def _embedding_tables(model: nn.Module) -> set[int]:
 
 
 def _split_sizes(model: nn.Module) -> dict[Tensor, tuple[int, ...]]:
-    """Rows of queries, keys and values in each fused weight, as its attention states them, and of gates."""
+    """Return the rows of queries, keys and values in each fused attention weight, and of gates in recurrent weights."""
     gates = {weight: (width,) * (len(weight) // width) for weight, width in _recurrent_matrices(model)}
     return gates | {
         cast(nn.Linear, module.qkv_proj).weight: cast(tuple[int, ...], module.split_sizes)
@@ -159,23 +158,23 @@ def _can_fuse(parameters: Iterable[Tensor]) -> bool:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum, orthogonalised (Jordan 2024), for hidden matrices; AdamW for the rest; one object, one state.
+    """Orthogonalised momentum (Jordan 2024) for hidden matrices and AdamW for the rest, in one optimizer.
 
-    Groups with `orthogonal=True` hold matrices W (rows = outputs) and the options `momentum` μ, `ns_steps` and
-    `adjust`; with the gradient G, at a rate η and a decay λ:
+    Groups with `orthogonal=True` contain matrices W (rows = outputs) and the options `momentum` μ, `ns_steps` and
+    `adjust`. With gradient G, learning rate η and weight decay λ:
 
         M ← μ·M + (1 - μ)·G       U = orthogonalize(μ·M + (1 - μ)·G)       W ← (1 - η·λ)·W - η·scale(W)·U
 
-    The other groups hold the options `betas` and `eps` of AdamW. On every matrix a step equals that of
-    `torch.optim.Muon`, but matrices of one shape, or of its transpose, share batched products, because one by
-    one they are too small to keep a processor busy.
+    The other groups contain the options `betas` and `eps` of AdamW. The update of each matrix equals that of
+    `torch.optim.Muon`. But matrices of one shape, or of its transpose, share batched products, because single products
+    are too small to use a processor fully.
 
     Args:
         groups: parameter groups, each with `orthogonal`, `lr`, `weight_decay` and the options above.
-        split_sizes: rows of the matrices inside a fused weight, which are orthogonalised each on its own,
+        split_sizes: row counts of the matrices inside a fused weight. Each matrix is orthogonalised separately,
             because queries, keys and values share no singular vectors.
-        dtype: of the orthogonalisation; None is bfloat16 for fp32 weights where the hardware multiplies it,
-            and the weights' own elsewhere.
+        dtype: dtype of the orthogonalisation; None is bfloat16 for fp32 weights where the hardware supports it,
+            and the dtype of the weights otherwise.
     """
 
     def __init__(
@@ -192,11 +191,11 @@ class Muon(torch.optim.Optimizer):
             if not group["orthogonal"]:
                 group["fused"] = _can_fuse(group["params"])
             elif any(p.ndim != 2 for p in group["params"]):
-                raise ValueError("Muon steps matrices; other shapes belong into a group with orthogonal=False")
+                raise ValueError("Muon updates matrices only: put other shapes into a group with orthogonal=False")
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """One step of every parameter that has a gradient; the value of `closure`, where one is given."""
+        """Update each parameter that has a gradient; return the value of `closure`, if given."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -216,7 +215,7 @@ class Muon(torch.optim.Optimizer):
         directions = torch._foreach_lerp(gradients, momenta, group["momentum"])
         if group["weight_decay"]:
             torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-        # The parts of a fused weight are views: a step of a part is a step of the weight.
+        # The parts of a fused weight are views: an update of a part updates the weight.
         matrices = [part for p in parameters for part in self._parts(p, p)]
         pairs = zip(parameters, directions, strict=True)
         parts = [part for p, direction in pairs for part in self._parts(p, direction)]
@@ -227,7 +226,7 @@ class Muon(torch.optim.Optimizer):
     def _step_others(self, parameters: list[Tensor], group: Group) -> None:
         for p in parameters:
             if "step" not in self.state[p]:
-                # Where a fused kernel looks for it; the plain loops want it on the CPU.
+                # Fused kernels need it on the device, the other kernels on the CPU.
                 self.state[p]["step"] = torch.zeros((), device=p.device if group["fused"] else "cpu")
         adamw(
             parameters,
@@ -258,10 +257,10 @@ class Muon(torch.optim.Optimizer):
 
 
 def update_scale(shape: Sequence[int], adjust: Adjust) -> float:
-    """The factor of an orthogonal update of this shape (rows = outputs), so that one rate serves them all.
+    """Return the factor of an orthogonal update of this shape (rows = outputs), so that one learning rate fits all.
 
-    `original` (Jordan 2024) bounds the change of the output; `match_rms_adamw` (Liu 2025, section 2.2) gives
-    the update the root mean square of AdamW's, about 0.2, so that its rates carry over.
+    `original` (Jordan 2024) bounds the change of the output. `match_rms_adamw` (Liu 2025, section 2.2) gives the update
+    the root mean square of AdamW's, about 0.2, so that AdamW's learning rates apply.
 
     >>> update_scale((512, 128), "original"), update_scale((128, 512), "original")
     (2.0, 1.0)
@@ -275,10 +274,10 @@ def update_scale(shape: Sequence[int], adjust: Adjust) -> float:
 
 
 def newton_schulz_reference(matrix: Tensor, ns_steps: int = 5) -> Tensor:
-    """Moves the singular values of one matrix to about 1 and leaves its singular vectors alone (Jordan 2024).
+    """Move the singular values of a matrix to about 1 and keep its singular vectors (Jordan 2024).
 
-    With X = U·S·Vᵀ, the round X ← a·X + b·(X·Xᵀ)·X + c·(X·Xᵀ)²·X is U·(a·S + b·S³ + c·S⁵)·Vᵀ. Dividing by the
-    Frobenius norm first brings S into [0, 1].
+    With X = U·S·Vᵀ, one iteration X ← a·X + b·(X·Xᵀ)·X + c·(X·Xᵀ)²·X gives U·(a·S + b·S³ + c·S⁵)·Vᵀ. The initial
+    division by the Frobenius norm brings S into [0, 1].
 
     >>> newton_schulz_reference(torch.diag(torch.tensor([9.0, 1.0, 0.0]))).diagonal().round(decimals=2)
     tensor([0.7000, 0.7500, 0.0000])
@@ -292,10 +291,10 @@ def newton_schulz_reference(matrix: Tensor, ns_steps: int = 5) -> Tensor:
 
 
 def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dtype | None = None) -> list[Tensor]:
-    """`newton_schulz_reference` of many matrices at once, those of one shape (or its transpose) in one stack.
+    """Apply `newton_schulz_reference` to many matrices; those of one shape (or its transpose) form one batch.
 
-    A matrix that is taller than wide is turned, so that X·Xᵀ has the smaller side. The products are computed
-    in `dtype` (None: that of the matrices); the norms, before, and the results are in the matrices' own.
+    A matrix with more rows than columns is transposed, so that X·Xᵀ has the smaller side. The products use `dtype`
+    (None: that of the matrices). The initial norms and the results use the dtype of the matrices.
     """
     a, b, c = NEWTON_SCHULZ
     stacks: dict[tuple[int, ...], list[int]] = {}
@@ -317,18 +316,18 @@ def orthogonalize(matrices: Sequence[Tensor], ns_steps: int = 5, dtype: torch.dt
 
 @functools.cache
 def _fast_dtype(device_type: str, weights: torch.dtype) -> torch.dtype:
-    """For fp32 weights, bfloat16 where the hardware has it: exact enough (Jordan 2024), in half the time."""
-    # Older releases of torch cannot be asked, and a CPU that only imitates bfloat16 is far slower with it.
+    """Return bfloat16 for fp32 weights if the hardware supports it: accurate enough (Jordan 2024), half the time."""
+    # Older releases of torch lack this function. A CPU that emulates bfloat16 is far slower with it.
     cpu: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
     on_cpu = device_type == "cpu" and (cpu.get("avx512_bf16") or cpu.get("amx_bf16"))
     return torch.bfloat16 if weights == torch.float32 and (device_type == "cuda" or on_cpu) else weights
 
 
-# What a checkpoint keeps
+# State for checkpoints
 
 
 def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """All that an optimizer remembers, flat, as `<parameter>/<what>`; rates and options are in the config.
+    """Return the optimizer state by names `<parameter>/<what>`; learning rates and options are in the config.
 
     >>> model = nn.Linear(2, 2)
     >>> optimizer = build_optimizer(model, AdamWConfig())
@@ -345,12 +344,12 @@ def state_tensors(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
 
 
 def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    """Gives a freshly built optimizer the memory of another; the next steps are then equal to the bit.
+    """Restore the state in a new optimizer; the next steps are then bit for bit equal.
 
-    Raises `UserError` when the tensors are those of another model or of another kind of optimizer.
+    Raises `UserError` if the tensors belong to another model or to another kind of optimizer.
     """
     unused = dict(tensors)
-    state: dict[int, dict[str, Tensor]] = {}  # by torch's own numbers: one group after the other
+    state: dict[int, dict[str, Tensor]] = {}  # by torch's parameter index: group after group
     for number, (name, parameter, keys) in enumerate(_remembered(optimizer)):
         memory = {key: unused.pop(f"{name}/{key}") for key in keys if f"{name}/{key}" in unused}
         if not memory:  # it never had a gradient
@@ -368,7 +367,7 @@ def load_state_tensors(optimizer: torch.optim.Optimizer, tensors: Mapping[str, T
 
 
 def _remembered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor, tuple[str, ...]]]:
-    """Every parameter with its name and the names of what is kept of it."""
+    """Yield each parameter with its name and the names of its state tensors."""
     for group in optimizer.param_groups:
         keys = ("momentum",) if group.get("orthogonal") else ("step", "exp_avg", "exp_avg_sq")
         for name, parameter in zip(group["param_names"], group["params"], strict=True):
@@ -378,5 +377,5 @@ def _remembered(optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor,
 def _misfit(name: str) -> UserError:
     return UserError(
         f"the optimizer state of {name} in the checkpoint does not fit this model and optimizer: "
-        "resume with the configuration that the checkpoint was made with"
+        "resume with the configuration of the checkpoint"
     )

@@ -1,6 +1,6 @@
-"""A run, top to bottom: `train_run`, `resume_run` and `replay_run` around the one `assemble`.
+"""A run from start to end: `train_run`, `resume_run` and `replay_run`, built on `assemble`.
 
-The trainer that it gives goes on in `loop.py`, and each of its steps in `step.py`.
+`assemble` returns the trainer; its loop is in `loop.py`, and each of its steps in `step.py`.
 """
 
 import json
@@ -44,28 +44,28 @@ from glassformer.training.optimizers import build_optimizer
 from glassformer.training.run_folder import holding, is_restarted, require_apart, require_new, require_run
 from glassformer.training.trainer_state import TrainerState
 
-NOT_COMPILED = "torch.compile does not trace PyTorch's recurrent modules"
+NOT_COMPILED = "torch.compile does not support PyTorch's recurrent modules"
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Steps of a run, taken again, and what came out otherwise."""
+    """The result of a replay: the repeated steps of a run, and the values that differ."""
 
     begin: int
     end: int
     differing: list[str]
-    """Names of tensors and numbers that are not equal to the bit."""
+    """Names of tensors and numbers that are not bit for bit equal."""
     is_same_machine: bool
-    """Of the same kind, with the same versions and number of threads, as far as the checkpoint tells."""
+    """True if machine, versions and number of threads match, as far as the checkpoint records them."""
     repeats_bits: bool
-    """Whether the device gives the same bits every time: the CPU does, CUDA with `train.deterministic`. Equal bits are
-    promised only on the same machine and where this holds."""
+    """True if the device always gives the same bits: the CPU does, and CUDA with `train.deterministic`. Equal bits are
+    guaranteed only on the same machine and if this is True."""
 
 
 def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
-    """Trains a run from its first step into a new folder; everything is checked before anything is written.
+    """Train a run from its first step in a new folder; check everything before the first write.
 
-    Where `torchrun` starts it anew after a process was lost, it goes on from the newest checkpoint.
+    If `torchrun` restarts it after a process was lost, it continues from the newest checkpoint.
     """
     began = time.monotonic()
     if is_restarted(folder):
@@ -75,7 +75,7 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
     start = None if run.init.path is None else read_model(Path(run.init.path))
     run = init_from.as_new(run, start)
     if _cannot_compile(run):
-        raise UserError(f"train.compile is true, and {NOT_COMPILED}: leave it out")
+        raise UserError(f"train.compile is not available: {NOT_COMPILED}; leave it out")
     trainable_task(run).check(run)
     require_apart(run, folder)
     with host_of(run, folder, reporter, began) as host:
@@ -86,9 +86,9 @@ def train_run(run: Run, folder: Path, reporter: LaunchReporter) -> Outcome:
 
 
 def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] | None = None) -> Outcome:
-    """Goes on from the newest intact checkpoint of a run, exactly as if it had never stopped.
+    """Resume from the newest intact checkpoint of a run, exactly as if the run had never stopped.
 
-    `flags` replace settings that say where it runs, and for how long.
+    `flags` replace settings of the device and of the length of the run.
     """
     began = time.monotonic()
     require_run(folder)
@@ -107,18 +107,18 @@ def resume_run(folder: Path, reporter: LaunchReporter, flags: Mapping[str, str] 
 
 
 def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
-    """Takes the steps between the two newest checkpoints again, and compares; nothing is written."""
+    """Repeat the steps between the two newest checkpoints and compare the results; nothing is written."""
     began = time.monotonic()
     require_run(folder)
     if is_several():
-        raise UserError("resume --verify compares in one process: start it without torchrun")
+        raise UserError("resume --verify runs in one process: start it without torchrun")
     with locked(folder):
         begin, end = _two_newest(folder, reporter)
         run = read_run(checkpoint.path_of(folder, end))
         with host_of(run, folder, reporter, began) as host:
             run, trainer = assemble(run, folder, host, stored=checkpoint.path_of(folder, end), writes=False)
             trainer.restore(checkpoint.path_of(folder, begin))
-            reporter.log(f"taking steps {begin + 1} to {end} again")
+            reporter.log(f"repeating steps {begin + 1} to {end}")
             return Replay(
                 begin,
                 end,
@@ -137,15 +137,15 @@ def assemble(
     stored: Path | None = None,
     writes: bool = True,
 ) -> tuple[Run, Trainer]:
-    """The trainer of a run before its first step, and the run with all that its data decides.
+    """Return the run with the values that its data decides, and its trainer before the first step.
 
-    Of a new run, from nothing or from the model that it starts from; or as one of its checkpoints (`stored`) describes
-    it. In this order: is there room, the data, the tokenizers, the tokens, the network, the training data, the trainer.
+    A new run starts from random weights or from the model `start`; otherwise the checkpoint `stored` describes the run.
+    The order is: memory check, data, tokenizers, tokens, network, training data, trainer.
     """
     if stored is not None:
         Manifest.read(stored).require(stored, [*MODEL_FILES, checkpoint.STATE])
-        if _cannot_compile(run):  # an earlier version began it, and compiled what lies between recurrent modules
-            host.reporter.log(f"train.compile is ignored from here on: {NOT_COMPILED}")
+        if _cannot_compile(run):  # earlier versions compiled the code between recurrent modules
+            host.reporter.log(f"train.compile is ignored: {NOT_COMPILED}")
             run = replace(run, train=replace(run.train, compile=False))
     room = room_of(host.device)
     require_memory(run.model)
@@ -154,7 +154,7 @@ def assemble(
     if stored is None:
         tokenizers = init_from.learned_tokenizers(run, start, run_data, host)
         run = init_from.completed(run, tokenizers, run_data, host.ranks)
-        require_room(run, room)  # once more, now that the vocabulary is known
+        require_room(run, room)  # again, with the known vocabulary size
     else:
         tokenizers = init_from.stored_tokenizers(stored, run_data, host)
     with host.ranks.first_alone():
@@ -182,7 +182,7 @@ def assemble(
     return run, Trainer(run.train, network, optimizer, data, checkpointer, host, run_data.corpus.digest)
 
 
-# What a run cannot do
+# Checks
 
 
 def _cannot_compile(run: Run) -> bool:
@@ -190,25 +190,23 @@ def _cannot_compile(run: Run) -> bool:
 
 
 def _require_same(newest: Path, ranks: Ranks) -> None:
-    """`UserError` when this process sees another newest checkpoint than the first one does."""
+    """Raise `UserError` if this process finds another newest checkpoint than rank 0."""
     [step] = ranks.of_first(Manifest.read(newest).step)
     if step != Manifest.read(newest).step:
         raise UserError(
-            f"process {ranks.rank} finds {newest} and the first one step {step:.0f}: what is on the disk is not "
-            "the same for all; wait a moment, or look at the shared file system"
+            f"process {ranks.rank} finds {newest}, but process 0 finds step {step:.0f}: the processes see different "
+            "files; wait and try again, or check the shared file system"
         )
 
 
 def _two_newest(folder: Path, reporter: LaunchReporter) -> tuple[int, int]:
     steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
     if len(steps) < 2:
-        raise UserError(
-            f"{folder} has {len(steps)} intact checkpoints, and a replay goes from one to the next: train on"
-        )
+        raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
     return steps[-2], steps[-1]
 
 
-# What is told of it
+# Messages
 
 
 def tell_of_new_run(
@@ -249,17 +247,17 @@ def tell_of_watchdog(run: Run, folder: Path, host: Host) -> None:
         host.reporter.log(note)
 
 
-# Steps taken again
+# Replay
 
 
 def changed_machine(stored: Path, progress: TrainerState) -> list[str]:
-    """What a checkpoint was made with that is otherwise here, in words; older checkpoints say less of it."""
+    """Return what differs from the machine and versions of a checkpoint; older checkpoints record less."""
     before, now = checkpoint.load_numbers(stored).get("made_with", {}), progress.made_with
     return [f"{name} {before[name]}, now {now[name]}" for name in now if before.get(name, now[name]) != now[name]]
 
 
 def differing(found: Snapshot, folder: Path) -> list[str]:
-    """What of a snapshot is not what a checkpoint holds, to the bit: numbers, but for the clock's, and tensors."""
+    """Return the names of numbers (except times) and tensors that differ between a snapshot and a checkpoint."""
     stored = checkpoint.load_state(folder)
     now, before = json.loads(json.dumps(found.state.numbers)), stored.numbers
     names = [name for name in now if name not in ("seconds", "made_with") and now[name] != before.get(name)]

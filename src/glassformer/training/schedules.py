@@ -1,7 +1,7 @@
-"""How the learning rate changes: every schedule is a factor in [0, 1] of the peak rate.
+"""Learning rate schedules: each is a factor in [0, 1] of the peak learning rate.
 
-A factor depends on the number of the step alone (0 is the first), so resuming needs nothing else; only
-`Plateau` looks at the validation metric and has a state.
+A factor depends on the step number alone (0 is the first), so resuming needs no other state. Only `Plateau` reads the
+validation metric and has a state.
 """
 
 import math
@@ -12,9 +12,9 @@ from glassformer.config import train as settings
 
 
 def schedule_factor(config: settings.ScheduleConfig, step: int, max_steps: int) -> float:
-    """The factor of the peak rate at `step` of a run of `max_steps`.
+    """Return the factor of the peak learning rate at `step` of a run of `max_steps`.
 
-    Of a plateau schedule this is the warm-up; the loop multiplies it by `Plateau.factor`.
+    For a plateau schedule this is the warm-up; the loop multiplies it by `Plateau.factor`.
 
     >>> config = settings.LinearSchedule(warmup_steps=1, final_ratio=0.0)
     >>> [schedule_factor(config, step, max_steps=5) for step in range(6)]
@@ -35,7 +35,7 @@ def schedule_factor(config: settings.ScheduleConfig, step: int, max_steps: int) 
 
 
 def warm_up(step: int, warmup_steps: int) -> float:
-    """Linear growth that reaches 1 at `warmup_steps` and never starts at 0, where a step would be wasted.
+    """Return a factor that grows linearly to 1 at `warmup_steps`; it starts above 0, so that no step is wasted.
 
     >>> [warm_up(step, 3) for step in range(5)]
     [0.25, 0.5, 0.75, 1.0, 1.0]
@@ -44,7 +44,7 @@ def warm_up(step: int, warmup_steps: int) -> float:
 
 
 def cosine(step: int, warmup_steps: int, decay_steps: int, final_ratio: float) -> float:
-    """Warm-up, then half a cosine from 1 to `final_ratio` at `decay_steps`, then constant (as nanoGPT does).
+    """Warm up, then follow half a cosine from 1 to `final_ratio` at `decay_steps`, then stay constant (as nanoGPT).
 
     >>> [round(cosine(step, 0, 4, 0.1), 3) for step in range(6)]
     [1.0, 0.868, 0.55, 0.232, 0.1, 0.1]
@@ -54,7 +54,7 @@ def cosine(step: int, warmup_steps: int, decay_steps: int, final_ratio: float) -
 
 
 def linear(step: int, warmup_steps: int, decay_steps: int, final_ratio: float) -> float:
-    """Warm-up, then a straight line from 1 to `final_ratio` at `decay_steps`, constant after.
+    """Warm up, then follow a straight line from 1 to `final_ratio` at `decay_steps`, then stay constant.
 
     >>> [linear(step, 0, 4, 0.0) for step in range(6)]
     [1.0, 0.75, 0.5, 0.25, 0.0, 0.0]
@@ -64,9 +64,9 @@ def linear(step: int, warmup_steps: int, decay_steps: int, final_ratio: float) -
 
 
 def inverse_sqrt(step: int, warmup_steps: int) -> float:
-    """Equation 3 of Vaswani 2017, d_model^-½ · min(n^-½, n · w^-1½), divided by its peak (d_model · w)^-½.
+    """Return equation 3 of Vaswani 2017, d_model^-½ · min(n^-½, n · w^-1½), divided by its peak (d_model · w)^-½.
 
-    The paper counts steps n from 1. Its own rates, the "Noam" schedule, are those of a peak rate of
+    The paper counts steps n from 1. Its learning rates, the "Noam" schedule, result from a peak learning rate of
     (d_model · w)^-½:
 
     >>> d_model, w, n = 512, 4000, 12345
@@ -79,7 +79,7 @@ def inverse_sqrt(step: int, warmup_steps: int) -> float:
 
 
 def warmup_stable_decay(step: int, warmup_steps: int, decay_steps: int, final_ratio: float, max_steps: int) -> float:
-    """Warm-up, the peak rate, and a straight line to `final_ratio` in the last `decay_steps` (Hu 2024, 4).
+    """Warm up, stay at the peak, then follow a line to `final_ratio` in the last `decay_steps` (Hu 2024, 4).
 
     >>> [round(warmup_stable_decay(step, 1, 4, 0.2, max_steps=8), 2) for step in range(9)]
     [0.5, 1.0, 1.0, 1.0, 1.0, 0.8, 0.6, 0.4, 0.2]
@@ -89,18 +89,18 @@ def warmup_stable_decay(step: int, warmup_steps: int, decay_steps: int, final_ra
 
 
 def _progress(step: int, first: int, last: int) -> float:
-    """From 0 at `first` to 1 at `last`; 0 before, 1 after."""
+    """Return 0 up to `first`, 1 from `last` on, and a linear value between them."""
     if step <= first:
         return 0.0
     return 1.0 if step >= last else (step - first) / (last - first)
 
 
 class Plateau:
-    """Lowers the rate when a metric stops falling: the rule of `torch.optim.lr_scheduler.ReduceLROnPlateau`.
+    """The rule of `torch.optim.lr_scheduler.ReduceLROnPlateau`: lower the rate when a metric stops falling.
 
-    A metric is better when it is below the best one seen; a metric that should grow is observed with its sign
-    changed. After more than `patience` evaluations in a row without a better one, `factor` is multiplied by
-    `ratio` (never below `min_ratio`) and the count starts again.
+    A metric is better if it is below the best one so far; a metric that should grow is passed with its sign changed.
+    After more than `patience` evaluations in a row without improvement, `factor` is multiplied by `ratio` (never below
+    `min_ratio`), and the count restarts.
 
     >>> plateau = Plateau(patience=1, ratio=0.5, min_ratio=0.1)
     >>> [plateau.observe(metric) for metric in (3.0, 2.0, 2.0, 2.5, 1.9, 2.0)]
@@ -114,7 +114,7 @@ class Plateau:
         self._n_worse = 0
 
     def observe(self, metric: float) -> float:
-        """Takes in the metric of one evaluation and gives the factor from now on; NaN is never better."""
+        """Record the metric of one evaluation; return the factor for the next steps. NaN is never better."""
         if metric < (math.inf if self._best is None else self._best):
             self._best, self._n_worse = metric, 0
         else:
@@ -125,9 +125,9 @@ class Plateau:
         return self.factor
 
     def state(self) -> dict[str, float | int | None]:
-        """What a checkpoint must keep, as plain JSON values."""
+        """Return the state for a checkpoint, as plain JSON values."""
         return {"factor": self.factor, "best": self._best, "n_worse": self._n_worse}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`."""
+        """Restore the state returned by `state`."""
         self.factor, self._best, self._n_worse = state["factor"], state["best"], state["n_worse"]

@@ -1,5 +1,4 @@
-"""Ctrl-C, SIGTERM and the end of its time ask a run to stop; it finishes its step and saves. A second signal leaves
-at once."""
+"""Signal handling: Ctrl-C, SIGTERM or the time limit stop a run after a save; a second signal ends it at once."""
 
 import signal
 import threading
@@ -11,7 +10,7 @@ from typing import Any
 
 
 class StopRequest:
-    """Set by a signal or by the time, read by the loop."""
+    """A request to stop, set by a signal or by the time limit and read by the loop."""
 
     def __init__(self, deadline: float = float("inf")) -> None:
         self.signal: signal.Signals | None = None
@@ -19,15 +18,15 @@ class StopRequest:
 
     @property
     def code(self) -> int:
-        """0 = go on, 1 = the time is over, else 1 + the signal's number."""
+        """0 = continue, 1 = the time limit is reached, else 1 + the signal's number."""
         return 1 + self.signal if self.signal is not None else int(time.monotonic() >= self.deadline)
 
 
 @contextmanager
 def stop_on_signals(deadline: float = float("inf")) -> Iterator[StopRequest]:
-    """Handles SIGINT and SIGTERM inside the block; outside of the main thread, signals are left alone.
+    """Handle SIGINT and SIGTERM inside the block; outside the main thread, change no signal handler.
 
-    The request is also made when the clock (`time.monotonic`) reaches the deadline.
+    The request is also set when the clock (`time.monotonic`) reaches the deadline.
     """
     request = StopRequest(deadline)
     if threading.current_thread() is not threading.main_thread():

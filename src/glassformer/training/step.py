@@ -1,4 +1,4 @@
-"""One optimizer step: what gets compiled and wrapped, and nothing else."""
+"""One optimizer step: only the code that is compiled and wrapped for several processes."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -18,27 +18,28 @@ from glassformer.training.non_finite import SMALLEST_SCALE, LossScale, NonFinite
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step was, over all processes."""
+    """The result of a step over all processes."""
 
     nats: float
-    """Plain cross-entropy summed over the step's targets."""
+    """Cross-entropy without label smoothing, summed over the step's targets."""
     n_targets: int
     gradient_norm: float
-    """2-norm over all parameters, before clipping; 0 where a scaled fp16 gradient ran over."""
+    """2-norm over all parameters, before clipping; 0 if a scaled fp16 gradient overflowed."""
     is_taken: bool = True
-    """False where a scaled fp16 gradient ran over: the scale is halved, the weights are as they were."""
+    """False if a scaled fp16 gradient overflowed: the scale is halved, the weights are unchanged."""
 
 
 class TrainStep:
-    """Forward and backward over the micro-batches, clipping, update.
+    """Forward and backward pass over the micro-batches, clipping, update.
 
-    The sums of all micro-batches, of all processes, are divided once, by the number of all their targets, so neither
-    accumulation nor processes change what one large batch would give, however the targets are spread. Where the
-    batches do not know their targets (`n_targets` 0) the losses count them, and the gradients are divided in the end.
-    Raises `NonFinite`, with the weights untouched, in all processes alike.
+    The loss sums of all micro-batches of all processes are divided once by the number of all their targets. So neither
+    accumulation nor the number of processes changes the result of one large batch, for any distribution of the targets.
+    If the batches do not count their targets (`n_targets` 0), the losses count them, and the gradients are divided at
+    the end. Raises `NonFinite` in all processes alike, before the weights change.
 
-    `compiled`: the loss of a batch is one graph. Where batches differ in shape the sizes are symbols from the first
-    step on, and every batch has masks, so that later ones need no other graph; with `has_one_shape` sizes are numbers.
+    `compiled`: the loss of a batch is one graph. If batches differ in shape, the sizes are symbolic from the first
+    step, and every batch has masks, so that later batches need no other graph. With `has_one_shape` the sizes are
+    constants.
     """
 
     def __init__(
@@ -71,9 +72,9 @@ class TrainStep:
         self.synchronised = lambda is_last: self.ranks.synchronised(wrapped, is_last)
 
     def __call__(self, micro_batches: Sequence[Batch], seeds: Sequence[int] | None = None) -> StepResult:
-        """`seeds` are those of the dropout of each micro-batch; None leaves the generators as they stand."""
+        """Take a step; `seeds` set the dropout generator for each micro-batch; None keeps its state."""
         n_targets = int(self.ranks.sum(sum(batch.n_targets for batch in micro_batches))[0])
-        # Wrappers for data parallelism average over processes, and a sum is wanted.
+        # Wrappers for data parallelism average over processes; this factor makes it a sum.
         factor = self.ranks.n * (self.scale.factor if self.scale else 1.0) / max(1, n_targets)
         nats, counted = [], 0
         self.network.train()
@@ -119,12 +120,12 @@ class TrainStep:
 
 @contextmanager
 def _compiler_errors_told() -> Iterator[None]:
-    """`UserError` for what torch.compile cannot do here, such as to find a C++ compiler."""
-    from torch._dynamo.exc import TorchDynamoException  # takes a second, which only compiled runs need
+    """Raise `UserError` for an error of torch.compile, such as a missing C++ compiler."""
+    from torch._dynamo.exc import TorchDynamoException  # a slow import (1 s), for compiled runs only
 
     try:
         yield
     except TorchDynamoException as error:
         lines = str(error).strip().splitlines()
         what = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-        raise UserError(f"torch.compile failed: {what}; leave train.compile out, or put that right") from error
+        raise UserError(f"torch.compile failed: {what}; correct the cause, or leave train.compile out") from error
