@@ -90,7 +90,7 @@ def lines(n: int = 300) -> list[str]:
 def test_ids_and_texts_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
     hf, told = folder_of(kind, tmp_path / "hf"), list[str]()
     import_model(hf, tmp_path / "ours", log=told.append)
-    assert any(" has no tokenizer.json: the tokenizer is built from vocab" in line for line in told)
+    assert any(line.startswith("no tokenizer.json: the tokenizer is built from vocab") for line in told)
     theirs: Any = transformers.AutoTokenizer.from_pretrained(hf)
     ours = load(tmp_path / "ours", device="cpu").tokenizer
     assert len(set(lines())) > 250

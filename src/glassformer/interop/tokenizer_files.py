@@ -54,7 +54,7 @@ def read_tokenizers(
         found = _unsaid(folder, usual or {}) | roles(folder)
         built = build(Parts(folder.path, folder.table(TOKENIZER_CONFIG), found), builder, vocabulary)
     if built is not None:
-        log(f"{folder.path} has no {TOKENIZER}: the tokenizer is built from {' and '.join(vocabulary)}")
+        log(f"no {TOKENIZER}: the tokenizer is built from {' and '.join(vocabulary)}")
     tokenizer = _read_tokenizer(folder, usual or {}, built)
     if not (folder.path / TARGET / TOKENIZER).is_file():
         return tokenizer, None
