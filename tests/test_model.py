@@ -308,9 +308,9 @@ def test_a_loaded_model_is_exported_with_the_weights_in_memory(
     for name, x in of_folder.items():
         assert torch.equal(x, of_model[name]) and torch.equal(of_other[name], x * 1.25)
     assert seen[0].run == seen[1].run and seen[0].manifest == seen[1].manifest
-    with pytest.raises(UserError, match="has adapted layers"):
+    with pytest.raises(UserError, match="has LoRA adapters"):
         glassformer.export(models["lora"], tmp_path / "lora")
-    with pytest.raises(UserError, match="step takes a checkpoint of a folder"):
+    with pytest.raises(UserError, match="step selects a checkpoint of a run folder"):
         glassformer.export(model, tmp_path / "step", step=1)
     with pytest.raises(UserError, match="model must be a path"):
         glassformer.export(5, tmp_path / "x")  # type: ignore[arg-type]

@@ -120,23 +120,26 @@ def test_models_of_ours_go_out(tmp_path: Path, architecture: str, capfd: pytest.
     [
         (
             replace(OURS, head=TokenHead()),
-            "BERT.*head.transform is false, and it must be true",
+            "BERT.*head.transform: expected true, got false",
         ),
-        (replace(OURS, head=RELU), "BERT.*model.head.pooler is relu, and it must be tanh"),
-        (replace(OURS, head=SequenceHead(3, "mean", "tanh")), "BERT.*model.head.pooling is mean, and it must be first"),
-        (replace(OURS, head=SequenceHead(1, "first", "tanh", 2.5, 1.5)), r"mean is 2\.5, .*std is 1\.5"),
-        (replace(OURS, head=VectorHead("mean", "tanh")), "BERT.*model.head.pooling is mean, and it must be first"),
-        (replace(OURS, head=VectorHead("first", "relu")), "BERT.*model.head.pooler is relu, and it must be tanh"),
+        (replace(OURS, head=RELU), "BERT.*model.head.pooler: expected tanh, got relu"),
+        (replace(OURS, head=SequenceHead(3, "mean", "tanh")), "BERT.*model.head.pooling: expected first, got mean"),
+        (replace(OURS, head=SequenceHead(1, "first", "tanh", 2.5, 1.5)), r"mean: .*got 2\.5; .*std: .*got 1\.5"),
+        (replace(OURS, head=VectorHead("mean", "tanh")), "BERT.*model.head.pooling: expected first, got mean"),
+        (replace(OURS, head=VectorHead("first", "relu")), "BERT.*model.head.pooler: expected tanh, got relu"),
         (
             replace(OURS, head=VectorHead("first", "tanh", normalize=True)),
-            "BERT.*model.head.normalize is true, and it must be false",
+            "BERT.*model.head.normalize: expected false, got true",
         ),
-        (replace(OURS, n_token_types=0), "BERT.*model.n_token_types is 0, and it must be at least 1"),
+        (replace(OURS, n_token_types=0), "BERT.*model.n_token_types: expected at least 1, got 0"),
         (
             replace(OURS, positions=LearnedPositions(2)),
-            r"positions is learned \(offset 2\), and it must be learned \(offset 0\)",
+            r"positions: expected learned \(offset 0\), got learned \(offset 2\)",
         ),
-        (replace(OURS, n_token_types=0, norm_eps=1e-12, head=VectorHead("mean", "tanh")), "DistilBERT.*pooler is tanh"),
+        (
+            replace(OURS, n_token_types=0, norm_eps=1e-12, head=VectorHead("mean", "tanh")),
+            "DistilBERT.*pooler: .*got tanh",
+        ),
     ],
 )
 def test_the_nearest_change_is_named(config: TransformerConfig, words: str) -> None:

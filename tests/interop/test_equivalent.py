@@ -99,7 +99,7 @@ def test_without_any_scale_or_bias_it_goes_out(name: str, tmp_path: Path) -> Non
     pytest.importorskip("transformers")
     config = replace(FAMILY_CONFIGS[name], **dict.fromkeys(SCALES_AND_BIASES, False))  # type: ignore[arg-type]
     said = export(model_directory(config, tmp_path / "ours"), tmp_path / "hf").said
-    assert said[0].startswith(f"{name} (") and said[1].startswith("as an equal model")
+    assert said[0].startswith(f"{name} (") and said[1].startswith("rewritten as an equivalent model: ")
     assert "loaded with transformers: logits differ by" in said[-1]
 
 

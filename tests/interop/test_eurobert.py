@@ -141,7 +141,7 @@ def test_a_linear_classifier_is_one_behind_a_gelu(n_labels: int, pooling: Any, s
 
 def test_more_classes_than_half_the_width_are_refused(tmp_path: Path) -> None:
     folder = model_directory(replace(CLASSES, head=SequenceHead(9, "mean")), tmp_path / "ours")
-    with pytest.raises(UserError, match=r"EuroBERT.*n_labels is 9, and without a pooler it must be at most half of"):
+    with pytest.raises(UserError, match=r"EuroBERT.*n_labels: expected at most d_model / 2 without a pooler, got 9"):
         export(folder, tmp_path / "hf")
 
 
@@ -158,5 +158,5 @@ def test_models_of_ours(tmp_path: Path, name: str) -> None:
 
 def test_what_it_cannot_hold(tmp_path: Path) -> None:
     folder = model_directory(replace(ENCODER, qk_norm=True), tmp_path / "ours", objective=MaskedConfig())
-    with pytest.raises(UserError, match=r"nearest is EuroBERT.*: model\.qk_norm is true, and it must be false$"):
+    with pytest.raises(UserError, match=r"nearest is EuroBERT.*: model\.qk_norm: expected false, got true$"):
         export(folder, tmp_path / "hf")

@@ -41,7 +41,7 @@ def test_a_table_must_name_every_tensor_once() -> None:
     assert [key.theirs for key in filled(table, shapes)] == [("x.weight",), ("y.0.weight",), ("y.1.weight",)]
     with pytest.raises(ValueError, match=r"b\.0\.weight"):
         filled(table[:1], shapes)
-    with pytest.raises(ValueError, match="not once"):
+    with pytest.raises(ValueError, match="must map each tensor once"):
         filled([*table, rule("a", "again")], shapes)
 
 
@@ -58,5 +58,5 @@ def test_a_family_refuses_what_it_did_not_look_at() -> None:
     assert GPT2.fit(replace(gpt, token_dropout=0.3, residual_dropout=0.1)) == []  # of training alone
     for change in ({"qk_norm": True}, {"norm": "rmsnorm"}, {"scale_logits": True}, {"n_token_types": 2}):
         (misfit,) = GPT2.fit(replace(gpt, **change))  # type: ignore[arg-type]
-        assert misfit.startswith(f"model.{next(iter(change))} is ")
+        assert misfit.startswith(f"model.{next(iter(change))}: expected ")
     assert len(GPT2.fit(LLAMA)) == 5  # missing biases are no misfit

@@ -64,7 +64,7 @@ def test_beam_is_taken_over() -> None:
     assert found == BeamConfig(5, 2.0, "average", "never", max_new_tokens=20)
     assert told == []
     _, told = read(said | {"early_stopping": True}, PAPER)
-    assert len(told) == 1 and "early_stopping = True: here, a beam search ends when" in told[0]
+    assert len(told) == 1 and "early_stopping = True: glassformer ends a beam search when" in told[0]
     assert read({"num_beams": 1, "early_stopping": True}, PAPER)[1] == []  # nothing is searched
     assert read({"early_stopping": True}, PAPER)[1] == []
 
@@ -94,7 +94,7 @@ def test_of_a_decoder_the_length_goes_out_as_the_context() -> None:
     written = write_generation(GPT, GenerationConfig(max_new_tokens=9), TOKENIZER)
     assert written["max_length"] == GPT.max_len and "max_new_tokens" not in written
     assert read({"max_length": GPT.max_len - 1})[1] == [
-        f"not taken over from the defaults of generation: max_length = {GPT.max_len - 1}"
+        f"not imported from the generation defaults: max_length = {GPT.max_len - 1}"
     ]
 
 

@@ -97,7 +97,7 @@ def test_several_ends(tmp_path: Path) -> None:
     said: list[str] = []
     import_model(hf, tmp_path / "ours", log=said.append)
     assert glassformer.load(tmp_path / "ours", device="cpu").network.config.eos_id == 3
-    assert said == ["of the tokens [5, 3] that end a text (eos_token_id) only 3 does so here"]
+    assert said == ["eos_token_id lists several end tokens [5, 3]: only 3 is used"]
 
 
 def test_older_files(tmp_path: Path) -> None:
@@ -121,14 +121,18 @@ def test_older_files(tmp_path: Path) -> None:
 REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
     "key": ("Llama", {"rope_interleaved": True}, "rope_interleaved True is not supported"),
     "activation": ("Llama", {"hidden_act": "quick_gelu"}, "hidden_act quick_gelu is not supported (known: relu, gelu,"),
-    "window": ("Mistral", {"sliding_window": 0}, "sliding_window is 0, and must be at least 1"),
+    "window": ("Mistral", {"sliding_window": 0}, "sliding_window: expected at least 1, got 0"),
     "layers": ("Qwen2", {"layer_types": ["full_attention", "chunked_attention"]}, "layer_types must name 2 layers"),
     "few": ("Qwen3", {"layer_types": ["full_attention"]}, "layer_types must name 2 layers, each full_attention or"),
-    "unused": ("Qwen2", {"layer_types": ["sliding_attention"] * 2}, "there is no sliding_window in use"),
-    "longrope": ("Llama", {"rope_parameters": {"rope_type": "longrope"}}, "changes the frequencies with the length"),
+    "unused": (
+        "Qwen2",
+        {"layer_types": ["sliding_attention"] * 2},
+        "has sliding_attention, but sliding_window is not used",
+    ),
+    "longrope": ("Llama", {"rope_parameters": {"rope_type": "longrope"}}, "its frequencies change with the length"),
     "deep": ("Qwen3", {"num_hidden_layers": 10**12, "layer_types": None}, "n_layers is 1,000,000,000,000 and must be"),
-    "size": ("Llama", {"hidden_size": None}, "has no hidden_size, which a model of this kind needs"),
-    "shape": ("Llama", {"num_key_value_heads": 4}, "k_proj.weight has shape [8, 16] and not [16, 16]"),
+    "size": ("Llama", {"hidden_size": None}, "has no hidden_size, which this model_type requires"),
+    "shape": ("Llama", {"num_key_value_heads": 4}, "k_proj.weight: expected shape [16, 16], got [8, 16]"),
     "bias": ("Llama", {"attention_bias": True}, "model.layers.0.self_attn.q_proj.bias is missing"),
     "norm": (
         "Qwen3",
@@ -201,20 +205,20 @@ def test_loading_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str])
 
 
 MISFITS: dict[str, tuple[dict[str, Any], str]] = {
-    "scale": ({"attention_scale": 0.5}, "nearest is Llama.*: model.attention_scale is 0.5, and it must be none"),
+    "scale": ({"attention_scale": 0.5}, "nearest is Llama.*: model.attention_scale: expected none, got 0.5"),
     "fraction": (
         {"positions": RotaryPositions(fraction=0.5), "decoder": replace(LLAMA_STACK, d_head=8)},
-        "model.positions.fraction is 0.5, and it must be 1",
+        "model.positions.fraction: expected 1, got 0.5",
     ),
     "gate": (
         {"gated_ff": False, "d_model": 18, "decoder": WINDOWS.head_stack},
-        "model.gated_ff is false, and it must be true, or the activation",
+        "model.gated_ff: expected true .or the activation relu2., got false",
     ),
     "windows": (
         {"decoder": replace(LLAMA_STACK, window_pattern=(3, 4))},
-        r"window_pattern (has \[3, 4\], and all must be the same|is \[3, 4\])",
+        r"window_pattern: expected (equal windows|\[\]), got \[3, 4\]",
     ),
-    "biases": ({"attn_out_bias": True}, "model.qkv_bias and attn_out_bias differ, and they must be the same"),
+    "biases": ({"attn_out_bias": True}, "model.qkv_bias and model.attn_out_bias must be equal"),
 }
 
 

@@ -188,7 +188,7 @@ def test_a_request_that_is_repeated_is_drawn_anew_and_reproducibly(ours: Any) ->
 
 def test_the_beginning_of_a_context_is_dropped_and_said(ours: Any, caplog: pytest.LogCaptureFixture) -> None:
     ours.loglikelihood(instances("loglikelihood", [REQUESTS[0], REQUESTS[6]]))
-    assert f"1 of 2 contexts lose their beginning: {MAX_LEN} tokens fit" in caplog.text
+    assert f"1 of 2 contexts are left-truncated to fit {MAX_LEN} tokens" in caplog.text
 
 
 def test_mistakes_are_one_sentence(ours: Any, twins: Twins, trained: Outcome, tmp_path: Path) -> None:
@@ -200,16 +200,16 @@ def test_mistakes_are_one_sentence(ours: Any, twins: Twins, trained: Outcome, tm
 
     refused("give --model_args path=DIR")
     refused("unknown model argument 'stepp': did you mean step?", path=str(twins.folder), stepp=3)
-    refused("batch_size is 'many'", path=str(twins.folder), batch_size="many")
-    refused("prefix_token_id is 330: the vocabulary has the ids 0 to 329", path=str(twins.folder), prefix_token_id=330)
+    refused("batch_size: expected a number of rows or auto, got 'many'", path=str(twins.folder), batch_size="many")
+    refused("prefix_token_id: expected 0 to 329, got 330", path=str(twins.folder), prefix_token_id=330)
     refused("no such model directory", path=str(tmp_path / "none"))
     refused("no checkpoint of step 7", path=str(trained.folder), step=7)
     assert GlassformerLM(str(trained.folder), step=10, device="cpu").model.folder == trained.folder
     pairs = api.train(pair_run(tmp_path, max_steps=1), tmp_path / "pairs")
-    refused(r"was not trained to go on with a text \(seq2seq\)", path=str(pairs.folder))
+    refused(r"is not a causal language model \(objective seq2seq\)", path=str(pairs.folder))
     for settings, words in (
-        ({}, f"up to 256 new tokens and the model's context is {MAX_LEN}"),
-        ({"max_gen_toks": 5, "num_beams": 4}, "sets num_beams for generation"),
+        ({}, f"up to 256 new tokens, but the model's context is {MAX_LEN}"),
+        ({"max_gen_toks": 5, "num_beams": 4}, "setting num_beams is not supported"),
     ):
         with pytest.raises(UserError, match=words):
             ours.generate_until(instances("generate_until", [("a", settings)]))

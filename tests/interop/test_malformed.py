@@ -141,44 +141,53 @@ def too_large_for_float32(tensors: dict[str, torch.Tensor]) -> None:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
-    "a shard is missing": (one_missing, "is not whole: model-00001-of-"),
+    "a shard is missing": (one_missing, "is incomplete: model-00001-of-"),
     "a shard is cut": (cut, "cannot be read"),
-    "a path that climbs out": (change_index("model-00001", "../model-00001"), "which is not a file of this folder"),
-    "an absolute path": (change_index("model-00001", "/tmp/model-00001"), "which is not a file of this folder"),
-    "an index that lies": (change_index("transformer.ln_f.bias", "transformer.ln_f.bios"), "does not tell the truth"),
-    "code of its own": (change_config(auto_map={"AutoModel": "evil.Model"}), "asks for code of its own"),
+    "a path that climbs out": (change_index("model-00001", "../model-00001"), "which is not a file in this folder"),
+    "an absolute path": (change_index("model-00001", "/tmp/model-00001"), "which is not a file in this folder"),
+    "an index that lies": (
+        change_index("transformer.ln_f.bias", "transformer.ln_f.bios"),
+        "wrong entries: transformer.ln_f.bi",
+    ),
+    "code of its own": (change_config(auto_map={"AutoModel": "evil.Model"}), "requires custom code"),
     "pickled weights": (pickles_only, "pytorch_model.bin"),
     "no configuration": (remove("config.json"), "has no config.json"),
     "no tokenizer": (remove("tokenizer.json"), "has no tokenizer.json"),
-    "another family": (change_config(model_type="mamba"), "model_type mamba is not read here"),
-    "no family": (change_config(model_type=None), "model_type None is not read here"),
-    "another head": (change_config(architectures=["GPT2DoubleHeadsModel"]), "GPT2LMHeadModel are read here"),
+    "another family": (change_config(model_type="mamba"), "model_type mamba is not supported"),
+    "no family": (change_config(model_type=None), "model_type None is not supported"),
+    "another head": (
+        change_config(architectures=["GPT2DoubleHeadsModel"]),
+        "not supported for GPT-2 (known: GPT2LMHeadModel)",
+    ),
     "an unknown key": (change_config(n_experts=8), "n_experts is not a known key"),
     "an unsupported option": (change_config(scale_attn_by_inverse_layer_idx=True), "is not supported"),
     "an unknown activation": (change_config(activation_function="quick_gelu"), "activation_function quick_gelu"),
     "quantised": (change_config(quantization_config={"bits": 4}), "quantization_config"),
-    "a width of another type": (change_config(n_embd="16"), "n_embd is 16, and int is needed"),
+    "a width of another type": (change_config(n_embd="16"), "n_embd: expected int, got 16"),
     "a width that heads do not divide": (change_config(n_head=5), "not divisible"),
     "more layers than it has": (change_config(n_layer=3), "transformer.h.2.ln_1.weight is missing"),
-    "fewer layers than it has": (change_config(n_layer=1), "transformer.h.1.attn.c_attn.bias has no place"),
+    "fewer layers than it has": (change_config(n_layer=1), "transformer.h.1.attn.c_attn.bias is not a tensor of"),
     "a size beyond all": (change_config(n_embd=1 << 40), "at most"),
-    "a fractional id": (change_config(eos_token_id=0.5), "eos_token_id is 0.5"),
-    "a smaller vocabulary than the tokenizer's": (change_config(vocab_size=100), "its tokenizer has 280 tokens"),
-    "a wrong shape": (change_tensors(set_shape), "transformer.ln_f.weight has shape [15] and not [16]"),
+    "a fractional id": (change_config(eos_token_id=0.5), "eos_token_id: expected an integer, got 0.5"),
+    "a smaller vocabulary than the tokenizer's": (change_config(vocab_size=100), "the tokenizer has 280 tokens"),
+    "a wrong shape": (change_tensors(set_shape), "transformer.ln_f.weight: expected shape [16], got [15]"),
     "an extra tensor": (change_tensors(add), "--ignore-tensors transformer.extra"),
     "a missing tensor": (change_tensors(drop), "transformer.h.1.ln_1.bias is missing"),
-    "two names of one tensor": (change_tensors(add_bare), "are two names of one tensor"),
-    "tied to other numbers": (change_tensors(untie), "lm_head.weight must be transformer.wte.weight once more"),
+    "two names of one tensor": (change_tensors(add_bare), "are two names of the same tensor"),
+    "tied to other numbers": (change_tensors(untie), "lm_head.weight differs from transformer.wte.weight"),
     "a pointer instead of weights": (lfs_pointer("model.safetensors"), "model.safetensors is a Git LFS pointer"),
     "a pointer instead of a tokenizer": (lfs_pointer("tokenizer.json"), "tokenizer.json is a Git LFS pointer"),
     "empty weights": (empty("model.safetensors"), "model.safetensors cannot be read: it is empty"),
     "an empty configuration": (empty("config.json"), "config.json is empty, expected JSON"),
-    "an adapter": (adapter, "holds an adapter (LoRA) and no whole model: merge it into its base model"),
-    "no architectures": (change_config(architectures=None), "has no architectures, which name the class of the model"),
-    "a NaN": (poison(float("nan")), "NaN or Inf in its weights, in float32: transformer.h.1.mlp.c_fc.weight (1 of 384"),
-    "an infinite number": (poison(float("-inf")), "transformer.h.1.mlp.c_fc.weight (1 of 384 numbers)"),
-    "beyond float32": (change_tensors(too_large_for_float32), "transformer.ln_f.weight (16 of 16 numbers)"),
-    "whole numbers": (change_tensors(whole_numbers), "int64, and floats are needed"),
+    "an adapter": (adapter, "contains only a LoRA adapter: merge it into its base model"),
+    "no architectures": (change_config(architectures=None), "has no architectures, the class name of the model"),
+    "a NaN": (
+        poison(float("nan")),
+        "NaN or Inf in its weights (as float32): transformer.h.1.mlp.c_fc.weight (1 of 384",
+    ),
+    "an infinite number": (poison(float("-inf")), "transformer.h.1.mlp.c_fc.weight (1 of 384 values)"),
+    "beyond float32": (change_tensors(too_large_for_float32), "transformer.ln_f.weight (16 of 16 values)"),
+    "whole numbers": (change_tensors(whole_numbers), "expected floats, got int64"),
 }
 
 
@@ -216,10 +225,10 @@ def test_a_key_that_is_ignored_is_said(hf: Path, tmp_path: Path, capsys: pytest.
     shutil.copytree(hf, folder)
     change_config(n_experts=8)(folder)
     assert run(["import", str(folder), str(tmp_path / "ours"), "--ignore-keys", "n_experts"]) == 0
-    assert "n_experts = 8 of config.json is ignored, as --ignore-keys asks" in capsys.readouterr().err
+    assert "ignored (--ignore-keys): n_experts = 8 in config.json" in capsys.readouterr().err
     for key in ("n_expert", "n_embd"):  # misspelled, and read
         assert run(["import", str(folder), str(tmp_path / "x"), "--ignore-keys", "n_experts", key]) == 2
-        assert f"config.json has no unknown key {key} to ignore" in capsys.readouterr().err
+        assert f"config.json has no unknown key {key}: remove it from --ignore-keys" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
@@ -236,7 +245,7 @@ def test_every_float_is_imported_and_loads(
 
     change_tensors(narrow)(folder)
     assert run(["import", str(folder), str(tmp_path / "ours")]) == 0
-    said = "tensors of float64 are stored as float32" in capsys.readouterr().err
+    said = "float64 tensors are converted to float32" in capsys.readouterr().err
     assert said == (dtype == torch.float64)
     network = glassformer.load(tmp_path / "ours", device="cpu").network
     held = network.state_dict()["decoder.embeddings.tokens.weight"]
@@ -250,11 +259,11 @@ def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
     assert told == []
     (folder / "chat_template.jinja").write_text("{{ messages }}")
     import_model(folder, tmp_path / "ours", log=told.append)
-    assert [line.split(" is not taken over")[0] for line in told] == ["its chat template"]
+    assert [line.split(" is not imported")[0] for line in told] == ["the chat template"]
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"auto_map": {"AutoTokenizer": ["a.B", None]}}))
     import_model(folder, tmp_path / "again", log=told.append)
-    assert told[2].startswith("tokenizer_config.json asks for code of its own (auto_map), which is never run")
+    assert told[2].startswith("tokenizer_config.json requires custom code (auto_map), which is never run")
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])
@@ -266,7 +275,7 @@ def test_an_id_beyond_the_vocabulary_is_left_out_and_said(hf: Path, tmp_path: Pa
     told: list[str] = []
     model = import_model(folder, tmp_path / "ours", log=told.append).run.model
     assert model.bos_id == 2  # the tokenizer's own
-    assert f"bos_token_id {token} is no id of the vocabulary, and is left out" in told
+    assert f"bos_token_id {token} is not an id of the vocabulary, and is ignored" in told
 
 
 def test_no_such_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -282,7 +291,7 @@ def test_hub_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", refuse)
     with pytest.raises(
-        UserError, match="hub:openai-community/gpt2 cannot be fetched, and is not in the cache: no conn"
+        UserError, match="cannot download hub:openai-community/gpt2, and it is not in the cache: no conn"
     ):
         import_model("hub:openai-community/gpt2", tmp_path / "ours")
 

@@ -126,7 +126,7 @@ def test_positions_in_old_files(tmp_path: Path) -> None:
     save_file(stored | {name: table.half() for name in names[:1]} | {names[1]: table.clone()}, file, {"format": "pt"})
     import_model(hf, tmp_path / "ours", log=lambda text: None)
     save_file(stored | {names[0]: sinusoid(torch.arange(24), 16, "interleaved")}, file, {"format": "pt"})
-    with pytest.raises(UserError, match=r"encoder\.embed_positions\.weight holds other numbers than its config\.json"):
+    with pytest.raises(UserError, match=r"encoder\.embed_positions\.weight differs from the values that config\.json"):
         import_model(hf, tmp_path / "other")
     assert not (tmp_path / "other").exists()
 
@@ -134,13 +134,13 @@ def test_positions_in_old_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"decoder_vocab_size": 300}, "decoder_vocab_size is 300 and vocab_size 290, and one table is shared"),
+        ({"decoder_vocab_size": 300}, r"decoder_vocab_size: expected vocab_size \(290\) for a shared table, got 300"),
         ({"normalize_before": True}, "normalize_before True is not supported"),
         ({"normalize_embedding": True}, "normalize_embedding True is not supported"),
         ({"activation_function": "quick_gelu"}, "activation_function quick_gelu is not supported"),
         ({"n_hashes": 3}, "n_hashes is not a known key"),
-        ({"d_model": 18}, "has shape"),
-        ({"encoder_layers": 1}, r"model\.encoder\.layers\.1\.\S+ has no place in this model"),
+        ({"d_model": 18}, "expected shape"),
+        ({"encoder_layers": 1}, r"model\.encoder\.layers\.1\.\S+ is not a tensor of this model"),
         ({"decoder_layers": 3}, r"model\.decoder\.layers\.2\.\S+ is missing"),
     ],
 )
@@ -156,16 +156,16 @@ def test_malformed(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"norm_order": "pre"}, "model.norm_order is pre, and it must be post"),
-        ({"final_norm": True}, "model.final_norm is true, and it must be false"),
-        ({"norm": "rmsnorm"}, "model.norm is rmsnorm, and it must be layernorm"),
-        ({"tie_output": False}, "model.share_embeddings is true, and tie_output must be true with it"),
-        ({"gated_ff": True}, "model.gated_ff is true, and it must be false"),
-        ({"decoder_start_id": None}, "model.decoder_start_id is not known"),
-        ({"head": TokenHead(transform=True)}, "model.head must give logits of tokens without a transform"),
+        ({"norm_order": "pre"}, "model.norm_order: expected post, got pre"),
+        ({"final_norm": True}, "model.final_norm: expected false, got true"),
+        ({"norm": "rmsnorm"}, "model.norm: expected layernorm, got rmsnorm"),
+        ({"tie_output": False}, "model.tie_output: expected true with share_embeddings, got false"),
+        ({"gated_ff": True}, "model.gated_ff: expected false, got true"),
+        ({"decoder_start_id": None}, "model.decoder_start_id is missing"),
+        ({"head": TokenHead(transform=True)}, "model.head: expected tokens without a transform"),
         (
             {"share_embeddings": False, "source_vocab_size": 3, "pad_id": 4},
-            "model.pad_id is no id of the source's vocabulary, and both have one padding",
+            "model.pad_id: expected an id that is in both vocabularies",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def test_every_recipe_goes_out_or_has_a_reason(name: str, tmp_path: Path) -> Non
         return
     folder = untrained(name, tmp_path / "ours")
     if name in NO_FAMILY:
-        with pytest.raises(UserError, match="no family of transformers can hold this model exactly"):
+        with pytest.raises(UserError, match="no model family of transformers can represent this model exactly"):
             export(folder, tmp_path / "hf")
         return
     said = export(folder, tmp_path / "hf").said

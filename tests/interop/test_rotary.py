@@ -96,11 +96,11 @@ def test_an_attention_factor_that_is_said_must_be_ours() -> None:
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "dynamic": (
         {"rope_scaling": {"type": "dynamic", "factor": 2.0}},
-        "dynamic changes the frequencies with the length",
+        "dynamic is not supported: its frequencies change with the length",
     ),
     "longrope": (
         {"rope_parameters": {"rope_type": "longrope", "short_factor": [1.0]}},
-        "makes the keys in a cache stale",
+        "makes cached keys stale",
     ),
     "unknown": ({"rope_scaling": {"rope_type": "mrope"}}, "rope_type mrope is not supported (known: default, linear"),
     "key": ({"rope_parameters": LINEAR | {"finetuned": True}}, "rope_parameters: finetuned is not a known key"),
@@ -109,11 +109,17 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "two": ({"rope_scaling": LINEAR, "rope_parameters": LLAMA3}, "disagree about rope_type"),
     "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor 0.5 is not supported (known: 1.0)"),
     "truncate": ({"rope_scaling": YARN | {"truncate": False}}, "truncate False is not supported"),
-    "mscale": ({"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}}, "only 0.1·ln(factor) + 1 = 1.13863 is"),
-    "warmth": ({"rope_scaling": YARN | {"attention_factor": 1.0}}, "its attention factor is 1, and only"),
+    "mscale": (
+        {"rope_scaling": YARN | {"mscale": 1.0, "mscale_all_dim": 0.5}},
+        "expected 0.1·ln(factor) + 1 = 1.13863, got",
+    ),
+    "warmth": (
+        {"rope_scaling": YARN | {"attention_factor": 1.0}},
+        "attention_factor: expected 0.1·ln(factor) + 1 = 1.13863, got 1",
+    ),
     "llama3": ({"rope_scaling": LLAMA3 | {"low_freq_factor": 4.0}}, "low_freq_factor 4.0 must be below"),
     "factor": ({"rope_scaling": {"type": "linear"}}, "rope_parameters has no factor"),
-    "type": ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor is 2, and float is needed"),
+    "type": ({"rope_scaling": {"type": "linear", "factor": "2"}}, "factor: expected float, got 2"),
     "shrink": ({"rope_scaling": {"type": "linear", "factor": 0.5}}, "scaling.factor is 0.5 and must be at least 1"),
 }
 

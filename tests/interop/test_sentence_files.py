@@ -194,7 +194,7 @@ def test_vectors_without_a_pooler_go_out_without_one(tmp_path: Path, head: Vecto
     folder = model_directory(replace(CONFIGS["vectors_mean"], head=head), tmp_path / "ours", objective=NoObjective())
     model = glassformer.load(folder, device="cpu")
     said = export(folder, tmp_path / "hf").said
-    assert "no pooler is stored: transformers draws one at random, and the vectors do not use it" in said
+    assert "no pooler is stored: transformers initialises one randomly; sentence vectors do not use it" in said
     assert not any("pooler" in name for name in tensors(tmp_path / "hf"))
     again, _ = imported(tmp_path / "hf", tmp_path / "again")
     assert again.network.config.head == head
@@ -206,7 +206,10 @@ def test_vectors_without_a_pooler_go_out_without_one(tmp_path: Path, head: Vecto
 def test_a_pooler_has_no_module_and_that_is_said(tmp_path: Path) -> None:
     folder = model_directory(CONFIGS["vectors_first"], tmp_path / "ours", objective=NoObjective())
     said = export(folder, tmp_path / "hf").said
-    assert any(line.startswith("no modules.json: sentence-transformers has no module for the pooler") for line in said)
+    assert any(
+        line.startswith("modules.json is not written: sentence-transformers has no module for the pooler")
+        for line in said
+    )
     assert not (tmp_path / "hf" / "modules.json").exists()
 
 
@@ -215,10 +218,10 @@ def test_prompts_are_listed(tmp_path: Path) -> None:
     prompts = {"prompts": {"query": "query: ", "document": ""}, "similarity_fn_name": "cosine", "__version__": {}}
     write(hf, "config_sentence_transformers.json", prompts)
     _, told = imported(hf, tmp_path / "a")
-    assert told[0] == "its prompts (query 'query: ') are not taken over: put them before a text yourself"
+    assert told[0] == "the prompts (query 'query: ') are not imported: add them before a text yourself"
     write(hf, "config_sentence_transformers.json", prompts | {"default_prompt_name": "query"})
     _, told = imported(hf, tmp_path / "b")
-    assert told[0] == "its default prompt 'query: ' is not taken over: put it before each text yourself"
+    assert told[0] == "the default prompt 'query: ' is not imported: add it before each text yourself"
 
 
 def module(folder: Path, place: int, **changes: Any) -> None:
@@ -235,7 +238,7 @@ CANNOT: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no_pooling": (lambda f: write(f, "modules.json", []), "the modules .* are not supported.*remove modules.json"),
     "no_list": (lambda f: write(f, "modules.json", {"a": 1}), "must be a list of modules"),
-    "own_code": (lambda f: module(f, 1, type="custom_st.Pooling"), "asks for code of its own .custom_st.Pooling"),
+    "own_code": (lambda f: module(f, 1, type="custom_st.Pooling"), "requires custom code .custom_st.Pooling"),
     "elsewhere": (lambda f: module(f, 0, path="0_Transformer"), "the Transformer is in 0_Transformer; move its files"),
     "outside": (lambda f: module(f, 1, path="../1_Pooling"), "path must name a subfolder"),
     "no_settings": (lambda f: (f / "1_Pooling/config.json").unlink(), "1_Pooling/config.json is missing"),
@@ -261,7 +264,7 @@ CANNOT: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "another_width": (
         lambda f: write(f, "1_Pooling/config.json", old_pooling("mean") | {"word_embedding_dimension": 8}),
-        "embedding_dimension is 8, and the model's vectors have 16",
+        "embedding_dimension: expected 16 .the model's width., got 8",
     ),
     "unknown_key": (
         lambda f: write(f, "1_Pooling/config.json", old_pooling("mean") | {"pooling_mode_median": True}),
@@ -285,7 +288,7 @@ CANNOT: dict[str, tuple[Callable[[Path], Any], str]] = {
     ),
     "no_length": (
         lambda f: write(f, "sentence_bert_config.json", {"max_seq_length": 0}),
-        "max_seq_length is 0 and must be at least 1",
+        "max_seq_length: expected at least 1, got 0",
     ),
     "truncated": (
         lambda f: write(f, "config_sentence_transformers.json", {"truncate_dim": 8}),
@@ -324,7 +327,7 @@ def test_lower_case_is_the_tokenizers(good: Path, tmp_path: Path) -> None:
     tokenizer = json.loads((hf / "tokenizer.json").read_text())
     tokenizer["normalizer"]["lowercase"] = False
     write(hf, "tokenizer.json", tokenizer)
-    with pytest.raises(UserError, match="do_lower_case true is not supported where"):
+    with pytest.raises(UserError, match=r"do_lower_case true is not supported if tokenizer\.json"):
         imported(hf, tmp_path / "cased")
 
 
@@ -332,7 +335,7 @@ def test_sentence_encoders_of_other_families_are_refused(tmp_path: Path) -> None
     folder = model_directory(CONFIGS["gpt"], tmp_path / "ours")
     export(folder, tmp_path / "hf")
     write(tmp_path / "hf", "modules.json", [])
-    with pytest.raises(UserError, match="and sentence encoders of GPT-2 are not read here"):
+    with pytest.raises(UserError, match="which is not supported for GPT-2"):
         import_model(tmp_path / "hf", tmp_path / "again")
 
 

@@ -146,16 +146,16 @@ def test_pieces_without_an_id_are_told(opus: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"model_type": "bpe"}, "its model is no Unigram"),
+        ({"model_type": "bpe"}, "its model_type is not Unigram"),
         ({"byte_fallback": True, "vocab_size": 500}, "byte_fallback"),
         ({"user_defined_symbols": ["<x>"]}, "user_defined_symbols"),
-        ({"treat_whitespace_as_suffix": True}, "its spaces do not begin words"),
+        ({"treat_whitespace_as_suffix": True}, "its words do not begin with spaces"),
     ],
 )
 def test_models_of_other_kinds_are_refused(opus: Path, tmp_path: Path, options: dict[str, Any], words: str) -> None:
     shutil.copytree(opus, tmp_path / "hf")
     learn(tmp_path / "hf", "target", [" ".join(LETTERS), *lines(300, seed=2)], **options)
-    with pytest.raises(UserError, match=rf"target\.spm cannot be taken over: .*{words}"):
+    with pytest.raises(UserError, match=rf"target\.spm cannot be imported: .*{words}"):
         read_pair(tmp_path / "hf", {}, print)
 
 
@@ -163,7 +163,7 @@ def test_files_that_are_missing_or_damaged(opus: Path, tmp_path: Path, monkeypat
     hf = tmp_path / "hf"
     shutil.copytree(opus, hf)
     (hf / "target.spm").write_bytes(b"\xff" * 40)
-    with pytest.raises(UserError, match=r"target\.spm is no model of SentencePiece"):
+    with pytest.raises(UserError, match=r"target\.spm is not a SentencePiece model"):
         read_pair(hf, {}, print)
     (hf / "target.spm").unlink()
     with pytest.raises(UserError, match=r"has no target\.spm"):
@@ -172,10 +172,10 @@ def test_files_that_are_missing_or_damaged(opus: Path, tmp_path: Path, monkeypat
     for token, role in (("<pad>", "pad"), ("<unk>", "unk"), ("</s>", "eos")):
         renamed = {f"x{name}" if name == token else name: i for name, i in vocab.items()}
         (hf / "vocab.json").write_text(json.dumps(renamed))
-        with pytest.raises(UserError, match=rf"vocab\.json gives no id to {token}, .* {role}_token"):
+        with pytest.raises(UserError, match=rf"vocab\.json has no id for {token}, the {role}_token"):
             read_pair(hf, {}, print)
     (hf / "vocab.json").write_text('{"a": 0, "b": 7}')
-    with pytest.raises(UserError, match="must give its tokens the ids 0, 1, 2"):
+    with pytest.raises(UserError, match="must map its tokens to the ids 0, 1, 2"):
         read_pair(hf, {}, print)
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
     with pytest.raises(UserError, match="pip install sentencepiece protobuf"):

@@ -1,1 +1,1 @@
-"""Other people's formats: checkpoints of the ecosystem in, ours out, proven equal."""
+"""Import and export: model directories from and to the formats of other programs, with numerical checks."""

@@ -1,4 +1,4 @@
-"""Whether a family of theirs can hold a configuration of ours exactly, and if not, why."""
+"""Compatibility of a configuration with a model family of transformers: the list of fields that do not fit."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ init token_dropout embedding_dropout residual_dropout attention_dropout ff_dropo
 vocab_size max_len pad_id bos_id eos_id unk_id mask_id decoder_start_id
 """
 CHANGES_NO_FORWARD = frozenset(_CHANGES_NO_FORWARD.split())
-"""Fields that every family can hold, or that only training knows."""
+"""Fields that every family supports, or that only affect training."""
 
-HAS = {"encoder": "it has an encoder", "decoder": "it has a decoder"}
-NEEDS = {"encoder": "it has no encoder", "decoder": "it has no decoder"}
+HAS = {"encoder": "the model has an encoder", "decoder": "the model has a decoder"}
+NEEDS = {"encoder": "the model has no encoder", "decoder": "the model has no decoder"}
 
 
 def distance(misfits: Sequence[str]) -> int:
-    """How far a model is from a family: misfits, of which a stack too many or too few counts as many others.
+    """Count the misfits between a model and a family; a missing or extra stack counts as 100.
 
-    >>> distance(["it has an encoder", "model.head is sequence, and it must be tokens"])
+    >>> distance(["the model has an encoder", "model.head: expected tokens, got sequence"])
     101
     """
     stacks = {*HAS.values(), *NEEDS.values()}
@@ -28,9 +28,9 @@ def distance(misfits: Sequence[str]) -> int:
 
 
 class Compatibility:
-    """Looks at a configuration field by field. A field that nobody looked at must have its default.
+    """Checker of a configuration, field by field. A field that was not checked must have its default.
 
-    So a family that forgets one refuses too much rather than writing another model than it was given.
+    So a family that forgets a field rejects too many models, but never exports a wrong model.
     """
 
     def __init__(self, config: TransformerConfig) -> None:
@@ -39,57 +39,57 @@ class Compatibility:
         self._seen: set[str] = set(CHANGES_NO_FORWARD)
 
     def need(self, name: str, *allowed: Any) -> None:
-        """A field of the model that must be one of these values."""
+        """Require a field of the model to have one of the `allowed` values."""
         value = getattr(self.config, name)
         fine = value in allowed
-        whole = any(type(one) is type(value) for one in allowed)  # of one kind with other numbers
+        whole = any(type(one) is type(value) for one in allowed)  # same kind, other settings
         must = " or ".join(dict.fromkeys(_said(one, whole) for one in allowed))
-        self.check(name, fine, f"model.{name} is {_said(value, whole)}, and it must be {must}")
+        self.check(name, fine, f"model.{name}: expected {must}, got {_said(value, whole)}")
 
     def check(self, name: str, fine: bool, misfit: str) -> None:
-        """A field that has been looked at, and the sentence for when it does not fit."""
+        """Mark a field as checked, and record `misfit` if it is not `fine`."""
         self._seen.add(name)
         if not fine:
             self.misfits.append(misfit)
 
     def holds(self, *names: str) -> None:
-        """Fields that the family holds whatever their value."""
+        """Mark fields that the family supports with any value."""
         self._seen.update(names)
 
     def stack(self, name: str, present: bool, *holds: str) -> None:
-        """A stack that must be there or not; fields of it beside layers, heads and d_ff, that the family `holds`."""
+        """Require a stack to be present or absent; `holds` names its optional fields that the family supports."""
         stack: Stack | None = getattr(self.config, name)
         if stack is None or not present:
             self.check(name, (stack is not None) == present, NEEDS[name] if present else HAS[name])
             return
         self._seen.add(name)
         if not stack.d_ff:
-            self.misfits.append(f"model.{name}.d_ff is 0: it has no feed-forward")
+            self.misfits.append(f"model.{name}.d_ff: expected at least 1, got 0")
         widths, d_head = self.config.attention_widths(stack), self.config.d_model // stack.n_heads
         if "n_kv_heads" not in holds and widths.n_kv_heads != stack.n_heads:
-            self.misfits.append(f"model.{name}.n_kv_heads is {stack.n_kv_heads}, and it must be 0")
+            self.misfits.append(f"model.{name}.n_kv_heads: expected 0, got {stack.n_kv_heads}")
         if "d_head" not in holds and (widths.d_head != d_head or self.config.d_model % stack.n_heads):
-            self.misfits.append(f"model.{name}.d_head is {stack.d_head}, and it must be d_model / n_heads")
+            self.misfits.append(f"model.{name}.d_head: expected d_model / n_heads, got {stack.d_head}")
         if widths.d_value != widths.d_head:
-            self.misfits.append(f"model.{name}.d_value is {stack.d_value}, and it must be 0")
+            self.misfits.append(f"model.{name}.d_value: expected 0, got {stack.d_value}")
         if "window_pattern" not in holds and any(stack.window_pattern):
-            self.misfits.append(f"model.{name}.window_pattern is {list(stack.window_pattern)}, and it must be empty")
+            self.misfits.append(f"model.{name}.window_pattern: expected [], got {list(stack.window_pattern)}")
 
     def head(self, *allowed: Head) -> None:
-        """The head must be one of these, with any number of labels."""
+        """Require the head to be one of the `allowed` heads, with any number of labels."""
         self._seen.add("head")
         head = self.config.head
         same_kind = [one for one in allowed if one.kind == head.kind]
         if not same_kind:
             kinds = " or ".join(one.kind for one in allowed)
-            self.misfits.append(f"model.head.kind is {head.kind}, and it must be {kinds}")
+            self.misfits.append(f"model.head.kind: expected {kinds}, got {head.kind}")
         for field in dataclasses.fields(same_kind[0]) if same_kind else ():
             value, must = getattr(head, field.name), getattr(same_kind[0], field.name)
             if field.name != "n_labels" and value != must:
-                self.misfits.append(f"model.head.{field.name} is {_said(value)}, and it must be {_said(must)}")
+                self.misfits.append(f"model.head.{field.name}: expected {_said(must)}, got {_said(value)}")
 
     def done(self) -> list[str]:
-        """All misfits, those of fields that were not looked at included."""
+        """Return all misfits, including unchecked fields that differ from their default."""
         for field in dataclasses.fields(self.config):
             if field.name not in self._seen:
                 self.need(field.name, field.default)
@@ -97,7 +97,7 @@ class Compatibility:
 
 
 def _said(value: Any, whole: bool = False) -> str:
-    """A value of a field; of a table its kind, and all that it says where it is told `whole`."""
+    """Format the value of a field; format a table as its kind, followed by all its fields if `whole`."""
     kind = getattr(value, "kind", None)
     if value is None or isinstance(value, bool):
         return str(value).lower()

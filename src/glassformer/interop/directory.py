@@ -1,6 +1,6 @@
-"""A folder as transformers writes it: `config.json`, weights in one safetensors file or in shards, tokenizer files.
+"""A checkpoint folder of transformers: `config.json`, weights in one safetensors file or in shards, tokenizer files.
 
-Nothing in it is run: a pickle, a class of its own (`auto_map`) and a name that leads out of the folder are refused.
+No code in it is run: pickles, custom classes (`auto_map`) and file names outside the folder are rejected.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,11 +19,11 @@ from glassformer.store.tensors import StoredShape, read_shapes, save_tensors
 CONFIG, GENERATION = "config.json", "generation_config.json"
 ADAPTER = "adapter_config.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-MAX_SHARD_BYTES = 5_000_000_000  # transformers' own limit
+MAX_SHARD_BYTES = 5_000_000_000  # the limit of transformers
 MAX_SHARDS = 1000
 HUB = "hub:"
 WANTED = ["*.json", "model*.safetensors", "*.spm", "vocab.txt", "merges.txt"]
-"""Files that are read here; never code, never pickles, nor the same weights once more (`consolidated.safetensors`)."""
+"""Files to download: no code, no pickles and no second copy of the weights (`consolidated.safetensors`)."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class HFFolder:
-    """A folder that has been looked at: its configuration, and where each tensor is."""
+    """An opened checkpoint folder: its configuration, and the file and shape of each tensor."""
 
     path: Path
     config: dict[str, Any]
@@ -44,29 +44,29 @@ class HFFolder:
 
     @classmethod
     def open(cls, path: Path) -> "HFFolder":
-        """Reads the headers of all weights; `UserError` for what is missing, damaged, or would run code."""
+        """Read the headers of all weights; raise `UserError` if files are missing, damaged, or would run code."""
         if not path.is_dir():
             if path.is_file():
                 files.refuse_objects(path)
-            raise UserError(f"no such folder: {path}; give the folder that holds config.json, or hub:OWNER/NAME")
+            raise UserError(f"no such folder: {path}; give the folder that contains config.json, or hub:OWNER/NAME")
         if (path / ADAPTER).is_file() and not any((path / name).is_file() for name in (WEIGHTS, INDEX)):
             raise UserError(
-                f"{path} holds an adapter (LoRA) and no whole model: merge it into its base model with peft's "
-                "merge_and_unload, call save_pretrained, and import that folder"
+                f"{path} contains only a LoRA adapter: merge it into its base model with peft's merge_and_unload, "
+                "call save_pretrained, and import that folder"
             )
         config = _table(path / CONFIG, f"{path} is not a checkpoint of transformers: it has no {CONFIG}")
         if config.get("auto_map"):
-            raise UserError(f"{path / CONFIG} asks for code of its own to be run (auto_map), and none is ever run here")
+            raise UserError(f"{path / CONFIG} requires custom code (auto_map), which glassformer never runs")
         found = {name: Stored(file, x) for file in weight_files(path) for name, x in read_shapes(file).items()}
         return cls(path, config, found)
 
     def table(self, name: str) -> dict[str, Any]:
-        """A JSON file beside the configuration; empty where there is none."""
+        """Return the contents of a JSON file in the folder; empty if the file is missing."""
         return _table(self.path / name, None)
 
     @contextmanager
     def reading(self) -> Iterator["Reader"]:
-        """Inside the block, tensors can be taken one at a time."""
+        """Open the weights for the block; the reader loads one tensor at a time."""
         try:
             with ExitStack() as opened:
                 yield Reader(self, opened)
@@ -75,7 +75,7 @@ class HFFolder:
 
 
 class Reader:
-    """Takes tensors out of the files of a folder; one file is open at a time, which `opened` closes."""
+    """Loader of tensors from the files of a folder; one file is open at a time, and `opened` closes it."""
 
     def __init__(self, folder: HFFolder, opened: ExitStack) -> None:
         self._folder, self._opened = folder, opened
@@ -92,20 +92,20 @@ class Reader:
 
 
 def weight_files(path: Path) -> list[Path]:
-    """The files that hold a folder's weights: one, or the shards that an index names."""
-    if (path / INDEX).exists() and not (path / WEIGHTS).is_file():  # transformers, too, takes the one file first
+    """Return the weight files of a folder: a single file, or the shards that an index lists."""
+    if (path / INDEX).exists() and not (path / WEIGHTS).is_file():  # transformers also prefers one file
         index = _table(path / INDEX, None)
         names = index.get("weight_map")
         if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
-            raise UserError(f"{path / INDEX} has no weight_map that says in which file each tensor is")
+            raise UserError(f"{path / INDEX}: weight_map: expected a table of tensor name → file name")
         shards = sorted(set(names.values()))
         if len(shards) > MAX_SHARDS:
-            raise UserError(f"{path / INDEX} names {len(shards):,} files, and at most {MAX_SHARDS:,} are read")
+            raise UserError(f"{path / INDEX} lists {len(shards):,} files; the limit is {MAX_SHARDS:,}")
         for shard in shards:
             if shard in (".", "..") or Path(shard).name != shard or "\\" in shard or "\0" in shard:
-                raise UserError(f"{path / INDEX} names {shown(shard)}, which is not a file of this folder")
+                raise UserError(f"{path / INDEX} lists {shown(shard)}, which is not a file in this folder")
             if not (path / shard).is_file():
-                raise UserError(f"{path} is not whole: {shown(shard)}, which {INDEX} names, is missing")
+                raise UserError(f"{path} is incomplete: {shown(shard)}, listed in {INDEX}, is missing")
         _require_index_true(path, names)
         return [path / shard for shard in shards]
     if not (path / WEIGHTS).is_file():
@@ -121,9 +121,9 @@ def _require_index_true(path: Path, names: Mapping[str, str]) -> None:
     wrong = [name for name in names if held.get(name) != names[name]] + [name for name in held if name not in names]
     if wrong:
         raise UserError(
-            f"{path / INDEX} does not tell the truth about {shown(wrong[0])}"
+            f"{path / INDEX} has wrong entries: {shown(wrong[0])}"
             + (f" and {len(wrong) - 1} more" if len(wrong) > 1 else "")
-            + ": its files hold other tensors than it says"
+            + "; the shards contain other tensors than it lists"
         )
 
 
@@ -134,14 +134,14 @@ def _table(path: Path, missing: str | None) -> dict[str, Any]:
         raise UserError(missing)
     value = files.read_json(path)
     if not isinstance(value, dict):
-        raise UserError(f"{path} must hold a table")
+        raise UserError(f"{path} must contain a JSON object")
     return value
 
 
 def write_weights(tensors: Iterable[tuple[str, Tensor]], folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> int:
-    """Writes weights into a folder, as one file, or as shards of at most so many bytes and their index; the bytes.
+    """Write weights into a folder, as one file or as shards with an index; return the number of bytes.
 
-    A tensor is never cut: one that is larger than a shard has a shard of its own.
+    A tensor is never split: a tensor larger than `max_shard_bytes` gets its own shard.
     """
     shards: list[dict[str, Tensor]] = [{}]
     n_bytes = size = 0
@@ -165,7 +165,7 @@ def write_weights(tensors: Iterable[tuple[str, Tensor]], folder: Path, max_shard
 
 
 def local(source: str | Path) -> Path:
-    """The folder of `hub:OWNER/NAME`, fetched if it is not in the library's own cache; any other source as it is."""
+    """Return the local folder of `hub:OWNER/NAME`, downloaded if not cached; return other sources unchanged."""
     if not str(source).startswith(HUB):
         return Path(source)
     name = str(source).removeprefix(HUB)
@@ -173,9 +173,9 @@ def local(source: str | Path) -> Path:
         from huggingface_hub import snapshot_download
     except ImportError:
         raise UserError(
-            f"{source} needs the package huggingface_hub: pip install huggingface_hub, or give a folder on this machine"
+            f"{source} needs the package huggingface_hub: run pip install huggingface_hub, or give a local folder"
         ) from None
     try:
         return Path(snapshot_download(name, allow_patterns=WANTED))
-    except (OSError, ValueError) as error:  # its own errors, and those of the network, are kinds of these
-        raise UserError(f"{source} cannot be fetched, and is not in the cache: {first_line(error):.200}") from error
+    except (OSError, ValueError) as error:  # includes errors of huggingface_hub and the network
+        raise UserError(f"cannot download {source}, and it is not in the cache: {first_line(error):.200}") from error

@@ -1,11 +1,11 @@
-"""Equal models: the same function of its inputs, in a configuration that a family of theirs has.
+"""Equivalent models: the same outputs, in a configuration that a model family of transformers supports.
 
-Each is named and exact: a scale of ones multiplies by 1, a bias of zeros adds 0. What such a model has more of is read
-back as weights like others.
+Each rewrite is exact: a scale of ones multiplies by 1, a bias of zeros adds 0. An import reads the added tensors as
+ordinary weights.
 
-The channels of the residual stream may stand in any order: nothing in a Transformer knows it. What writes into the
-stream (tables, output projections, norms) and what reads it (queries, keys, values, feed-forward, heads) need only
-agree; such a model is the same to the bit of its weights.
+The order of the residual channels does not affect the outputs of a Transformer. Modules that write into the residual
+stream (tables, output projections, norms) and modules that read it (queries, keys, values, feed-forward, heads) only
+need the same order. A permutation moves the weights and does not change their bits.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,32 +21,32 @@ from glassformer.store.model_directory import weights_of
 
 BIASES = ("norm_bias", "qkv_bias", "attn_out_bias", "ff_bias")
 SCALES_AND_BIASES = ("norm_weight", *BIASES)
-"""Fields that a family which always has them holds, whatever their value: see `with_scales_and_biases`."""
+"""Fields that may have any value in a family with all scales and biases: see `with_scales_and_biases`."""
 Weights = dict[str, Tensor]
 Recast = tuple[TransformerConfig, Weights]
 
 
 def as_it_is(config: TransformerConfig, weights: Weights) -> Recast:
-    """A model that needs no other form."""
+    """Return the model unchanged."""
     return config, weights
 
 
 def with_norm_scales(config: TransformerConfig, weights: Weights) -> Recast:
-    """A norm without a learned scale is one whose scale is all ones."""
+    """Give norms without a learned scale a scale of ones."""
     if config.norm_weight:
         return config, weights
     return _filled(replace(config, norm_weight=True, norm_bias=False), weights, lambda name, shape: torch.ones(shape))
 
 
 def with_relu2_as_gate(config: TransformerConfig, weights: Weights) -> Recast:
-    """A squared ReLU is a ReLU that its own input gates: relu(x)² = relu(x) · x."""
+    """Rewrite a squared ReLU as a ReLU that is gated by its own input: relu(x)² = relu(x) · x."""
     if config.gated_ff or config.activation != "relu2":
         return config, weights
     return _gated(replace(config, gated_ff=True, activation="relu"), weights)
 
 
 def with_gates_of_one(config: TransformerConfig, weights: Weights) -> Recast:
-    """A feed-forward without a gate is a gated one whose other factor is 0 · x + 1: act(Wx) · 1."""
+    """Rewrite a feed-forward without a gate as a gated one whose other factor is 0 · x + 1: act(Wx) · 1."""
     if config.gated_ff:
         return config, weights
     config, weights = _gated(replace(config, gated_ff=True, ff_bias=True), weights)
@@ -57,7 +57,7 @@ def with_gates_of_one(config: TransformerConfig, weights: Weights) -> Recast:
 
 
 def with_zero_biases(config: TransformerConfig, weights: Weights, *fields: str, logits: bool = False) -> Recast:
-    """A layer without a bias is one whose bias is zero: the biases of these `fields`, and of the `logits`."""
+    """Add biases of zeros to the layers of these `fields`, and to the logits if `logits` is true."""
     switched_on: dict[str, Any] = dict.fromkeys(fields, True)
     wanted = replace(config, **switched_on)
     if logits and isinstance(wanted.head, TokenHead):
@@ -66,12 +66,12 @@ def with_zero_biases(config: TransformerConfig, weights: Weights, *fields: str, 
 
 
 def with_scales_and_biases(config: TransformerConfig, weights: Weights) -> Recast:
-    """Norms, attention and feed-forward with every scale and bias: ones and zeros where the model has none."""
+    """Add the missing scales (ones) and biases (zeros) of norms, attention and feed-forward."""
     return with_zero_biases(*with_norm_scales(config, weights), *BIASES)
 
 
 def _gated(config: TransformerConfig, weights: Weights) -> Recast:
-    """The projection upwards twice, as the gate too; biases that were not there are zeros."""
+    """Use a copy of the up projection as the gate; missing biases are zeros."""
 
     def filling(name: str, shape: torch.Size) -> Tensor:
         source = name.replace("gate_proj", "up_proj")
@@ -81,13 +81,13 @@ def _gated(config: TransformerConfig, weights: Weights) -> Recast:
 
 
 def _filled(config: TransformerConfig, weights: Weights, value: Callable[[str, torch.Size], Tensor]) -> Recast:
-    """Weights for a configuration that has more tensors: what is missing is filled in."""
+    """Add the tensors of the configuration that are missing in the weights; `value` returns their contents."""
     wanted = shapes_of(config)
     return config, {name: weights[name] if name in weights else value(name, shape) for name, shape in wanted.items()}
 
 
 def shapes_of(config: TransformerConfig) -> dict[str, torch.Size]:
-    """The shape of every tensor of ours."""
+    """Return the shape of every tensor of a model with this configuration."""
     return {name: x.shape for name, x in weights_of(build_model(config, "meta")).items()}
 
 
@@ -103,21 +103,21 @@ TABLES = ("embeddings.tokens.weight", "positions.table.weight", "token_types.wei
 READERS = tuple(f"{module}.weight" for module in (*ATTENTION, "gate_proj", "up_proj"))
 WRITERS = (*_parameters("out_proj", "down_proj", *NORMS), "transform.dense.bias", "pooler.bias")
 INSIDE_HEADS = ("transform.dense.weight", "pooler.weight")
-"""They read the stream, and the projection behind them is permuted too."""
+"""Matrices that read the stream and feed a projection that is permuted too."""
 OTHERS = (
     *(f"{module}.bias" for module in (*ATTENTION, "gate_proj", "up_proj", "output", "output.proj")),
     *_parameters("q_norm", "k_norm"),
     "score_bias.table.weight",
 )
-"""Of heads, inner widths, tokens and labels: the stream's channels are none of theirs."""
+"""Tensors over heads, inner widths, tokens or labels, without a dimension of residual channels."""
 
 
 def permute_residual(weights: Mapping[str, Tensor], config: TransformerConfig, order: Tensor) -> dict[str, Tensor]:
-    """Weights whose residual channel c is the channel `order[c]` of those given; `order` (D,) is a permutation.
+    """Permute the residual channels: channel c of the result is channel `order[c]` of `weights`; `order` is (D,).
 
-    A norm's mean and variance are of all channels, so the logits stay the same, but for the order of summation.
-    `ValueError` when `order` is no permutation of d_model channels, or the stream meets something that it does not
-    reorder: a token table of another width, heads without an output projection.
+    Norms average over all channels, so the logits stay the same up to the order of summation. Raises `ValueError` if
+    `order` is not a permutation of the d_model channels, or if the model has something that cannot be permuted: a
+    token table of another width, or attention without an output projection.
 
     >>> from glassformer.config.transformer import Stack
     >>> config = TransformerConfig(decoder=Stack(n_heads=1), d_model=2)
@@ -125,9 +125,9 @@ def permute_residual(weights: Mapping[str, Tensor], config: TransformerConfig, o
     {'decoder.embeddings.tokens.weight': tensor([[2, 1]])}
     """
     if not torch.equal(order.sort().values, torch.arange(config.d_model)):
-        raise ValueError(f"the order must name each of {config.d_model} channels once")
+        raise ValueError(f"order: expected a permutation of {config.d_model} channels")
     if config.table_width != config.d_model or not config.attn_out_proj:
-        raise ValueError("tables narrower than the stream and heads that write into it as they are cannot be permuted")
+        raise ValueError("cannot permute channels: the model needs d_embedding = d_model and attn_out_proj = true")
     return {name: _permuted(name, x, order.to(x.device)) for name, x in weights.items()}
 
 
@@ -140,11 +140,11 @@ def _permuted(name: str, x: Tensor, order: Tensor) -> Tensor:
         return x[order]
     if name.endswith(OTHERS):
         return x
-    raise ValueError(f"nothing is known of {name} and the residual stream")
+    raise ValueError(f"{name}: no rule for its residual channels")
 
 
 def halves_order(d_model: int) -> Tensor:
-    """Where each channel of sinusoids in halves stands in interleaved ones.
+    """Return, for each channel of sinusoids in halves, its channel in interleaved sinusoids.
 
     >>> halves_order(6)
     tensor([0, 2, 4, 1, 3, 5])
@@ -153,7 +153,7 @@ def halves_order(d_model: int) -> Tensor:
 
 
 def with_halves(config: TransformerConfig, weights: Weights) -> Recast:
-    """The same model with all sines before all cosines, where they stand side by side."""
+    """Permute a model with interleaved sinusoids, so that all sines come before all cosines."""
     if config.positions != SinusoidalPositions("interleaved"):
         return config, weights
     halves = replace(config, positions=SinusoidalPositions("halves"))

@@ -1,4 +1,4 @@
-"""`glassformer export`: a model directory in the formats of other programs, checked after it was written."""
+"""`glassformer export`: write a model directory in the format of another program, and check the result."""
 
 import tempfile
 from collections.abc import Mapping
@@ -22,12 +22,12 @@ TARGETS: Mapping[str, str] = {
     "gguf": "glassformer.interop.runtimes.gguf",
     "ct2": "glassformer.interop.runtimes.ct2",
 }
-"""Where the `write_TARGET(stored, folder)` of each target is: it fills a folder, checks it, and says what it found."""
+"""Module of each target: its `write_TARGET(stored, folder)` fills a folder, checks it, and returns a report."""
 
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: the folder, and what its check found, line by line."""
+    """Result of an export: the folder, and the lines of the report."""
 
     folder: Path
     said: tuple[str, ...]
@@ -36,21 +36,20 @@ class Exported:
 def export(
     model: Model | str | Path, out: str | Path, to: Target = "hf", *, step: int | None = None, dtype: Dtype = "float32"
 ) -> Exported:
-    """Writes a model directory, or a loaded model, into the new folder `out`, for transformers, ONNX, llama.cpp or
-    CTranslate2.
+    """Export a model directory, or a loaded model, to the new folder `out` for transformers, ONNX, GGUF or CTranslate2.
 
-    `step` takes one of a run's checkpoints; `dtype` is that of the matrices in GGUF. `UserError`, and nothing written,
-    when the target cannot hold the model exactly, or when what was written does not compute the same.
+    `step` selects a checkpoint of a run; `dtype` is the dtype of the matrices in GGUF. Raises `UserError`, and writes
+    nothing, if the target cannot represent the model exactly, or if the written files compute different outputs.
     """
     if to not in get_args(Target):
-        raise UserError(f"there is no export to {to!r}: choose one of {', '.join(get_args(Target))}")
+        raise UserError(f"unknown export target {to!r}: choose one of {', '.join(get_args(Target))}")
     if dtype != "float32" and to != "gguf":
-        raise UserError(f"the export to {to} writes float32: only gguf is written as {dtype}")
+        raise UserError(f"dtype: expected float32 for the target {to}, got {dtype}; only gguf supports other dtypes")
     if isinstance(model, Model):
         if step is not None:
-            raise UserError("step takes a checkpoint of a folder: give the folder, or load(folder, step=…)")
+            raise UserError("step selects a checkpoint of a run folder: pass the folder, or use load(folder, step=…)")
         _require_plain(model.run, model.name)
-        with tempfile.TemporaryDirectory() as place:  # the weights as they are in memory now
+        with tempfile.TemporaryDirectory() as place:  # the weights in memory
             return export(model.save(Path(place) / "model"), out, to, dtype=dtype)
     folder, out = files.as_path(model, "model"), files.as_path(out, "out")
     path = folder if step is None else checkpoint.find(folder, step)
@@ -64,11 +63,11 @@ def export(
 
 def _require_plain(run: Run, name: str | Path) -> None:
     if run.lora is not None:
-        raise UserError(f"{name} has adapted layers (LoRA): `glassformer merge {name} --out …` first, then export that")
+        raise UserError(f"{name} has LoRA adapters: run `glassformer merge {name} --out …`, then export the result")
 
 
 def write_checked(stored: StoredModel, folder: Path, to: Target, dtype: Dtype = "float32") -> list[str]:
-    """Fills an existing, empty folder."""
+    """Write the export into an existing, empty folder; return the lines of the report."""
     options = {} if dtype == "float32" else {"dtype": dtype}
     said: list[str] = getattr(import_module(TARGETS[to]), f"write_{to}")(stored, folder, **options)
     return said

@@ -1,9 +1,9 @@
-"""What a family of models is to us: its words for a configuration, and its names for the tensors.
+"""A model family of transformers: conversion of its configuration and of its tensor names.
 
-Which tensor of ours is which of theirs is one table a family, read in both directions. A line of a table says that some
-module of ours is some module of theirs, perhaps stored the other way round (`transposed`), or that several of one side
-lie row by row in one of the other. Nothing else is done to a weight: importing what was exported gives every tensor
-back, bit by bit.
+Each family has one table of tensor names, which is used in both directions. A line of the table pairs a glassformer
+module with a transformers module. The matrix may be stored transposed (`transposed`), or several matrices of one side
+may be concatenated by rows on the other side. Weights are not changed in any other way: importing an exported model
+returns every tensor bit for bit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,27 +25,27 @@ Names = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Rule:
-    """One line of a family's table: modules, or tensors without a part. `{i}` is the number of a block.
+    """One line of a family's table: names of modules or tensors. `{i}` is the number of a block.
 
-    Where one side has several names, they lie row by row in the one name of the other.
+    If one side has several names, their tensors are concatenated by rows into the one tensor of the other side.
     """
 
     ours: Names
     theirs: Names
     transposed: bool = False
-    """Theirs is stored (in, out): GPT-2's Conv1D."""
+    """True if transformers stores the matrix as (in, out): GPT-2's Conv1D."""
     is_row: bool = False
-    """Theirs has a first dimension of 1: the constant bias of BART's logits."""
+    """True if the tensor of transformers has a first dimension of 1: the constant bias of BART's logits."""
 
 
 def rule(ours: str | Names, theirs: str | Names, *, transposed: bool = False, is_row: bool = False) -> Rule:
-    """A line, of one name or several a side."""
+    """Return a line of a table, with one or several names per side."""
     return Rule(_names(ours), _names(theirs), transposed, is_row)
 
 
 @dataclass(frozen=True)
 class Key:
-    """A line filled in: names of tensors, with the rows that each part has."""
+    """A line of a table for one block: names of tensors, and the number of rows of each part."""
 
     ours: Names
     theirs: Names
@@ -54,13 +54,13 @@ class Key:
     is_row: bool
 
     def to_ours(self, theirs: Sequence[Tensor]) -> list[Tensor]:
-        """Tensors of theirs, in the order of `theirs`, as ours."""
+        """Convert tensors of transformers, in the order of `theirs`, to those of glassformer."""
         found = [x.mT if self.transposed and x.dim() == 2 else x for x in theirs]
         found = [x[0] if self.is_row else x for x in found]
         return self._cut(found, len(self.ours))
 
     def to_theirs(self, ours: Sequence[Tensor]) -> list[Tensor]:
-        """The inverse of `to_ours`.
+        """Convert tensors of glassformer, in the order of `ours`, to those of transformers: the inverse of `to_ours`.
 
         >>> key = Key(("q", "k"), ("qk",), rows=(1, 1), transposed=True, is_row=False)
         >>> key.to_theirs([torch.tensor([[1, 2]]), torch.tensor([[3, 4]])])
@@ -74,7 +74,7 @@ class Key:
         return [x.mT.contiguous() if self.transposed and x.dim() == 2 else x for x in found]
 
     def shapes_of_theirs(self, shapes: Shapes) -> list[tuple[int, ...]]:
-        """What their tensors' shapes are, from those of ours."""
+        """Return the shapes of the transformers tensors, given those of the glassformer tensors."""
         ours = [torch.empty(tuple(shapes[name]), device="meta") for name in self.ours]
         return [tuple(x.shape) for x in self.to_theirs(ours)]
 
@@ -88,11 +88,10 @@ class Key:
 def keys(
     table: Iterable[Rule], n_layers: Callable[[str], int], rows: Callable[[str], Sequence[int]], shapes: Shapes
 ) -> list[Key]:
-    """A table filled in for a model of ours: `n_layers` of the stack of a name, the `rows` of queries, keys and values
-    in a matrix of that name that holds all three, and the shapes of its tensors.
+    """Fill in a table for a model with tensors of these `shapes`, skipping lines for tensors that it does not have.
 
-    A line that names what this model does not have (a bias, an untied head) is left out. `ValueError` where the
-    table says nothing of a tensor, or says two things: a mistake of the table, which no user can make.
+    `n_layers` returns the number of layers of a name's stack; `rows` returns the rows of queries, keys and values in a
+    fused matrix. Raises `ValueError` if the table maps a tensor twice or not at all, which is a bug in the table.
     """
     found: list[Key] = []
     for entry in table:
@@ -105,12 +104,12 @@ def keys(
                     found.append(Key(ours, theirs, tuple(parts), entry.transposed, entry.is_row))
     named = [name for key in found for name in key.ours]
     if set(named) != set(shapes) or len(named) != len(set(named)):
-        raise ValueError(f"the table names {sorted(set(shapes) ^ set(named)) or sorted(named)} not once")
+        raise ValueError(f"the table must map each tensor once: {sorted(set(shapes) ^ set(named)) or sorted(named)}")
     return found
 
 
 def renamed(name: str, old: Mapping[str, str]) -> str:
-    """A tensor's name of today, where a file has the one of an older version.
+    """Return the current name of a tensor: replace an ending in `old`, from older files, by the new ending.
 
     >>> renamed("bert.LayerNorm.gamma", {".gamma": ".weight"})
     'bert.LayerNorm.weight'
@@ -122,7 +121,7 @@ def renamed(name: str, old: Mapping[str, str]) -> str:
 
 
 def matches(name: str, patterns: Iterable[str]) -> bool:
-    """Whether a name is one of those that patterns such as `h.*.attn.bias` mean."""
+    """Return True if a name matches one of the patterns, such as `h.*.attn.bias`."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
@@ -131,7 +130,7 @@ def _names(names: str | Names) -> Names:
 
 
 def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str, out: str) -> list[Rule]:
-    """The projections of an attention that theirs keeps apart, and ours apart or in one matrix."""
+    """Return the lines of an attention's projections: separate in transformers, separate or fused in glassformer."""
     if config.fused_qkv and ours.endswith("self_attn"):
         return [rule(f"{ours}.qkv_proj", (q, k, v)), rule(f"{ours}.out_proj", out)]
     theirs = {"q_proj": q, "k_proj": k, "v_proj": v, "out_proj": out}
@@ -140,62 +139,62 @@ def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str
 
 @dataclass(frozen=True)
 class Family:
-    """One `model_type` of transformers."""
+    """One `model_type` of transformers: its readers, writers and tensor names."""
 
     name: str
-    """As people say it: GPT-2."""
+    """Name for messages, such as GPT-2."""
     model_type: str
     heads: Mapping[str, Head]
-    """The classes of transformers whose checkpoints are read → our head; the first of its kind is written."""
+    """Supported classes of transformers → glassformer head. An export uses the first class with the kind of head."""
     read: Callable[[HFConfig, str], TransformerConfig]
-    """Their configuration, and the architecture → ours; what does not fit is told to `HFConfig`."""
+    """Function: `config.json` and class → glassformer configuration; problems are recorded in the `HFConfig`."""
     fit: Callable[[TransformerConfig], list[str]]
-    """Why the family cannot hold a configuration of ours exactly, sentence by sentence; empty where it can."""
+    """Function: configuration → reasons why the family cannot represent it exactly; empty if it can."""
     write: Callable[[TransformerConfig], dict[str, Any]]
-    """Ours, which fits → their configuration, without the keys that all families share."""
+    """Function: configuration that fits → keys of `config.json`, except those that all families share."""
     table: Callable[[TransformerConfig], list[Rule]]
-    """Our names and theirs."""
+    """Function: configuration → table of tensor names."""
     prefix: str = ""
-    """What stands before the names of the network without its head; the files of a bare network may lack it."""
+    """Prefix of the tensor names of the network without its head; files of a model without a head may omit it."""
     bare: frozenset[str] = frozenset()
-    """Architectures without a head, whose files are written without the prefix."""
+    """Classes without a head; their files are written without the prefix."""
     drawn: tuple[str, ...] = ()
-    """Patterns of tensors that transformers draws at random where a file has none, and that no output of ours reads."""
+    """Patterns of tensors that transformers initialises randomly if a file lacks them, and glassformer never uses."""
     recast: Callable[[TransformerConfig, Weights], Recast] = as_it_is
-    """A model of ours that fits → an equal one of the table."""
+    """Function: model that fits → equivalent model that the table can map."""
     repeats: Mapping[str, str] = field(default_factory=dict)
-    """Names under which a file may hold another tensor once more, where it is tied; the other may be a repeat too."""
+    """Name of a possible second copy of a tied tensor → name of the original, which may itself be in this map."""
     unread: Callable[[TransformerConfig], Mapping[str, str]] = lambda config: {}
-    """Tensors that theirs must have and never reads → the one that is written in its place."""
+    """Function: configuration → map of tensors that transformers requires but never uses → tensors to write there."""
     fixed: Callable[[TransformerConfig], Mapping[str, Tensor]] = lambda config: {}
-    """Tensors that old files hold and the configuration determines: other numbers are an error."""
+    """Function: configuration → tensors of old files whose values it determines; other values are an error."""
     derived: tuple[str, ...] = ()
-    """Patterns of tensors that are worked out from the configuration, which old files hold: left out."""
+    """Patterns of tensors of old files that are computed from the configuration: skipped."""
     old_names: Mapping[str, str] = field(default_factory=dict)
-    """Endings of names in old files → those of today."""
+    """Endings of tensor names in old files → current endings."""
     builder: Builder | None = None
-    """Makes the tokenizer of a folder that has its vocabulary and no `tokenizer.json`."""
+    """Function that builds the tokenizer of a folder with a vocabulary and no `tokenizer.json`."""
     vocabulary: tuple[str, ...] = (VOCAB, MERGES)
-    """The files that the `builder` needs."""
+    """Files that `builder` needs."""
     roles: Mapping[str, str] = field(default_factory=dict)
-    """What special tokens are for in folders that do not say it, as the tokenizer's class in transformers has it."""
+    """Role → special token, if a folder does not define it: the default of the tokenizer class in transformers."""
 
     @property
     def architectures(self) -> tuple[str, ...]:
         return tuple(self.heads)
 
     def architecture(self, config: TransformerConfig) -> str:
-        """The class of transformers that has this head."""
+        """Return the class of transformers that has this head."""
         return next(name for name, head in self.heads.items() if head.kind == config.head.kind)
 
     def keys(self, config: TransformerConfig) -> list[Key]:
-        """The table, filled in for a configuration."""
+        """Return the table, filled in for a configuration."""
 
         def stack_of(name: str) -> Stack:
             return config.stacks[name.split(".")[0]]
 
         def rows(name: str) -> list[int]:
-            """Of queries, keys and values in a matrix that holds all three."""
+            """Return the rows of queries, keys and values in a fused matrix."""
             widths = config.attention_widths(stack_of(name))
             return [widths.query, widths.key, widths.value]
 

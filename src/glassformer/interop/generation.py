@@ -1,4 +1,4 @@
-"""Defaults of generation: theirs (`generation_config.json`) in our words, and ours in theirs."""
+"""Generation defaults: conversion from and to the `generation_config.json` of transformers."""
 
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
@@ -11,10 +11,10 @@ from glassformer.inference.decode import never_written
 from glassformer.tokenization.tokenizer import Tokenizer, sentinel_ids
 
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty")
-"""Keys that have the same name and meaning on both sides, where text is drawn."""
+"""Sampling settings with the same name and meaning in transformers and glassformer."""
 BEAM = {"num_beams": "beam", "length_penalty": "length_penalty", "max_new_tokens": "max_new_tokens"}
 UNSET_MAX_LENGTH = 20
-"""The `max_length` of files that transformers wrote with all defaults: it means that none was set."""
+"""Default `max_length` in files of transformers: this value means that no length is set."""
 _NEUTRAL_AT_0 = """
 min_length min_new_tokens min_p diversity_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size epsilon_cutoff
 eta_cutoff penalty_alpha renormalize_logits token_healing
@@ -31,17 +31,17 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {"max_length": (UNSET_MAX_LENGTH,), "top_k
 NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_0.split(), (0,))  # 0 is False, too
 NEUTRAL |= dict.fromkeys(_NEUTRAL_AT_1.split(), (1,))
 NEUTRAL |= dict.fromkeys(_NEVER_NEUTRAL.split(), ())
-"""What changes a generated text, and the values under which it does not (or only ends a search earlier)."""
+"""Settings that change a generated text → values that have no effect (or only end a search earlier)."""
 
-NOT_TAKEN_OVER = "not taken over from the defaults of generation"
+NOT_TAKEN_OVER = "not imported from the generation defaults"
 
 
 def read_generation(
     said: Mapping[str, Any], config: TransformerConfig, tokenizer: Tokenizer, where: str, log: Callable[[str], None]
 ) -> GenerationConfig | BeamConfig:
-    """Their defaults in our words; what has none is told to `log`.
+    """Convert generation defaults of transformers; `log` receives a message about each unsupported setting.
 
-    Where they draw no sample and search no beam, ours are what this package has by default: theirs would be greedy.
+    If they set neither sampling nor beams, which means greedy in transformers, the defaults of glassformer apply.
     """
     said = {key: value for key, value in said.items() if value is not None}
     found: dict[str, Any] = {}
@@ -49,15 +49,15 @@ def read_generation(
         found = {ours: said[theirs] for theirs, ours in BEAM.items() if theirs in said}
         found = {"max_new_tokens": _new_tokens(said, config.max_len)} | found
         left = NEUTRAL.keys() - BEAM.keys() - {"max_length", "early_stopping"}
-        stopping = said.get("early_stopping", False)  # theirs where nothing is said
+        stopping = said.get("early_stopping", False)  # the default of transformers
         if said.get("num_beams", 1) != 1 and stopping != "never":
             log(
-                f"{NOT_TAKEN_OVER}: early_stopping = {shown(str(stopping))}: here, a beam search ends when no other "
-                'target can have a better score ("never"), and may find a better one'
+                f"{NOT_TAKEN_OVER}: early_stopping = {shown(str(stopping))}: glassformer ends a beam search when no "
+                'other target can score better ("never"), and may find a better target'
             )
     else:
         if said.get("do_sample") is True:
-            found = {"top_k": 50}  # theirs where nothing is said
+            found = {"top_k": 50}  # the default of transformers
             found |= {key: said[key] for key in ("max_new_tokens", *SAMPLING) if key in said}
         left = NEUTRAL.keys() - found.keys()
         left -= {"max_length"} if said.get("max_length") == config.max_len else set()
@@ -73,15 +73,15 @@ def read_generation(
     if config.is_encoder_decoder:
         forced, before = said.get("forced_bos_token_id"), list(tokenizer.frames.target.before)
         if before != ([] if forced is None else [forced]):
-            first = f"with {before}" if before else "freely"
-            log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: here, a target begins {first}")
+            first = f"with {before}" if before else "without a forced token"
+            log(f"{NOT_TAKEN_OVER}: forced_bos_token_id = {forced}: glassformer starts a target {first}")
         search = {"beam": 1, "length_penalty_type": "average", "early_stopping": "never"}
         return from_dict(BeamConfig, search | _numbers(found), where)
     return from_dict(GenerationConfig, _numbers(found), where)
 
 
 def _new_tokens(said: Mapping[str, Any], max_len: int) -> int:
-    """Tokens of a target: all but the start token of their `max_length`; where it is not set, 256, or the context."""
+    """Return the maximum length of a target: `max_length` without the start token, or by default 256 tokens."""
     longest = said.get("max_length", UNSET_MAX_LENGTH)
     if type(longest) is not int or longest == UNSET_MAX_LENGTH or longest < 2:
         return min(256, max_len)
@@ -89,7 +89,7 @@ def _new_tokens(said: Mapping[str, Any], max_len: int) -> int:
 
 
 def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
-    """Whole numbers where ours are floats."""
+    """Convert integers to floats for the settings that are floats in glassformer."""
     floats = ("temperature", "top_p", "min_p", "repetition_penalty", "length_penalty")
     return {key: float(value) if key in floats and type(value) is int else value for key, value in found.items()}
 
@@ -97,21 +97,21 @@ def _numbers(found: Mapping[str, Any]) -> dict[str, Any]:
 def write_generation(
     config: TransformerConfig, generation: GenerationConfig | BeamConfig, tokenizer: Tokenizer
 ) -> dict[str, Any]:
-    """Ours as `generation_config.json`.
+    """Return the contents of `generation_config.json`.
 
-    The length goes out as `max_length`: of a decoder the context, of an encoder-decoder the start token and
-    `max_new_tokens` more, within the context. A `max_new_tokens` in their file would overrule the `max_length` of a
-    caller, and write beyond the context.
+    The length is written as `max_length`: the context of a decoder, or the start token and `max_new_tokens` of an
+    encoder-decoder, within the context. A `max_new_tokens` in the file would override the `max_length` of a caller,
+    and generate beyond the context.
 
-    Their beam search is ours with `early_stopping = "never"`, where theirs has `early_stopping` "never", and divides by
-    length^penalty; a beam of ours with Wu's penalty (`gnmt`) goes out with the penalty 1, the nearest that they have.
+    With `early_stopping` "never", the beam search of transformers equals glassformer's: both divide by length^penalty.
+    A beam search with Wu's penalty (`gnmt`) is written with the penalty 1, the nearest one in transformers.
     """
     found: dict[str, Any] = {key: value for key, value in token_ids(config).items() if value is not None}
     if isinstance(generation, BeamConfig):
         penalty = generation.length_penalty if generation.length_penalty_type == "average" else 1.0
         found |= {"num_beams": generation.beam, "max_length": min(generation.max_new_tokens + 1, config.max_len)}
         found |= _around_targets(config, tokenizer)
-        if generation.beam > 1:  # without a beam, transformers warns of the two
+        if generation.beam > 1:  # without beams, transformers warns about both
             found |= {"length_penalty": penalty, "early_stopping": "never"}
         return found
     found |= {"max_length": config.max_len} | _never(config, tokenizer)
@@ -122,19 +122,19 @@ def write_generation(
 
 
 def token_ids(config: TransformerConfig) -> dict[str, int | None]:
-    """The ids of special tokens, by their keys."""
+    """Return the ids of special tokens by their keys in `config.json`."""
     names = ("pad", "bos", "eos", *(["decoder_start"] if config.is_encoder_decoder else []))
     return {f"{name}_token_id": getattr(config, f"{name}_id") for name in names}
 
 
 def _around_targets(config: TransformerConfig, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What every target begins with (BART's `<s>`), and what is never written; sentinels are, to fill spans (T5)."""
+    """Return the forced first id (BART's `<s>`) and the suppressed ids; sentinels are allowed, to fill spans (T5)."""
     before = tokenizer.frames.target.before
     forced = {"forced_bos_token_id": before[0]} if len(before) == 1 else {}
     return forced | _never(config, tokenizer, {*before, *sentinel_ids(tokenizer)})
 
 
 def _never(config: TransformerConfig, tokenizer: Tokenizer, written: Collection[int] = ()) -> dict[str, Any]:
-    """The ids that stand for no text and are not `written` either."""
+    """Return the suppressed ids: tokens without text, except the end token and those in `written`."""
     never = [i for i in never_written(tokenizer, config.vocab_size) if i not in written and i != config.eos_id]
     return {"suppress_tokens": never} if never else {}

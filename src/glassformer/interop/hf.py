@@ -1,4 +1,4 @@
-"""A model of ours as a folder that transformers loads: of the first family that can hold it exactly."""
+"""Export to transformers: a folder of the first model family that can represent the model exactly."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -27,16 +27,16 @@ from glassformer.models.transformer import Transformer
 from glassformer.store.model_directory import StoredModel, weights_of
 
 TOLERANCE = 1e-5
-"""Of logits, × max(1, the largest of them): what two orders of summation differ by in fp32."""
+"""Allowed difference of logits, × max(1, largest logit): the effect of the order of summation in fp32."""
 WRITTEN_FOR = "5.23.0"
-"""The version of transformers whose files these are."""
+"""Version of transformers that the files are written for."""
 
 
 def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD_BYTES) -> list[str]:
-    """Writes configuration, weights and tokenizer, reads them back, and compares; what was found, line by line."""
+    """Write configuration, weights and tokenizer, read them back and compare; return the lines of the report."""
     config, network = stored.config, stored.network
     if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
-        raise UserError("transformers has no recurrent encoder-decoder: this model stays in our own format")
+        raise UserError("transformers has no recurrent encoder-decoder: export this model to onnx instead")
     family = choose_family(config, stored.run.architecture)
     config, own = family.recast(config, weights_of(network))
     architecture = family.architecture(config)
@@ -53,51 +53,51 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
     if isinstance(config.head, VectorHead):
         said += sentence_files.write_modules(config.head, config, folder)
         if family.drawn and config.head.pooler == "none":
-            said.append("no pooler is stored: transformers draws one at random, and the vectors do not use it")
+            said.append("no pooler is stored: transformers initialises one randomly; sentence vectors do not use it")
     if config != stored.config:
-        said.append(f"as an equal model that the family can hold: {', '.join(changes(stored.config, config))}")
+        said.append(f"rewritten as an equivalent model: {', '.join(changes(stored.config, config))}")
     compare_weights(folder, weights)
     del own, weights  # as large as the model, each
     difference = compare_read_back(folder, network)
     what = "vectors" if architecture in family.bare else "logits"
-    said.append(f"read back: every tensor is the one that was written, and {what} differ by {difference:.1e} at most")
+    said.append(f"read back: all tensors are identical, and {what} differ by at most {difference:.1e}")
     with_theirs = compare_with_transformers(folder, family, architecture, network)
     if with_theirs is None:
-        return [*said, "transformers is not installed, so the folder was not loaded with it"]
-    return [*said, f"loaded with transformers: {what} differ by {with_theirs:.1e} at most"]
+        return [*said, "transformers is not installed: the comparison with it was skipped"]
+    return [*said, f"loaded with transformers: {what} differ by at most {with_theirs:.1e}"]
 
 
 def changes(before: ModelConfig, after: ModelConfig) -> list[str]:
-    """What another configuration says otherwise: the fields and their new values."""
+    """Return the fields of a configuration that changed, with their new values."""
     was, now = to_dict(before), to_dict(after)
     return [f"{name} {_value(now[name])}" for name in now if now[name] != was[name]]
 
 
 def _value(value: Any) -> str:
-    """As TOML has it, on one line."""
+    """Format a value as TOML, on one line."""
     table = {key: x for key, x in value.items() if x is not None} if isinstance(value, dict) else None
     return toml_value(value) if table is None else f"({', '.join(f'{k} {_value(x)}' for k, x in table.items())})"
 
 
 def choose_family(config: TransformerConfig, architecture: str = "") -> Family:
-    """The first family that can hold a configuration; that of `architecture`, from which it was imported, comes first.
+    """Return the first family that can represent a configuration; the family of `architecture` is tried first.
 
-    `UserError` with the nearest change where there is none.
+    `architecture` is the class that the model was imported from. Raises `UserError` with the nearest family otherwise.
     """
-    families = sorted(FAMILIES, key=lambda family: architecture not in family.architectures)  # stable
+    families = sorted(FAMILIES, key=lambda family: architecture not in family.architectures)  # the sort is stable
     misfits = [(family.fit(config), family) for family in families]
     for reasons, family in misfits:
         if not reasons:
             return family
     reasons, nearest = min(misfits, key=lambda pair: distance(pair[0]))
     raise UserError(
-        f"no family of transformers can hold this model exactly; the nearest is {nearest.name}, which would need "
-        f"another configuration: {'; '.join(reasons)}"
+        f"no model family of transformers can represent this model exactly; the nearest is {nearest.name}, which does "
+        f"not fit: {'; '.join(reasons)}"
     )
 
 
 def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Their tensors, from all of ours."""
+    """Convert all tensors of a model to those of transformers."""
     found: dict[str, Tensor] = {}
     for key in family.keys(config):
         found |= zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True)
@@ -107,8 +107,7 @@ def to_theirs(family: Family, config: TransformerConfig, weights: dict[str, Tens
 
 
 def their_config(family: Family, config: TransformerConfig, labels: tuple[str, ...]) -> dict[str, Any]:
-    """`config.json`: what the family says, and what all share; ids that ours has not are null, or theirs would be some
-    of its own."""
+    """Return `config.json`: family and shared keys; missing ids are null, so that transformers uses no defaults."""
     common: dict[str, Any] = {
         "architectures": [family.architecture(config)],
         "model_type": family.model_type,
@@ -125,18 +124,18 @@ def their_config(family: Family, config: TransformerConfig, labels: tuple[str, .
 
 
 def compare_weights(folder: Path, ours: Mapping[str, Tensor]) -> None:
-    """`UserError` unless the folder, read as an import reads it, gives every tensor of theirs back."""
+    """Raise `UserError` unless reading the folder, as an import does, returns every written tensor unchanged."""
     written = HFFolder.open(folder)
     family, architecture = find_family(written)
     config, _ = read_config(written, family, architecture)
     require_fit(written, family, config)
     with written.reading() as reader:  # one tensor at a time
         if ours.keys() != written.tensors.keys() or not all(torch.equal(x, reader.take(n)) for n, x in ours.items()):
-            raise UserError("what was written is not what was read back: nothing is kept; the disk may be damaged")
+            raise UserError("the file read back differs from the data written: nothing was exported; check the disk")
 
 
 def compare_read_back(folder: Path, network: Transformer) -> float:
-    """The largest difference of logits to what an import makes of the folder; `UserError` where it is too large."""
+    """Return the largest difference of logits to an import of the folder; raise `UserError` if it is too large."""
     written = HFFolder.open(folder)
     family, architecture = find_family(written)
     config, _ = read_config(written, family, architecture)
@@ -146,13 +145,13 @@ def compare_read_back(folder: Path, network: Transformer) -> float:
         for name, x in read_weights(written, family, config).items():
             own[name].copy_(x)
         inputs = example_inputs(network.config)[0]
-        return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of what was read back")
+        return _compare(network, again, lambda: _own_outputs(again, inputs), "outputs of the model read back")
 
 
 def compare_with_transformers(folder: Path, family: Family, architecture: str, network: Transformer) -> float | None:
-    """The largest difference of logits to transformers, of hidden states without a head; None without transformers.
+    """Return the largest difference of logits (hidden states without a head) to transformers; None if not installed.
 
-    `UserError` when it is larger than `TOLERANCE`, or when transformers misses or does not know a tensor.
+    Raises `UserError` if it exceeds `TOLERANCE`, or if transformers reports missing or unknown tensors.
     """
     try:
         import transformers
@@ -164,7 +163,8 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
         kinds = ("missing_keys", "unexpected_keys", "mismatched_keys")
         if wrong := [name for kind in kinds for name in info[kind] if name not in drawn]:
             raise UserError(
-                f"transformers does not find or know {', '.join(sorted(map(str, wrong))[:8])}: nothing is kept"
+                f"transformers reports missing or unknown tensors: {', '.join(sorted(map(str, wrong))[:8])}; "
+                "nothing was exported"
             )
         theirs.eval()
         is_bare, inputs = architecture in family.bare, example_inputs(network.config)[1]
@@ -175,37 +175,37 @@ def compare_with_transformers(folder: Path, family: Family, architecture: str, n
 def _compare(
     network: Transformer, other: nn.Module, outputs: Callable[[], list[Tensor]], what: str, is_bare: bool = False
 ) -> float:
-    """The largest difference to the `outputs` of another network; `UserError`, which says `what`, beyond `TOLERANCE`.
+    """Return the largest difference to the `outputs` of another network; raise `UserError` if it exceeds `TOLERANCE`.
 
-    A network that `is_bare` gives no logits, and is compared by its hidden states.
-    A model of great weights rounds by more; then both are compared in double precision, and put back.
+    `what` names the outputs in the error. If `is_bare`, hidden states are compared, since the model has no logits.
+    Large weights cause larger rounding errors: then both networks are compared again in double precision.
     """
     inputs = example_inputs(network.config)[0]
     difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
     if not is_fine:
         network.double(), other.double()
         difference, is_fine = _difference(_own_outputs(network, inputs, is_bare), outputs())
-        network.float()  # to the bit what it was
+        network.float()  # restores the weights bit for bit
     if not is_fine:
-        raise UserError(f"the {what} differ by {difference:.2e}: nothing is kept")
+        raise UserError(f"the {what} differ by {difference:.2e}: nothing was exported")
     return difference
 
 
 def _difference(found: Sequence[Tensor], expected: Sequence[Tensor]) -> tuple[float, bool]:
-    pairs = list(zip(found, expected, strict=False))  # theirs may lack the last: a vector that modules make
+    pairs = list(zip(found, expected, strict=False))  # transformers may lack the sentence vector
     differences = [(float((x - y).abs().max()), float(y.abs().max())) for x, y in pairs]
     return max(d for d, _ in differences), all(d <= TOLERANCE * max(1.0, largest) for d, largest in differences)
 
 
 def _own_outputs(network: Transformer, inputs: dict[str, Any], is_bare: bool = False) -> list[Tensor]:
-    """Logits; without a head the last hidden states, and the vectors of a model that gives vectors."""
+    """Return the logits; without a head the last hidden states, and the vectors of a vector head."""
     if isinstance(network.config.head, VectorHead):
         return [network.hidden(**inputs), network(**inputs)]
     return [network.hidden(**inputs) if is_bare else network(**inputs)]
 
 
 def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any]) -> list[Tensor]:
-    """Logits; without a head the last hidden states, and the output of the pooler if ours applies it."""
+    """Return the logits; without a head the last hidden states, and the pooler's output if the vector head uses it."""
     found = theirs(**inputs)
     if "logits" in found:
         return [found["logits"]]
@@ -216,11 +216,11 @@ def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any
 def example_inputs(
     config: TransformerConfig, n_rows: int = 3, n_tokens: int = 17
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Ids of a fixed seed, the same as our arguments and as theirs."""
+    """Return random ids with a fixed seed, as arguments of glassformer and as arguments of transformers."""
     draw = torch.Generator().manual_seed(1)
     n_tokens = min(n_tokens, config.max_len)
     ids = torch.randint(config.vocab_size, (n_rows, n_tokens), generator=draw)
-    if config.pad_id is not None:  # theirs may take it for padding wherever it stands
+    if config.pad_id is not None:  # transformers may treat it as padding at any position
         ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
     if not config.is_encoder_decoder:
         mask = torch.ones_like(ids, dtype=torch.bool)
@@ -240,7 +240,7 @@ def example_inputs(
 
 @contextmanager
 def _quiet(logging: Any) -> Iterator[None]:
-    """Inside, transformers shows no bars and no notes of its own; `logging` is its module of that name."""
+    """Hide the progress bars and messages of transformers in the block; `logging` is `transformers.utils.logging`."""
     level, has_bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()

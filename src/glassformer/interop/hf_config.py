@@ -1,4 +1,4 @@
-"""What somebody else's `config.json` says: every key is taken, or known to change nothing; the rest is an error."""
+"""Strict reader of `config.json`: every key is used or known to have no effect, and any other key is an error."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, TypeVar
@@ -24,8 +24,8 @@ _num_labels is_llama_config max_sequence_length neftune_noise_alpha sbert_ce_def
 sentence_transformers transformers.js_config unsloth_fixed unsloth_version
 """
 SAYS_NOTHING = frozenset(_SAYS_NOTHING.split())
-"""Keys that do not change what a forward computes: of training, of generation, of versions, of other programs, and of
-the special tokens, which are read elsewhere."""
+"""Keys that do not change the forward pass: for training, generation, versions and other programs, and the ids of
+special tokens, which `importing.py` reads."""
 ONLY: dict[str, tuple[Any, ...]] = {
     "is_decoder": (False,),
     "add_cross_attention": (False,),
@@ -36,7 +36,7 @@ ONLY: dict[str, tuple[Any, ...]] = {
     "rope_interleaved": (False,),
     "use_mrope": (False,),
 }
-"""Keys of every family that have one meaning here; they may also be null."""
+"""Keys of every family → supported values; null is also supported."""
 
 ACTIVATIONS: dict[str, Any] = {
     "relu": "relu",
@@ -47,14 +47,14 @@ ACTIVATIONS: dict[str, Any] = {
     "swish": "silu",
     "relu2": "relu2",
 }
-"""Their names of functions → ours. (`gelu_fast` and `quick_gelu` are other approximations.)"""
+"""Activation names of transformers → glassformer. (`gelu_fast` and `quick_gelu` are other approximations.)"""
 ACTIVATION_NAMES = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "silu": "silu", "relu2": "relu2"}
 
 
 class HFConfig:
-    """A `config.json`, read key by key; `done` raises one `UserError` that lists all that does not fit.
+    """Reader of a `config.json`, key by key; `done` raises one `UserError` that lists all problems.
 
-    Unknown keys that `ignore` names are no error; `ignored` has those that were there.
+    Unknown keys in `ignore` are accepted; `ignored` collects those that the file contains.
     """
 
     def __init__(
@@ -62,44 +62,44 @@ class HFConfig:
     ) -> None:
         self.table, self.where = table, where
         self.tensors = tensors
-        """Names of the weights beside it, for what the configuration leaves to them."""
+        """Names of the weights in the folder, for settings that only the weights determine."""
         self._ignore = ignore
         self.ignored: dict[str, Any] = {}
-        """Keys that were ignored, and their values."""
+        """Ignored keys and their values."""
         self._seen: set[str] = set()
         self._problems: list[str] = []
 
     def part(self, table: Mapping[str, Any], name: str) -> "HFConfig":
-        """A table inside this one, which ignores the same keys and adds to the same `ignored`."""
+        """Return a reader of a nested table, with the same keys to ignore and the same `ignored`."""
         inner = HFConfig(table, f"{self.where}: {name}", ignore=self._ignore)
         inner.ignored = self.ignored
         return inner
 
     def holds(self, ending: str) -> bool:
-        """Whether the weights beside it have a tensor whose name ends so: what no key says."""
+        """Return True if a tensor in the weights has this ending: for settings that no key defines."""
         return any(f".{name}".endswith(f".{ending}") for name in self.tensors)
 
     def take(self, key: str, kind: type[T], default: T | None = None) -> T:
-        """The value of a key, of that type; without a default it must be there. Null is the default, too."""
+        """Return the value of a key, of type `kind`; a missing key or null gives the default, if any, or an error."""
         self._seen.add(key)
         value = self.table.get(key)
         if value is None:
             if default is None:
-                raise UserError(f"{self.where} has no {key}, which a model of this kind needs")
+                raise UserError(f"{self.where} has no {key}, which this model_type requires")
             return default
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            raise UserError(f"{self.where}: {key} is {shown(str(value))}, and {kind.__name__} is needed")
+            raise UserError(f"{self.where}: {key}: expected {kind.__name__}, got {shown(str(value))}")
         return value
 
     def maybe(self, key: str, kind: type[T]) -> T | None:
-        """The value of a key that may be missing or null."""
+        """Return the value of a key; None if it is missing or null."""
         self._seen.add(key)
         return None if self.table.get(key) is None else self.take(key, kind)
 
     def choose(self, key: str, meanings: Mapping[Any, T], default: Any) -> T:
-        """What a value means; one that means nothing here is a problem, and the first meaning stands for it."""
+        """Return the meaning of a key's value; record a problem and return the first meaning if it is unsupported."""
         self._seen.add(key)
         value = self.table.get(key)
         value = default if value is None else value
@@ -109,7 +109,7 @@ class HFConfig:
         return meanings[value]
 
     def only(self, key: str, *allowed: Any) -> None:
-        """A key that has one meaning here; it may also be missing or null."""
+        """Require a key to have one of the `allowed` values, or to be missing or null."""
         self._seen.add(key)
         value = self.table.get(key)
         if value is not None and value not in allowed:
@@ -117,25 +117,23 @@ class HFConfig:
             self.problem(f"{key} {shown(str(value))} is not supported{known}")
 
     def pass_over(self, *keys: str) -> None:
-        """Keys that change nothing for this family."""
+        """Mark keys that have no effect for this family."""
         self._seen.update(keys)
 
     def problem(self, text: str) -> None:
-        """Something that cannot be held; `done` says all of them."""
+        """Record an unsupported setting; `done` reports all of them."""
         self._problems.append(text)
 
     def done(self) -> None:
-        """`UserError` when a key was not understood, or a value is not supported."""
+        """Raise `UserError` if a key is unknown or a value is not supported."""
         if problems := self.problems():
             more = f" … and {len(problems) - MAX_LISTED} more" if len(problems) > MAX_LISTED else ""
             unknown = any(problem.endswith(UNKNOWN) for problem in problems)
-            hint = "; --ignore-keys NAME ignores a key that changes no number" if unknown else ""
-            raise UserError(
-                f"{self.where} cannot be taken over exactly: {'; '.join(problems[:MAX_LISTED])}{more}{hint}"
-            )
+            hint = "; --ignore-keys NAME ignores a key that does not affect outputs" if unknown else ""
+            raise UserError(f"{self.where} cannot be imported exactly: {'; '.join(problems[:MAX_LISTED])}{more}{hint}")
 
     def problems(self) -> list[str]:
-        """All that does not fit, keys that nobody asked for included."""
+        """Return all problems, including unrecognised keys."""
         for key, allowed in ONLY.items():
             if key not in self._seen:
                 self.only(key, *allowed)

@@ -1,6 +1,6 @@
-"""Files of sentence-transformers: the modules that make one vector of a text, read into our head and written from it.
+"""Files of sentence-transformers: conversion of its modules, which make one vector per text, from and to a vector head.
 
-A folder that we hold has three modules: a Transformer, a Pooling, and perhaps a Normalize. Everything else is refused.
+A supported folder has the modules Transformer, Pooling, and optionally Normalize. All other modules are rejected.
 """
 
 from collections.abc import Callable
@@ -20,12 +20,12 @@ SETTINGS = tuple(
     f"sentence_{name}_config.json"
     for name in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 )
-"""Names of the settings of the Transformer module: today's, and those of old versions."""
+"""File names of the Transformer module's settings: the current name, then those of old versions."""
 PROMPTS = "config_sentence_transformers.json"
 PACKAGE = "sentence_transformers."
 KNOWN = (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"])
 POOLINGS: dict[str, Any] = {"cls": "first", "mean": "mean", "max": "max", "lasttoken": "last"}
-"""Their names of poolings → ours."""
+"""Poolings of sentence-transformers → glassformer."""
 OLD_POOLINGS = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -34,21 +34,21 @@ OLD_POOLINGS = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-"""Keys of the old form, one boolean per pooling → the value of `pooling_mode` in the new form."""
+"""Keys of the old format, one boolean per pooling → the value of `pooling_mode` in the new format."""
 TEXTS_ALONE = {"text": {"method": "forward", "method_output_name": "last_hidden_state"}}
-WITHOUT = f"remove {MODULES} from a copy of the folder to import the transformer without them"
+WITHOUT = f"to import the transformer without its modules, remove {MODULES} from a copy of the folder"
 
 
 def has_modules(folder: HFFolder) -> bool:
-    """Whether the folder is one of sentence-transformers."""
+    """Return True if the folder is one of sentence-transformers."""
     return (folder.path / MODULES).is_file()
 
 
 def read_head(folder: HFFolder, config: TransformerConfig) -> VectorHead:
-    """The head of vectors that a folder's files give; `config` is the model without them.
+    """Return the vector head that the modules of a folder define; `config` is the model without modules.
 
-    Without `modules.json` the pooling is that of `config`. Texts are cut at `max_seq_length`, or else at the
-    tokenizer's `model_max_length`. `UserError` for modules and settings that have no counterpart.
+    Without `modules.json`, the pooling of `config` applies. Texts are truncated to `max_seq_length`, or else to the
+    tokenizer's `model_max_length`. Raises `UserError` for modules and settings without a counterpart.
     """
     assert isinstance(config.head, VectorHead)
     head = config.head
@@ -58,7 +58,7 @@ def read_head(folder: HFFolder, config: TransformerConfig) -> VectorHead:
         head = VectorHead(
             _read_pooling(folder, pooling, config.d_model), "unused" if is_stored else "none", normalize is not None
         )
-        if normalize is not None:  # it must divide the sentence's vector by its length
+        if normalize is not None:  # it must normalise the sentence vector
             given = HFConfig(folder.table(f"{normalize}/config.json"), str(folder.path / normalize / "config.json"))
             given.only("module_input_name", "sentence_embedding")
             given.only("module_output_name", "sentence_embedding")
@@ -68,14 +68,14 @@ def read_head(folder: HFFolder, config: TransformerConfig) -> VectorHead:
 
 
 def _read_modules(folder: HFFolder) -> tuple[str, str | None]:
-    """The subfolders of Pooling and Normalize; the second is None where there is no such module."""
+    """Return the subfolders of Pooling and Normalize; None in place of a missing Normalize."""
     where = folder.path / MODULES
     modules = files.read_json(where)
     if not isinstance(modules, list) or not all(isinstance(module, dict) for module in modules):
         raise UserError(f"{where} must be a list of modules; {WITHOUT}")
     kinds, paths = [str(module.get("type")) for module in modules], [str(module.get("path")) for module in modules]
     if others := [kind for kind in kinds if not kind.startswith(PACKAGE)]:
-        raise UserError(f"{where} asks for code of its own ({shown(others[0])}), and none is ever run; {WITHOUT}")
+        raise UserError(f"{where} requires custom code ({shown(others[0])}), which is never run; {WITHOUT}")
     names = [kind.rpartition(".")[2] for kind in kinds]
     if names not in KNOWN:
         raise UserError(
@@ -83,22 +83,22 @@ def _read_modules(folder: HFFolder) -> tuple[str, str | None]:
             f"(known: {' or '.join(', '.join(known) for known in KNOWN)}); {WITHOUT}"
         )
     if paths[0] not in ("", "."):
-        raise UserError(f"{where}: the Transformer is in {shown(paths[0])}; move its files beside {MODULES}")
+        raise UserError(f"{where}: the Transformer is in {shown(paths[0])}; move its files next to {MODULES}")
     if any(Path(path).name != path or path in ("", ".", "..") or "\\" in path or "\0" in path for path in paths[1:]):
-        raise UserError(f"{where}: path must name a subfolder for every module but the first")
+        raise UserError(f"{where}: path must name a subfolder for every module except the first")
     return paths[1], paths[2] if len(paths) > 2 else None
 
 
 def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:
-    """Our name of the pooling, from the old or the new form of the module's settings."""
+    """Return the pooling by its name in glassformer, from the old or new format of the module's settings."""
     where = folder.path / path / "config.json"
     if not where.is_file():
-        raise UserError(f"{where} is missing: it says how the vectors are pooled")
+        raise UserError(f"{where} is missing: it defines the pooling")
     given = HFConfig(folder.table(f"{path}/config.json"), str(where))
     width = given.maybe("embedding_dimension", int) or given.maybe("word_embedding_dimension", int)
     given.pass_over("word_embedding_dimension")
     if width != d_model:
-        given.problem(f"embedding_dimension is {width}, and the model's vectors have {d_model}")
+        given.problem(f"embedding_dimension: expected {d_model} (the model's width), got {width}")
     old = [mode for key, mode in OLD_POOLINGS.items() if given.maybe(key, bool)] or ["mean"]
     given.pass_over("pooling_mode")
     new = given.table.get("pooling_mode")
@@ -113,12 +113,12 @@ def _read_pooling(folder: HFFolder, path: str, d_model: int) -> Any:
 
 
 def _read_length(folder: HFFolder) -> int | None:
-    """The most tokens of a text, special ones included; None where no file says it."""
+    """Return the maximum number of tokens of a text, with special tokens; None if no file defines it."""
     name = next((name for name in SETTINGS if (folder.path / name).is_file()), SETTINGS[0])
     given = HFConfig(folder.table(name), str(folder.path / name))
     length = given.maybe("max_seq_length", int)
     if given.take("do_lower_case", bool, False) and not _lowercases(folder):
-        given.problem("do_lower_case true is not supported where tokenizer.json does not lowercase")
+        given.problem("do_lower_case true is not supported if tokenizer.json does not lowercase")
     given.only("transformer_task", "feature-extraction")
     given.only("module_output_name", "token_embeddings")
     modalities = given.maybe("modality_config", dict)
@@ -131,7 +131,7 @@ def _read_length(folder: HFFolder) -> int | None:
         given.only(f"{key}_args", {})
         given.only(f"{key}_kwargs", {})
     if length is not None and length < 1:
-        given.problem(f"max_seq_length is {length} and must be at least 1")
+        given.problem(f"max_seq_length: expected at least 1, got {length}")
     given.done()
     if length is None:
         said: Any = folder.table("tokenizer_config.json").get("model_max_length")
@@ -140,7 +140,7 @@ def _read_length(folder: HFFolder) -> int | None:
 
 
 def _lowercases(folder: HFFolder) -> bool:
-    """Whether the tokenizer lowercases every text by itself."""
+    """Return True if the tokenizer lowercases every text."""
     parts = tables(folder.table("tokenizer.json").get("normalizer"))
     return any(
         part.get("type") == "Lowercase" or (part.get("type") == "BertNormalizer" and part.get("lowercase") is True)
@@ -149,7 +149,7 @@ def _lowercases(folder: HFFolder) -> bool:
 
 
 def say_what_stays(folder: HFFolder, log: Callable[[str], None]) -> None:
-    """Prompts, which sentence-transformers can put before a text."""
+    """Log the prompts that sentence-transformers can put before a text: they are not imported."""
     given = HFConfig(folder.table(PROMPTS), str(folder.path / PROMPTS))
     prompts, default = given.maybe("prompts", dict) or {}, given.maybe("default_prompt_name", str)
     given.only("model_type", "SentenceTransformer")
@@ -159,18 +159,18 @@ def say_what_stays(folder: HFFolder, log: Callable[[str], None]) -> None:
     prompts = {name: prompt for name, prompt in prompts.items() if prompt}
     if default in prompts:
         said = shown(repr(prompts[default]))
-        log(f"its default prompt {said} is not taken over: put it before each text yourself")
+        log(f"the default prompt {said} is not imported: add it before each text yourself")
     elif prompts:
         said = ", ".join(f"{name} {prompt!r}" for name, prompt in prompts.items())
-        log(f"its prompts ({shown(said)}) are not taken over: put them before a text yourself")
+        log(f"the prompts ({shown(said)}) are not imported: add them before a text yourself")
 
 
 def write_modules(head: VectorHead, config: TransformerConfig, folder: Path) -> list[str]:
-    """Writes the modules of a head without an activated pooler; the sentences to tell about it."""
+    """Write the modules of a head, unless it has a pooler with an activation; return lines for the report."""
     if head.pooler in ("tanh", "relu"):
         return [
-            f"no {MODULES}: sentence-transformers has no module for the pooler, and without modules it takes the mean "
-            "over all tokens, which is another vector"
+            f"{MODULES} is not written: sentence-transformers has no module for the pooler; it would load the folder "
+            "with mean pooling, which gives another vector"
         ]
     kinds = [("", "Transformer"), (POOLING, "Pooling"), *([(NORMALIZE, "Normalize")] if head.normalize else [])]
     modules = [

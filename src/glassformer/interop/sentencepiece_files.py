@@ -1,9 +1,9 @@
-"""SentencePiece's own files, as OPUS-MT's folders have them: a model a side, and one table of ids, `vocab.json`.
+"""SentencePiece files, as in the folders of OPUS-MT: one model per side, and one table of ids, `vocab.json`.
 
-Each side becomes a Unigram tokenizer over the ids of that table. What stands in the table and is no piece of the side
-gets a spelling that no text has, so that text is cut as the side's own model does it. Characters that the model does
-not know at all are the exception: a run of them is looked up in the table as it stands. (Where the table has its
-parts and not the whole run, transformers gives one unknown token, and here the parts are found.)
+Each side becomes a Unigram tokenizer over the ids of that table. Entries of the table that are not pieces of the side
+get a spelling that no text contains, so that text is split as by the side's own model. Characters that the model does
+not contain are the exception: a run of them is looked up in the table unchanged. (If the table has parts of the run
+but not the whole run, transformers gives one unknown token, and glassformer finds the parts.)
 """
 
 import base64
@@ -24,13 +24,13 @@ USUAL = {"pad": "<pad>", "unk": "<unk>", "eos": "</s>"}
 NORMAL, USER_DEFINED, UNIGRAM = 1, 4, 1
 SPACE = "▁"
 NOWHERE = " "
-"""Begins what no text spells: spaces become `▁` before pieces are looked for."""
+"""First character of spellings that no text contains: spaces become `▁` before pieces are searched."""
 
 
 def read_pair(folder: Path, roles: Mapping[str, str], log: Callable[[str], None]) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of target and source; `log` is told of pieces that the table of ids lacks.
+    """Return the tokenizers of target and source; `log` receives a message about pieces without an id.
 
-    `UserError` without the package `sentencepiece`, and for a model that no tokenizer of ours cuts like.
+    Raises `UserError` without the package `sentencepiece`, and for a model that a Unigram tokenizer cannot reproduce.
     """
     roles = USUAL | {role: token for role, token in roles.items() if role in USUAL}
     vocab = _vocab(folder / VOCAB, roles)
@@ -43,12 +43,12 @@ def read_pair(folder: Path, roles: Mapping[str, str], log: Callable[[str], None]
 def _tokenizer(path: Path, vocab: Mapping[str, int], roles: Mapping[str, str], log: Callable[[str], None]) -> Tokenizer:
     model = _parsed(path)
     if problem := _problem(model):
-        raise UserError(f"{path} cannot be taken over: {problem}")
+        raise UserError(f"{path} cannot be imported: {problem}")
     scores = {piece.piece: piece.score for piece in model.pieces if piece.type == NORMAL}
     if missing := sorted(scores.keys() - vocab.keys()):
         log(
-            f"{path.name}: {len(missing)} of {len(scores)} pieces have no id, such as {missing[0]!r}: a text that has "
-            "them is cut into others, where transformers makes one unknown token of each"
+            f"{path.name}: {len(missing)} of {len(scores)} pieces have no id, such as {missing[0]!r}: glassformer uses "
+            "other pieces for such a text, and transformers uses the unknown token"
         )
     try:
         return Tokenizer.imported(json.dumps(_description(model, scores, vocab, roles)), roles)
@@ -59,8 +59,8 @@ def _tokenizer(path: Path, vocab: Mapping[str, int], roles: Mapping[str, str], l
 def _description(
     model: Any, scores: Mapping[str, float], vocab: Mapping[str, int], roles: Mapping[str, str]
 ) -> dict[str, Any]:
-    """The side's `tokenizer.json`."""
-    lowest = min(scores.values())  # what an unknown character costs is measured from here
+    """Return the side's `tokenizer.json`."""
+    lowest = min(scores.values())  # the score of an unknown character is relative to it
     codes = [token for token in vocab if token.startswith(">>") and token.endswith("<<")]
     characters = {SPACE}.union(*scores)
     known = {*scores, *roles.values(), *codes, *(piece for piece in vocab if characters.isdisjoint(piece))}
@@ -107,17 +107,17 @@ def _added(token: str, token_id: int, special: bool) -> dict[str, Any]:
 
 
 def _problem(model: Any) -> str | None:
-    """Why a model cuts text in a way that a Unigram tokenizer of the `tokenizers` library cannot."""
+    """Return why a Unigram tokenizer of the `tokenizers` library cannot reproduce a model; None if it can."""
     if model.trainer_spec.model_type != UNIGRAM:
-        return "its model is no Unigram"
+        return "its model_type is not Unigram"
     if any(piece.type == USER_DEFINED for piece in model.pieces):
-        return "it has pieces that were defined by hand (user_defined_symbols)"
+        return "it has user-defined pieces (user_defined_symbols)"
     if model.trainer_spec.byte_fallback:
-        return "it spells unknown characters in bytes (byte_fallback)"
+        return "it splits unknown characters into bytes (byte_fallback)"
     if model.trainer_spec.treat_whitespace_as_suffix or not model.trainer_spec.split_by_whitespace:
-        return "its spaces do not begin words (treat_whitespace_as_suffix, or no split_by_whitespace)"
+        return "its words do not begin with spaces (treat_whitespace_as_suffix, or no split_by_whitespace)"
     if not model.normalizer_spec.escape_whitespaces:
-        return "it does not write spaces as ▁ (escape_whitespaces)"
+        return "it does not replace spaces with ▁ (escape_whitespaces)"
     return None if any(piece.type == NORMAL for piece in model.pieces) else "it has no pieces"
 
 
@@ -126,29 +126,29 @@ def _parsed(path: Path) -> Any:
         messages: Any = import_module("sentencepiece.sentencepiece_model_pb2")
     except ImportError as error:
         raise UserError(
-            f"{path} is a file of SentencePiece, and reading it needs {error.name}: pip install sentencepiece protobuf"
+            f"{path} is a SentencePiece file, which needs {error.name}: run pip install sentencepiece protobuf"
         ) from None
     if not path.is_file():
-        raise UserError(f"{path.parent} has no {path.name}, which belongs to its tokenizers")
+        raise UserError(f"{path.parent} has no {path.name}, which its tokenizers need")
     if path.stat().st_size > MAX_TOKENIZER_BYTES:
-        raise UserError(f"{path} has {path.stat().st_size:,} bytes, more than {MAX_TOKENIZER_BYTES:,}")
+        raise UserError(f"{path} has {path.stat().st_size:,} bytes; the limit is {MAX_TOKENIZER_BYTES:,}")
     model = messages.ModelProto()
     try:
         model.ParseFromString(path.read_bytes())
-    except Exception as error:  # protobuf's own error, whose place depends on its version
-        raise UserError(f"{path} is no model of SentencePiece, or it is damaged ({error!s:.100})") from error
+    except Exception as error:  # the module of protobuf's error class depends on its version
+        raise UserError(f"{path} is not a SentencePiece model, or it is damaged ({error!s:.100})") from error
     return model
 
 
 def _vocab(path: Path, roles: Mapping[str, str]) -> dict[str, int]:
-    """Token → id, in the order of the ids; the special tokens are among them."""
+    """Return token → id, sorted by id, with all special tokens."""
     if not path.is_file():
-        raise UserError(f"{path.parent} has no {path.name}, which gives its pieces their ids")
+        raise UserError(f"{path.parent} has no {path.name}, which maps its pieces to ids")
     vocab = files.read_json(path)
     ids = sorted(vocab.values(), key=str) if isinstance(vocab, dict) else []
     if not ids or not all(type(i) is int for i in ids) or sorted(ids) != list(range(len(ids))):
-        raise UserError(f"{path} must give its tokens the ids 0, 1, 2 …")
+        raise UserError(f"{path} must map its tokens to the ids 0, 1, 2 …")
     for role, token in roles.items():
         if token not in vocab:
-            raise UserError(f"{path} gives no id to {shown(token)}, which is its {role}_token")
+            raise UserError(f"{path} has no id for {shown(token)}, the {role}_token")
     return dict(sorted(vocab.items(), key=lambda item: item[1]))

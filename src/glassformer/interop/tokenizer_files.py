@@ -1,4 +1,4 @@
-"""Tokenizer files of transformers' folders: taken over, and written so that `AutoTokenizer` reads what we mean."""
+"""Tokenizer files of transformers: read them, and write them so that `AutoTokenizer` gives the same ids."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -24,13 +24,13 @@ from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES
 TOKENIZER, TOKENIZER_CONFIG, SPECIAL = "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"
 TARGET = "target"
 ANY_CLASS = ("PreTrainedTokenizerFast", "TokenizersBackend")
-"""Classes of tokenizers without special tokens of their own, which run `tokenizer.json` as it is."""
+"""Classes of tokenizers that add no special tokens, and use `tokenizer.json` unchanged."""
 OF_BERT = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
     "tokenize_chinese_chars": "handle_chinese_chars",
 }
-"""What the settings call the options of a `BertNormalizer`."""
+"""Settings in `tokenizer_config.json` → options of a `BertNormalizer`."""
 
 
 def read_tokenizers(
@@ -40,11 +40,11 @@ def read_tokenizers(
     builder: Builder | None = None,
     vocabulary: tuple[str, ...] = (),
 ) -> tuple[Tokenizer, Tokenizer | None]:
-    """The tokenizer of a folder and that of its source, where it has its own; `UserError` where one cannot be read.
+    """Return the tokenizer of a folder, and that of the source if separate; raise `UserError` if one is unreadable.
 
-    Their files are those of SentencePiece for each side, or `tokenizer.json`, of the source where the subfolder
-    `target` holds another. `usual` has the roles of tokens of which no file says what they are for. Without a
-    `tokenizer.json`, `builder` makes one of the files `vocabulary`, which `log` is told.
+    A folder has SentencePiece files for each side, or a `tokenizer.json`. If the subfolder `target` has another one,
+    the first is for the source. `usual` gives the roles of special tokens that no file defines. Without a
+    `tokenizer.json`, `builder` builds it from the files `vocabulary`, with a message to `log`.
     """
     if (folder.path / sentencepiece_files.SOURCE).is_file():
         target, source = sentencepiece_files.read_pair(folder.path, roles(folder), log)
@@ -54,7 +54,7 @@ def read_tokenizers(
         found = _unsaid(folder, usual or {}) | roles(folder)
         built = build(Parts(folder.path, folder.table(TOKENIZER_CONFIG), found), builder, vocabulary)
     if built is not None:
-        log(f"its tokenizer is built from {' and '.join(vocabulary)}: it has no {TOKENIZER}")
+        log(f"no {TOKENIZER}: the tokenizer is built from {' and '.join(vocabulary)}")
     tokenizer = _read_tokenizer(folder, usual or {}, built)
     if not (folder.path / TARGET / TOKENIZER).is_file():
         return tokenizer, None
@@ -62,7 +62,7 @@ def read_tokenizers(
 
 
 def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | None = None) -> Tokenizer:
-    """The tokenizer of `tokenizer.json`, or of the text that was `built` in its place."""
+    """Return the tokenizer of `tokenizer.json`, or of the text `built` in its place."""
     path = folder.path / TOKENIZER
     if built is None and not path.is_file():
         raise UserError(f"{folder.path} has no {TOKENIZER}{_why_not(folder.path)}")
@@ -79,7 +79,7 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | Non
 
 
 def _require_agreement(folder: HFFolder, description: dict[str, Any]) -> None:
-    """`UserError` where the settings split a text otherwise than the file: transformers follows them then."""
+    """Raise `UserError` if the settings split a text differently from the file: transformers uses the settings."""
     said = _said(folder)
     if said.get("tokenizer_class") in ANY_CLASS:
         return
@@ -92,13 +92,13 @@ def _require_agreement(folder: HFFolder, description: dict[str, Any]) -> None:
             value = said.get(option)
             if value is not None and any(part.get(field) != value for part in parts):
                 raise UserError(
-                    f"{folder.path / TOKENIZER_CONFIG} says {option} {shown(str(value))} and {TOKENIZER} another: load "
-                    "it with transformers once and call save_pretrained, which makes them agree"
+                    f"{folder.path / TOKENIZER_CONFIG}: {option} {shown(str(value))} differs from {TOKENIZER}: load "
+                    "the tokenizer with transformers and call save_pretrained, which makes them agree"
                 )
 
 
 def roles(folder: HFFolder) -> dict[str, str]:
-    """Role → token, as `tokenizer_config.json` says, or `special_tokens_map.json`."""
+    """Return role → token, from `tokenizer_config.json` or else from `special_tokens_map.json`."""
     said = _said(folder)
     found = {}
     for role in ROLES:
@@ -110,9 +110,9 @@ def roles(folder: HFFolder) -> dict[str, str]:
 
 
 def _unsaid(folder: HFFolder, usual: Mapping[str, str]) -> dict[str, str]:
-    """Those of the `usual` roles that no file of a folder speaks of, where its tokenizer is of a class that has them.
+    """Return the `usual` roles that no file of the folder defines, if its tokenizer class has special tokens.
 
-    BERT and GPT-2 were published so.
+    The published folders of BERT and GPT-2 need them.
     """
     said = _said(folder)
     if said.get("tokenizer_class") in ANY_CLASS:
@@ -125,25 +125,24 @@ def _said(folder: HFFolder) -> dict[str, Any]:
 
 
 def _why_not(folder: Path) -> str:
-    """What a folder has in its place, and what to do."""
+    """Return the end of the message about a missing `tokenizer.json`: the other files, and what to do."""
     pieces = sorted(path.name for path in folder.iterdir() if path.suffix in (".spm", ".model"))
     if pieces:
         return (
-            f", only SentencePiece's own {' and '.join(pieces)}: load it with transformers once and call "
-            "save_pretrained on the fast tokenizer, which writes one"
+            f", only the SentencePiece files {' and '.join(pieces)}: load the fast tokenizer with transformers and "
+            "call save_pretrained, which writes one"
         )
-    return ": its tokenizer must be stored as one file, as save_pretrained of a fast tokenizer writes it"
+    return ": load the fast tokenizer with transformers and call save_pretrained, which writes one"
 
 
 def trained_start(stored: StoredModel) -> int | None:
-    """Return the id of the token that begins every text in training; None where no token does.
+    """Return the id of the token that begins every text in training; None if there is no such token.
 
-    It is the only one that an export may call `bos_token`: other programs put that before a text
-    (lm-evaluation-harness, llama.cpp), and a token that the model never saw there changes the result.
+    An export names only this token `bos_token`. Other programs (lm-evaluation-harness, llama.cpp) put `bos_token`
+    before a text, and a token that the model never saw there changes the result.
 
-    The decoder of a language model records it as `decoder_start_id`. The decoder of an encoder-decoder begins with
-    `decoder_start_id`, which counts where it is the BOS. Otherwise a checkpoint from elsewhere keeps the token that its
-    own files name.
+    A causal language model stores the id as `decoder_start_id`. Otherwise, an imported model keeps the `bos_id` of its
+    own files. Otherwise, an encoder-decoder has such a token if its `decoder_start_id` is the BOS.
     """
     config = stored.config
     is_seq2seq = config.is_encoder_decoder
@@ -156,7 +155,7 @@ def trained_start(stored: StoredModel) -> int | None:
 
 
 def write_tokenizers(stored: StoredModel, folder: Path) -> None:
-    """Writes the tokenizer; that of a target with a vocabulary of its own goes into the subfolder `target`."""
+    """Write the tokenizer; if source and target have separate ones, write the target's to the subfolder `target`."""
     config, first = stored.config, stored.source_tokenizer or stored.tokenizer
     head = getattr(config, "head", None)
     cut = head.max_tokens if isinstance(head, VectorHead) else 0
@@ -170,19 +169,19 @@ def write_tokenizers(stored: StoredModel, folder: Path) -> None:
 def write_tokenizer(
     tokenizer: Tokenizer, folder: Path, config: ModelConfig, max_len: int, named: Sequence[str] = ROLES
 ) -> None:
-    """Writes `tokenizer.json`, and the files that name the special tokens of the roles `named` and the model's length.
+    """Write `tokenizer.json`, and the files with the special tokens of the roles `named` and the model's length.
 
-    The post-processor of `tokenizer.json` puts around a text what the model reads around it.
+    The post-processor in `tokenizer.json` adds the special tokens that the model expects around a text.
     """
     description = json.loads(tokenizer.to_json())
     theirs = description.get("post_processor")
     if theirs is None:
         description["post_processor"] = _around(tokenizer, config)
     elif _is_causal(config) and causal_frame(tokenizer, config) != tokenizer.frames.prompt:
-        # Training put a start token before a text, and the tokenizer came without one.
+        # Training put a start token before a text, but the imported tokenizer adds no start token.
         description["post_processor"] = {"type": "Sequence", "processors": [theirs, _around(tokenizer, config)]}
     if tokenizer.roles is None and tokenizer.scheme == "byte" and getattr(config, "encoder", None) is not None:
-        for token in description["added_tokens"]:  # a byte-level token brings its own space: so does what fills a mask
+        for token in description["added_tokens"]:  # byte-level tokens include their leading space, so a mask does too
             token["lstrip"] = token["lstrip"] or token["id"] == tokenizer.mask_id
     files.write_text(folder / TOKENIZER, json.dumps(description, ensure_ascii=False, indent=1) + "\n")
     special = {}
@@ -204,12 +203,12 @@ def write_tokenizer(
 
 
 def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
-    """A `TemplateProcessing` of the frames in which this model reads texts; None where nothing stands around them."""
+    """Return a `TemplateProcessing` with the special tokens around this model's texts; None without such tokens."""
     one, two = tokenizer.frames.text, tokenizer.frames.pair
     if _is_causal(config):
         one = two = causal_frame(tokenizer, config)
     elif config.is_encoder_decoder:
-        one = two = tokenizer.frames.source  # a target has the same
+        one = two = tokenizer.frames.source  # the same as for a target
     if not one.n_added + two.n_added:
         return None
 

@@ -1,6 +1,6 @@
 """Tokenizers of folders without `tokenizer.json`: built from `vocab.json` and `merges.txt`, or from `vocab.txt`.
 
-The pieces are those that transformers gives the same files (Radford 2019; Devlin 2019).
+The tokens are those of transformers for the same files (Radford 2019; Devlin 2019).
 """
 
 import json
@@ -22,11 +22,11 @@ QWEN = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}
 
 @dataclass(frozen=True)
 class Parts:
-    """What a folder says of its tokenizer beside the vocabulary."""
+    """The settings of a folder's tokenizer, apart from the vocabulary."""
 
     folder: Path
     settings: Mapping[str, Any]
-    """`tokenizer_config.json`."""
+    """Contents of `tokenizer_config.json`."""
     roles: Mapping[str, str]
     """Role → special token."""
 
@@ -35,9 +35,9 @@ Builder = Callable[[Parts], tokenizers.Tokenizer]
 
 
 def build(parts: Parts, builder: Builder, needed: tuple[str, ...]) -> str | None:
-    """The text of a `tokenizer.json` made of the files `needed`; None where one of them is missing.
+    """Return the text of a `tokenizer.json` built from the files `needed`; None if one of them is missing.
 
-    `UserError` for files that do not fit together.
+    Raises `UserError` if the files do not fit together.
     """
     if not all((parts.folder / name).is_file() for name in needed):
         return None
@@ -46,20 +46,20 @@ def build(parts: Parts, builder: Builder, needed: tuple[str, ...]) -> str | None
         added = _added_tokens(parts, rust.get_vocab())
     except UserError:
         raise
-    except Exception as error:  # the library raises this class itself
+    except Exception as error:  # the library raises plain Exception
         where = " and ".join(str(parts.folder / name) for name in needed)
-        raise UserError(f"{where} make no tokenizer: {error!s:.200}") from error
+        raise UserError(f"cannot build a tokenizer from {where}: {error!s:.200}") from error
     description = json.loads(rust.to_str())
     description["added_tokens"] = added
     return json.dumps(description, ensure_ascii=False)
 
 
 def byte_level(parts: Parts) -> tokenizers.Tokenizer:
-    """BPE of bytes with the splitting of GPT-2."""
+    """Build a byte-level BPE tokenizer with the pre-tokenization of GPT-2."""
     if parts.settings.get("add_bos_token"):
         raise UserError(
-            f"{parts.folder} sets add_bos_token and has no tokenizer.json: load it with transformers once and call "
-            "save_pretrained, which writes one"
+            f"{parts.folder} sets add_bos_token and has no tokenizer.json: load the fast tokenizer with transformers "
+            "and call save_pretrained, which writes one"
         )
     rust = tokenizers.Tokenizer(_bpe(parts.folder))
     rust.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=_adds_space(parts))
@@ -68,7 +68,7 @@ def byte_level(parts: Parts) -> tokenizers.Tokenizer:
 
 
 def framed_byte_level(parts: Parts) -> tokenizers.Tokenizer:
-    """The same with `<s> A </s></s> B </s>` around texts (RoBERTa, BART)."""
+    """Build a tokenizer as `byte_level` does, with `<s> A </s></s> B </s>` around texts (RoBERTa, BART)."""
     rust = byte_level(parts)
     first, last = (_token(parts, role, rust) for role in ("cls", "sep"))
     rust.post_processor = processors.RobertaProcessing(
@@ -78,7 +78,7 @@ def framed_byte_level(parts: Parts) -> tokenizers.Tokenizer:
 
 
 def qwen_byte_level(parts: Parts) -> tokenizers.Tokenizer:
-    """BPE of bytes with the splitting of Qwen 2 and 3, on text in NFC."""
+    """Build a byte-level BPE tokenizer with the pre-tokenization of Qwen 2 and 3, on text in NFC."""
     rust = byte_level(parts)
     rust.normalizer = normalizers.NFC()
     split = pre_tokenizers.Split(tokenizers.Regex(QWEN), behavior="isolated", invert=False)
@@ -88,7 +88,7 @@ def qwen_byte_level(parts: Parts) -> tokenizers.Tokenizer:
 
 
 def word_piece(parts: Parts) -> tokenizers.Tokenizer:
-    """WordPiece with `[CLS] A [SEP] B [SEP]` around texts (BERT, DistilBERT)."""
+    """Build a WordPiece tokenizer with `[CLS] A [SEP] B [SEP]` around texts (BERT, DistilBERT)."""
     lines = files.read_text(parts.folder / WORDS, MAX_TOKENIZER_BYTES).split("\n")
     if lines[-1] == "":
         lines.pop()
@@ -114,13 +114,13 @@ def word_piece(parts: Parts) -> tokenizers.Tokenizer:
 def _bpe(folder: Path) -> models.BPE:
     vocab = files.read_json(folder / VOCAB, MAX_TOKENIZER_BYTES)
     if not isinstance(vocab, dict) or not all(type(i) is int and i >= 0 for i in vocab.values()):
-        raise UserError(f"{folder / VOCAB} must be a table of tokens and their ids")
+        raise UserError(f"{folder / VOCAB} must contain a JSON object of token → id")
     lines = files.read_text(folder / MERGES, MAX_TOKENIZER_BYTES).split("\n")
     pairs = [line.removesuffix("\r").split(" ") for line in lines if line.strip()]
     if pairs and pairs[0][0].startswith("#version"):
         pairs.pop(0)
     if wrong := [pair for pair in pairs if len(pair) != 2]:
-        raise UserError(f"{folder / MERGES} has a line that is no pair of tokens: {shown(' '.join(wrong[0]))}")
+        raise UserError(f"{folder / MERGES} has a line that is not a pair of tokens: {shown(' '.join(wrong[0]))}")
     merges = [(left, right) for left, right in pairs]
     return models.BPE(vocab=vocab, merges=merges, continuing_subword_prefix="", end_of_word_suffix="", fuse_unk=False)
 
@@ -133,12 +133,12 @@ def _token(parts: Parts, role: str, rust: tokenizers.Tokenizer) -> tuple[str, in
     token = parts.roles.get(role, "")
     token_id = rust.token_to_id(token)
     if token_id is None:
-        raise UserError(f"{parts.folder}: its vocabulary has no {role} token {shown(token)}, which stands around texts")
+        raise UserError(f"{parts.folder}: the vocabulary has no {role} token {shown(token)}, which is put around texts")
     return token, token_id
 
 
 def _added_tokens(parts: Parts, vocab: Mapping[str, int]) -> list[dict[str, Any]]:
-    """Special tokens, and tokens that were added behind the vocabulary, by id."""
+    """Return the special tokens, and the tokens that were added after the vocabulary, sorted by id."""
     ids = dict(files.read_json(parts.folder / ADDED)) if (parts.folder / ADDED).is_file() else {}
     flags = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     found = {token: flags | {"special": token in parts.roles.values(), "normalized": True} for token in ids}
@@ -147,7 +147,7 @@ def _added_tokens(parts: Parts, vocab: Mapping[str, int]) -> list[dict[str, Any]
         if token_id is not None:
             ids[token] = token_id
             is_mask = token == parts.roles.get("mask") and WORDS not in {path.name for path in parts.folder.iterdir()}
-            found[token] = flags | {"special": True, "lstrip": is_mask}  # a mask of bytes brings its own space
+            found[token] = flags | {"special": True, "lstrip": is_mask}  # a byte-level mask includes its space
     for token_id, said in (parts.settings.get("added_tokens_decoder") or {}).items():
         ids[said["content"]] = int(token_id)
         found[said["content"]] = {key: bool(said.get(key, False)) for key in (*flags, "special")}

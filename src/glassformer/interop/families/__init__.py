@@ -1,4 +1,4 @@
-"""The families of models that go in and out, one file for each kind of block."""
+"""Model families of transformers for import and export, one file per kind of block."""
 
 from glassformer.interop.families import bart, bert, distilbert, eurobert, gpt2, llama, marian, t5
 from glassformer.interop.family import Family
@@ -18,4 +18,4 @@ FAMILIES: tuple[Family, ...] = (
     marian.MARIAN,
     t5.T5,
 )
-"""In the order in which an export tries them, after the one that the model was imported from."""
+"""Families in the order in which an export tries them, after the family that the model was imported from."""

@@ -1,6 +1,6 @@
 """BART (Lewis 2020): a post-norm encoder-decoder with learned positions from row 2 on, and a norm on the embeddings.
 
-Marian is the same but for its positions and that norm: what the two share is here.
+Marian has other positions and no such norm. This file also contains the functions that the two share.
 """
 
 from dataclasses import replace
@@ -30,7 +30,7 @@ def read_bart(given: HFConfig, architecture: str) -> TransformerConfig:
     given.only("normalize_embedding", True)
     tied = given.take("tie_word_embeddings", bool, True)
     if architecture == BARE and not tied:
-        given.problem(f"tie_word_embeddings is false, and {BARE} has no head")
+        given.problem(f"tie_word_embeddings: expected true for {BARE}, which has no head, got false")
     return replace(
         read_common(given),
         vocab_size=given.take("vocab_size", int),
@@ -44,11 +44,11 @@ def read_bart(given: HFConfig, architecture: str) -> TransformerConfig:
 
 
 def read_common(given: HFConfig) -> TransformerConfig:
-    """What BART and Marian say in the same words."""
+    """Read the keys that BART and Marian share."""
     given.only("normalize_before", False)
     given.only("add_final_layer_norm", False)
     given.only("add_bias_logits", False)
-    # Of training, of distillation, and of generation, which forces tokens in its own file; sizes that others repeat.
+    # Keys of training, of distillation, and of generation (forced tokens are in its own file); duplicate sizes.
     given.pass_over("encoder_layerdrop", "decoder_layerdrop", "classif_dropout", "num_hidden_layers", "_num_labels")
     given.pass_over("save_step", "replacing_rate", "student_encoder_layers", "student_decoder_layers")
     given.pass_over("force_bos_token_to_be_generated")
@@ -84,7 +84,7 @@ def fit_bart(config: TransformerConfig) -> list[str]:
 
 
 def fit_common(config: TransformerConfig) -> Compatibility:
-    """What BART and Marian need alike."""
+    """Check the fields that BART and Marian share."""
     fit = Compatibility(config)
     fit.stack("encoder", present=True)
     fit.stack("decoder", present=True)
@@ -92,8 +92,8 @@ def fit_common(config: TransformerConfig) -> Compatibility:
     fit.need("final_norm", False)
     head = config.head
     plain = isinstance(head, TokenHead) and not head.transform
-    fit.check("head", plain, "model.head must give logits of tokens without a transform")
-    fit.check("decoder_start_id", config.decoder_start_id is not None, "model.decoder_start_id is not known")
+    fit.check("head", plain, "model.head: expected tokens without a transform")
+    fit.check("decoder_start_id", config.decoder_start_id is not None, "model.decoder_start_id is missing")
     fit.holds("d_model", "tie_output", "activation", "fused_qkv", "scale_embeddings", *SCALES_AND_BIASES)
     return fit
 
@@ -108,8 +108,8 @@ def write_bart(config: TransformerConfig) -> dict[str, Any]:
 
 
 def write_common(config: TransformerConfig) -> dict[str, Any]:
-    """The keys of BART and Marian alike."""
-    assert config.is_encoder_decoder  # of a configuration that fits
+    """Return the keys that BART and Marian share."""
+    assert config.is_encoder_decoder  # the configuration fits
     found: dict[str, Any] = {}
     for name, stack in config.stacks.items():
         found[f"{name}_layers"] = stack.n_layers
@@ -134,7 +134,7 @@ def table_bart(config: TransformerConfig) -> list[Rule]:
 
 
 def table_common(config: TransformerConfig) -> list[Rule]:
-    """The names of BART and Marian alike."""
+    """Return the table of names that BART and Marian share."""
     lines = [rule("output.bias", "final_logits_bias", is_row=True), rule("output.proj", "lm_head")]
     if config.share_embeddings:
         lines.append(rule("encoder.embeddings.tokens", "model.shared"))
@@ -155,21 +155,21 @@ def table_common(config: TransformerConfig) -> list[Rule]:
 
 
 def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
-    """With every scale and bias; that of the logits, which theirs always has, is zeros where the model has none."""
+    """Add missing scales and biases, including the bias of the logits, which transformers always stores."""
     config, weights = with_scales_and_biases(config, weights)
     bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
     return replace(config, head=TokenHead(bias="constant")), weights | {"output.bias": bias}
 
 
 def unread(config: TransformerConfig) -> dict[str, str]:
-    """Without tying, the table that would be shared is there for nothing."""
+    """Return the shared table if embeddings are not tied: transformers then requires it, but never uses it."""
     return {} if config.share_embeddings else {SHARED: "model.encoder.embed_tokens.weight"}
 
 
 def fit_without_head(config: TransformerConfig) -> list[str]:
-    """BART whose logits are those of the tied table alone, so that the head has no tensor of its own."""
+    """Return the misfits for BART without a head: its logits must use only the tied table, and no other tensor."""
     fits = config.head == TokenHead() and config.tie_output
-    return fit_bart(config) + ([] if fits else ["model.head must be tokens without a bias, tied to the table"])
+    return fit_bart(config) + ([] if fits else ["model.head: expected tokens without a bias, tied to the embeddings"])
 
 
 BART = Family(

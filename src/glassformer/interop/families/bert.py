@@ -1,6 +1,6 @@
-"""BERT (Devlin 2019) and RoBERTa (Liu 2019): post-norm encoders with learned positions; they differ in two ways.
+"""BERT (Devlin 2019) and RoBERTa (Liu 2019): post-norm encoders with learned positions.
 
-RoBERTa's positions start behind the id of the padding token, and its heads have other names.
+In RoBERTa, positions start after the id of the padding token, and the heads have other names.
 """
 
 from collections.abc import Iterable
@@ -20,11 +20,11 @@ HEADS: dict[str, c.Head] = {
     "ForTokenClassification": c.PositionHead(),
     "Model": c.VectorHead(pooling="first", pooler="tanh"),
 }
-"""What stands behind `Bert` in the name of a class → our head."""
+"""Class name without `Bert` → glassformer head."""
 
 
 def read_bert(given: HFConfig, architecture: str) -> c.TransformerConfig:
-    # Of the first implementation, for other heads; the pooler is the same.
+    # Keys of the original implementation, for other heads; the pooler is the same.
     given.pass_over("directionality", "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers")
     given.pass_over("pooler_size_per_head", "pooler_type")
     return _read(given, architecture.removeprefix("Bert"), offset=0)
@@ -32,7 +32,7 @@ def read_bert(given: HFConfig, architecture: str) -> c.TransformerConfig:
 
 def read_roberta(given: HFConfig, architecture: str) -> c.TransformerConfig:
     kind = architecture.removeprefix("Roberta")
-    if kind == "ForMaskedLM":  # its transform has GELU, whatever the layers have
+    if kind == "ForMaskedLM":  # its transform always has GELU
         given.only("hidden_act", "gelu")
     return _read(given, kind, offset=given.take("pad_token_id", int, 1) + 1)
 
@@ -73,14 +73,14 @@ def fit_roberta(config: c.TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
     offset = (config.pad_id or 0) + 1
     fits = config.positions == c.LearnedPositions(offset) and config.pad_id is not None
-    fit.check("positions", fits, "model.positions must be learned with an offset of 1 + model.pad_id")
+    fit.check("positions", fits, "model.positions: expected learned with an offset of 1 + model.pad_id")
     if isinstance(config.head, c.TokenHead):
         fit.need("activation", "gelu")
     return _fit(fit)
 
 
 def fit_encoder(config: c.TransformerConfig) -> Compatibility:
-    """What BERT and its kin have in common."""
+    """Check the fields that BERT, RoBERTa and DistilBERT share."""
     fit = Compatibility(config)
     fit.stack("encoder", present=True)
     fit.stack("decoder", present=False)
@@ -92,10 +92,10 @@ def fit_encoder(config: c.TransformerConfig) -> Compatibility:
 
 
 def fit_heads(fit: Compatibility, heads: Iterable[c.Head], *poolers: str) -> None:
-    """The head must be one of these; logits of tokens may lack their bias.
+    """Check that the head is one of `heads`; token logits without a bias also fit.
 
-    Vectors with one of the `poolers` may have any pooling, since modules of sentence-transformers are written for it.
-    Texts may be cut anywhere.
+    A vector head with one of the `poolers` may have any pooling, since the export writes sentence-transformers modules.
+    `max_tokens` may have any value.
     """
     head, allowed = fit.config.head, []
     for one in heads:
@@ -108,13 +108,13 @@ def fit_heads(fit: Compatibility, heads: Iterable[c.Head], *poolers: str) -> Non
 
 
 def recast_bert(config: c.TransformerConfig, weights: Weights) -> Recast:
-    """With every bias that BERT and its kin have."""
+    """Add every bias that BERT, RoBERTa and DistilBERT have."""
     return with_zero_biases(*with_scales_and_biases(config, weights), logits=True)
 
 
 def _fit(fit: Compatibility) -> list[str]:
     n_types = fit.config.n_token_types
-    fit.check("n_token_types", n_types > 0, f"model.n_token_types is {n_types}, and it must be at least 1")
+    fit.check("n_token_types", n_types > 0, f"model.n_token_types: expected at least 1, got {n_types}")
     fit_heads(fit, HEADS.values(), "none", "unused")
     fit.holds("norm_eps")
     return fit.done()
@@ -140,7 +140,7 @@ def write_bert(config: c.TransformerConfig) -> dict[str, Any]:
 
 
 def table_bert(config: c.TransformerConfig) -> list[Rule]:
-    # Without a tied table the bias that is added is the projection's own; the other is stored all the same.
+    # If untied, transformers adds the projection's own bias; the other bias is stored but not used.
     bias = "cls.predictions.bias" if config.tie_output else "cls.predictions.decoder.bias"
     pooler = rule("output.pooler", "bert.pooler.dense")
     heads = {

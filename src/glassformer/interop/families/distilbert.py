@@ -18,7 +18,7 @@ NORM_EPS = 1e-12
 
 
 def read_distilbert(given: HFConfig, architecture: str) -> c.TransformerConfig:
-    # Sinusoids are a table like another, stored in the file; only training would leave them as they are.
+    # Sinusoids are stored as an ordinary table; the key only freezes them in training.
     given.pass_over("sinusoidal_pos_embds", "qa_dropout", "seq_classif_dropout", "tie_weights_")
     dropout = given.take("dropout", float, 0.1)
     return c.TransformerConfig(

@@ -1,4 +1,4 @@
-"""EuroBERT (Boizard 2025): Llama's blocks as an encoder, for masked language models, tags and classes."""
+"""EuroBERT (Boizard 2025): Llama's blocks as an encoder, for masked language modelling, tagging, classification."""
 
 from dataclasses import replace
 from typing import Any
@@ -45,7 +45,7 @@ def fit_eurobert(config: TransformerConfig) -> list[str]:
         classes = SequenceHead(pooling=pooling, pooler=head.pooler if head.pooler == "none" else "gelu")
         if head.pooler == "none" and 2 * head.n_labels > config.d_model:
             fit.misfits.append(
-                f"model.head.n_labels is {head.n_labels}, and without a pooler it must be at most half of d_model"
+                f"model.head.n_labels: expected at most d_model / 2 without a pooler, got {head.n_labels}"
             )
     fit.head(tokens, classes, PositionHead())
     return fit.done()
@@ -59,14 +59,14 @@ def write_eurobert(config: TransformerConfig) -> dict[str, Any]:
 
 
 def recast_eurobert(config: TransformerConfig, weights: Weights) -> Recast:
-    """The biases of the feed-forward and of the logits are there or not together; a classifier has a pooler."""
+    """Add a pooler to a classifier; if only one of feed-forward and logits has biases, add zero biases to the other."""
     config, weights = with_gelu_pooler(*llama.recast_llama(config, weights))
     has_bias = config.ff_bias or (isinstance(config.head, TokenHead) and config.head.bias != "none")
     return with_zero_biases(config, weights, "ff_bias", logits=True) if has_bias else (config, weights)
 
 
 def with_gelu_pooler(config: TransformerConfig, weights: Weights) -> Recast:
-    """Write a linear classifier as a pooler with a GELU, and a classifier behind it: gelu(z) - gelu(-z) = z.
+    """Rewrite a linear classifier as a pooler with a GELU and a classifier after it: gelu(z) - gelu(-z) = z.
 
     The pooler (D, D) gives z, -z and zeros, which needs D ≥ 2 · n_labels.
     """

@@ -15,7 +15,7 @@ def read_gpt2(given: HFConfig, architecture: str) -> TransformerConfig:
     given.only("scale_attn_by_inverse_layer_idx", False)
     given.only("n_ctx", max_len)
     given.only("n_special", 0)
-    # Summaries of a head that is not read, and fp32 scores of half-precision ones: no other forward.
+    # Keys of a head that is not supported, and of scores in fp32: they do not change the forward pass.
     given.pass_over("summary_type", "summary_use_proj", "summary_activation", "summary_first_dropout")
     given.pass_over("summary_proj_to_labels", "reorder_and_upcast_attn", "predict_special_tokens")
     n_layers, n_heads = given.take("n_layer", int), given.take("n_head", int)

@@ -1,8 +1,7 @@
-"""Llama (Touvron 2023), Mistral, Qwen2 and Qwen3: a pre-norm decoder with rotary positions, RMSNorm and a gate.
+"""Llama (Touvron 2023), Mistral, Qwen2, Qwen3: pre-norm decoders with rotary positions, RMSNorm, gated feed-forward.
 
-They differ in their biases, in windows of attention and in the norm of queries and keys. Norms of ours without a scale
-fit, and so does a feed-forward without a gate: of squared ReLUs everywhere, of any other in Llama, which has biases
-there (`equivalent.py`).
+They differ in biases, attention windows and query/key norms. A norm without a scale also fits. A feed-forward without
+a gate fits Llama, where it may have biases; with squared ReLUs it fits all four (`equivalent.py`).
 """
 
 from collections.abc import Callable, Sequence
@@ -30,11 +29,11 @@ def read_common(
     side: str = "decoder",
     **differences: Any,
 ) -> TransformerConfig:
-    """What all have in common; `n_kv_heads`, `d_head` and `norm_eps` where the key is missing, 0 = one each, D / n."""
+    """Read the shared keys; the defaults are `n_kv_heads` (0 = n_heads), `d_head` (0 = D / n_heads) and `norm_eps`."""
     d_model, n_heads = given.take("hidden_size", int), given.take("num_attention_heads", int)
     max_len = given.take("max_position_embeddings", int)
     kv_heads = given.maybe("num_key_value_heads", int)
-    if kv_heads is None:  # null is one each, whatever a missing key means
+    if kv_heads is None:  # null means n_heads; a missing key means the family's default
         kv_heads = n_heads if "num_key_value_heads" in given.table else n_kv_heads or n_heads
     stack = Stack(
         n_layers=given.take("num_hidden_layers", int),
@@ -82,16 +81,16 @@ def read_qwen3(given: HFConfig, architecture: str) -> TransformerConfig:
 
 
 def _window(given: HFConfig) -> int | None:
-    """How many tokens back a query sees; None = all."""
+    """Return the attention window, in tokens; None = all."""
     window = given.maybe("sliding_window", int)
     window = 4096 if "sliding_window" not in given.table else window
     if window is not None and window < 1:
-        given.problem(f"sliding_window is {window}, and must be at least 1")
+        given.problem(f"sliding_window: expected at least 1, got {window}")
     return window
 
 
 def _windows(given: HFConfig) -> tuple[int, ...]:
-    """`window_pattern`: of the layers from `max_window_layers` on, or of those that `layer_types` names."""
+    """Return `window_pattern`: windows in the layers from `max_window_layers` on, or in those of `layer_types`."""
     n_layers, first = given.take("num_hidden_layers", int), given.take("max_window_layers", int, 28)
     window = _window(given) if given.take("use_sliding_window", bool, False) else None
     given.pass_over("sliding_window")
@@ -101,12 +100,12 @@ def _windows(given: HFConfig) -> tuple[int, ...]:
     if len(kinds) != n_layers or any(kind not in (FULL, SLIDING) for kind in kinds):
         given.problem(f"layer_types must name {n_layers} layers, each {FULL} or {SLIDING}")
     if SLIDING in kinds and window is None:
-        given.problem(f"layer_types has {SLIDING}, and there is no sliding_window in use")
+        given.problem(f"layer_types has {SLIDING}, but sliding_window is not used")
     return _shortest([window or 0 if kind == SLIDING else 0 for kind in kinds])
 
 
 def _shortest(windows: Sequence[int]) -> tuple[int, ...]:
-    """The shortest pattern that, in turns, gives every layer its window; none where all see all.
+    """Return the shortest pattern whose repetition gives every layer its window; empty without windows.
 
     >>> _shortest([0, 4, 0, 4, 0]), _shortest([0, 0, 4]), _shortest([0, 0])
     ((0, 4), (0, 0, 4), ())
@@ -118,20 +117,20 @@ def _shortest(windows: Sequence[int]) -> tuple[int, ...]:
 
 
 def _windows_of(config: TransformerConfig) -> list[int]:
-    """The window of each layer; 0 = all."""
+    """Return the window of each layer; 0 = all."""
     pattern = config.head_stack.window_pattern or (0,)
     return [pattern[i % len(pattern)] for i in range(config.head_stack.n_layers)]
 
 
 def fit_common(config: TransformerConfig, *stack: str, any_ff: bool = False, side: str = "decoder") -> Compatibility:
-    """What all have in common, but the head; fields of the `stack` that only some hold."""
+    """Check the shared fields, except the head; `stack` names the optional stack fields that a family supports."""
     fit = Compatibility(config)
     for name in ("encoder", "decoder"):
         fit.stack(name, name == side, "n_kv_heads", "d_head", *stack)
     fit_rotary(fit, config)
     fit.need("norm", "rmsnorm")
     gated = config.gated_ff or config.activation == "relu2" or any_ff
-    fit.check("gated_ff", gated, "model.gated_ff is false, and it must be true, or the activation relu2")
+    fit.check("gated_ff", gated, "model.gated_ff: expected true (or the activation relu2), got false")
     fit.holds("d_model", "tie_output", "norm_eps", "norm_weight", "norm_bias", "activation", "fused_qkv")
     return fit
 
@@ -144,13 +143,13 @@ def _fit(config: TransformerConfig, *stack: str, any_ff: bool = False) -> Compat
 
 def _need_one_window(fit: Compatibility, windows: set[int]) -> None:
     if fit.config.decoder is not None and len(windows) > 1:
-        fit.misfits.append(f"model.decoder.window_pattern has {sorted(windows)}, and all must be the same")
+        fit.misfits.append(f"model.decoder.window_pattern: expected equal windows, got {sorted(windows)}")
 
 
 def need_same_biases(fit: Compatibility) -> None:
-    """The two biases of an attention, which are there or not together."""
+    """Check that the two biases of attention are both present or both absent."""
     config = fit.config
-    what = "model.qkv_bias and attn_out_bias differ, and they must be the same"
+    what = "model.qkv_bias and model.attn_out_bias must be equal"
     fit.check("qkv_bias", config.qkv_bias == config.attn_out_bias, what)
     fit.holds("attn_out_bias")
 
@@ -164,7 +163,7 @@ def fit_llama(config: TransformerConfig) -> list[str]:
 
 
 def need_divisible(fit: Compatibility) -> None:
-    """Some of their configurations refuse another width, whatever the width of a head."""
+    """Check that n_heads divides d_model: some configuration classes of transformers require it for any head_dim."""
     if fit.config.d_model % fit.config.head_stack.n_heads:
         fit.misfits.append("model.d_model must be divisible by n_heads")
 
@@ -195,7 +194,7 @@ def fit_qwen3(config: TransformerConfig) -> list[str]:
 
 
 def write_common(config: TransformerConfig) -> dict[str, Any]:
-    """What all have in common."""
+    """Return the keys that all have in common."""
     stack, widths = config.head_stack, config.attention_widths(config.head_stack)
     assert isinstance(config.positions, RotaryPositions)  # it fits
     return {

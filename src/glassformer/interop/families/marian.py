@@ -1,6 +1,6 @@
-"""Marian (Junczys-Dowmunt 2018), as OPUS-MT's models are: the encoder-decoder of Vaswani (2017), sinusoids in halves.
+"""Marian (Junczys-Dowmunt 2018), as in OPUS-MT: the encoder-decoder of Vaswani (2017) with sinusoids in halves.
 
-The original Transformer therefore goes out as Marian, once its residual channels stand in that order.
+So the original Transformer is exported as Marian, after its residual channels are permuted into that order.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ def read_marian(given: HFConfig, architecture: str) -> TransformerConfig:
     n_source = given.take("vocab_size", int)
     n_target = given.take("decoder_vocab_size", int, n_source)
     if share and n_target != n_source:
-        given.problem(f"decoder_vocab_size is {n_target} and vocab_size {n_source}, and one table is shared")
+        given.problem(f"decoder_vocab_size: expected vocab_size ({n_source}) for a shared table, got {n_target}")
     return replace(
         bart.read_common(given),
         vocab_size=n_target,
@@ -43,10 +43,10 @@ def fit_marian(config: TransformerConfig) -> list[str]:
     fit = bart.fit_common(config)
     fit.need("positions", SinusoidalPositions("halves"), SinusoidalPositions("interleaved"))
     untied = config.share_embeddings and not config.tie_output
-    fit.check("share_embeddings", not untied, "model.share_embeddings is true, and tie_output must be true with it")
+    fit.check("share_embeddings", not untied, "model.tie_output: expected true with share_embeddings, got false")
     sizes = [config.vocab_size, config.encoder_vocab_size]
     fits = config.pad_id is None or config.pad_id < min(sizes)
-    fit.check("source_vocab_size", fits, "model.pad_id is no id of the source's vocabulary, and both have one padding")
+    fit.check("source_vocab_size", fits, "model.pad_id: expected an id that is in both vocabularies")
     fit.holds("source_max_len")
     return fit.done()
 
@@ -69,7 +69,7 @@ def recast_marian(config: TransformerConfig, weights: Weights) -> Recast:
 
 
 def positions(config: TransformerConfig) -> dict[str, Tensor]:
-    """The sinusoids, which older files hold."""
+    """Return the tables of sinusoids, which older files contain."""
     found = sinusoid(torch.arange(config.max_len), config.d_model, "halves")
     return {f"model.{stack}.embed_positions.weight": found for stack in ("encoder", "decoder")}
 
@@ -86,5 +86,5 @@ MARIAN = Family(
     recast=recast_marian,
     repeats=bart.REPEATS,
     fixed=positions,
-    derived=(*bart.DERIVED, bart.SHARED),  # a table that is shared and not tied is not read
+    derived=(*bart.DERIVED, bart.SHARED),  # a shared table that is not tied is not used
 )

@@ -1,4 +1,4 @@
-"""Rotary positions in their words: `rope_parameters`, and before transformers 5 `rope_theta` and `rope_scaling`."""
+"""Rotary positions in `config.json`: `rope_parameters`, and before transformers 5 `rope_theta` and `rope_scaling`."""
 
 import math
 from collections.abc import Mapping
@@ -11,20 +11,20 @@ from glassformer.interop.hf_config import HFConfig
 ORIGINAL = "original_max_position_embeddings"
 KINDS = {"default": "default", "linear": "linear", "llama3": "llama3", "yarn": "yarn"}
 LENGTH_BOUND = ("dynamic", "longrope", "su")
-"""Kinds whose frequencies change with the length of the text, so that keys in a cache would be turned by stale ones."""
+"""Kinds whose frequencies change with the length of the text, which makes cached keys stale."""
 
 
 def read_rotary(given: HFConfig, max_len: int) -> c.RotaryPositions:
-    """Their positions as ours; what ours cannot hold exactly is told to `given`."""
+    """Read the rotary positions; record in `given` the settings that glassformer cannot represent exactly."""
     rope = given.part(_in_one_table(given), "rope_parameters")
-    rope.only("partial_rotary_factor", 1.0)  # these models turn whole heads whatever it says, or fail
+    rope.only("partial_rotary_factor", 1.0)  # these models ignore the key, or fail
     base = rope.take("rope_theta", float, 10000.0)
     scaling: c.Scaling | None = None
     if rope.table.get("rope_type") in LENGTH_BOUND:
         rope.pass_over(*rope.table)
         rope.problem(
-            f"rope_type {rope.table['rope_type']} changes the frequencies with the length of a text, which makes the "
-            "keys in a cache stale, and is not supported"
+            f"rope_type {rope.table['rope_type']} is not supported: its frequencies change with the length of the "
+            "text, which makes cached keys stale"
         )
     else:
         scaling = _scaling(rope, max_len)
@@ -34,23 +34,23 @@ def read_rotary(given: HFConfig, max_len: int) -> c.RotaryPositions:
 
 
 def write_rotary(positions: c.RotaryPositions) -> dict[str, Any]:
-    """Both spellings: readers older than transformers 5, vLLM and llama.cpp look for the second."""
+    """Return both formats: readers older than transformers 5, vLLM and llama.cpp use the second."""
     base, scaling = {"rope_theta": positions.base}, _scaling_in_their_words(positions.scaling)
     new = {"rope_parameters": base | (scaling or {"rope_type": "default"})}
     return new | base | ({} if scaling is None else {"rope_scaling": scaling})
 
 
 def fit_rotary(fit: Compatibility, config: c.TransformerConfig) -> None:
-    """Tells whether the positions are rotary, of whole heads."""
+    """Check that the positions are rotary, and rotate whole heads."""
     positions = config.positions
     is_rotary = isinstance(positions, c.RotaryPositions)
-    fit.check("positions", is_rotary, f"model.positions is {positions.kind}, and it must be rotary")
+    fit.check("positions", is_rotary, f"model.positions: expected rotary, got {positions.kind}")
     if isinstance(positions, c.RotaryPositions) and positions.fraction != 1:
-        fit.misfits.append(f"model.positions.fraction is {positions.fraction}, and it must be 1")
+        fit.misfits.append(f"model.positions.fraction: expected 1, got {positions.fraction}")
 
 
 def _in_one_table(given: HFConfig) -> dict[str, Any]:
-    """What the keys of either spelling say, as `rope_parameters` has it; where both are there they must agree."""
+    """Merge both formats into one table with the keys of `rope_parameters`; record keys that disagree."""
     tables = [given.maybe("rope_parameters", dict) or {}, given.maybe("rope_scaling", dict) or {}]
     outside = {"rope_theta": given.maybe("rope_theta", float)}
     outside["partial_rotary_factor"] = given.maybe("partial_rotary_factor", float)
@@ -63,7 +63,7 @@ def _in_one_table(given: HFConfig) -> dict[str, Any]:
 
 
 def _renamed(table: Mapping[str, Any]) -> dict[str, Any]:
-    """With `rope_type`, where older files have `type`."""
+    """Rename the key `type` of older files to `rope_type`."""
     table = dict(table)
     kind = table.pop("type", None)
     return {"rope_type": kind} | table if table or kind else {}
@@ -88,8 +88,8 @@ def _scaling(rope: HFConfig, max_len: int) -> c.Scaling | None:
     if told is None:
         told = _warmth(factor, mscale) / (_warmth(factor, all_dim) or math.inf) if mscale and all_dim else own
     if not math.isclose(told, own, rel_tol=1e-9):
-        rope.problem(f"its attention factor is {told:.6g}, and only 0.1·ln(factor) + 1 = {own:.6g} is supported")
-    # 0 and null are the defaults to transformers, too
+        rope.problem(f"attention_factor: expected 0.1·ln(factor) + 1 = {own:.6g}, got {told:.6g}")
+    # transformers, too, replaces 0 and null by the defaults
     fast, slow = rope.maybe("beta_fast", float) or 32.0, rope.maybe("beta_slow", float) or 1.0
     return c.YarnScaling(factor, original, fast, slow)
 

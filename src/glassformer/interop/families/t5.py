@@ -1,4 +1,4 @@
-"""T5 (Raffel 2020) 1.0 and 1.1: an encoder-decoder with RMSNorm, relative positions, and scores that are not scaled."""
+"""T5 (Raffel 2020) 1.0 and 1.1: an encoder-decoder with RMSNorm, relative positions and unscaled attention scores."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfi
 HEAD, SHARED = "lm_head.weight", "shared.weight"
 FEED_FORWARDS = {name: (ours, False) for name, ours in ACTIVATIONS.items()}
 FEED_FORWARDS |= {f"gated-{name}": (ours, True) for name, ours in ACTIVATIONS.items()}
-FEED_FORWARDS["gated-gelu"] = ("gelu_tanh", True)  # the name of 1.1 means the approximation
+FEED_FORWARDS["gated-gelu"] = ("gelu_tanh", True)  # in 1.1 the name means the tanh approximation
 FEED_FORWARD_NAMES = {meaning: name for name, meaning in reversed(FEED_FORWARDS.items())}
 """(activation, gated) → `feed_forward_proj`; a gate with the exact GELU has no name."""
 
@@ -21,7 +21,7 @@ def read_t5(given: HFConfig, architecture: str) -> TransformerConfig:
     n_layers = given.take("num_layers", int)
     n_decoder_layers = given.take("num_decoder_layers", int, n_layers)
     activation, gated = given.choose("feed_forward_proj", FEED_FORWARDS, "relu")
-    # What transformers derives from it, and writes beside it.
+    # transformers derives these keys from feed_forward_proj, and writes them too.
     given.only("dense_act_fn", *(name for name, ours in ACTIVATIONS.items() if ours == activation))
     given.only("is_gated_act", gated)
     scale_logits, tie_output = _head(given)
@@ -56,10 +56,10 @@ def read_t5(given: HFConfig, architecture: str) -> TransformerConfig:
 
 
 def _head(given: HFConfig) -> tuple[bool, bool]:
-    """Whether logits are scaled, and whether the head is tied.
+    """Return two flags: True if logits are scaled, and True if the head is tied.
 
-    `tie_word_embeddings` once said both. transformers 5 says the first with a key of its own, always claims to tie,
-    and keeps a head that is not tied all the same: then it is among the weights.
+    `tie_word_embeddings` once defined both. transformers 5 defines scaling with `scale_decoder_outputs`, and always
+    sets `tie_word_embeddings` to true. A head that is not tied is then among the weights.
     """
     tied, scaled = given.maybe("tie_word_embeddings", bool), given.maybe("scale_decoder_outputs", bool)
     says_tied = tied is not False and scaled is None
@@ -75,7 +75,7 @@ def fit_t5(config: TransformerConfig) -> list[str]:
         fit.misfits.append("encoder and decoder must have the same n_heads, d_head and d_ff")
     positions = config.positions
     is_relative = isinstance(positions, RelativePositions)
-    fit.check("positions", is_relative, f"model.positions is {positions.kind}, and it must be relative")
+    fit.check("positions", is_relative, f"model.positions: expected relative, got {positions.kind}")
     fit.need("head", TokenHead())
     fit.need("norm", "rmsnorm")
     fit.need("share_embeddings", True)
@@ -83,7 +83,7 @@ def fit_t5(config: TransformerConfig) -> list[str]:
     for name in ("qkv_bias", "attn_out_bias", "ff_bias"):
         fit.need(name, False)
     has_name = (config.activation, config.gated_ff) in FEED_FORWARD_NAMES
-    fit.check("activation", has_name, f"model.activation is {config.activation} with a gate, and it must be gelu_tanh")
+    fit.check("activation", has_name, f"model.activation: expected gelu_tanh with a gate, got {config.activation}")
     fit.holds("d_model", "source_max_len", "tie_output", "scale_logits", "norm_eps", "norm_weight", "norm_bias")
     fit.holds("gated_ff", "fused_qkv")
     return fit.done()
@@ -109,7 +109,7 @@ def write_t5(config: TransformerConfig) -> dict[str, Any]:
         "dense_act_fn": ACTIVATION_NAMES[config.activation],
         "n_positions": config.max_len,
         "scale_decoder_outputs": config.scale_logits,
-        "tie_word_embeddings": config.scale_logits,  # to readers before transformers 5 this scales the logits
+        "tie_word_embeddings": config.scale_logits,  # before transformers 5, this key scales the logits
     }
 
 
@@ -137,13 +137,13 @@ def table_t5(config: TransformerConfig) -> list[Rule]:
 T5 = Family(
     name="T5",
     model_type="t5",
-    heads={"T5ForConditionalGeneration": TokenHead(), "T5WithLMHeadModel": TokenHead()},  # its first name
+    heads={"T5ForConditionalGeneration": TokenHead(), "T5WithLMHeadModel": TokenHead()},  # its older name
     read=read_t5,
     fit=fit_t5,
     write=write_t5,
     table=table_t5,
     recast=with_norm_scales,
     repeats={"encoder.embed_tokens.weight": SHARED, "decoder.embed_tokens.weight": SHARED, HEAD: SHARED},
-    derived=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # never read by anyone
+    derived=("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",),  # never used
     roles={"eos": "</s>", "unk": "<unk>", "pad": "<pad>"},
 )

@@ -1,1 +1,1 @@
-"""EleutherAI's lm-evaluation-harness: our models under its tasks."""
+"""Evaluation of glassformer models with EleutherAI's lm-evaluation-harness."""

@@ -1,6 +1,6 @@
-"""`python -m glassformer.interop.lm_eval …`: the harness's own command line, which then knows `--model glassformer`.
+"""`python -m glassformer.interop.lm_eval …`: the command line of the harness, with `--model glassformer` registered.
 
-lm_eval finds models in its own tree only, by name; it reads no entry points. So the name is added first.
+lm_eval finds models only in its own package, by name, and reads no entry points. So this module registers the name.
 """
 
 import sys
@@ -9,12 +9,12 @@ from glassformer.errors import UserError, needs
 
 
 def main() -> int:
-    """All arguments are lm_eval's: `--model glassformer --model_args path=DIR --tasks …`."""
+    """Run lm_eval with its own arguments: `--model glassformer --model_args path=DIR --tasks …`."""
     try:
         with needs("the evaluation harness", "lm-eval"):
             from lm_eval.__main__ import cli_evaluate
 
-            import glassformer.interop.lm_eval.harness  # noqa: F401 - it registers the model
+            import glassformer.interop.lm_eval.harness  # noqa: F401 - registers the model
         cli_evaluate()
     except UserError as error:
         print(f"glassformer: {error}", file=sys.stderr)

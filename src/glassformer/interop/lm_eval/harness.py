@@ -1,4 +1,4 @@
-"""`GlassformerLM`: what lm-evaluation-harness asks of a model, answered by one of ours as it is by its own `hf`."""
+"""`GlassformerLM`: a glassformer model for lm-evaluation-harness, with the same conventions as the harness's `hf`."""
 
 import logging
 from collections import Counter
@@ -22,30 +22,30 @@ from glassformer.inference.decode import causal_frame
 
 ARGUMENTS = ("path", "step", "device", "batch_size", "max_batch_size", "prefix_token_id")
 SAMPLING = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "seed")
-"""What a task may say of the drawing, besides where it ends."""
+"""Sampling settings that a task may define, besides its stop strings."""
 
 MAX_NEW_TOKENS = 256
-"""Of a task that does not say; the harness's own number."""
+"""Default for a task that defines no limit; the same as in the harness."""
 
 NO_ID = -1
-"""Stands where the harness needs an id and the model has none."""
+"""Placeholder, where the harness needs an id and the model has no such token."""
 
 Pair = tuple[tuple[str, str], list[int], list[int]]
-"""The texts of a context and its continuation, and the ids of each."""
+"""Texts of a context and its continuation, ids of the context, ids of the continuation."""
 
 logger = logging.getLogger(__name__)
 
 
 @register_model("glassformer")
 class GlassformerLM(TemplateLM):  # type: ignore[misc]
-    """A model directory that goes on with a text, for `lm_eval.simple_evaluate(model=…)` and its command line.
+    """A causal language model in a model directory, for `lm_eval.simple_evaluate(model=…)` and its command line.
 
     `model_args`: `path` (the model directory), `step` (one of its checkpoints), `device` (auto, cpu, cuda, cuda:N,
-    mps), `batch_size` (rows at a time; auto: as many as fit 2,048 positions, `max_batch_size` at most),
-    `prefix_token_id` (what is read before the first token of a text that has no context; by default what training put
-    there, and with a tokenizer from elsewhere its beginning or end token, as in the harness's `hf`). A model that was
-    trained here from no start token has no such id: the first token of a text is then read and not scored, and a
-    warning says so. Special tokens in a text are text, and none but the end is ever written.
+    mps), `batch_size` (rows per batch; auto: as many as fit 2,048 positions, at most `max_batch_size`),
+    `prefix_token_id` (the id before the first token of a text without a context). By default, `prefix_token_id` is the
+    start token of training, or the beginning or end token of an imported tokenizer, as in the harness's `hf`. A model
+    that glassformer trained without a start token has no such id: the first token of a text is then not scored, and a
+    warning is logged. Special tokens in a text are ordinary text, and the end token is the only one ever generated.
     """
 
     def __init__(
@@ -63,19 +63,19 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         for name in unknown:
             raise UserError(f"unknown model argument {name!r}: {did_you_mean(name, ARGUMENTS)}")
         if path == "":
-            raise UserError("no model is named: give --model_args path=DIR")
+            raise UserError("path is missing: give --model_args path=DIR")
         self.is_auto = str(batch_size).startswith("auto")
         if not self.is_auto and not (str(batch_size).isdecimal() and int(batch_size)):
-            raise UserError(f"batch_size is {batch_size!r}: give a number of rows, or auto")
+            raise UserError(f"batch_size: expected a number of rows or auto, got {batch_size!r}")
         self.model = api.load(str(path), step=step, device=device)
         if self.model.is_seq2seq or not self.model.is_causal_lm:
             raise UserError(
-                f"{path} was not trained to go on with a text ({self.model.run.objective.kind}): the harness's tasks "
-                "need a decoder alone that was (objective causal)"
+                f"{path} is not a causal language model (objective {self.model.run.objective.kind}): the harness's "
+                "tasks need a decoder-only model that was trained with the objective causal"
             )
         vocab_size = self.model.tokenizer.vocab_size
         if prefix_token_id is not None and not 0 <= prefix_token_id < vocab_size:
-            raise UserError(f"prefix_token_id is {prefix_token_id}: the vocabulary has the ids 0 to {vocab_size - 1}")
+            raise UserError(f"prefix_token_id: expected 0 to {vocab_size - 1}, got {prefix_token_id}")
         self.batch_size = int(max_batch_size if self.is_auto else batch_size)
         self.max_len = self.model.network.config.max_len
         self.before_text = list(causal_frame(self.model.tokenizer, self.model.network.config).before)
@@ -83,15 +83,15 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         self._device = self.model.device
 
     def _start(self, prefix_token_id: int | None) -> list[int]:
-        """The ids that are read before the first token of a text that has no context."""
+        """Return the ids before the first token of a text without a context."""
         tokenizer = self.model.tokenizer
         if prefix_token_id is not None:
             return [prefix_token_id]
         if self.before_text:
             return self.before_text
-        if tokenizer.is_imported and tokenizer.start_id is not None:  # from elsewhere: the rule of the harness
+        if tokenizer.is_imported and tokenizer.start_id is not None:  # imported: the harness's rule
             return [tokenizer.start_id]
-        logger.warning(f"{self.model.no_start}; prefix_token_id=ID sets what is read before it")
+        logger.warning(f"{self.model.no_start}; prefix_token_id=ID sets the token before it")
         return []
 
     @classmethod
@@ -100,9 +100,9 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
 
     @classmethod
     def create_from_arg_obj(cls, arg_dict: dict[str, Any], additional_config: dict[str, Any] | None = None) -> Self:
-        """From `--model_args`, which go before the flags `--device`, `--batch_size` and `--max_batch_size`.
+        """Create the model from `--model_args`, which override `--device`, `--batch_size` and `--max_batch_size`.
 
-        Without a flag the harness says cuda:0; where there is no CUDA that means auto, as it does to its own `hf`.
+        Without `--device` the harness passes cuda:0; without CUDA this means auto, as for the harness's `hf`.
         """
         flags = {name: value for name, value in (additional_config or {}).items() if value is not None}
         if flags.get("device") == "cuda:0" and not torch.cuda.is_available():
@@ -111,13 +111,13 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
 
     @property
     def eot_token_id(self) -> int:
-        """The id that ends a text; `NO_ID` where there is none."""
+        """The id that ends a text; `NO_ID` without such a token."""
         end = self.model.tokenizer.eos_id
         return NO_ID if end is None else end
 
     @property
     def prefix_token_id(self) -> int:
-        """What the harness puts before a continuation that has no context; `NO_ID` where training put nothing there."""
+        """The id that the harness puts before a continuation without a context; `NO_ID` without a start token."""
         return self.start[-1] if self.start else NO_ID
 
     @property
@@ -125,7 +125,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         return self.model.tokenizer.fingerprint
 
     def apply_chat_template(self, *_: Any, **__: Any) -> str:
-        raise UserError(f"{self.model.name} has no chat template: leave --apply_chat_template out")
+        raise UserError(f"{self.model.name} has no chat template: remove --apply_chat_template")
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         return self.model.tokenizer.encode(string)
@@ -137,19 +137,19 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
     def _loglikelihood_tokens(
         self, requests: Sequence[Pair], disable_tqdm: bool = False, **others: Any
     ) -> list[tuple[float, bool]]:
-        """(log p, whether greedy decoding writes it) of each continuation; a context loses its beginning to fit."""
+        """Return (log-probability, True if greedy) per continuation; contexts that are too long are left-truncated."""
         given = [score.with_context([i for i in context if i != NO_ID], target) for _, context, target in requests]
         pairs = [score.fit_context(context, target, self.max_len) for context, target in given]
         n_cut = sum(len(before) < len(context) for (before, _), (context, _) in zip(pairs, given, strict=True))
         if n_cut:
-            logger.warning(f"{n_cut:,} of {len(pairs):,} contexts lose their beginning: {self.max_len:,} tokens fit")
+            logger.warning(f"{n_cut:,} of {len(pairs):,} contexts are left-truncated to fit {self.max_len:,} tokens")
         found = [(float(s.log_prob), s.is_greedy) for s in self._scores(pairs, "loglikelihood", disable_tqdm)]
         for (texts, _, _), answer in zip(requests, found, strict=True):
             self.cache_hook.add_partial("loglikelihood", texts, answer)
         return found
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
-        """log p of whole texts, a window of the context after another."""
+        """Return the log-probabilities of whole texts, computed window by window."""
         texts = [request.args[0] for request in requests]
         rows = [list(score.windows(ids, self.start, self.max_len)) for ids in self.model.tokenizer.encode_batch(texts)]
         scores = iter(self._scores([pair for row in rows for pair in row], "loglikelihood_rolling", disable_tqdm))
@@ -159,9 +159,9 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         return found
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """What the model writes after each context; requests of equal settings go together.
+        """Generate a text after each context; requests with equal settings share batches.
 
-        A task that asks the same several times gets another seed each time: a row's draws follow from its seed alone.
+        Repetitions of the same request get different seeds, since the samples of a row depend only on its seed.
         """
         groups: dict[GenerationConfig, list[int]] = {}
         asked: Counter[tuple[str, GenerationConfig]] = Counter()
@@ -184,18 +184,18 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         return found
 
     def _settings(self, of_task: dict[str, Any]) -> GenerationConfig:
-        """A task's generation settings as ours; none come from the model directory."""
+        """Convert a task's generation settings to glassformer's; the defaults of the model directory are not used."""
         given = dict(normalize_gen_kwargs(of_task, MAX_NEW_TOKENS))
         until, n, draws = given.pop("until"), given.pop("max_gen_toks"), given.pop("do_sample")
         if given.get("num_beams") == 1:
             del given["num_beams"]
         if n >= self.max_len:
             raise UserError(
-                f"the task wants up to {n:,} new tokens and the model's context is {self.max_len:,}: give "
-                "--gen_kwargs max_gen_toks=N, well below it"
+                f"the task needs up to {n:,} new tokens, but the model's context is {self.max_len:,}: give "
+                "--gen_kwargs max_gen_toks=N with N well below the context"
             )
         if other := set(given) - set(SAMPLING):
-            raise UserError(f"the task sets {min(other)} for generation; here there are {', '.join(SAMPLING)}")
+            raise UserError(f"the task's setting {min(other)} is not supported (known: {', '.join(SAMPLING)})")
         given.setdefault("temperature", 1.0 if draws else 0.0)
         return GenerationConfig(max_new_tokens=n, stop=tuple(until), **given)
 
@@ -215,7 +215,7 @@ class GlassformerLM(TemplateLM):  # type: ignore[misc]
         return found
 
     def _batches(self, rows: Sequence[int], sizes: Sequence[int]) -> Iterator[list[int]]:
-        """The longest first, so that a batch too large for the memory shows at once."""
+        """Yield batches with the longest rows first, so that an out-of-memory error occurs at the start."""
         ordered = [row for _, row in sorted(zip(sizes, rows, strict=True), key=lambda pair: -pair[0])]
         for begin in range(0, len(ordered), self.batch_size):
             yield ordered[begin : begin + self.batch_size]

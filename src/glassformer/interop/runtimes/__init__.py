@@ -1,1 +1,1 @@
-"""Programs that run models (ONNX, llama.cpp, CTranslate2): each file run, or read back, before it is kept."""
+"""Export to runtimes (ONNX, llama.cpp, CTranslate2): each file is run or read back before the export is kept."""

@@ -1,7 +1,7 @@
-"""A model of ours as a folder of CTranslate2, which translates and generates fast on CPUs; checked by running it.
+"""Export to CTranslate2, which translates and generates fast on CPUs; the export is checked by running it.
 
-The specification is filled from our modules and not from a family of transformers: so a model that starts from its own
-token, has two vocabularies or Vaswani's interleaved sines goes in as it is.
+The specification is filled from glassformer's modules, not from a family of transformers. So it supports models with
+their own start token, with two vocabularies, or with Vaswani's interleaved sinusoids.
 """
 
 from collections.abc import Sequence
@@ -29,34 +29,34 @@ from glassformer.store.model_directory import StoredModel
 from glassformer.tokenization.tokenizer import Tokenizer
 
 TOLERANCE = 1e-4
-"""Of logits and of log p, × max(1, the largest of them): what other orders of summation differ by in fp32."""
+"""Allowed difference of outputs, × max(1, largest value): the effect of the order of summation in fp32."""
 N_ROWS, N_TOKENS = 20, 12
-"""Random rows that are compared, and their length."""
+"""Number of random rows that are compared, and their length."""
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH", "relu2": "RELU"}
-"""Ours → CTranslate2's names. (A squared ReLU is a ReLU that its own input gates: relu(x)² = relu(x) · x.)"""
+"""glassformer → CTranslate2. (A squared ReLU is a ReLU that is gated by its own input: relu(x)² = relu(x) · x.)"""
 IN_AN_ENCODER = ("sinusoidal", "learned", "none", "rotary", "relative")
 IN_A_DECODER = ("sinusoidal", "learned", "none", "rotary", "alibi")
-"""Positions that it computes. (A prompt read at once gets wrong relative biases in a decoder alone; with an encoder,
-targets are read token by token.)"""
+"""Positions that CTranslate2 supports. (In a decoder-only model, it gives a prompt wrong relative biases; with an
+encoder, it processes targets token by token, which is correct.)"""
 
 
 def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
-    """Writes CTranslate2's files and the tokenizers, runs them, and compares; what was found, line by line.
+    """Write CTranslate2's files and the tokenizers, run them and compare; return the lines of the report.
 
-    `UserError` when CTranslate2 has no such model, and when it computes another.
+    Raises `UserError` if CTranslate2 does not support the model, or if its outputs differ.
     """
     with needs("the export to CTranslate2", "export"):
         import ctranslate2 as ct2
     config, network = stored.config, stored.network
     if not isinstance(config, c.TransformerConfig) or not isinstance(network, Transformer):
-        raise UserError("CTranslate2 has no recurrent encoder-decoder: this model stays in our own format")
+        raise UserError("CTranslate2 has no recurrent encoder-decoder: export this model to onnx instead")
     if wrong := misfits(config):
         raise UserError(f"CTranslate2 cannot compute this model exactly: {'; '.join(wrong)}")
     network = network.cpu().eval()
     spec = specify(ct2, network)
     _name_tokens(spec, stored, config)
     spec.validate()
-    spec.optimize()  # finds what is tied, and writes it once
+    spec.optimize()  # finds tied weights, to write them once
     spec.save(str(folder))
     tokenizer_files.write_tokenizers(stored, folder)
     n_bytes = sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
@@ -64,17 +64,17 @@ def write_ct2(stored: StoredModel, folder: Path) -> list[str]:
 
 
 def tokens_of(tokenizer: Tokenizer, n_rows: int) -> list[str]:
-    """A token for each row of a table: rows beyond the vocabulary have names that no text has."""
+    """Return a token for each row of an embedding table; rows beyond the vocabulary are called [UNUSED…]."""
     return [*tokenizer.vocab, *(f"[UNUSED{i}]" for i in range(tokenizer.vocab_size, n_rows))]
 
 
 def _name_tokens(spec: Any, stored: StoredModel, config: c.TransformerConfig) -> None:
-    """Vocabularies, special tokens, and the epsilon of norms, which stand in files of their own."""
+    """Set the vocabularies, the special tokens and the epsilon of norms, which are stored in separate files."""
     tokenizer, source = stored.tokenizer, stored.source_tokenizer or stored.tokenizer
     targets = tokens_of(tokenizer, config.vocab_size)
     spec.config.layer_norm_epsilon = config.norm_eps
     end = _end_id(stored, config)
-    # Without an unknown token of its own, a vocabulary would get one more token than the table has rows.
+    # Without an unknown token, CTranslate2 would add one to the vocabulary, and the table has no row for it.
     for name, token_id in (("unk", tokenizer.unk_id), ("bos", tokenizer_files.trained_start(stored)), ("eos", end)):
         if hasattr(spec.config, f"{name}_token"):
             setattr(spec.config, f"{name}_token", targets[end if token_id is None else token_id])
@@ -82,7 +82,7 @@ def _name_tokens(spec: Any, stored: StoredModel, config: c.TransformerConfig) ->
         spec.register_vocabulary(targets)
         return
     if config.decoder_start_id is None:
-        raise UserError("the model's configuration names no decoder_start_id: nothing says where a target starts")
+        raise UserError("model.decoder_start_id is missing: CTranslate2 needs the token that starts a target")
     spec.config.decoder_start_token = targets[config.decoder_start_id]
     spec.register_source_vocabulary(tokens_of(source, config.encoder_vocab_size))
     spec.register_target_vocabulary(targets)
@@ -93,15 +93,15 @@ def _end_id(stored: StoredModel, config: c.TransformerConfig) -> int:
     if end is not None:
         return end
     if config.decoder is not None:
-        raise UserError("this model has no token that ends a text, and CTranslate2 needs one")
-    return 0  # an encoder writes nothing
+        raise UserError("this model has no end token, and CTranslate2 needs one")
+    return 0  # not used: an encoder generates no text
 
 
 @torch.inference_mode()
 def _compare(
     ct2: ModuleType, folder: Path, stored: StoredModel, config: c.TransformerConfig, network: Transformer
 ) -> list[str]:
-    """What a run of the folder gave, beside ours; `UserError` when they differ."""
+    """Run the folder and compare; return the lines of the report, or raise `UserError` if outputs differ."""
     options = {"device": "cpu", "compute_type": "float32", "inter_threads": 1, "intra_threads": 1}
     if config.decoder is None:
         return _compare_encoder(ct2.Encoder(str(folder), **options), config, network)
@@ -118,7 +118,7 @@ def _compare_encoder(model: Any, config: c.TransformerConfig, network: Transform
     found = model.forward_batch(rows, token_type_ids=of_rows if config.n_token_types else None)
     ours = network.hidden(ids, mask, token_types=types if config.n_token_types else None)
     difference = _require_close(torch.from_numpy(np.array(found.last_hidden_state))[mask], ours[mask], "hidden states")
-    return [f"run in CTranslate2: hidden states differ by {difference:.1e} at most; its encoders have no head"]
+    return [f"run in CTranslate2: hidden states differ by at most {difference:.1e}; its encoders have no head"]
 
 
 def _compare_decoder(model: Any, config: c.TransformerConfig, network: Transformer, stored: StoredModel) -> list[str]:
@@ -139,8 +139,8 @@ def _compare_decoder(model: Any, config: c.TransformerConfig, network: Transform
             new = one.sequences_ids[0]
             _require_best(network(torch.tensor([row + new]))[0, len(row) - 1 : -1], new)
     return [
-        f"run in CTranslate2: logits differ by {difference:.1e} at most",
-        f"{len(rows)} continuations: every token is the one that ours finds best",
+        f"run in CTranslate2: logits differ by at most {difference:.1e}",
+        f"{len(rows)} continuations: every token is glassformer's most probable one",
     ]
 
 
@@ -149,7 +149,7 @@ def _compare_translator(
 ) -> list[str]:
     source_tokenizer = stored.source_tokenizer or stored.tokenizer
     source_names = tokens_of(source_tokenizer, config.encoder_vocab_size)
-    special = set(source_tokenizer.special_tokens)  # a source of these alone is an empty one to it
+    special = set(source_tokenizer.special_tokens)  # CTranslate2 treats a source of these as empty
     ordinary = [i for i, name in enumerate(source_names) if name not in special]
     sources = _random_rows(ordinary, min(N_TOKENS, config.encoder_max_len))
     targets = _random_rows(range(config.vocab_size), min(N_TOKENS, config.max_len - 1), seed=1)
@@ -157,15 +157,16 @@ def _compare_translator(
     ids = {name: i for i, name in enumerate(names)}
     read = [[source_names[i] for i in row] for row in sources]
     start, end = config.decoder_start_id, _end_id(stored, config)
-    assert start is not None  # its token has a name by now
+    assert start is not None  # `_name_tokens` has checked it
     scored = model.score_batch(read, [[names[i] for i in row] for row in targets], max_input_length=0)
     ours = forced_scores(network, sources, [[*row, end] for row in targets], start_id=start)
     theirs = torch.tensor([x for one in scored for x in one.log_probs])
-    difference = _require_close(theirs, torch.tensor([x for one in ours for x in one.token_log_probs]), "log p")
+    log_probs = torch.tensor([x for one in ours for x in one.token_log_probs])
+    difference = _require_close(theirs, log_probs, "log-probabilities")
     found = model.translate_batch(
         read,
         beam_size=1,
-        min_decoding_length=0,  # by default, it writes no empty target
+        min_decoding_length=0,  # the default allows no empty target
         max_decoding_length=min(N_TOKENS, config.max_len),
         return_end_token=True,
         max_input_length=0,
@@ -174,8 +175,8 @@ def _compare_translator(
         new = [ids[name] for name in one.hypotheses[0]]
         _require_best(network(torch.tensor([[start, *new[:-1]]]), source_ids=torch.tensor([row]))[0], new)
     return [
-        f"run in CTranslate2: log p of {len(theirs)} tokens differs by {difference:.1e} at most",
-        f"{len(sources)} greedy targets: every token is the one that ours finds best",
+        f"run in CTranslate2: log-probabilities of {len(theirs)} tokens differ by at most {difference:.1e}",
+        f"{len(sources)} greedy targets: every token is glassformer's most probable one",
     ]
 
 
@@ -188,19 +189,19 @@ def _random_rows(ids: Sequence[int], n_tokens: int, seed: int = 0, same_length: 
 def _require_close(theirs: Tensor, ours: Tensor, what: str) -> float:
     difference = float((theirs - ours).abs().max())
     if not difference <= TOLERANCE * max(1.0, float(ours.abs().max())):
-        raise UserError(f"the {what} of CTranslate2 differ by {difference:.2e}: nothing is kept")
+        raise UserError(f"the {what} of CTranslate2 differ by {difference:.2e}: nothing was exported")
     return difference
 
 
 def _require_best(logits: Tensor, chosen: list[int]) -> None:
-    """`UserError` unless each token has the highest logit, or misses it by less than rounding."""
+    """Raise `UserError` unless each token has the highest logit, up to rounding."""
     missed = logits.max(dim=-1).values - logits[torch.arange(len(chosen)), torch.tensor(chosen)]
     if not float(missed.max()) <= TOLERANCE * max(1.0, float(logits.abs().max())):
-        raise UserError("CTranslate2 writes other tokens than this model: nothing is kept")
+        raise UserError("CTranslate2 generates other tokens than this model: nothing was exported")
 
 
 def misfits(config: c.TransformerConfig) -> list[str]:
-    """Why CTranslate2 cannot compute a configuration, sentence by sentence; empty where it can."""
+    """Return the reasons why CTranslate2 cannot compute a configuration; empty if it can."""
     fit = Compatibility(config)
     for name in ("encoder", "decoder"):
         if getattr(config, name) is not None:
@@ -209,22 +210,23 @@ def misfits(config: c.TransformerConfig) -> list[str]:
             fit.holds(name)
     known = IN_A_DECODER if config.encoder is None else IN_AN_ENCODER
     positions = config.positions
-    fit.check("positions", positions.kind in known, f"model.positions is {positions.kind}, not {' or '.join(known)}")
+    must = " or ".join(known)
+    fit.check("positions", positions.kind in known, f"model.positions: expected {must}, got {positions.kind}")
     if isinstance(positions, c.RotaryPositions):
         fine = positions.fraction == 1 or not isinstance(positions.scaling, c.YarnScaling)
-        fit.check("positions", fine, "model.positions.scaling is yarn, which needs a fraction of 1")
+        fit.check("positions", fine, "model.positions.fraction: expected 1 with yarn scaling")
     fit.need("norm_order", "pre", "post")
-    gated = "model.gated_ff is true, and it must be false where the activation is relu2"
+    gated = "model.gated_ff: expected false with the activation relu2, got true"
     fit.check("activation", config.activation != "relu2" or not config.gated_ff, gated)
     fit.need("d_embedding", 0, config.d_model)
     fit.need("attn_out_proj", True)
     rms = config.norm == "rmsnorm"
-    fit.check("qk_norm", rms or not config.qk_norm, "model.qk_norm is true, which needs norm rmsnorm")
+    fit.check("qk_norm", rms or not config.qk_norm, "model.qk_norm: expected false without norm rmsnorm, got true")
     if config.decoder is not None:
         fit.need("n_token_types", 0)
         head = config.head
         fine = isinstance(head, c.TokenHead) and not head.transform
-        fit.check("head", fine, "model.head must be tokens without a transform")
+        fit.check("head", fine, "model.head: expected tokens without a transform")
     fit.holds("head", "n_token_types", "d_model", "source_vocab_size", "source_max_len", "share_embeddings")
     fit.holds("tie_output", "norm", "norm_eps", "norm_weight", "norm_bias", "final_norm", "embedding_norm")
     fit.holds("gated_ff", "fused_qkv", "qkv_bias", "attn_out_bias", "ff_bias")
@@ -233,7 +235,7 @@ def misfits(config: c.TransformerConfig) -> list[str]:
 
 
 def specify(ct2: ModuleType, network: Transformer) -> Any:
-    """The specification of a network that fits, with its weights."""
+    """Return the specification of a network that fits, with its weights."""
     specs = ct2.specs
     config, encoder, decoder = network.config, network.encoder, network.decoder
     if decoder is None:
@@ -281,15 +283,17 @@ def _decoder(ct2: ModuleType, config: c.TransformerConfig, decoder: Decoder, out
 
 
 def _of_both(ct2: ModuleType, config: c.TransformerConfig, stack: c.Stack) -> dict[str, Any]:
-    """What encoders and decoders are made with. Where the norms are is said afterwards, so that either order may
-    have a norm at the end."""
+    """Return the arguments that encoders and decoders share.
+
+    `_fill_stack` sets the order of norms later, so that pre- and post-norm stacks may have a final norm.
+    """
     positions = config.positions
     turned: dict[str, Any] = {}
     if isinstance(positions, c.RotaryPositions):
         d_head = config.attention_widths(stack).d_head
         turned = {"rotary_dim": positions.width(d_head), "rotary_base": positions.base}
         turned["rotary_interleave"] = False
-        if positions.scaling is not None:  # the one kind that is given a factor for each frequency
+        if positions.scaling is not None:  # the only kind with a factor for each frequency
             turned["rotary_scaling_type"] = ct2.specs.RotaryScalingType.Su
     return turned | {
         "num_heads": stack.n_heads,
@@ -336,7 +340,7 @@ def _fill_stack(spec: Any, config: c.TransformerConfig, stack: Encoder | Decoder
 
 
 def _scale_rotary(spec: Any, rotary: Rotary) -> None:
-    """What each frequency is divided by; what multiplies queries and keys goes into the scale of their products."""
+    """Set the divisors of the frequencies; the factor of queries and keys becomes part of the attention scale."""
     spec.queries_scale *= rotary.attention_factor**2
     if hasattr(spec, "rotary_scaling_long_factor"):
         plain = rotary_frequencies(float(spec.rotary_base), 2 * len(rotary.inverse_frequencies))
@@ -363,7 +367,7 @@ def _fill_attention(
 
 
 def _fill_linear(spec: Any, *linears: nn.Linear | None) -> None:
-    """One linear of theirs from several of ours, row by row."""
+    """Fill one linear layer of CTranslate2 with several layers, concatenated by rows."""
     parts = [linear for linear in linears if linear is not None]
     spec.weight = _array(torch.cat([linear.weight for linear in parts]))
     biases: list[Tensor] = [linear.bias for linear in parts if linear.bias is not None]

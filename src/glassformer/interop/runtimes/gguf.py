@@ -1,4 +1,4 @@
-"""A model of ours as one GGUF file, which llama.cpp runs: numbers, tensors and tokenizer, read back and compared."""
+"""Export to a GGUF file for llama.cpp: metadata, tensors and tokenizer, which are read back and compared."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -26,28 +26,28 @@ Dtype = Literal["float32", "float16", "bfloat16"]
 FILE = "model.gguf"
 ARCHITECTURE = "general.architecture"
 FACTORS = "rope_freqs.weight"
-NORMAL, CONTROL, UNUSED = 1, 3, 5  # kinds of tokens, gguf.TokenType
+NORMAL, CONTROL, UNUSED = 1, 3, 5  # gguf.TokenType
 IN_GGUF: Mapping[Dtype, tuple[str, str]] = {
     "float32": ("F32", "ALL_F32"),
     "float16": ("F16", "MOSTLY_F16"),
     "bfloat16": ("BF16", "MOSTLY_BF16"),
 }
-"""gguf's names of a tensor's type and of a file's."""
+"""Dtype → names in gguf of the tensor type and of the file type."""
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """One `general.architecture` of GGUF, and what llama.cpp's code for it has fixed."""
+    """One `general.architecture` of GGUF, and the settings that are fixed in llama.cpp's code for it."""
 
     name: str
     activation: str
-    """The one function of its feed-forward, in our words."""
+    """Activation of the feed-forward, by its name in glassformer."""
     turns_neighbours: bool = False
-    """Rotary positions turn entries 2i and 2i + 1 of a head, and not i and i + K/2."""
+    """True if rotary positions rotate entries 2i and 2i + 1 of a head together, not i and i + K/2."""
     has_factors: bool = False
-    """A tensor may divide each rotary frequency by a factor of its own."""
+    """True if a tensor may divide each rotary frequency by its own factor."""
     has_out_bias: bool = True
-    """Attention's output projection may have a bias."""
+    """True if the output projection of attention may have a bias."""
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
@@ -57,26 +57,26 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "qwen2": Architecture("qwen2", "silu", has_out_bias=False),
     "qwen3": Architecture("qwen3", "silu", has_out_bias=False),
 }
-"""By `model_type` of transformers."""
+"""`model_type` of transformers → architecture of GGUF."""
 
 
 def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> list[str]:
-    """Writes `model.gguf`, reads it back, and compares; what was found, line by line.
+    """Write `model.gguf`, read it back and compare; return the lines of the report.
 
-    `dtype` is that of the matrices; vectors and positions stay in float32. `UserError` when llama.cpp's code does not
-    compute this model, and when the file does not hold it.
+    `dtype` applies to the matrices; vectors and positions stay in float32. Raises `UserError` if llama.cpp cannot
+    compute this model, or if the file read back differs from the model.
     """
     with needs("the export to GGUF", "export"):
         import gguf
     config, network = stored.config, stored.network
     if not isinstance(config, TransformerConfig) or not isinstance(network, Transformer):
-        raise UserError("llama.cpp has no recurrent encoder-decoder: this model stays in our own format")
+        raise UserError("llama.cpp has no recurrent encoder-decoder: export this model to onnx instead")
     if config.encoder is not None:
-        raise UserError("only a decoder alone is written as GGUF, and this model has an encoder")
+        raise UserError("the GGUF export needs a decoder-only model, and this model has an encoder")
     family = choose_family(config, stored.run.architecture)
     architecture = ARCHITECTURES.get(family.model_type)
     if architecture is None:
-        raise UserError(f"this model goes out as {family.name}, which is not written as GGUF")
+        raise UserError(f"the GGUF export does not support {family.name}, the family of this model")
     require_fit(config, architecture)
     config, own = family.recast(config, weights_of(network))
     named = replace(config, bos_id=trained_start(stored))
@@ -90,39 +90,39 @@ def write_gguf(stored: StoredModel, folder: Path, dtype: Dtype = "float32") -> l
     return [
         f"{family.name} as llama.cpp's {architecture.name}: {n_tensors:,} tensors, matrices in {dtype}, "
         f"{n_bytes:,} bytes",
-        "read back: every number and every tensor is the one that was written",
+        "read back: all metadata and tensors are identical",
     ]
 
 
 def require_fit(config: TransformerConfig, architecture: Architecture) -> None:
-    """`UserError` that lists what llama.cpp's code for an architecture would compute in another way."""
+    """Raise `UserError` that lists the settings that llama.cpp's code for an architecture would compute differently."""
     stack, positions = config.head_stack, config.positions
     scaling = positions.scaling if isinstance(positions, RotaryPositions) else None
     wrong = []
     if config.head.kind != "tokens":
-        wrong.append(f"model.head is {config.head.kind}, and it must be tokens")
+        wrong.append(f"model.head: expected tokens, got {config.head.kind}")
     if config.activation != architecture.activation:
-        wrong.append(f"model.activation is {config.activation}, and it must be {architecture.activation}")
+        wrong.append(f"model.activation: expected {architecture.activation}, got {config.activation}")
     if config.attn_out_bias and not architecture.has_out_bias:
-        wrong.append("model.attn_out_bias is true, and it must be false")
+        wrong.append("model.attn_out_bias: expected false, got true")
     if config.attention_scale is not None:
-        wrong.append(f"model.attention_scale is {config.attention_scale}, and it must be none")
+        wrong.append(f"model.attention_scale: expected none, got {config.attention_scale}")
     if any(0 < window < config.max_len for window in stack.window_pattern):
-        wrong.append("model.decoder.window_pattern is shorter than max_len, and it knows no windows")
+        wrong.append("model.decoder.window_pattern: expected no window shorter than max_len")
     if isinstance(positions, RotaryPositions) and positions.fraction != 1:
-        wrong.append(f"model.positions.fraction is {positions.fraction}, and it must be 1")
+        wrong.append(f"model.positions.fraction: expected 1, got {positions.fraction}")
     if isinstance(scaling, Llama3Scaling) and not architecture.has_factors:
-        wrong.append("model.positions.scaling is llama3, and it must be none, linear or yarn")
+        wrong.append("model.positions.scaling: expected none, linear or yarn, got llama3")
     if isinstance(scaling, YarnScaling) and (scaling.beta_fast, scaling.beta_slow) != (32.0, 1.0):
-        wrong.append("model.positions.scaling has other betas than 32 and 1")
-    if isinstance(scaling, YarnScaling) and scaling.original_max_len < 7:  # 2π: no frequency turns once
-        wrong.append("model.positions.scaling.original_max_len is below 7, where its ramp is another")
+        wrong.append("model.positions.scaling: expected beta_fast 32 and beta_slow 1")
+    if isinstance(scaling, YarnScaling) and scaling.original_max_len < 7:  # < 2π: no full rotation, and another ramp
+        wrong.append("model.positions.scaling.original_max_len: expected at least 7")
     if wrong:
-        raise UserError(f"llama.cpp's {architecture.name} does not compute this model: {'; '.join(wrong)}")
+        raise UserError(f"llama.cpp's {architecture.name} cannot compute this model exactly: {'; '.join(wrong)}")
 
 
 def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict[str, Any]:
-    """What says the model's shape, by GGUF's names."""
+    """Return the metadata of the model's shape, by GGUF's names."""
     stack, positions = config.head_stack, config.positions
     widths = config.attention_widths(stack)
     eps = "layer_norm_epsilon" if config.norm == "layernorm" else "layer_norm_rms_epsilon"
@@ -150,28 +150,28 @@ def model_numbers(config: TransformerConfig, architecture: Architecture) -> dict
 
 
 def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[str, Any]:
-    """The tokenizer, by GGUF's names; `UserError` for one that llama.cpp would split, begin or end in another way.
+    """Return the tokenizer's metadata, by GGUF's names; raise `UserError` if llama.cpp would give other ids.
 
-    Rows of the table that no token has are `UNUSED`.
+    Rows of the embedding table without a token have the type `UNUSED`.
     """
     if tokenizer.scheme != "byte":
-        kind = "one from elsewhere" if tokenizer.scheme is None else f"{tokenizer.scheme}"
-        raise UserError(f"llama.cpp does not split a text as this tokenizer does: it must be byte, and is {kind}")
+        kind = "an imported one" if tokenizer.scheme is None else f"{tokenizer.scheme}"
+        raise UserError(f"llama.cpp does not support this tokenizer: expected byte, got {kind}")
     if not tokenizer.merges:
-        raise UserError("llama.cpp needs a tokenizer with merges, and this one has only its 256 bytes")
+        raise UserError("llama.cpp needs a tokenizer with merges, and this one has only the 256 bytes")
     end = tokenizer.eos_id if config.eos_id is None else config.eos_id
     before = causal_frame(tokenizer, config).before
     begin = before[0] if before else config.bos_id
     if end is None:
-        raise UserError("this tokenizer has no token that ends a text, and llama.cpp would take the one with id 11")
+        raise UserError("this tokenizer has no end token, and llama.cpp would use the token with id 11")
     if len(before) > 1:
-        raise UserError("llama.cpp puts one token before a prompt, and this tokenizer puts several")
+        raise UserError("llama.cpp puts one token before a prompt, but this tokenizer puts several")
     special = set(tokenizer.special_tokens)
     kinds = [CONTROL if token in special else NORMAL for token in tokenizer.vocab]
     spare = range(tokenizer.vocab_size, config.vocab_size)
     found: dict[str, Any] = {
-        "model": "gpt2",  # merges of bytes
-        "pre": "gpt-2",  # the expression that splits a text
+        "model": "gpt2",  # byte-level BPE
+        "pre": "gpt-2",  # the regex of the pre-tokenization
         "tokens": [*tokenizer.vocab, *(f"[UNUSED{i}]" for i in spare)],
         "token_type": [*kinds, *(UNUSED for _ in spare)],
         "merges": [f"{left} {right}" for left, right in tokenizer.merges],
@@ -180,14 +180,14 @@ def tokenizer_numbers(tokenizer: Tokenizer, config: TransformerConfig) -> dict[s
         "add_bos_token": bool(before),
         "add_eos_token": False,
     }
-    for role, name in {"unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}.items():  # so it spells
+    for role, name in {"unk": "unknown", "sep": "seperator", "pad": "padding", "mask": "mask"}.items():  # as in GGUF
         if (token_id := getattr(tokenizer, f"{role}_id")) is not None:
             found[f"{name}_token_id"] = token_id
     return {f"tokenizer.ggml.{name}": value for name, value in found.items()}
 
 
 def neighbours(x: Tensor, n_heads: int) -> Tensor:
-    """Rows of queries or keys, head by head: those that turn together, i and i + K/2, are put side by side.
+    """Reorder the rows of queries or keys within each head: rows i and i + K/2, which rotate together, become adjacent.
 
     >>> neighbours(torch.arange(8), n_heads=2).tolist()
     [0, 2, 1, 3, 4, 6, 5, 7]
@@ -196,7 +196,7 @@ def neighbours(x: Tensor, n_heads: int) -> Tensor:
 
 
 def halves(x: Tensor, n_heads: int) -> Tensor:
-    """The inverse of `neighbours`.
+    """Restore the order of rows before `neighbours`: its inverse.
 
     >>> halves(torch.tensor([0, 2, 1, 3, 4, 6, 5, 7]), n_heads=2).tolist()
     [0, 1, 2, 3, 4, 5, 6, 7]
@@ -205,7 +205,7 @@ def halves(x: Tensor, n_heads: int) -> Tensor:
 
 
 def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tensor:
-    """What each rotary frequency is divided by, (K/2,): long waves by the factor, short ones by 1.
+    """Return the divisors of the rotary frequencies, (K/2,): the factor for long wavelengths, 1 for short ones.
 
     >>> frequency_factors(10000.0, Llama3Scaling(8.0, 1.0, 4.0, 64), 6)
     tensor([1., 8., 8.])
@@ -217,14 +217,14 @@ def frequency_factors(base: float, scaling: Llama3Scaling, d_head: int) -> Tenso
 
 @dataclass(frozen=True)
 class Tensors:
-    """Which tensor of ours is which of the file, in both directions."""
+    """Mapping between the model's tensors and those of the file, in both directions."""
 
     config: TransformerConfig
     architecture: Architecture
     keys: list[Key]
 
     def to_file(self, weights: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """Every tensor of the file, from all of ours."""
+        """Yield the tensors of the file, given the model's tensors."""
         for key in self.keys:
             for name, x in zip(key.theirs, key.to_theirs([weights[name] for name in key.ours]), strict=True):
                 n_heads = self._n_turned(name)
@@ -235,21 +235,21 @@ class Tensors:
             yield FACTORS, frequency_factors(positions.base, positions.scaling, d_head)
 
     def to_ours(self, read: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        """The inverse of `to_file`."""
+        """Yield the model's tensors, given those of the file: the inverse of `to_file`."""
         for key in self.keys:
             turned = [(read[name], self._n_turned(name)) for name in key.theirs]
             theirs = [halves(x, n_heads) if n_heads else x for x, n_heads in turned]
             yield from zip(key.ours, key.to_ours(theirs), strict=True)
 
     def _n_turned(self, name: str) -> int:
-        """How many heads lie in a tensor of the file whose rows go side by side; 0 for all other tensors."""
+        """Return the number of heads in a tensor of the file if its rows are reordered, else 0."""
         widths = self.config.attention_widths(self.config.head_stack)
         n_heads = {"attn_q": widths.n_heads, "attn_k": widths.n_kv_heads}
         return n_heads.get(name.split(".")[-2], 0) if self.architecture.turns_neighbours else 0
 
 
 def _keys(gguf: ModuleType, family: Family, architecture: Architecture, config: TransformerConfig) -> list[Key]:
-    """The family's table with gguf's names for theirs; there, no matrix is stored (in, out)."""
+    """Return the family's table with names of gguf instead of transformers; gguf stores no matrix as (in, out)."""
     kinds = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
     names = gguf.get_tensor_name_map(kinds[architecture.name], config.head_stack.n_layers)
 
@@ -264,13 +264,13 @@ def _keys(gguf: ModuleType, family: Family, architecture: Architecture, config: 
 
 
 def _rounded(name: str, x: Tensor, dtype: Dtype) -> Tensor:
-    """A tensor of ours as the file holds it: matrices in the dtype, what llama.cpp adds in float32."""
+    """Return a tensor rounded as in the file: matrices to the dtype; vectors and positions stay in float32."""
     x = x.float().cpu()
     if x.dim() < 2 or ".positions." in name:
         return x
     rounded = x.to(getattr(torch, dtype)).float()
     if not torch.equal(rounded.isfinite(), x.isfinite()):
-        raise UserError(f"{dtype} has no numbers as large as some in {name}: take bfloat16 or float32")
+        raise UserError(f"{name} has values outside the range of {dtype}: use bfloat16 or float32")
     return rounded
 
 
@@ -282,11 +282,11 @@ def _write_file(
     tensors: Iterable[tuple[str, Tensor]],
     dtype: Dtype,
 ) -> int:
-    """Writes the file; how many tensors it has."""
+    """Write the file; return its number of tensors."""
     writer = gguf.GGUFWriter(path, architecture.name)
     add = {bool: writer.add_bool, int: writer.add_uint32, float: writer.add_float32, str: writer.add_string}
     for name, value in numbers.items():
-        if name != ARCHITECTURE:  # the writer says it
+        if name != ARCHITECTURE:  # the writer adds it
             add.get(type(value), writer.add_array)(name, value)
     n_tensors = 0
     for name, x in tensors:
@@ -305,15 +305,15 @@ def _write_file(
 def _compare(
     gguf: ModuleType, path: Path, numbers: Mapping[str, Any], tensors: Tensors, weights: Mapping[str, Tensor]
 ) -> None:
-    """`UserError` unless the file gives back every number, and every tensor of ours."""
+    """Raise `UserError` unless the file has all metadata, and every tensor of the model, unchanged."""
     reader = gguf.GGUFReader(path)
     said = {name: field.contents() for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     wanted = {name: float(np.float32(x)) if isinstance(x, float) else x for name, x in numbers.items()}
     read = {}
     for stored in reader.tensors:
         x = gguf.quants.dequantize(stored.data, stored.tensor_type)
-        read[stored.name] = torch.from_numpy(x.reshape(stored.shape.tolist()[::-1]).copy())  # it counts from the last
+        read[stored.name] = torch.from_numpy(x.reshape(stored.shape.tolist()[::-1]).copy())  # last dimension first
     back = dict(tensors.to_ours(read))
     same = back.keys() == weights.keys() and all(torch.equal(x, back[name]) for name, x in weights.items())
     if said != wanted or not same:
-        raise UserError("what was written is not what was read back: nothing is kept; the disk may be damaged")
+        raise UserError("the file read back differs from the data written: nothing was exported; check the disk")

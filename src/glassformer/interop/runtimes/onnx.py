@@ -1,8 +1,8 @@
-"""A trained model as an ONNX graph, which onnxruntime has run beside ours before anybody sees it.
+"""Export to ONNX: the forward pass as one graph, which is compared in onnxruntime with the original model.
 
-One graph of the whole forward, for any number of rows and tokens. Its inputs are those of our forward: `token_ids` and
-`attention_mask`; with `source_ids` and `source_attention_mask` for an encoder-decoder, and `token_types` where the
-model has them. None may be left out. Its outputs are `logits`, and the `hidden` states that they are read off.
+The graph takes any number of rows and tokens. Its inputs are `token_ids` and `attention_mask`; an encoder-decoder also
+has `source_ids` and `source_attention_mask`, and a model with token types has `token_types`. All inputs are required.
+Its outputs are the `logits`, and the `hidden` states that the head turns into logits.
 
 Letters: B batch, T length, S source length, D d_model, V vocabulary.
 """
@@ -30,20 +30,20 @@ from glassformer.store.model_directory import LABELS, SOURCE_TOKENIZER, TOKENIZE
 
 GRAPH = "model.onnx"
 TOLERANCE = 1e-4
-"""Of the largest logit, and at least absolute: fp32 summed in another order stays ten times below."""
+"""Allowed difference, × max(1, largest logit): another order of summation in fp32 causes a tenth of it."""
 TRACED = (2, 6, 7)
 CHECKED = ((1, 1, 1), (2, 9, 5), (5, 4, 8))
-"""(B, T, S), as far as the model reads: one of each, and both more and less than what was traced."""
+"""(B, T, S), up to the maximum lengths of the model: all ones, then sizes above and below the traced ones."""
 
 Inputs = dict[str, Tensor]
 
 
 def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
-    """Writes `model.onnx`, tokenizers and names of labels into an empty folder; says what, and how equal it is.
+    """Write `model.onnx`, tokenizers and label names into an empty folder; return the lines of the report.
 
-    Weights above 1.5 GB go into a file of their own beside the graph, `model.onnx.data`. The graph is run in
-    onnxruntime on three shapes other than the traced one. `UserError` for logits that differ, for a model that cannot
-    be written, and where a package is missing.
+    Weights above 1.5 GB go into the separate file `model.onnx.data`. The graph is run in onnxruntime on three shapes
+    other than the traced one. Raises `UserError` if the logits differ, if the model cannot be exported, or if a
+    package is missing.
     """
     with needs("ONNX", "export"), _quiet():  # all three are needed
         import onnx  # noqa: F401
@@ -51,19 +51,19 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
         import onnxscript  # noqa: F401
     config, network = stored.config, stored.network
     if min(config.max_len, config.encoder_max_len) < 2:
-        raise UserError("this model reads one token at most, and a graph for any length needs max_len of 2 or more")
+        raise UserError("max_len: expected at least 2 for an ONNX graph that takes any length, got 1")
     graph = _Forward(network).eval()
     inputs = made_up_inputs(config, *TRACED)
     with _quiet():
         program = _exported(graph, inputs)
-        program.model.metadata_props["config"] = json.dumps(to_dict(config))  # special ids, for whoever decodes
+        program.model.metadata_props["config"] = json.dumps(to_dict(config))  # special ids, for decoding
         program.save(folder / GRAPH)
         opset = program.model.opset_imports[""]
         difference, largest = _difference(network, onnxruntime, folder / GRAPH, config)
-    if not difference <= TOLERANCE * max(1.0, largest):  # a difference that is no number is none to accept
+    if not difference <= TOLERANCE * max(1.0, largest):  # written so that NaN fails
         raise UserError(
-            f"onnxruntime {onnxruntime.__version__} gives other logits than this model: they differ by "
-            f"{difference:.1e}, and the largest is {largest:.1f}; nothing was kept, try another version of it"
+            f"the logits of onnxruntime {onnxruntime.__version__} differ by {difference:.1e} (largest logit "
+            f"{largest:.1f}): nothing was exported; try another version of onnxruntime"
         )
     stored.tokenizer.save(folder / TOKENIZER)
     if stored.source_tokenizer is not None:
@@ -74,14 +74,14 @@ def write_onnx(stored: StoredModel, folder: Path) -> list[str]:
     shapes = ", ".join(f"{b} × {min(t, config.max_len)}" for b, t, _ in CHECKED)
     return [
         f"{GRAPH}: opset {opset}, {size / 1e6:,.1f} MB; inputs {', '.join(inputs)}; outputs logits, hidden",
-        f"onnxruntime {onnxruntime.__version__}: logits differ by {difference:.1e} at most, of up to {largest:.1f}, "
-        f"on batches of {shapes} tokens with padding",
+        f"onnxruntime {onnxruntime.__version__}: logits differ by at most {difference:.1e} (largest logit "
+        f"{largest:.1f}), on batches of {shapes} tokens with padding",
         ", ".join(sorted(path.name for path in folder.iterdir() if not path.name.startswith(GRAPH))),
     ]
 
 
 class _Forward(nn.Module):
-    """Both results of a network, by the names of the graph's inputs."""
+    """The network with the inputs and outputs of the graph."""
 
     def __init__(self, network: Transformer | RecurrentModel) -> None:
         super().__init__()
@@ -103,9 +103,9 @@ class _Forward(nn.Module):
 
 
 def made_up_inputs(config: ModelConfig, n_rows: int, n_tokens: int, n_source: int) -> Inputs:
-    """Random tokens with padding at the end of every second row and at the beginning of the others, all but the first.
+    """Return random tokens: odd rows have padding at the end, even rows at the beginning, and row 0 has no padding.
 
-    Lengths are as asked for, or as long as the model reads.
+    Lengths are limited to the maximum lengths of the model.
     """
     generator = torch.Generator().manual_seed(0)
 
@@ -144,9 +144,9 @@ def _exported(graph: nn.Module, inputs: Inputs) -> torch.onnx.ONNXProgram:
         )
     except torch.onnx.errors.OnnxExporterError as error:
         reason = first_line(error.__cause__ or error)
-        raise UserError(f"torch {torch.__version__} cannot write this model as an ONNX graph: {reason}") from error
-    assert program is not None  # None is what the older exporter gives
-    ClearMetadataAndDocStringPass()(program.model)  # the trace that made each node, with the paths of our sources
+        raise UserError(f"torch {torch.__version__} cannot export this model to ONNX: {reason}") from error
+    assert program is not None  # only the older exporter returns None
+    ClearMetadataAndDocStringPass()(program.model)  # removes stack traces, which have paths of source files
     return program
 
 
@@ -154,9 +154,9 @@ def _exported(graph: nn.Module, inputs: Inputs) -> torch.onnx.ONNXProgram:
 def _difference(
     network: Transformer | RecurrentModel, onnxruntime: Any, path: Path, config: ModelConfig
 ) -> tuple[float, float]:
-    """The largest difference of the logits at real tokens, and the largest of ours."""
+    """Return the largest difference of the logits at real tokens, and the network's largest logit."""
     options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3  # errors: else it tells the user of every constant that it drops
+    options.log_severity_level = 3  # errors only; warnings list every constant that it drops
     options.intra_op_num_threads = torch.get_num_threads()
     differences, sizes = [], []
     try:
@@ -165,18 +165,18 @@ def _difference(
             inputs = made_up_inputs(config, *shape)
             (theirs,) = session.run(["logits"], {name: x.numpy() for name, x in inputs.items()})
             ours, theirs = network(**inputs), torch.from_numpy(theirs)
-            if ours.dim() == 3:  # what stands at padding means nothing
+            if ours.dim() == 3:  # outputs at padding have no meaning
                 ours, theirs = ours[inputs["attention_mask"]], theirs[inputs["attention_mask"]]
             differences.append((ours - theirs).abs().max())
             sizes.append(ours.abs().max())
-    except Exception as error:  # its exceptions have no base of their own
+    except Exception as error:  # its exceptions have no common base class
         raise UserError(f"onnxruntime {onnxruntime.__version__} cannot run the graph: {first_line(error)}") from error
     return float(torch.stack(differences).max()), float(torch.stack(sizes).max())
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Nothing of what the exporter tells its own developers."""
+    """Hide the warnings and log messages of the exporter in the block."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     with warnings.catch_warnings():

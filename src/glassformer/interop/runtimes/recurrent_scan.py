@@ -1,8 +1,7 @@
-"""The recurrent encoder-decoder with every loop as one operator: the ONNX export keeps its lengths open with it.
+"""The recurrent encoder-decoder with each loop as one `scan` operator, so that an ONNX graph takes any length.
 
-Training does not use it. An exporter writes a Python loop down as often as it was run, and knows no packed rows. `scan`
-is a loop inside the graph. Padding is stepped over one token at a time: the state is handed on, which leaves no trace
-of it either.
+Training does not use it. The exporter unrolls Python loops to the traced length, and does not support packed rows;
+`scan` is a loop inside the graph. At padding, a step passes the state on unchanged, so that padding has no effect.
 
 Letters: B batch, T target length, S source length, E width of an input, D width of a state.
 """
@@ -21,7 +20,7 @@ from glassformer.nn.recurrence import LayerState, Stepper
 
 
 class ScannedRecurrent(nn.Module):
-    """`hidden` and `head` of a `RecurrentModel`, whose weights it shares; what it says at padding means nothing."""
+    """`hidden` and `head` of a `RecurrentModel`, with the same weights; outputs at padding have no meaning."""
 
     def __init__(self, network: RecurrentModel) -> None:
         super().__init__()
@@ -30,33 +29,33 @@ class ScannedRecurrent(nn.Module):
     def hidden(
         self, token_ids: Tensor, attention_mask: Tensor, *, source_ids: Tensor, source_attention_mask: Tensor
     ) -> Tensor:
-        """`token_ids` (B, T), `source_ids` (B, S), masks bool with True = a real token → (B, T, d_readout)."""
+        """Map `token_ids` (B, T) and `source_ids` (B, S), bool masks with True = a real token → (B, T, d_readout)."""
         decoder = self.network.decoder
         encoding = self._encode(source_ids, source_attention_mask)
         begin = self.network.first_state(encoding, source_attention_mask)
         x = decoder.tokens(token_ids)
         step = Stepper(decoder.cells, decoder.cell_step, x.shape[2])
-        projected = F.linear(x, step.w_x, step.layers[0][2])  # step.project without its unbinding
+        projected = F.linear(x, step.w_x, step.layers[0][2])  # step.project without the unbind
 
         def advance(carried: list[Tensor], inputs: tuple[Tensor, Tensor]) -> tuple[list[Tensor], tuple[Tensor, Tensor]]:
             read, context, after = decoder.advance(step, inputs[0], _with_tensors(begin, carried), inputs[1])
             return _tensors(after), (read[:, 0].clone(), context[:, 0].clone())
 
-        # Clones, because scan refuses tensors that share memory: a state may be what the source is known by.
+        # Clones, because scan rejects tensors that share memory: a state may be part of the encoding.
         carried = [x.clone() for x in _tensors(begin)]
         _, outputs = scan(advance, carried, (projected.transpose(0, 1), attention_mask.transpose(0, 1)))
         reads, contexts = (y.transpose(0, 1) for y in outputs)
         return reads if decoder.deep_output is None else decoder.deep_output(reads, x, contexts)
 
     def head(self, hidden: Tensor, attention_mask: Tensor) -> Tensor:
-        """Hidden states → logits."""
+        """Return the logits of the hidden states."""
         return self.network.head(hidden, attention_mask)
 
     def _encode(self, source_ids: Tensor, real: Tensor) -> Encoding:
-        """`RecurrentEncoder.forward`, layer by layer and direction by direction."""
+        """Compute `RecurrentEncoder.forward` layer by layer and direction by direction."""
         encoder = self.network.encoder
         n_directions = 2 if encoder.cells.bidirectional else 1
-        weights = encoder.cells.all_weights  # of each layer, both directions in turns
+        weights = encoder.cells.all_weights  # of each layer: forward, then backward
         x, real, last = encoder.tokens(source_ids).transpose(0, 1), real.transpose(0, 1), []  # (S, B, E), (S, B)
         for layer in range(encoder.cells.num_layers):
             of_layer = weights[layer * n_directions : (layer + 1) * n_directions]
@@ -68,7 +67,7 @@ class ScannedRecurrent(nn.Module):
     def _read(
         self, weights: Sequence[Tensor], x: Tensor, real: Tensor, from_the_end: bool
     ) -> tuple[Tensor, LayerState]:
-        """One layer in one direction: its states (S, B, D), zeros at padding, and the last of them."""
+        """Run one layer in one direction; return its states (S, B, D), zeros at padding, and the last state."""
         w_in, w_state, b_in, b_state = weights
         cell_step = self.network.decoder.cell_step
 
@@ -84,13 +83,13 @@ class ScannedRecurrent(nn.Module):
 
 
 def _tensors(state: RecurrentState) -> list[Tensor]:
-    """What changes from step to step."""
+    """Return the tensors that change from step to step."""
     found = [part for layer in state.layers for part in layer]
     return found if state.attentional is None else [*found, state.attentional]
 
 
 def _with_tensors(state: RecurrentState, tensors: list[Tensor]) -> RecurrentState:
-    """The state with these in their places: the inverse of `_tensors`."""
+    """Return the state with these tensors: the inverse of `_tensors`."""
     left = iter(tensors)
     layers = tuple(tuple(next(left) for _ in layer) for layer in state.layers)
     return replace(state, layers=layers, attentional=None if state.attentional is None else next(left))
