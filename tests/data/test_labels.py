@@ -177,8 +177,8 @@ def test_settings_that_cannot_be(fields: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (["a 0", "a 1"], "leaves no validation text"),
-        ([], "leaves no training text"),
+        (["a 0", "a 1"], "has no validation text"),
+        ([], "has no training text"),
         (["a 0", "b 0", "c 0"], "has only the label '0'"),
     ],
 )

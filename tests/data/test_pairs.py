@@ -146,7 +146,7 @@ def test_unequal_numbers_of_lines_name_both(tmp_path: Path) -> None:
 
 
 def test_one_source_alone_leaves_no_validation_pair(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leaves no validation pair"):
+    with pytest.raises(UserError, match="has no validation pair"):
         _ = PairCorpus(PairData(**aligned(tmp_path, "a\na\n", "1\n2\n"))).split
 
 

@@ -36,13 +36,13 @@ WIDTH_OF_A_BUCKET = 1.1
 class Batch:
     """Inputs and labels of one forward pass. Every mask is bool; True marks a real token.
 
-    Shapes: B rows, T positions of the stack with the head, S source positions.
+    Shapes: B rows, T positions of the head's input, S source positions.
     """
 
     token_ids: Tensor  # (B, T)
     attention_mask: Tensor | None = None  # (B, T)
     labels: Tensor  # (B, T) or (B,); -100 = ignored by the loss
-    n_targets: int  # number of labels that are not -100, counted on the CPU: the loss is divided by it
+    n_targets: int  # number of labels that are not -100, counted on the CPU: divisor of the loss, known before backward
     source_ids: Tensor | None = None  # (B, S)
     source_attention_mask: Tensor | None = None  # (B, S)
     token_types: Tensor | None = None  # (B, T)
@@ -101,7 +101,7 @@ class Sampler(Protocol):
 
     @property
     def n_steps_per_epoch(self) -> int:
-        """Steps until every example was drawn once (random windows: until as many targets as the text has tokens)."""
+        """Number of steps in which every example is drawn once (random windows: as many targets as the text has)."""
         ...
 
     def batch(self, step: int) -> list[Example]: ...
@@ -173,8 +173,8 @@ class Packed:
     Documents longer than a row are first split into pieces that overlap by one token, so that every next
     token is a target once. Pieces then go, longest first, to the fullest row that has room for them (best-fit
     decreasing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The packing is computed
-    once. Epochs continue into one another as in `Epochs`. `document_ids` distinguishes the pieces of a row:
-    masks, positions and labels are derived from it.
+    once. A batch can span the end of an epoch, as in `Epochs`. `document_ids` distinguishes the pieces of a
+    row: masks, positions and labels are derived from it.
     """
 
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
@@ -333,7 +333,7 @@ def _require_examples(n: int, tokens: TokenFile) -> int:
 class TokenBudget:
     """Every row once per epoch, in batches of at most `batch_tokens` = rows × the longest side, padding included.
 
-    Rows are sorted into buckets of similar length and shuffled within each bucket. The buckets in order are cut into
+    Rows are sorted into buckets of similar length and shuffled within each bucket. In this order they are cut into
     batches, and the batches are shuffled. Batch sizes use the longest length of each bucket, so they are equal in all
     epochs: all epochs have the same number of batches, and a batch is a function of (seed, step).
     """

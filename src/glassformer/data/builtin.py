@@ -28,7 +28,7 @@ COPY_RECORDS = 20_000
 # first letter is not a target, so 7/8 of the entropy is divided by 17 targets: 0.86 nats per token.
 COPY_ENTROPY_NATS = COPY_LENGTH * math.log(len(COPY_LETTERS))
 
-# Excluded folders: tests, encoding tables, installers, the IDLE editor, and the text of `python-docs`.
+# Excluded folders: tests, encoding tables, installed packages, the IDLE editor, and the text of `python-docs`.
 _STDLIB_LEFT_OUT = {
     "__pycache__", "dist-packages", "encodings", "ensurepip", "idlelib", "lib2to3", "pydoc_data",
     "site-packages", "test", "tests", "turtledemo",

@@ -9,8 +9,8 @@
   fraction is still missing, the end of the largest document is added, cut at a paragraph. If the documents are too
   short to cut, the shortest one may be added (`records.nearest`). Equal documents are on the same side, and the split
   does not depend on the order of the files. Repeats within the training text are kept, and counted.
-- With `reading` 1 (runs of older versions), documents are for validation in the order of their hash, up to the first
-  one that does not fit. If already the first one does not fit, the shortest document is for validation.
+- With `reading` 1 (runs of older versions), documents are taken for validation in the order of their hash, up to the
+  first one that does not fit. If already the first one does not fit, the shortest document is taken.
 
 All reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), and later
 passes encode them.
@@ -69,7 +69,7 @@ class Plan:
     cut: int = 0
     """Characters of the CUT document that are for training; several documents are CUT only if they are equal."""
     end_tokens: bool = False
-    """True if there are several training documents: each then ends with the end token, as does a CUT beginning."""
+    """True if several documents (CUT ones included) are for training: documents are then followed by the end token."""
     valid_share: float | None = None
     """Fraction of the characters that is for validation; None with `valid_paths`."""
 

@@ -20,9 +20,9 @@ def encode_texts(
     *,
     frame: Frame | None = None,
 ) -> tuple[list[Example], int]:
-    """Encode texts or pairs in the tokenizer's frames, such as `[CLS] A [SEP] B [SEP]`; also count the truncated rows.
+    """Encode texts or pairs in the tokenizer's frames (`[CLS] A [SEP] B [SEP]`); return rows and number of cut rows.
 
-    The longer text of a too long pair is truncated token by token (Devlin 2019). `dropout` is the probability of
+    If a pair is too long, the longer text is cut, token by token (Devlin 2019). `dropout` is the probability of
     skipping a merge (BPE-dropout), reproducible by `dropout_seed`. `frame` replaces the tokenizer's frame of a single
     text. Raises `UserError` for a text without any token.
     """
@@ -75,7 +75,7 @@ def encode_tagged(
     """Encode words in the frame of a text; the first token of a word has the word's label, the others -100.
 
     Without `tags` the label of every word is 0. Each word except the first is encoded with a space before it. Tokens
-    after `max_len` are cut off; also count the truncated sentences. `dropout` and its seed are as in `encode_texts`.
+    after `max_len` are cut off. Returns the rows and the number of cut rows. `dropout` is as in `encode_texts`.
     """
     frame, alone = tokenizer.frames.text, tokenizer.words_stand_alone
     room = max_len - frame.n_added

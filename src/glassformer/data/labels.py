@@ -228,7 +228,9 @@ class LabelCorpus:
         for side, found in (("training", kept), ("validation", valid)):
             if not found:
                 again = ", because all of them are also validation data" if train and side == "training" else ""
-                raise UserError(f"{self.name} leaves no {side} text{again}; use more texts, or set data.valid_path")
+                raise UserError(
+                    f"the split of {self.name} has no {side} text{again}; use more texts, or set data.valid_path"
+                )
         if data.outputs != "regression":
             names = class_names(kept)
             self._require_no_header(kept)

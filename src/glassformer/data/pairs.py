@@ -109,7 +109,7 @@ class PairCorpus:
         self.dropped.n_repeated = len(train) - len(kept)
         for side, pairs in (("training", kept), ("validation", valid)):
             if not pairs:
-                raise UserError(f"{self.name} leaves no {side} pair; use more pairs, or give validation pairs")
+                raise UserError(f"the split of {self.name} has no {side} pair; use more pairs or give validation pairs")
         return kept, valid
 
     def news(self) -> list[str]:

@@ -33,7 +33,7 @@ _BLOCK_BYTES = 1 << 18
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a document; the pieces of a document are consecutive, and the last one has `ends_document`."""
+    """A part of a document; the pieces of a document are consecutive, and only the last has `ends_document=True`."""
 
     text: str
     ends_document: bool

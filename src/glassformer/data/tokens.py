@@ -13,7 +13,7 @@ With several training documents, each ends with the tokenizer's end token. It se
 learns to end a text. For next-token prediction each document also begins with a start token: a model learns to begin
 a text, and every token of the text is a target. If one token has both roles (GPT-2's `<|endoftext|>`), it is written
 once between two documents. A single document gets no start and end token, as in nanoGPT: random windows almost never
-contain its beginning, and its last character is only the place of the split.
+contain its beginning, and its end is only the place of the split.
 """
 
 import hashlib
@@ -46,7 +46,7 @@ BATCH_CHARACTERS = 1 << 20  # encoded at once: enough work for every core, at lo
 _NAMES: dict[SplitSide, str] = {"train": "the training text", "valid": "the validation text"}
 _PAIR_NAMES = {"train": "training pairs", "valid": "validation pairs"}
 
-Progress = Callable[[int, int], None]  # called with (bytes of text done, total bytes); for pairs: texts
+Progress = Callable[[int, int], None]  # called with (bytes of text done, total bytes); for pairs: numbers of texts
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +109,8 @@ def prepare(
     `dropout` is the probability of skipping a merge in the training text (BPE-dropout, Provilkov et al. 2020),
     reproducible by `dropout_seed`. The validation text is encoded without dropout.
 
-    Without `checks_hashes`, only the size of the ids is checked: use it if another process of the run has
-    already checked the hashes.
+    With `checks_hashes=False` only the size of the ids is checked, for a process of a run in which another process
+    has already checked the hashes.
     """
     key: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
     key += [dropout_seed] if dropout_seed else []
@@ -401,9 +401,9 @@ def prepare_pairs(
 ) -> PairSplits:
     """Return the tokens of a corpus of pairs: from the cache if complete and unchanged, else by encoding, as `prepare`.
 
-    The cache key is a hash of the pairs, the split and both tokenizers; changed files are encoded again. `dropout` is
-    the probability of skipping a merge in the targets of the training pairs (BPE-dropout), `source_dropout` that in
-    their sources; both are reproducible by `dropout_seed`.
+    The cache key is a hash of the pairs, the split, both tokenizers and dropout. Changed files are encoded again.
+    `dropout` is the probability of skipping a merge in the targets of the training pairs (BPE-dropout),
+    `source_dropout` that in their sources; both are reproducible by `dropout_seed`.
     """
     of_sides = {"source": (source_tokenizer, source_dropout), "target": (tokenizer, dropout)}
     key = [FORMAT_VERSION, "pairs", corpus.digest]

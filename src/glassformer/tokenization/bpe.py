@@ -10,8 +10,8 @@ algorithm in a few lines; a test checks that both give equal results. The rules 
 
 No two merges produce the same string: if a string has become one token, no merge crossed its borders, so
 the same merges were made inside it. Special tokens need one more rule, because their strings can occur in
-the text: a merge that would produce a special token is skipped. `tokenizers` lacks this rule. With it, no
-ordinary text can be encoded to a special token.
+the text: a merge that would produce a special token is skipped. This rule, which `tokenizers` lacks, ensures
+that ordinary text is never encoded to a special token.
 """
 
 import heapq

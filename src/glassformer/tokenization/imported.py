@@ -151,7 +151,7 @@ class ImportedStream:
     def continue_after(self, ids: Iterable[int]) -> None:
         """Push ids whose text is already known, so that the next text continues it; raise `UserError` for invalid ids.
 
-        Only the last ids are decoded, which is faster than to push each of them.
+        Only the last ids are decoded, which is faster than pushing each id.
         """
         earlier = [*self._ids, *(i for i in _within(ids, self._n_ids) if i not in self._skip)]
         first = next((at for at in reversed(range(len(earlier))) if self._alone(earlier[at])), 0)

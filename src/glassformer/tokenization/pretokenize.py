@@ -1,4 +1,4 @@
-r"""Tokenizer schemes: rules that split a text into chunks, which are the input of byte-pair encoding, or tokens.
+r"""Tokenizer schemes: rules that split a text into chunks, each an input of byte-pair encoding or itself a token.
 
 | scheme      | a chunk is                                            | its symbols                            |
 |--------------|-------------------------------------------------------|----------------------------------------|

@@ -118,7 +118,7 @@ def check(
 ) -> None:
     """Check the assumptions of this package about a tokenizer; raise `UserError` for an invalid one."""
     if list(vocab.values()) != list(range(len(vocab))):
-        raise UserError("its ids are not 0, 1, 2 … without a gap, as the rows of an embedding must be")
+        raise UserError("its ids must be 0, 1, 2 … without a gap, because each id is a row of the embedding")
     if len(vocab) == len(special_tokens):
         raise UserError("its vocabulary has only special tokens")
     if frequencies is not None and len(frequencies) != len(vocab):

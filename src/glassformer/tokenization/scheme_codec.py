@@ -26,7 +26,7 @@ class SchemeCodec:
         unknown: str | None,
         frequencies: Sequence[int] | None,
     ) -> None:
-        rust.encode_special_tokens = True  # special tokens in a text are ordinary text; the file lacks this option
+        rust.encode_special_tokens = True  # special tokens in a text are ordinary text; the file cannot store this
         self._rust, self._scheme, self._vocab, self._merges = rust, scheme, vocab, merges
         self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
         self._known_characters: set[str] = set()

@@ -104,7 +104,7 @@ class Frames:
         probes = ((text, len(rust.encode(text, add_special_tokens=False).ids)) for text in ["a", "1", *tokens[:1000]])
         probe, n = next((probe for probe in probes if probe[1]), ("", 0))
         if not n:
-            raise UserError("it encodes every tested text to no token")
+            raise UserError("it gives no token for any tested text")
         one, two = _frame(rust.encode(probe), 1, n), _frame(rust.encode(probe, probe), 2, n)
         n_ids = rust.get_vocab_size()
         if any(i >= n_ids for frame in (one, two) for i in (*frame.before, *frame.between, *frame.behind)):
@@ -113,7 +113,7 @@ class Frames:
 
 
 def _frame(encoding: tokenizers.Encoding, n_texts: int, n: int) -> Frame:
-    """Return the frame of one or two encoded texts of `n` tokens; raise `UserError` for an order unlike `Frame`."""
+    """Return the frame of one or two encoded texts of `n` tokens; raise `UserError` if `Frame` cannot represent it."""
     another = UserError("its post_processor must keep the texts A and B in order, with special tokens around them")
     ids, types = encoding.ids, encoding.type_ids
     places = [i for i, is_special in enumerate(encoding.special_tokens_mask) if not is_special]

@@ -207,7 +207,7 @@ def _check_ids(vocab: Any, added: list[tuple[Any, Any]]) -> None:
     if len(dict(added)) < len(added):
         raise UserError("added_tokens has a token twice")
     if sorted((vocab | dict(added)).values()) != list(range(len(vocab | dict(added)))):
-        raise UserError("its ids are not 0, 1, 2 … without a gap, as the rows of an embedding must be")
+        raise UserError("its ids must be 0, 1, 2 … without a gap, because each id is a row of the embedding")
 
 
 def _is_count(value: Any) -> bool:
