@@ -141,7 +141,7 @@ def test_mistakes_are_one_sentence(glassformer: Glassformer, models: dict[str, O
     strange = tmp_path / "strange.tsv"
     strange.write_text("text\tlabel\nthe dog\thorse\n")
     classes, masked = models["classes"].folder, models["masked"].folder
-    require_one_sentence(glassformer("evaluate", classes, "--data.path", table), "columns text, class", "label")
+    require_one_sentence(glassformer("evaluate", classes, "--data.path", table), "got text, class", "label")
     require_one_sentence(glassformer("evaluate", classes, "--data.path", strange), "horse", "cat, dog")
     require_one_sentence(glassformer("fill", masked, "no mask here"), "has no [MASK]")
     require_one_sentence(glassformer("fill", masked, stdin="a [MASK]\nb\n"), "standard input:2", "has no [MASK]")

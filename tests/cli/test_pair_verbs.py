@@ -134,7 +134,7 @@ def test_evaluate_says_what_it_leaves_out(glassformer: Glassformer, pairs: Outco
     files = ["--data.source", tmp_path / "a", "--data.target", tmp_path / "b"]
     for verb in ("evaluate", "compare"):
         said = glassformer(verb, pairs.folder, *files).err
-        assert said.count("1 pair has an empty side and is left out (the first: line 2 of") == 1
+        assert said.count("1 pair has an empty side and is skipped (the first: line 2 of") == 1
     with pytest.warns(UserWarning, match="1 pair has an empty side"):
         api.load(pairs.folder).scores(source=tmp_path / "a", target=tmp_path / "b")
 
@@ -252,7 +252,7 @@ def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tm
     require_one_sentence(glassformer("train", recipe, *uneven), "2", "1", "lines")
     require_one_sentence(glassformer("evaluate", pairs.folder, *uneven), "lines")
     require_one_sentence(glassformer("train", recipe, *uneven[:2]), "target", "missing")
-    require_one_sentence(glassformer("train", recipe), "names no pairs")
+    require_one_sentence(glassformer("train", recipe), "no pairs are given")
     require_one_sentence(glassformer("score", pairs.folder, "--source", tmp_path / "a"), "target", "missing")
     require_one_sentence(glassformer("score", pairs.folder, "--target", tmp_path / "a"), "source", "missing")
     too_long = glassformer("translate", pairs.folder, "--input", tmp_path / "long")

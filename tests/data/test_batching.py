@@ -123,7 +123,7 @@ def test_a_text_shorter_than_one_window_is_refused(documents: Documents) -> None
 @pytest.mark.parametrize("sampler", SAMPLERS)
 @pytest.mark.parametrize(("context", "batch_size"), [(0, 1), (8, 0)])
 def test_sizes_below_one_are_refused(sampler: type, context: int, batch_size: int, documents: Documents) -> None:
-    with pytest.raises(UserError, match="must be at least 1"):
+    with pytest.raises(UserError, match="expected at least 1, got 0"):
         sampler(documents(20), context, batch_size, 0)
 
 
@@ -237,13 +237,13 @@ def test_document_windows_have_every_target_once(lengths: list[int], context: in
 
 @pytest.mark.parametrize("windows", [consecutive_windows, document_windows])
 def test_one_token_has_nothing_to_predict(windows: Callable[..., Iterable[object]], documents: Documents) -> None:
-    with pytest.raises(UserError, match="nothing to predict"):
+    with pytest.raises(UserError, match="no next token to predict"):
         list(windows(documents(1), 8, 4))
 
 
 @pytest.mark.parametrize("sampler", [Epochs, Packed])
 def test_documents_of_one_token_have_nothing_to_predict(sampler: type, documents: Documents) -> None:
-    with pytest.raises(UserError, match="nothing to predict"):
+    with pytest.raises(UserError, match="no next token to predict"):
         sampler(documents(1, 1, 1), 8, 4, 0)
 
 

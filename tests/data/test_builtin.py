@@ -80,7 +80,7 @@ def test_python_stdlib_leaves_out_tests_and_third_parties_in_the_order_of_paths(
 
 def test_a_python_without_its_source_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    with pytest.raises(UserError, match="keeps no source of its standard library"):
+    with pytest.raises(UserError, match="has no source files of the standard library"):
         list(builtin.documents("builtin:python-stdlib"))
 
 

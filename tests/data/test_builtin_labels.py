@@ -116,9 +116,9 @@ def test_records_are_the_same_each_time() -> None:
     ("address", "words"),
     [
         ("builtin:docstring", "did you mean builtin:docstrings"),
-        ("builtin:docstrings#dev", "names no part: parts are builtin:docstrings#train, "),
-        ("builtin:x", "with this data.outputs there is builtin:docstrings"),
-        ("builtin:python-tokens", "has tags: data.outputs must be tags"),
+        ("builtin:docstrings#dev", "is not a part; use one of builtin:docstrings#train, "),
+        ("builtin:x", "use builtin:docstrings with this data.outputs"),
+        ("builtin:python-tokens", "has tags: set data.outputs to tags"),
     ],
 )
 def test_unknown_addresses(address: str, words: str) -> None:
@@ -128,5 +128,5 @@ def test_unknown_addresses(address: str, words: str) -> None:
 
 def test_a_python_without_its_source_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
-    with pytest.raises(UserError, match="keeps no source of its standard library"):
+    with pytest.raises(UserError, match="has no source files of the standard library"):
         list(builtin_labels._sources())

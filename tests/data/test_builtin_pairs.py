@@ -77,8 +77,8 @@ def test_the_rule_of_a_part_is_the_hash_of_the_lowercased_source() -> None:
     ("address", "words"),
     [
         ("builtin:revers", "did you mean builtin:reverse"),
-        ("builtin:reverse#tst", "names no part"),
-        ("builtin:x", "there are"),
+        ("builtin:reverse#tst", "is not a part"),
+        ("builtin:x", "use one of"),
     ],
 )
 def test_unknown_addresses(address: str, words: str) -> None:

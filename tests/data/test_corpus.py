@@ -64,7 +64,7 @@ def test_pitfall_22_equal_documents_are_never_on_both_sides(
     path.write_text(jsonl(texts))
     corpus = Corpus([path], valid_fraction=fraction)
     if len(set(texts)) == 1:
-        with pytest.raises(UserError, match=r"documents of .* are the same"):
+        with pytest.raises(UserError, match=r"documents of .* are equal"):
             documents(corpus, "valid")
         return
     train, valid = documents(corpus, "train"), documents(corpus, "valid")
@@ -106,7 +106,7 @@ def test_pitfall_22_documents_of_the_validation_text_are_left_out_of_training(wr
 
 def test_pitfall_22_the_same_text_on_both_sides_is_refused(write: Write) -> None:
     path, same = write("a.txt", "the same"), write("b.txt", "the same")
-    with pytest.raises(UserError, match="also stands in the validation text"):
+    with pytest.raises(UserError, match="is also in the validation text"):
         Corpus([path], valid_paths=[same]).plan.end_tokens  # noqa: B018
 
 
@@ -117,7 +117,7 @@ def test_pitfall_22_a_tokenizer_learns_from_the_training_side_only(write: Write)
 
 @pytest.mark.parametrize(
     ("content", "words"),
-    [("x", "has 1 characters, too few to hold out 0.1"), (" \n ", "holds nothing but white space")],
+    [("x", "has 1 characters, too few to hold out a fraction of 0.1"), (" \n ", "contains only white space")],
 )
 def test_text_that_cannot_be_split_is_refused(write: Write, content: str, words: str) -> None:
     with pytest.raises(UserError, match=words):

@@ -63,7 +63,7 @@ def test_an_empty_side_is_dropped_and_told_with_its_line(tmp_path: Path) -> None
     files = aligned(tmp_path, "a\n\nc\nd\ne\nf\n", "1\n2\n \n4\n5\n6\n")
     corpus = PairCorpus(PairData(**files, valid_fraction=0.3))
     assert sum(map(len, corpus.split)) == 4
-    assert corpus.news() == [f"2 pairs have an empty side and are left out (the first: line 2 of {files['source']})"]
+    assert corpus.news() == [f"2 pairs have an empty side and are skipped (the first: line 2 of {files['source']})"]
     dropped = DroppedPairs()
     read_pairs(PairData(**files), dropped)
     assert dropped.n_empty == 2
@@ -74,7 +74,7 @@ def test_pitfall_22_training_pairs_that_validate_too_are_left_out_and_told(tmp_p
     valid = {f"valid_{name}": path for name, path in aligned(tmp_path, "a\nx\n", "1\n7\n", "valid-").items()}
     corpus = PairCorpus(PairData(**files, **valid))
     assert corpus.split == ([Pair("b", "2"), Pair("c", "3"), Pair("a", "9")], [Pair("a", "1"), Pair("x", "7")])
-    assert corpus.news() == ["1 training pair also stands in the validation pairs and is left out"]
+    assert corpus.news() == ["1 training pair is also in the validation pairs and is skipped"]
 
 
 def test_pitfall_22_all_targets_of_a_source_stand_on_one_side_whatever_the_order() -> None:
@@ -98,12 +98,12 @@ def test_the_digest_follows_the_pairs_and_the_split(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({}, "names no pairs: give --data.source FILE and --data.target FILE"),
-        ({"source": "a"}, "the target side is missing: give --data.target FILE"),
-        ({"target": "a"}, "the source side is missing: give --data.source FILE"),
-        ({"path": "a.tsv", "source": "a"}, "data.path holds both sides"),
-        ({"path": "a.tsv", "valid_target": "a"}, "the validation source side is missing: give --data.valid-source"),
-        ({"path": "a.tsv", "valid_path": "b", "valid_source": "a", "valid_target": "a"}, "leave out data.valid_source"),
+        ({}, "no pairs are given; set --data.source FILE and --data.target FILE"),
+        ({"source": "a"}, "the target side is missing; set --data.target FILE"),
+        ({"target": "a"}, "the source side is missing; set --data.source FILE"),
+        ({"path": "a.tsv", "source": "a"}, "data.path contains both sides"),
+        ({"path": "a.tsv", "valid_target": "a"}, "the validation source side is missing; set --data.valid-source"),
+        ({"path": "a.tsv", "valid_path": "b", "valid_source": "a", "valid_target": "a"}, "remove data.valid_source"),
     ],
 )
 def test_sides_that_are_not_there(given: dict[str, str], words: str) -> None:
@@ -114,23 +114,23 @@ def test_sides_that_are_not_there(given: dict[str, str], words: str) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("p.txt", "a b", r"is none of .tsv, .csv and .jsonl"),
-        ("p.tsv", "a\tb\tc\n", "has the columns a, b, c, and not source and target"),
-        ("p.tsv", "a\tb\nc\n", r"p.tsv:2 has 1 columns and the first line 2"),
-        ("p.csv", "a,b\n", "has the columns a, b, and not source and target"),
+        ("p.txt", "a b", r"expected a .tsv, .csv or .jsonl file"),
+        ("p.tsv", "a\tb\tc\n", "expected the columns source and target, got a, b, c"),
+        ("p.tsv", "a\tb\nc\n", r"p.tsv:2: expected 2 columns as in line 1, got 1"),
+        ("p.csv", "a,b\n", "expected the columns source and target, got a, b"),
         ("p.jsonl", "{}\n", r"p.jsonl:1 has no field 'source'"),
-        ("p.jsonl", "[1]\n", r"p.jsonl:1 is not an object"),
-        ("p.jsonl", '{"source": 1, "target": "a"}\n', "the field 'source' is no text but 1"),
+        ("p.jsonl", "[1]\n", r"p.jsonl:1 is not a JSON object"),
+        ("p.jsonl", '{"source": 1, "target": "a"}\n', "the field 'source' must be a text, got 1"),
         ("p.jsonl", '{"source": \n', r"p.jsonl:1 is not JSON"),
         ("p.tsv", b"caf\xe9\tb\n", "is not UTF-8"),
-        ("p.tsv", "\t\n", "holds no pair with both sides"),
-        ("p.tsv", "", "has the columns none"),
-        ("p.csv", 'source,target\na,b\n"c,d\ne,f\n', r"p.csv:4 is not CSV: unexpected end of data"),
-        ("p.csv", 'source,target\n"a\nb",c\nd\n', r"p.csv:4 has 1 columns and the first line 2"),
+        ("p.tsv", "\t\n", "has no pair with both sides"),
+        ("p.tsv", "", "expected the columns source and target, got none"),
+        ("p.csv", 'source,target\na,b\n"c,d\ne,f\n', r"p.csv:4 is not valid CSV: unexpected end of data"),
+        ("p.csv", 'source,target\n"a\nb",c\nd\n', r"p.csv:4: expected 2 columns as in line 1, got 1"),
         (
             "p.jsonl",
             '{"source": "\\ud800", "target": "a"}\n',
-            r"p.jsonl:1: the field 'source' holds half of a surrogate",
+            r"p.jsonl:1: the field 'source' has a lone surrogate",
         ),
     ],
 )
@@ -146,7 +146,7 @@ def test_unequal_numbers_of_lines_name_both(tmp_path: Path) -> None:
 
 
 def test_one_source_alone_leaves_no_validation_pair(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="leaves no validation pair"):
+    with pytest.raises(UserError, match="has no validation pair"):
         _ = PairCorpus(PairData(**aligned(tmp_path, "a\na\n", "1\n2\n"))).split
 
 
@@ -177,7 +177,8 @@ def test_a_dataset_of_the_hub_by_name_and_configuration(monkeypatch: pytest.Monk
     corpus = PairCorpus(PairData(path="hf:some/name:de-en", **fields))  # type: ignore[arg-type]
     assert corpus.split == ([PAIRS[0], PAIRS[2]], [PAIRS[1]])
     assert hub.asked == [("some/name", "de-en", "train"), ("some/name", "de-en", "validation")]
-    with pytest.raises(UserError, match=r"hf:no/such cannot be read: Couldn't find it$"):
+    refusal = r"hf:no/such cannot be read: Couldn't find it; check the name and the network$"
+    with pytest.raises(UserError, match=refusal):
         read_pairs(PairData(path="hf:no/such"))
 
 
@@ -194,7 +195,8 @@ def test_a_split_of_a_dataset_can_be_named_and_validation_reads_its_own(monkeypa
 def test_a_dataset_that_fails_without_a_word_and_a_value_that_json_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = FakeHub({"validation": [{"source": "a", "target": b"b"}]})
     monkeypatch.setitem(sys.modules, "datasets", hub.module())
-    with pytest.raises(UserError, match=r"row 1 of hf:name \(validation\): the field 'target' is no text but b'b'"):
+    refusal = r"row 1 of hf:name \(validation\): the field 'target' must be a text, got b'b'"
+    with pytest.raises(UserError, match=refusal):
         read_pairs(PairData(path="hf:name"))
     monkeypatch.setattr(FakeHub, "load", lambda *_, **__: (_ for _ in ()).throw(ValueError()))
     monkeypatch.setitem(sys.modules, "datasets", hub.module())

@@ -25,7 +25,7 @@ def test_the_numbers_are_those_of_the_text(write: Write, utf8: Any) -> None:
     assert found.total.n_tokens == n_bytes + 33  # an end token each
     assert [side.name for side in found.sides] == ["training", "validation"]
     assert sum(side.n_documents for side in found.sides) == 33
-    assert found.notes == ["1 document dropped: nothing but white space"]
+    assert found.notes == ["1 document skipped: only white space"]
 
 
 def test_the_table_says_it_all(write: Write, utf8: Any, tmp_path: Path) -> None:
@@ -37,13 +37,13 @@ def test_the_table_says_it_all(write: Write, utf8: Any, tmp_path: Path) -> None:
         "            documents  characters  bytes  tokens  bytes per token\n"
         "training            1         360    360     360             1.00\n"
         "validation          1          40     40      40             1.00\n"
-        "in all              1         400    400     400             1.00\n"
+        "total               1         400    400     400             1.00\n"
         "\n"
         "document lengths    400 to 400 characters\n"
         "repeated documents  0 of 1\n"
-        "repeated lines      98 of 100 that are not blank\n"
-        "note                100 line ends read as LF: written as CRLF\n"
-        "note                1 file passed over: neither txt nor jsonl (.pdf)"
+        "repeated lines      98 of 100 non-blank lines\n"
+        "note                100 line ends converted from CRLF to LF\n"
+        "note                1 file skipped: neither txt nor jsonl (.pdf)"
     )
 
 
@@ -58,7 +58,7 @@ def test_a_text_that_cannot_be_split_is_reported_whole(write: Write) -> None:
 def test_documents_left_out_of_training_are_named(write: Write) -> None:
     train, valid = write("a.jsonl", '{"text": "a"}\n{"text": "b"}\n'), write("b.txt", "b")
     found = report(Corpus([train], valid_paths=[valid]))
-    assert "1 document left out of training: also in the validation text" in found.notes
+    assert "1 document excluded from training: also in the validation text" in found.notes
     assert [side.n_documents for side in found.sides] == [1, 1]
     assert found.n_files == 2
 

@@ -104,7 +104,7 @@ def test_an_empty_file(write: Write) -> None:
 
 
 def test_a_folder_without_text(write: Write) -> None:
-    assert "holds no .txt or .jsonl file" in message(write("d/photo.png", b"\x89PNG").parent)
+    assert "has no .txt or .jsonl file" in message(write("d/photo.png", b"\x89PNG").parent)
 
 
 def test_a_name_that_no_file_can_have() -> None:
@@ -133,8 +133,8 @@ def test_invalid_utf8_in_jsonl_names_offset_and_line(write: Write) -> None:
         ('["x"]', "a.jsonl:2 is not an object"),
         ('{"txt": "x"}', "a.jsonl:2 has no field 'text': did you mean 'txt'?"),
         ('{"id": 3, "body": "x"}', "a.jsonl:2 has no field 'text'; it has 'id', 'body'"),
-        ('{"text": null}', "a.jsonl:2: the field 'text' is not a text but null"),
-        ('{"text": "a\\ud83d"}', "a.jsonl:2 is not text: half of a surrogate pair ('\\ud83d') stands alone"),
+        ('{"text": null}', "a.jsonl:2: the field 'text' must be a text, got null"),
+        ('{"text": "a\\ud83d"}', "a.jsonl:2 is not text: it has a lone surrogate, '\\ud83d'"),
     ],
 )
 def test_bad_lines_of_jsonl_name_file_and_line(write: Write, line: str, words: str) -> None:

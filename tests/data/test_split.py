@@ -200,8 +200,8 @@ def test_a_share_that_is_not_reached_is_told(write: Write) -> None:
     labels = LabelCorpus(LabelData(path=path, outputs="regression", valid_fraction=0.3, reading=NEWEST_READING))
     assert labels.news() == [said]
     assert Corpus([write("a.jsonl", jsonl(["a" * 199, "b"]))], valid_fraction=0.3).news() == [
-        "only 0.50% of the data could be held out for validation, and data.valid_fraction asks for 30.00%: give more "
-        "data, or validation data of its own (data.valid_path)"
+        "only 0.50% of the data could be held out for validation, less than data.valid_fraction (30.00%); "
+        "use more data, or set data.valid_path"
     ]
 
 

@@ -319,11 +319,11 @@ def test_a_character_that_the_tokenizer_lacks_leaves_nothing(write: Write, cache
 
 def test_a_text_without_any_token_is_refused(write: Write, utf8: Any, cache: Path) -> None:
     utf8.encode_batch = lambda texts, **_: [[] for _ in texts]
-    with pytest.raises(UserError, match="gives no token at all"):
+    with pytest.raises(UserError, match="has no tokens; use more text"):
         prepare(Corpus([write("a.txt", "text\n" * 100)]), utf8, cache)
-    with pytest.raises(UserError, match="gives no token at all"):
+    with pytest.raises(UserError, match="has no tokens; use more text"):
         encode_text(utf8, ["text"])
-    with pytest.raises(UserError, match="gives no token at all"):
+    with pytest.raises(UserError, match="has no tokens; use more text"):
         encode_text(utf8, [])
 
 

@@ -224,8 +224,8 @@ def test_fault_20_data_that_changed_since_the_checkpoint_stops_a_resume(trained:
         ('{"text": "a", "text": "b"}', "the key 'text' occurs twice"),
         ('{"text": "a", "n": 1' + "0" * 5000 + "}", "has 5001 digits, more than 40"),
         ('{"text": "a", "n": NaN}', "NaN is not valid JSON"),
-        ('{"text": "\\ud800"}', "half of a surrogate pair"),
-        ('{"text": ["a"]}', "is not a text"),
+        ('{"text": "\\ud800"}', "it has a lone surrogate"),
+        ('{"text": ["a"]}', "must be a text, got"),
     ],
 )
 def test_fault_20_a_record_that_says_two_things_is_named_with_its_line(tmp_path: Path, line: str, words: str) -> None:

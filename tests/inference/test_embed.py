@@ -140,7 +140,7 @@ def test_tokens_before_the_text_are_no_part_of_the_mean_of_a_causal_model() -> N
 
 def test_an_empty_text_without_a_start_token_is_refused() -> None:
     bare = Tokenizer.train(TEXTS * 3, vocab_size=300, special_tokens=())
-    with pytest.raises(UserError, match="a text is empty"):
+    with pytest.raises(UserError, match="a text has no token"):
         model_of(GPT, CausalConfig(), bare).embed(["to be", ""])
 
 

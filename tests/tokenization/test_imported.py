@@ -268,7 +268,7 @@ def test_what_only_our_own_schemes_can_is_refused_in_a_sentence(name: str, found
         lambda: ours.encode("to be", dropout=0.1, seed=0),
         lambda: ours.encode_longest_match("to be"),
     ):
-        with pytest.raises(UserError, match="there for tokenizers of our own schemes only"):
+        with pytest.raises(UserError, match="needs a tokenizer with one of glassformer's schemes"):
             use()
 
 

@@ -74,7 +74,7 @@ def test_pieces_explanations_and_reports(tokenizer: Tokenizer) -> None:
 @pytest.mark.parametrize(
     ("texts", "options", "words"),
     [
-        (TEXTS, {"special_tokens": ("[PAD]",)}, "need the special token"),
+        (TEXTS, {"special_tokens": ("[PAD]",)}, "needs the special token"),
         (["a b c"], {}, "no word of the text occurs 2 times"),
         ([" \n"], {}, "there is no text"),
         (TEXTS, {"vocab_size": 3}, "a vocabulary of 3 is too small"),

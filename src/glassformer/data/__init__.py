@@ -1,1 +1,1 @@
-"""Text to batches: sources → corpus (split) → tokens (memory-mapped) → batching; and a report on a text."""
+"""The path from text to batches: sources → corpus (split) → tokens (memory-mapped) → batching; and a data report."""

@@ -1,10 +1,10 @@
-"""Rows of tokens for a model: which ones (samplers, evaluation windows) and in what shape (`pad`, `Batch`).
+"""Selection of token rows (samplers, evaluation windows) and their tensors (`pad`, `Batch`), independent of the task.
 
-Knows no task. A sampler gives examples, an objective turns them into a `Batch`: it alone shifts, masks or
-adds tokens, so a row that feeds a model `context` tokens holds `context + 1` ids.
+A sampler returns examples and an objective turns them into a `Batch`. Only the objective shifts, masks or
+adds tokens, so an example for `context` input tokens holds `context + 1` ids.
 
-A sampler has no state: its batch is a function of (seed, step), so a run that resumes at step k needs the
-number k and draws exactly what the uninterrupted run would have drawn.
+A sampler has no state: its batch is a function of (seed, step). A run that resumes at step k therefore draws
+exactly the batches of an uninterrupted run.
 """
 
 import dataclasses
@@ -29,29 +29,29 @@ from glassformer.tokenization import padding
 
 Ids = npt.NDArray[np.int64]
 WIDTH_OF_A_BUCKET = 1.1
-"""Keys of a bucket of `TokenBudget` differ by at most this factor."""
+"""Largest ratio between two lengths in one bucket of `TokenBudget`."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Batch:
-    """What a step reads. Every mask is bool, and True means a real token.
+    """Inputs and labels of one forward pass. Every mask is bool; True marks a real token.
 
-    Letters: B rows, T positions that the head reads, S source positions.
+    Shapes: B rows, T positions of the head's input, S source positions.
     """
 
     token_ids: Tensor  # (B, T)
     attention_mask: Tensor | None = None  # (B, T)
-    labels: Tensor  # (B, T) or (B,); -100 = not scored
-    n_targets: int  # labels that are scored, counted on the CPU: the divisor is known before the first backward
+    labels: Tensor  # (B, T) or (B,); -100 = ignored by the loss
+    n_targets: int  # number of labels that are not -100, counted on the CPU: divisor of the loss, known before backward
     source_ids: Tensor | None = None  # (B, S)
     source_attention_mask: Tensor | None = None  # (B, S)
     token_types: Tensor | None = None  # (B, T)
     positions: Tensor | None = None  # (B, T)
-    document_ids: Tensor | None = None  # (B, T); a token attends within its own document
-    loss_positions: Tensor | None = None  # (N,) flat places b · T + t of which alone logits are made
+    document_ids: Tensor | None = None  # (B, T); a token attends only within its own document
+    loss_positions: Tensor | None = None  # (N,) flat indices b · T + t; logits are computed only there
 
     def to(self, device: torch.device | str) -> "Batch":
-        """The same batch on a device; copies to CUDA go through pinned memory and do not wait."""
+        """Copy the batch to a device; copies to CUDA use pinned memory and are asynchronous."""
         device = torch.device(device)
 
         def move(x: Tensor) -> Tensor:
@@ -63,12 +63,11 @@ class Batch:
         return dataclasses.replace(self, **moved)
 
     def model_inputs(self) -> dict[str, Tensor]:
-        """The keywords of a model's forward: every tensor that is present, but the labels."""
+        """Return the keyword arguments of a model's forward: all tensors that are not None, without the labels."""
         return {name: x for name, x in self.tensors().items() if name != "labels"}
 
     def with_masks(self) -> "Batch":
-        """The same batch with masks of True in place of None: what a compiled step is given, so that batches with and
-        without padding share a graph."""
+        """Replace masks of None by masks of True, so that batches with and without padding share a compiled graph."""
 
         def whole(mask: Tensor | None, ids: Tensor | None) -> Tensor | None:
             return torch.ones_like(ids, dtype=torch.bool) if mask is None and ids is not None else mask
@@ -80,29 +79,29 @@ class Batch:
         )
 
     def tensors(self) -> dict[str, Tensor]:
-        """Every tensor that is present, by the name of its field."""
+        """Return all tensors that are not None, by field name."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {name: x for name, x in fields.items() if isinstance(x, Tensor)}
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """One row before an objective has seen it."""
+    """One row of token ids, the input of an objective."""
 
-    token_ids: Ids  # (T + 1,) at most context + 1 ids: inputs and next tokens overlap in all but the ends
+    token_ids: Ids  # (T + 1,) at most context + 1 ids: the inputs are ids[:-1] and the next tokens ids[1:]
     document_ids: Ids | None = None  # (T + 1,) 0, 1, ... along a packed row; None = one document
-    source_ids: Ids | None = None  # (S,) of a pair, whose target is token_ids
-    token_types: Ids | None = None  # (T,) of each token, where two texts stand in a row
-    label: float | None = None  # of the whole row: the number of a class, or a number
-    labels: Ids | None = None  # (T,) of each token; -100 = none
+    source_ids: Ids | None = None  # (S,) source of a pair; token_ids is the target
+    token_types: Ids | None = None  # (T,) token types, in rows of two texts
+    label: float | None = None  # label of the row: a class index, or a number to predict
+    labels: Ids | None = None  # (T,) label of each token; -100 = no label
 
 
 class Sampler(Protocol):
-    """Training examples as a function of the step alone."""
+    """Source of training examples; the examples depend only on the step."""
 
     @property
     def n_steps_per_epoch(self) -> int:
-        """Steps until everything has been seen once (for random windows: as many targets as the text has)."""
+        """Number of steps in which every example is drawn once (random windows: as many targets as the text has)."""
         ...
 
     def batch(self, step: int) -> list[Example]: ...
@@ -111,7 +110,7 @@ class Sampler(Protocol):
 def pad(
     sequences: Sequence[npt.ArrayLike], pad_value: int, *, side: padding.PaddingSide = "right"
 ) -> tuple[Tensor, Tensor]:
-    """`tokenization.pad` as tensors: (B, T) int64 with `pad_value` in the gaps, and a (B, T) bool mask of what is real.
+    """Pad rows to tensors: (B, T) int64, filled up with `pad_value`, and a (B, T) bool mask; True = a real value.
 
     >>> pad([[5, 6, 7], [8]], 0, side="left")[0].tolist()
     [[5, 6, 7], [0, 0, 8]]
@@ -123,10 +122,10 @@ def pad(
 
 
 class Windows:
-    """Random windows over one stream of tokens: `batch_size` rows of context + 1 ids, each from anywhere.
+    """Random windows over one stream of tokens: each batch has `batch_size` rows of context + 1 ids.
 
-    The manner of nanoGPT: starts are drawn uniformly and independently, so windows overlap and cross
-    documents. Raises `UserError` when the text is shorter than one window.
+    As in nanoGPT, starts are drawn uniformly and independently, so windows can overlap and cross document
+    boundaries. Raises `UserError` when the text is shorter than one window.
     """
 
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
@@ -134,7 +133,7 @@ class Windows:
         if tokens.n_tokens < context + 1:
             raise UserError(
                 f"{tokens.name} has {tokens.n_tokens:,} tokens, fewer than one window of {context + 1:,} "
-                f"(context {context:,} and the token after it); give more text or a smaller data.context"
+                f"(data.context {context:,} + 1); use more text or a smaller data.context"
             )
         self.tokens, self.context, self.batch_size, self.seed = tokens, context, batch_size, seed
         self.n_steps_per_epoch = math.ceil((tokens.n_tokens - 1) / (batch_size * context))
@@ -146,11 +145,11 @@ class Windows:
 
 
 class Epochs:
-    """One document an example, cut to context + 1 ids, in a new order each epoch.
+    """One example per document, cut to context + 1 ids, in a new order each epoch.
 
-    The epochs follow one another without a gap: the batch in which one ends is filled with the first examples
-    of the next, so every batch is full and every epoch holds every example once. `n_cut` documents lose their
-    end and `n_skipped` are left out, because a single token has nothing to predict; say both to the user.
+    The last batch of an epoch is filled up with the first examples of the next epoch. Every batch is full,
+    and every epoch contains every example once. `n_cut` documents are truncated. `n_skipped` documents are
+    skipped, because a single token has no next token. The caller reports both numbers to the user.
     """
 
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
@@ -169,13 +168,13 @@ class Epochs:
 
 
 class Packed:
-    """Whole documents packed into rows of at most context + 1 ids; the rows come in a new order each epoch.
+    """Whole documents packed into rows of at most context + 1 ids; the rows are in a new order each epoch.
 
     Documents longer than a row are first split into pieces that overlap by one token, so that every next
     token is a target once. Pieces then go, longest first, to the fullest row that has room for them (best-fit
     decreasing, Ding et al. 2024, "Fewer Truncations Improve Language Modeling"). The packing is computed
-    once; the epochs follow one another as in `Epochs`. `document_ids` tell the pieces of a row apart: masks,
-    positions and labels come from them.
+    once. A batch can span the end of an epoch, as in `Epochs`. `document_ids` distinguishes the pieces of a
+    row: masks, positions and labels are derived from it.
     """
 
     def __init__(self, tokens: TokenFile, context: int, batch_size: int, seed: int) -> None:
@@ -200,18 +199,18 @@ class Packed:
 
 
 class FreshCuts:
-    """A sampler with a sampler of its own, over tokens of its own, for each epoch.
+    """A sampler that encodes the text again for each epoch (for BPE-dropout).
 
-    The tokens of an epoch are cut when its first batch is drawn, so a batch is a function of (seed, step). Cut anew,
-    the same text gives an epoch that is a little longer or shorter. Every epoch has as many steps as the first: of a
-    longer one a few rows are not read, and in a shorter one a few are read again.
+    The text is encoded when the first batch of an epoch is drawn, so a batch is a function of (seed, step). The number
+    of tokens differs a little between epochs, but every epoch has as many steps as the first. A longer epoch
+    therefore skips a few rows, and a shorter one repeats a few.
     """
 
     def __init__(self, first: Sampler, sampler_of: Callable[[int], tuple[Sampler, Path | None]], seed: int) -> None:
-        """`first` is the sampler of the first epoch.
+        """Set the sampler of the first epoch, and the function that makes the samplers of later epochs.
 
-        `sampler_of` takes the seed of another epoch; it returns a sampler, and the folder of its tokens on disk,
-        which is deleted when the next epoch begins.
+        `sampler_of` maps the seed of an epoch to a sampler and the folder of its tokens on disk. The folder is
+        deleted when the next epoch begins.
         """
         self._first, self._sampler_of, self.seed = first, sampler_of, seed
         self._epoch, self._sampler = 0, first
@@ -232,7 +231,7 @@ class FreshCuts:
 
 
 def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
-    """The row that each piece goes to, by best-fit decreasing; no length may pass `capacity`.
+    """Assign each piece to a row by best-fit decreasing; raise `ValueError` if a length exceeds `capacity`.
 
     >>> pack([3, 6, 4, 7], capacity=10).tolist()  # 7 and 3 fill row 0, 6 and 4 fill row 1
     [0, 1, 1, 0]
@@ -241,8 +240,8 @@ def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
     if lengths.max(initial=0) > capacity:
         raise ValueError(f"a piece of {lengths.max()} tokens does not fit a row of {capacity}")
     rows = np.zeros(len(lengths), dtype=np.int64)
-    open_rows: list[list[int]] = [[] for _ in range(capacity + 1)]  # by the room that is left
-    rooms = 0  # bit r is set when open_rows[r] is not empty: the tightest room is the lowest bit from `length` up
+    open_rows: list[list[int]] = [[] for _ in range(capacity + 1)]  # index: free space of the row
+    rooms = 0  # bit r is set if open_rows[r] is not empty; the best fit is the lowest set bit at or above `length`
     n_rows = 0
     for piece in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[piece])
@@ -261,21 +260,21 @@ def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
 
 
 def consecutive_windows(tokens: TokenFile, context: int, batch_size: int, overlap: int = 1) -> Iterator[list[Example]]:
-    """The whole stream in consecutive windows, every target once: how a loss is reported.
+    """Yield batches of consecutive windows over the whole stream, for a validation loss with every target once.
 
-    Window i holds ids [i·C, i·C + C] (C = context): its last id is the next one's first, a target here and an
-    input there. The last window may be shorter. Every id of the stream but the first is a next token in exactly
-    one window. With `overlap` 0, for objectives whose targets are the row itself, each id stands in one window.
+    Window i holds ids [i·C, i·C + C] (C = context). Its last id is a target there, and the first input of window
+    i + 1. The last window may be shorter. Every id of the stream except the first is a next token in exactly one
+    window. With `overlap` 0, for objectives whose targets are the row itself, each id is in exactly one window.
     """
     whole = np.array([0]), np.array([tokens.n_tokens])
     return _in_batches(tokens, *_windows(*whole, context, overlap), batch_size)
 
 
 def document_windows(tokens: TokenFile, context: int, batch_size: int, overlap: int = 1) -> Iterator[list[Example]]:
-    """`consecutive_windows` within each document: how a loss is reported for `Epochs` and `Packed`.
+    """Yield batches of consecutive windows within each document, for a validation loss of `Epochs` and `Packed`.
 
-    No window crosses documents, none is cut off: every id but the first of its document is a target exactly
-    once.
+    No window crosses a document boundary and no text is cut off: every id except the first of its document is
+    a target exactly once.
     """
     windows = _windows(tokens.document_starts, tokens.document_lengths, context, overlap)
     return _in_batches(tokens, *windows, batch_size)
@@ -284,11 +283,11 @@ def document_windows(tokens: TokenFile, context: int, batch_size: int, overlap: 
 def require_positive(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
-            raise UserError(f"{name} is {number} and must be at least 1")
+            raise UserError(f"{name}: expected at least 1, got {number}")
 
 
 class EpochOrder:
-    """Batches of indices from shuffled epochs of `range(n)` that follow one another without a gap."""
+    """Batches of indices from shuffled epochs of `range(n)`; a batch may span the end of an epoch."""
 
     def __init__(self, n: int, batch_size: int, seed: int) -> None:
         self.n, self.batch_size, self.seed = n, batch_size, seed
@@ -304,7 +303,7 @@ class EpochOrder:
 
 
 def _windows(starts: Ids, lengths: Ids, context: int, overlap: int = 1) -> tuple[Ids, Ids]:
-    """Starts and lengths of the windows that cover stretches of a stream; with an overlap one token has no target."""
+    """Return starts and lengths of the windows over stretches of a stream; `overlap` ids or fewer get no window."""
     require_positive(context=context)
     step = context + 1 - overlap
     n_windows = -(-np.maximum(lengths - overlap, 0) // step)
@@ -327,25 +326,25 @@ def _take(tokens: TokenFile, start: np.int64, length: np.int64 | int) -> Ids:
 
 def _require_examples(n: int, tokens: TokenFile) -> int:
     if n < 1:
-        raise UserError(f"{tokens.name} has nothing to predict: it needs at least 2 tokens in a row; give more text")
+        raise UserError(f"{tokens.name} has no next token to predict: use more text, at least 2 consecutive tokens")
     return n
 
 
 class TokenBudget:
-    """Every row once an epoch, in batches of at most `batch_tokens` = rows × the longest side, padding included.
+    """Every row once per epoch, in batches of at most `batch_tokens` = rows × the longest side, padding included.
 
-    Rows are put into buckets of about equal length, shuffled inside, cut into batches in the order of the buckets, and
-    the batches are shuffled. The cut reckons with a bucket's longest key, so it falls on the same places in every
-    epoch: all epochs have equally many batches, and the batch of a step is a function of (seed, step).
+    Rows are sorted into buckets of similar length and shuffled within each bucket. In this order they are cut into
+    batches, and the batches are shuffled. Batch sizes use the longest length of each bucket, so they are equal in all
+    epochs: all epochs have the same number of batches, and a batch is a function of (seed, step).
     """
 
     def __init__(self, rows: "Rows", batch_tokens: int, seed: int) -> None:
         if not len(rows.lengths):
-            raise UserError(f"the {rows.name} hold none that the model can read: raise model.max_len, or give others")
+            raise UserError(f"no row of the {rows.name} fits model.max_len; raise it or use shorter rows")
         if (longest := int(rows.lengths.max())) > batch_tokens:
             raise UserError(
-                f"the longest of the {rows.name} has {longest:,} tokens and data.batch_tokens is {batch_tokens:,}: "
-                "raise it"
+                f"data.batch_tokens: expected at least {longest:,}, the longest row of the {rows.name}, got "
+                f"{batch_tokens:,}; raise it"
             )
         self.rows, self.seed = rows, seed
         self.buckets = _buckets(rows.lengths)
@@ -362,19 +361,19 @@ class TokenBudget:
         return self.rows.take(order[self.cuts[number] : self.cuts[number + 1]])
 
     def _drawn(self, epoch: int) -> tuple[Ids, Ids]:
-        """Places of the rows, bucket after bucket, and the order of the batches."""
+        """Return the row indices, bucket by bucket, and the order of the batches."""
         draw = rng(self.seed, Stream.BUDGET, epoch)
         order = np.lexsort((draw.random(len(self.buckets)), self.buckets))
         return order, draw.permutation(self.n_steps_per_epoch)
 
 
 def evaluation_batches(rows: "Rows", batch_tokens: int) -> Iterator[list[Example]]:
-    """Every row once, the shortest first, in batches of at most `batch_tokens`; a longer one goes alone."""
+    """Yield every row once, shortest first, in batches of at most `batch_tokens`, or of the longest row if larger."""
     return (rows.take(np.array(places)) for places in evaluation_places(rows, batch_tokens))
 
 
 def evaluation_places(rows: "Rows", batch_tokens: int) -> Iterator[list[int]]:
-    """The places of the rows of `evaluation_batches`; no batch where there are no rows."""
+    """Yield the row indices of each batch of `evaluation_batches`; no batch if there are no rows."""
     if not len(rows.lengths):
         return
     order = np.argsort(rows.lengths, kind="stable")
@@ -384,7 +383,7 @@ def evaluation_places(rows: "Rows", batch_tokens: int) -> Iterator[list[int]]:
 
 
 def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[int]]:
-    """Indices of rows, longest first, in batches of at most `max_tokens` positions; at least one row in each.
+    """Yield batches of row indices, longest row first, with at most `max_tokens` positions or a single row.
 
     >>> list(batches_by_length([2, 5, 3, 4], 10))
     [[1, 3], [2, 0]]
@@ -401,24 +400,24 @@ def batches_by_length(lengths: Sequence[int], max_tokens: int) -> Iterator[list[
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """What batches are cut from."""
+    """A data set of rows with known lengths, the input of batching."""
 
     name: str
-    """What messages call it: `training pairs`."""
+    """Name in messages, such as `training pairs`."""
     lengths: Ids
-    """(n,) tokens that each row takes of the budget."""
+    """(n,) tokens of each row that count towards the budget."""
     take: Callable[[Ids], list[Example]]
-    """The rows of some places."""
+    """Function from row indices to their examples."""
 
 
 def pair_rows(pairs: PairFile) -> Rows:
-    """Pairs by the tokens of their longer side, its end or start token included."""
+    """Make `Rows` of pairs; the length of a pair is that of its longer side plus one start or end token."""
     lengths = np.maximum(pairs.source_lengths, pairs.target_lengths) + 1
     return Rows(pairs.name, lengths, lambda places: take_pairs(pairs, places))
 
 
 def take_pairs(pairs: PairFile, places: Ids) -> list[Example]:
-    """Examples of some pairs, `places` among those of the file."""
+    """Return the examples of the pairs with the indices `places`."""
     source, target = pairs.source, pairs.target
     rows = pairs.rows[places]
     sources = zip(source.document_starts[rows], source.document_lengths[rows], strict=True)
@@ -430,13 +429,13 @@ def take_pairs(pairs: PairFile, places: Ids) -> list[Example]:
 
 
 def example_rows(examples: Sequence[Example], name: str) -> Rows:
-    """Examples that are held in memory, by the number of their tokens."""
+    """Make `Rows` of examples in memory; the length of an example is its number of tokens."""
     lengths = np.array([len(e.token_ids) for e in examples], dtype=np.int64)
     return Rows(name, lengths, lambda places: [examples[place] for place in places])
 
 
 def _buckets(keys: Ids) -> Ids:
-    """The bucket of each key: exact lengths while they are short, then ranges that grow with the length.
+    """Return the bucket of each length: one length per bucket for short rows, then ranges that grow with the length.
 
     >>> _buckets(np.array([3, 4, 4, 30, 31, 40])).tolist()
     [0, 1, 1, 2, 2, 3]
@@ -452,7 +451,7 @@ def _buckets(keys: Ids) -> Ids:
 
 
 def _cuts(longest: Ids, batch_tokens: int) -> Ids:
-    """Where batches begin along rows of growing length, so that rows × the last one's length is within the budget.
+    """Return where batches begin along ascending lengths; rows × longest length of a batch is within the budget.
 
     >>> _cuts(np.array([2, 2, 2, 4, 4]), 6).tolist()
     [0, 3, 4, 5]

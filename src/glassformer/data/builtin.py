@@ -1,10 +1,10 @@
-"""Texts that every machine with Python has already, and one that is made up: nothing is downloaded.
+"""Built-in texts: two from the installed Python and one that is generated, without any download.
 
-`builtin:python-docs`    Python's own reference manual, as `help()` shows it: prose and code, 0.35 MB.
-`builtin:python-stdlib`  the source of the standard library, a document a file: 9 MB.
-`builtin:copy-task`      records such as "gadbcehf|gadbcehf", for a model that must learn to copy.
+`builtin:python-docs`    Python's reference manual, as `help()` shows it: prose and code, 0.35 MB.
+`builtin:python-stdlib`  the source of the standard library, one document per file: 9 MB.
+`builtin:copy-task`      generated records such as "gadbcehf|gadbcehf", to test whether a model learns to copy.
 
-The first two follow the Python that runs, so their size changes a little from version to version.
+The first two depend on the version of Python, so their size differs a little between versions.
 """
 
 import math
@@ -18,17 +18,17 @@ from glassformer.errors import UserError, did_you_mean
 
 PREFIX = "builtin:"
 PARTS = ("train", "valid", "test")
-"""Of labelled texts and of pairs: `builtin:NAME#test` is one of them."""
+"""Parts of built-in labelled texts and pairs, selected as in `builtin:NAME#test`."""
 
 COPY_LETTERS = "abcdefgh"
 COPY_LENGTH = 8
 COPY_RECORDS = 20_000
-# What no model can predict of a record, in nats: its letters are drawn, the bar and the copy follow from them.
-# In a stream that is 0.92 nats for each of the 18 tokens (17 characters, end token); where each record is an
-# example, its first letter is no target, so 7/8 of it over 17 targets: 0.86.
+# Entropy of a record, the lower bound of its loss: its letters are random, the bar and the copy are determined.
+# In a stream this is 0.92 nats per token (17 characters and the end token). With one record per example, the
+# first letter is not a target, so 7/8 of the entropy is divided by 17 targets: 0.86 nats per token.
 COPY_ENTROPY_NATS = COPY_LENGTH * math.log(len(COPY_LETTERS))
 
-# Not written for readers, or not source: tests, tables, an editor, and the text of `python-docs`.
+# Excluded folders: tests, encoding tables, installed packages, the IDLE editor, and the text of `python-docs`.
 _STDLIB_LEFT_OUT = {
     "__pycache__", "dist-packages", "encodings", "ensurepip", "idlelib", "lib2to3", "pydoc_data",
     "site-packages", "test", "tests", "turtledemo",
@@ -36,13 +36,13 @@ _STDLIB_LEFT_OUT = {
 
 
 def require_known(path: str) -> None:
-    """`UserError` for an address that is not `builtin:` and a name from this module."""
+    """Raise `UserError` unless `path` is the address of a built-in text."""
     if path not in _TEXTS:
         raise UserError(f"no built-in text is called {path}: {did_you_mean(path, _TEXTS)}")
 
 
 def documents(path: str) -> Iterator[str]:
-    """The documents of a built-in text, always the same ones in the same order.
+    """Iterate over the documents of a built-in text, always the same and in the same order.
 
     >>> next(documents("builtin:copy-task"))
     'ggdcedgc|ggdcedgc'
@@ -52,16 +52,16 @@ def documents(path: str) -> Iterator[str]:
 
 
 def _python_docs() -> Iterator[str]:
-    """All topics as one document, in alphabetical order, without the lines that came before.
+    """Yield all topics as one document, in alphabetical order, without repeated lines.
 
-    Topics quote whole sections of one another: of the validation text's runs of eight words, 9 % also stood
-    in the training text, and 0.04 % do so without the repeats. A line repeats another whatever its
-    indentation; blank ones stay, but the gap that a dropped passage leaves becomes one blank line.
+    Topics quote whole sections of one another: 9 % of the 8-grams of words of the validation text are also in
+    the training text, and 0.04 % after repeated lines are removed. The comparison of lines ignores indentation.
+    Blank lines are kept, but a removed passage leaves only one blank line.
 
-    One document, so that the split is one cut near the end: topics that share their matter (`typesmapping`,
-    `typesmethods`, `typesseq`) stand side by side in the alphabet, and so on the same side.
+    With one document the split is a single cut near the end. Topics on the same subject (`typesmapping`,
+    `typesmethods`, `typesseq`) are neighbours in the alphabet, so they are on the same side of the split.
     """
-    from pydoc_data.topics import topics  # here, because it is large and other texts do not need it
+    from pydoc_data.topics import topics  # imported here: it is large, and other texts do not need it
 
     seen: set[str] = set()
     lines: list[str] = []
@@ -77,12 +77,12 @@ def _python_docs() -> Iterator[str]:
 
 
 def stdlib_files() -> list[Path]:
-    """The source files of the standard library in the order of their paths, without those of `_STDLIB_LEFT_OUT`."""
+    """Return the source files of the standard library, sorted by path, without the folders `_STDLIB_LEFT_OUT`."""
     folder = Path(sysconfig.get_path("stdlib"))
     paths = sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).parts)
     if not paths:
-        raise UserError(f"this Python keeps no source of its standard library in {folder}; use other text")
-    # _sysconfigdata_* says how this very Python was compiled
+        raise UserError(f"{folder} has no source files of the standard library; use another text")
+    # _sysconfigdata_* depends on how this Python was compiled
     return [
         path
         for path in paths
@@ -92,7 +92,7 @@ def stdlib_files() -> list[Path]:
 
 
 def _python_stdlib() -> Iterator[str]:
-    """The files, without empty ones."""
+    """Yield the text of each file that is not empty."""
     for path in stdlib_files():
         text = files.read_text(path).replace("\r\n", "\n")
         if text.strip():
@@ -100,7 +100,7 @@ def _python_stdlib() -> Iterator[str]:
 
 
 def _copy_task() -> Iterator[str]:
-    """Distinct records, so that none can stand on both sides of a split."""
+    """Yield distinct records, so that no record is in both the training and the validation text."""
     rng = random.Random(0)
     seen: set[str] = set()
     while len(seen) < COPY_RECORDS:

@@ -1,15 +1,15 @@
-"""Labelled texts that need no file: the standard library of the Python that runs, read as two tasks.
+"""Built-in labelled texts: two tasks made from the standard library of the installed Python.
 
-`builtin:docstrings`     which of the packages of `PACKAGES` a docstring comes from. A text is the docstring on one
-                         line, cut at 400 characters; the packages' own names are masked in it, so that none can be
-                         read off. About 2,800 texts of 16 classes; the most frequent has 12 % of them.
-`builtin:python-tokens`  the class of every token of a statement, as the module `tokenize` gives it: KEYWORD, NAME,
-                         NUMBER, STRING, OP, COMMENT. About 16,000 statements of 3 to 40 tokens, most of them OP (47 %).
+`builtin:docstrings`     classify which package of `PACKAGES` a docstring comes from. A text is the docstring on one
+                         line, cut at 400 characters. The names of the packages are masked in it, so that the label
+                         is not in the text. About 2,800 texts in 16 classes; the most frequent class has 12 %.
+`builtin:python-tokens`  tag every token of a statement with its class from the module `tokenize`: KEYWORD, NAME,
+                         NUMBER, STRING, OP, COMMENT. About 16,000 statements of 3 to 40 tokens; 47 % of tokens are OP.
 
-`builtin:NAME#train`, `#valid` and `#test` are the parts: by the SHA-1 of the text, or of the file that a statement
-stands in, a tenth tests (last byte modulo 10 is 0) and a tenth validates (it is 1). Statements of one file are so in
-one part, and a statement that stands in several files is kept in the first of them. The figures are those of Python
-3.11, and follow the Python that runs.
+`builtin:NAME#train`, `#valid` and `#test` are the parts. The SHA-1 of the text, or of the path of a statement's file,
+selects the part: a tenth is for testing (last byte modulo 10 is 0), a tenth for validation (it is 1). All statements of
+a file are therefore in one part, and a statement of several files is kept only for the first. The numbers are for
+Python 3.11; they depend on the version of Python.
 """
 
 import ast
@@ -32,13 +32,13 @@ PACKAGES = (
     "asyncio", "email", "http", "importlib", "inspect", "ipaddress", "logging", "mailbox", "multiprocessing", "pydoc",
     "tarfile", "turtle", "typing", "unittest", "urllib", "xml",
 )  # fmt: skip
-"""Packages and modules with many docstrings that every distribution of Python has (tkinter and idlelib are not)."""
+"""Packages and modules with many docstrings that every distribution of Python has (unlike tkinter and idlelib)."""
 
 MASK = "___"
 DOCSTRING_CHARACTERS = (20, 400)
 STATEMENT_TOKENS = (3, 40)
-TOKEN_CHARACTERS = 40  # statements with a longer one, or one of several lines, are left out
-STATEMENTS_OF_A_FILE = 200  # at most, so that no file prevails
+TOKEN_CHARACTERS = 40  # statements with a longer token, or a token of several lines, are skipped
+STATEMENTS_OF_A_FILE = 200  # maximum, so that no file dominates
 
 Record = TypeVar("Record")
 Words = tuple[str, ...]
@@ -46,17 +46,17 @@ _NAMES = re.compile("|".join(PACKAGES), re.IGNORECASE)
 
 
 def texts(address: str) -> Iterator[tuple[str, str]]:
-    """Text and class of every record of `builtin:docstrings`, or of a part of it."""
+    """Iterate over text and class of every record of `builtin:docstrings`, or of a part of it."""
     return _records(address, {"docstrings": _docstrings})
 
 
 def sentences(address: str) -> Iterator[tuple[Words, Words]]:
-    """Words and tags of every record of `builtin:python-tokens`, or of a part of it."""
+    """Iterate over words and tags of every record of `builtin:python-tokens`, or of a part of it."""
     return _records(address, {"python-tokens": _python_tokens})
 
 
 def part_of(key: str) -> str:
-    """The part that a key belongs to.
+    """Return the part that a key belongs to.
 
     >>> part_of("inspect.py"), part_of("turtle.py"), part_of("tarfile.py")
     ('train', 'valid', 'test')
@@ -65,7 +65,7 @@ def part_of(key: str) -> str:
 
 
 def masked(docstring: str) -> str:
-    """A docstring on one line, the names of `PACKAGES` masked in it, cut between two words.
+    """Join a docstring to one line, mask the names of `PACKAGES` in it, and cut it between two words.
 
     >>> masked("Parse an Email message.\\n\\nSee email.message.")
     'Parse an ___ message. See ___.message.'
@@ -75,7 +75,7 @@ def masked(docstring: str) -> str:
 
 
 def tokens(source: str) -> Iterator[tuple[Words, Words]]:
-    """The tokens of every statement of some source, and the class of each; comments before a statement are left out.
+    """Yield tokens and token classes of every statement of Python source; comments before a statement are skipped.
 
     >>> list(tokens("# one\\nif x > 0: # so"))
     [(('if', 'x', '>', '0', ':', '# so'), ('KEYWORD', 'NAME', 'OP', 'NUMBER', 'OP', 'COMMENT'))]
@@ -96,7 +96,7 @@ def _tag(token: tokenize.TokenInfo) -> str:
     name = tokenize.tok_name[token.type]
     if name == "NAME" and keyword.iskeyword(token.string):
         return "KEYWORD"
-    return "STRING" if "STRING" in name else name  # newer Pythons give an f-string in parts: FSTRING_START …
+    return "STRING" if "STRING" in name else name  # Python 3.12 and later split an f-string into parts: FSTRING_START …
 
 
 def _records(address: str, known: dict[str, Callable[[], Sequence[tuple[Record, str]]]]) -> Iterator[Record]:
@@ -104,25 +104,25 @@ def _records(address: str, known: dict[str, Callable[[], Sequence[tuple[Record, 
     if name not in known:
         outputs = {"docstrings": "classes", "python-tokens": "tags"}
         if name in outputs:
-            raise UserError(f"{PREFIX}{name} has {outputs[name]}: data.outputs must be {outputs[name]}")
+            raise UserError(f"{PREFIX}{name} has {outputs[name]}: set data.outputs to {outputs[name]}")
         near, here = nearest_name(name, outputs), f"{PREFIX}{next(iter(known))}"
-        hint = f"with this data.outputs there is {here}" if near is None else f"did you mean {PREFIX}{near}?"
+        hint = f"use {here} with this data.outputs" if near is None else f"did you mean {PREFIX}{near}?"
         raise UserError(f"no built-in labelled texts are called {PREFIX}{name}: {hint}")
     if wanted and wanted not in PARTS:
-        raise UserError(f"{address} names no part: parts are {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")
+        raise UserError(f"{address} is not a part; use one of {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")
     return (record for record, part in known[name]() if not wanted or part == wanted)
 
 
-@functools.cache  # every part reads them
+@functools.cache  # all parts use the same records
 def _docstrings() -> Sequence[tuple[tuple[str, str], str]]:
-    packages: dict[str, set[str]] = {}  # of each text
+    packages: dict[str, set[str]] = {}  # text → its packages
     for package, _, source in _sources():
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
                 text = masked(ast.get_docstring(node) or "")
                 if len(text) >= DOCSTRING_CHARACTERS[0]:
                     packages.setdefault(text, set()).add(package)
-    # a text of several packages says nothing of its class
+    # drop texts of several packages: their class is ambiguous
     alone = {text: min(found) for text, found in packages.items() if len(found) == 1}
     return [((text, package), part_of(text)) for text, package in alone.items()]
 
@@ -144,7 +144,7 @@ def _python_tokens() -> Sequence[tuple[tuple[Words, Words], str]]:
 
 
 def _sources() -> Iterator[tuple[str, str, str]]:
-    """Package, path and text of every file of `PACKAGES`, sorted, without tests."""
+    """Yield package, path and text of every file of `PACKAGES`, sorted, without tests."""
     folder = Path(sysconfig.get_path("stdlib"))
     for path in stdlib_files():
         inside = path.relative_to(folder)

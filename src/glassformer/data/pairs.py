@@ -1,14 +1,14 @@
-"""Pairs of a source and a target: where they come from, what is dropped, and which are held out.
+"""Pairs of a source and a target: reading, and the split into training and validation data.
 
-Sources: two aligned text files; one `.tsv`, `.csv` or `.jsonl` file; `builtin:NAME` (`builtin_pairs`), of which
-`builtin:NAME#train`, `#valid` or `#test` is one part; `hf:NAME` or `hf:NAME:CONFIG`, a Hugging Face dataset (extra:
-data), of which `hf:NAME#SPLIT` is one split. A pair with an empty side is dropped and counted; nothing else is. Pairs
-are held in memory as texts, which serves some millions of them.
+Inputs: two aligned text files; one `.tsv`, `.csv` or `.jsonl` file; `builtin:NAME` (`builtin_pairs`) or a part of it,
+`builtin:NAME#train`, `#valid` or `#test`; `hf:NAME` or `hf:NAME:CONFIG`, a Hugging Face dataset (extra: data), or one
+split of it, `hf:NAME#SPLIT`. Only pairs with an empty side are skipped; they are counted. All pairs are kept in memory
+as text, which is practical for some millions of pairs.
 
-The split, where no validation pairs are given: built-in pairs have one of their own, and so has a dataset with a
-split named validation; else as many pairs as come nearest to `valid_fraction` of all validate, chosen by a hash of
-their source (`records.held_out_keys`). All targets of one source then stand on one side, whatever the order of the
-files.
+Without validation pairs, built-in pairs use their own parts, and a dataset uses its split named validation. All other
+data is split by a hash of the source (`records.held_out_keys`): the validation data is as close as possible to
+`valid_fraction` of all pairs. All targets of one source are then on one side, and the split does not depend on the
+order of the files.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,16 +34,16 @@ class Pair:
 
 
 class DroppedPairs(records.Dropped):
-    """Pairs that reading left out."""
+    """Counts of the pairs that were skipped."""
 
     EMPTY: ClassVar = ("pair has an empty side", "pairs have an empty side")
-    REPEATED: ClassVar = ("pair also stands in the validation pairs", "pairs also stand in the validation pairs")
+    REPEATED: ClassVar = ("pair is also in the validation pairs", "pairs are also in the validation pairs")
 
 
 def read_pair_files(data: PairData, dropped: DroppedPairs, split: str = "train") -> Iterator[Pair]:
-    """The pairs of `path`, or of `source` and `target`; of a Hugging Face dataset that names none, those of a split."""
+    """Yield the pairs of `path`, or of `source` and `target`; `split` is for a dataset whose address names no split."""
     if data.path is None:
-        assert data.source is not None and data.target is not None  # checked before
+        assert data.source is not None and data.target is not None  # checked by _check_sides
         for number, sides in enumerate(aligned_lines(Path(data.source), Path(data.target)), 1):
             yield from _kept(*sides, f"line {number} of {data.source}", dropped)
     elif data.path.startswith(PREFIX):
@@ -55,17 +55,17 @@ def read_pair_files(data: PairData, dropped: DroppedPairs, split: str = "train")
             yield from _kept(source, target, record.where, dropped)
     else:
         raise UserError(
-            f"{data.path} is none of .tsv, .csv and .jsonl: two text files are given as --data.source and --data.target"
+            f"{data.path}: expected a .tsv, .csv or .jsonl file; for two files, set --data.source and --data.target"
         )
 
 
 def aligned_lines(source: Path, target: Path) -> list[tuple[str, str]]:
-    """Line i of one file and line i of the other, empty ones too; `UserError` when the files are not equally long."""
+    """Pair line i of one file with line i of the other, empty lines included; raise `UserError` for unequal lengths."""
     sources, targets = lines(files.read_text(source)), lines(files.read_text(target))
     if len(sources) != len(targets):
         raise UserError(
-            f"{source} has {len(sources):,} lines and {target} has {len(targets):,} lines: line i of one must be the "
-            "other side of line i"
+            f"{source} has {len(sources):,} lines and {target} has {len(targets):,} lines; line i of one file must be "
+            "the other side of line i of the other file"
         )
     return list(zip(sources, targets, strict=True))
 
@@ -78,7 +78,7 @@ def _kept(source: str, target: str, where: str, dropped: DroppedPairs) -> Iterat
 
 
 class PairCorpus:
-    """The pairs of a run and their split. Nothing is read until it is asked for."""
+    """The pairs of a run and their split; files are read on first use."""
 
     def __init__(self, data: PairData) -> None:
         self.data = data
@@ -88,13 +88,13 @@ class PairCorpus:
 
     @cached_property
     def digest(self) -> str:
-        """SHA-256 of the pairs of both sides and of their order: equal digests, equal training."""
+        """SHA-256 of the pairs of both sides in their order; equal digests mean equal data."""
         sides = ([(pair.source, pair.target) for pair in pairs] for pairs in self.split)
         return digest_of(f"pairs {self.data.reading}", sides)
 
     @cached_property
     def split(self) -> tuple[list[Pair], list[Pair]]:
-        """Training and validation pairs; `UserError` when a side is empty."""
+        """Training and validation pairs; raises `UserError` if a side is empty."""
         data, given = self.data, None
         if data.valid_path is not None or data.valid_source is not None:
             given = replace(data, path=data.valid_path, source=data.valid_source, target=data.valid_target)
@@ -109,31 +109,31 @@ class PairCorpus:
         self.dropped.n_repeated = len(train) - len(kept)
         for side, pairs in (("training", kept), ("validation", valid)):
             if not pairs:
-                raise UserError(f"{self.name} leaves no {side} pair: give more pairs, or validation pairs of their own")
+                raise UserError(f"the split of {self.name} has no {side} pair; use more pairs or give validation pairs")
         return kept, valid
 
     def news(self) -> list[str]:
-        """Read the pairs, and return in sentences what was left out, and a held-out share that is not reached."""
+        """Read the pairs and return notes: skipped pairs, and a held-out fraction that is too small."""
         _ = self.split
         return [*self.dropped.sentences(), *self._share_news]
 
 
 def read_pairs(data: PairData, dropped: DroppedPairs | None = None) -> list[Pair]:
-    """All pairs of `path`, or of `source` and `target`, as they are, unsplit; of a dataset its validation split.
+    """Read all pairs of `path`, or of `source` and `target`, without a split; of a dataset, its validation split.
 
-    Raises `UserError` for a file that cannot be read, sides of unequal length, and columns that are not there.
+    Raises `UserError` for an unreadable file, sides of unequal length, and missing columns.
     """
     _check_sides(data)
     pairs = list(read_pair_files(data, DroppedPairs() if dropped is None else dropped, VALIDATION))
     if not pairs:
-        raise UserError(f"{data.path or data.source} holds no pair with both sides")
+        raise UserError(f"{data.path or data.source} has no pair with both sides; use another file")
     return pairs
 
 
 def split_pairs(
     pairs: Sequence[Pair], valid_fraction: float, reading: Reading = NEWEST_READING
 ) -> tuple[list[Pair], list[Pair]]:
-    """Training and validation pairs, in their order; equal sources stand on one side.
+    """Split into training and validation pairs, in their order; equal sources are on one side.
 
     >>> train, valid = split_pairs([Pair("a", "1"), Pair("b", "2"), Pair("a", "3"), Pair("c", "4")], 0.25)
     >>> [pair.target for pair in train], [pair.target for pair in valid]
@@ -144,16 +144,16 @@ def split_pairs(
 
 @dataclass(frozen=True)
 class PairReport:
-    """What there is of pairs; lengths in characters."""
+    """Statistics of pairs; lengths in characters."""
 
     n_train: int
     n_valid: int
     n_distinct_sources: int
     source_characters: tuple[int, int, int]
-    """The median, the 99th percentile and the longest of a source."""
+    """Median, 99th percentile and maximum length of the sources."""
     target_characters: tuple[int, int, int]
     n_repeats: int
-    """Training pairs that stand there more than once."""
+    """Number of training pairs that repeat an earlier one."""
     news: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -164,13 +164,13 @@ class PairReport:
             f"pairs       {self.n_train:,} for training, {self.n_valid:,} for validation",
             f"sources     {self.n_distinct_sources:,} distinct; {_lengths(self.source_characters)}",
             f"targets     {_lengths(self.target_characters)}",
-            f"repeats     {self.n_repeats:,} training pairs stand there more than once",
+            f"repeats     {self.n_repeats:,} training pairs repeat an earlier one",
         ]
         return "\n".join([*lines, *(f"note        {line}" for line in self.news)])
 
 
 def pair_report(corpus: PairCorpus) -> PairReport:
-    """Counts and lengths of a corpus of pairs."""
+    """Compute the statistics of a corpus of pairs."""
     train, valid = corpus.split
     everything = [*train, *valid]
     return PairReport(
@@ -190,20 +190,20 @@ def _percentiles(lengths: list[int]) -> tuple[int, int, int]:
 
 
 def _lengths(of: tuple[int, int, int]) -> str:
-    return f"{of[0]:,} characters in the middle, {of[1]:,} at the 99th percentile, {of[2]:,} at most"
+    return f"median {of[0]:,} characters, 99th percentile {of[1]:,}, maximum {of[2]:,}"
 
 
 def _check_sides(data: PairData) -> None:
     if data.path is None and data.source is None and data.target is None:
-        raise UserError("the run names no pairs: give --data.source FILE and --data.target FILE, or --data.path FILE")
+        raise UserError("no pairs are given; set --data.source FILE and --data.target FILE, or --data.path FILE")
     if data.path is not None and (data.source is not None or data.target is not None):
-        raise UserError("data.path holds both sides: give it alone, or data.source and data.target without it")
+        raise UserError("data.path contains both sides; set it alone, or set data.source and data.target without it")
     for one, other in (("source", "target"), ("valid_source", "valid_target")):
         for given, missing in ((one, other), (other, one)):
             if getattr(data, given) is not None and getattr(data, missing) is None:
                 flag = missing.replace("_", "-")
                 raise UserError(
-                    f"the {missing.replace('valid_', 'validation ')} side is missing: give --data.{flag} FILE"
+                    f"the {missing.replace('valid_', 'validation ')} side is missing; set --data.{flag} FILE"
                 )
     if data.valid_path is not None and data.valid_source is not None:
-        raise UserError("data.valid_path holds both sides: leave out data.valid_source and data.valid_target")
+        raise UserError("data.valid_path contains both sides; remove data.valid_source and data.valid_target")

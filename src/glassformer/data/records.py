@@ -1,10 +1,10 @@
-"""Records as they stand in a tsv, csv or jsonl file or in a Hugging Face dataset: what pairs and labels are read from.
+"""Records of a tsv, csv or jsonl file or of a Hugging Face dataset, from which pairs and labelled texts are made.
 
-A record knows where it stands, so that every mistake in it is named with its place.
+A record has its place in the file, so that every error message can name it.
 
-`filled` and `nearest` choose what is held out, here and of a text (`corpus`): of given units, each whole, a part whose
-total weight is near a wanted one. A unit is all copies of a document, or all records with one key. Both see weights in
-an order that the caller takes from hashes of the contents, so the choice does not depend on the order of the files.
+`filled` and `nearest` select the held-out units, here and for texts (`corpus`), so that their total weight is close to
+a wanted one. A unit is all copies of a document, or all records with one key; it is never divided. The caller sorts the
+weights by a hash of the contents, so the selection does not depend on the order of the files.
 """
 
 import csv
@@ -27,24 +27,24 @@ Data = TypeVar("Data", PairData, LabelData)
 HUB = "hf:"
 SUFFIXES = (".tsv", ".csv", ".jsonl")
 FEW = 0.5
-"""The held-out share that is reached is told when it is below this part of the share that was asked for."""
+"""A note is printed if the held-out fraction is below this part of `valid_fraction`."""
 VALIDATION = "validation"
-"""What the split of a Hugging Face dataset is called that a run validates on."""
+"""Name of the split of a Hugging Face dataset that is used as validation data."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """The fields that are read, and the settings that name them, for messages."""
+    """The names of the fields to read, and of the settings with these names, for messages."""
 
     names: tuple[str, ...]
     settings: str
     may_lack_header: bool = True
-    """A tsv of two columns needs no header where nobody has named its columns."""
+    """True if the fields have their default names: a tsv of two columns then needs no header."""
 
 
 @dataclass(frozen=True)
 class Record:
-    """The fields of one record; `features` is what a Hugging Face dataset says of them."""
+    """The fields of one record and its place `where`; `features` describes them in a Hugging Face dataset."""
 
     where: str
     fields: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Record:
     features: Any = None
 
     def value(self, name: str) -> Any:
-        """A field; `translation.de` is the field `de` of the field `translation`.
+        """Return the value of a field; `translation.de` is the field `de` of the field `translation`.
 
         >>> Record("", {"translation": {"de": "Hund"}}, "").value("translation.de")
         'Hund'
@@ -61,59 +61,59 @@ class Record:
         for key in [name] if name in self.fields else name.split("."):
             if not isinstance(value, Mapping) or key not in value:
                 there = ", ".join(map(str, value)) if isinstance(value, Mapping) else "no fields"
-                raise UserError(f"{self.where} has no field {name!r}; it has {there} ({self.settings})")
+                raise UserError(f"{self.where} has no field {name!r}; it has {there}; set {self.settings}")
             value = value[key]
         return value
 
     def text(self, name: str) -> str:
-        """A field that must be a text."""
+        """Return the text of a field; raise `UserError` if its value is not a valid text."""
         return self.as_text(self.value(name), f"the field {name!r}")
 
     def as_text(self, value: Any, name: str) -> str:
-        """The value, when it is a text that UTF-8 can hold."""
+        """Return the value; raise `UserError` if it is not a text that can be encoded as UTF-8."""
         if not isinstance(value, str):
-            raise UserError(f"{self.where}: {name} is no text but {value!r:.40}")
+            raise UserError(f"{self.where}: {name} must be a text, got {value!r:.40}")
         try:
             value.encode()
-        except UnicodeEncodeError as error:  # JSON can escape what UTF-8 cannot hold
+        except UnicodeEncodeError as error:  # JSON escapes can contain lone surrogates
             half = value[error.start]
-            raise UserError(f"{self.where}: {name} holds half of a surrogate pair ({half!a}) alone") from error
+            raise UserError(f"{self.where}: {name} has a lone surrogate, {half!a}; remove it") from error
         return value
 
 
 @dataclass
 class Dropped:
-    """What reading left out or guessed, so that nothing is silent: how many, and where the first one stood."""
+    """Counts of skipped records, the place of the first one, and tables read without a header, for notes."""
 
-    EMPTY: ClassVar[tuple[str, str]]  # what is said of one, and of several
+    EMPTY: ClassVar[tuple[str, str]]  # singular and plural wording
     REPEATED: ClassVar[tuple[str, str]]
 
     n_empty: int = 0
     first_empty: str = ""
     n_repeated: int = 0
-    """Training records that also stand in the validation data."""
+    """Training records that are also in the validation data."""
     headerless: list[str] = field(default_factory=list)
-    """Tables of two columns without a header."""
+    """One sentence per table of two columns without a header."""
 
     def empty(self, where: str) -> None:
         self.first_empty = self.first_empty or where
         self.n_empty += 1
 
     def sentences(self) -> list[str]:
-        """One for each reason."""
+        """Return one sentence per reason."""
         said, n = [], self.n_empty
         if n:
             are = f"{self.EMPTY[0]} and is" if n == 1 else f"{self.EMPTY[1]} and are"
-            said.append(f"{n:,} {are} left out (the first: {self.first_empty})")
+            said.append(f"{n:,} {are} skipped (the first: {self.first_empty})")
         n = self.n_repeated
         if n:
             are = f"{self.REPEATED[0]} and is" if n == 1 else f"{self.REPEATED[1]} and are"
-            said.append(f"{n:,} training {are} left out")
+            said.append(f"{n:,} training {are} skipped")
         return [*said, *self.headerless]
 
 
 def records(address: str, wanted: Wanted, split: str, dropped: Dropped) -> Iterator[Record]:
-    """The records of a `.tsv`, `.csv` or `.jsonl` file, or of a Hugging Face dataset, `split` where it names none."""
+    """Yield the records of a file, or of a Hugging Face dataset (of `split`, if the address names no split)."""
     if address.startswith(HUB):
         yield from _of_hub(address, wanted, split)
     elif Path(address).suffix.lower() == ".jsonl":
@@ -123,7 +123,7 @@ def records(address: str, wanted: Wanted, split: str, dropped: Dropped) -> Itera
 
 
 def lines(text: str) -> list[str]:
-    r"""The lines of a text, which end at a line feed alone: other separators are part of the text.
+    r"""Split a text into lines at line feeds only: other line separators are part of the text.
 
     >>> lines("a\r\nb\u2028c\n")
     ['a', 'b\u2028c']
@@ -133,9 +133,9 @@ def lines(text: str) -> list[str]:
 
 
 def filled(weights: Sequence[float], wanted: float) -> list[int]:
-    """Fill `wanted` greedily: take each unit, in order, that fits into what is left, and skip the others.
+    """Fill `wanted` greedily: take each unit, in order, that fits into the remaining weight, and skip the others.
 
-    The total is at most `wanted`, and what is missing is less than the lightest unit that was not taken.
+    The total is at most `wanted`; the difference is less than the lightest unit that was not taken.
 
     >>> filled([7, 3, 9, 1], 5)
     [1, 3]
@@ -149,10 +149,10 @@ def filled(weights: Sequence[float], wanted: float) -> list[int]:
 
 
 def nearest(weights: Sequence[float], chosen: Sequence[int], wanted: float, *, may_take_all: bool = False) -> list[int]:
-    """Add the lightest unit that is left where that brings the total nearer to `wanted`, or where none is chosen.
+    """Add the lightest remaining unit if the total is then nearer to `wanted`, or if `chosen` is empty.
 
-    After `filled`, the total then differs from `wanted` by at most half of that unit, unless it is the only one
-    chosen. The last unit left is never added, unless `may_take_all`: training needs one.
+    After `filled`, the total then differs from `wanted` by at most half of that unit, unless it is the only chosen
+    unit. The last remaining unit is needed for training: it is added only with `may_take_all`.
 
     >>> nearest([12, 12, 11], [], 10), nearest([7, 3, 3], [1], 5), nearest([7, 3], [1], 9)
     ([2], [1, 2], [1])
@@ -165,7 +165,7 @@ def nearest(weights: Sequence[float], chosen: Sequence[int], wanted: float, *, m
 
 
 def share_news(reached: float, wanted: float) -> list[str]:
-    """Return a sentence where a held-out share, from 0 to 1, is below half of the wanted one.
+    """Return a note if the held-out fraction, from 0 to 1, is below half of the wanted one.
 
     >>> share_news(0.09, 0.1)
     []
@@ -173,19 +173,19 @@ def share_news(reached: float, wanted: float) -> list[str]:
     if reached >= FEW * wanted:
         return []
     return [
-        f"only {reached:.2%} of the data could be held out for validation, and data.valid_fraction asks for "
-        f"{wanted:.2%}: give more data, or validation data of its own (data.valid_path)"
+        f"only {reached:.2%} of the data could be held out for validation, less than data.valid_fraction "
+        f"({wanted:.2%}); use more data, or set data.valid_path"
     ]
 
 
 def held_out_keys(
     keys: Sequence[str], valid_fraction: float, reading: Reading = NEWEST_READING, training: Collection[str] = ()
 ) -> set[str]:
-    """The keys whose records validate; all records of one key stand on one side, whatever the order of the files.
+    """Select the keys of the validation records; the result does not depend on the order of the records.
 
-    Keys are taken in the order of their hash: each one whose records fit into what is left of the share, then perhaps
-    the rarest one left (`nearest`); with reading 1, only those before the first that does not fit. Keys of
-    `training` never validate.
+    Keys are sorted by their hash. Each key whose records fit into the remaining fraction is selected, then possibly
+    the rarest remaining key (`nearest`). With `reading` 1, selection stops at the first key that does not fit. Keys in
+    `training` are never selected.
 
     >>> sorted(held_out_keys(["a", "b", "a", "c"], 0.25))
     ['c']
@@ -203,13 +203,13 @@ def held_out_keys(
             break
         first.add(key)
         room -= counts[key]
-    if not first and len(counts) > 1:  # few records: the fewest that can be
+    if not first and len(counts) > 1:  # few records: select the rarest key
         first.add(min(counts, key=lambda key: (counts[key], _hash(key))))
     return first
 
 
 def digest_of(begin: str, sides: Iterable[Iterable[Iterable[str]]]) -> str:
-    """SHA-256 of `begin` and of the texts of every record of every side, in their order."""
+    """Return the SHA-256 of `begin` and of the texts of every record of every side, in their order."""
     digest = hashlib.sha256(begin.encode())
     for records in sides:
         for text in (text for record in records for text in record):
@@ -226,7 +226,7 @@ def split_records(
     reading: Reading = NEWEST_READING,
     training: Collection[str] = (),
 ) -> tuple[list[T], list[T]]:
-    """Training and validation records by the key of each (`held_out_keys`), in their order.
+    """Split into training and validation records by the key of each (`held_out_keys`), in their order.
 
     >>> split_records("badc", ["a", "b", "a", "c"], 0.25)
     (['b', 'a', 'd'], ['c'])
@@ -244,10 +244,10 @@ def read_sides(
     read: Callable[[Data, str], list[T]],
     divide: Callable[[list[T]], tuple[list[T], list[T]]],
 ) -> tuple[list[T], list[T], list[str]]:
-    """Training and validation records, and a sentence where a held-out share is not reached.
+    """Read training and validation records, and return them with a note if the held-out fraction is too small.
 
-    `given` says where validation data of its own stands. Without it built-in records have their parts, and so has a
-    dataset with a split named validation; all others are divided.
+    `given` describes separate validation data. Without it, built-in records use their own parts, a dataset uses its
+    split named validation, and `divide` splits all other data.
     """
     path = data.path or ""
     if given is not None:
@@ -262,11 +262,11 @@ def read_sides(
 
 
 def hub_splits(address: str) -> list[str]:
-    """The names of a dataset's splits."""
+    """Return the names of the splits of a dataset."""
     library = _datasets()
     try:
         return list(library.get_dataset_split_names(*_hub_address(address)[0]))
-    except Exception as error:  # whatever the library raises: no network, no such name, a script that it refuses
+    except Exception as error:  # any error of the library: no network, unknown name, a script that it does not run
         raise _unreadable(address, error) from error
 
 
@@ -281,68 +281,68 @@ def _of_jsonl(path: Path, wanted: Wanted) -> Iterator[Record]:
             try:
                 record = files.parse_json(line)
             except ValueError as error:
-                raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object a line") from error
+                raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object per line") from error
             if not isinstance(record, dict):
-                raise UserError(f"{where} is not an object with fields")
+                raise UserError(f"{where} is not a JSON object; a jsonl file has one object per line")
             yield Record(where, record, wanted.settings)
 
 
 def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
-    """Rows of a table whose header names the fields; a tsv of two columns needs none where two are wanted."""
+    """Yield the rows of a table with a header; a tsv of two columns may lack it if two fields are wanted."""
     is_tsv = path.suffix.lower() == ".tsv"
     rows = _tsv(path) if is_tsv else _csv(path)
     names = wanted.names
     _, header = next(rows, (0, []))
     if twice := [name for name in names if header.count(name) > 1]:
-        raise UserError(f"{path} has {header.count(twice[0])} columns {twice[0]!r}: name each column once")
+        raise UserError(f"{path} has {header.count(twice[0])} columns named {twice[0]!r}; name each column once")
     if any("\r" in cell for cell in header):
-        raise UserError(f"{path} ends its lines with carriage returns alone: convert it to line feeds")
+        raise UserError(f"{path} has carriage returns (CR) as line ends; convert them to line feeds (LF)")
     known = {name.casefold() for name in names}
-    is_header = any(cell.strip().casefold() in known for cell in header)  # it names a column, however it is written
+    is_header = any(cell.strip().casefold() in known for cell in header)  # it names a column, in any case
     if all(name in header for name in names):
         places = [header.index(name) for name in names]
     elif is_tsv and len(header) == len(names) == 2 and wanted.may_lack_header and not is_header:
         places = [0, 1]
         dropped.headerless.append(
-            f"{path} has no header with {names[0]} and {names[1]}: line 1 is read as a {names[0]} and its {names[1]}"
+            f"{path} has no header with {names[0]} and {names[1]}; line 1 is read as data ({names[0]}, {names[1]})"
         )
         yield Record(f"{path}:1", dict(zip(names, header, strict=True)), wanted.settings)
     else:
         raise UserError(
-            f"{path} has the columns {_column_names(header)}, and not {' and '.join(names)} ({wanted.settings})"
+            f"{path}: expected the columns {' and '.join(names)}, got {_column_names(header)}; set {wanted.settings}"
         )
     for number, row in rows:
         if row and any(cell.strip() for cell in row):
             if len(row) != len(header):
-                raise UserError(f"{path}:{number} has {len(row)} columns and the first line {len(header)}")
+                raise UserError(f"{path}:{number}: expected {len(header)} columns as in line 1, got {len(row)}")
             cells = {name: row[place] for name, place in zip(names, places, strict=True)}
             yield Record(f"{path}:{number}", cells, wanted.settings)
 
 
 def _column_names(names: Sequence[str]) -> str:
-    """A list of columns that a message can hold."""
+    """Format column names for a message: at most 12 names of 40 characters each."""
     shown = [name if len(name) <= 40 else f"{name[:39]}…" for name in names[:12]]
     return ", ".join([*shown, *(["…"] if len(names) > 12 else [])]) or "none"
 
 
 def _tsv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line numbers and rows. Tab-separated text has no quoting: a quotation mark is a quotation mark."""
+    """Read line numbers and rows of tab-separated text, without quoting: a quotation mark is an ordinary character."""
     return ((number, line.split("\t")) for number, line in enumerate(lines(files.read_text(path)), 1))
 
 
 def _csv(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Rows, and the number of the line on which each ends: a quoted cell may hold line breaks."""
-    csv.field_size_limit(2**31 - 1)  # a cell may be a whole document
+    """Yield rows with the number of the line on which each ends; a quoted cell may contain line breaks."""
+    csv.field_size_limit(2**31 - 1)  # a cell may contain a long document
     reader = csv.reader(io.StringIO(files.read_text(path), newline=""), strict=True)
     try:
         for row in reader:
             yield reader.line_num, row
     except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num} is not CSV: {error}") from error
+        raise UserError(f"{path}:{reader.line_num} is not valid CSV: {error}; correct this line") from error
 
 
 def _hub_address(address: str) -> tuple[list[str], str | None]:
-    """`hf:NAME:CONFIG#SPLIT` → ([NAME, CONFIG], SPLIT); configuration and split may be left out."""
+    """Parse `hf:NAME:CONFIG#SPLIT` → ([NAME, CONFIG], SPLIT); configuration and split are optional."""
     name, _, split = address.removeprefix(HUB).partition("#")
     return [part for part in name.split(":", 1) if part], split or None
 
@@ -357,7 +357,7 @@ def _of_hub(address: str, wanted: Wanted, split: str) -> Iterator[Record]:
     library, (name, named) = _datasets(), _hub_address(address)
     try:
         rows: Iterable[Mapping[str, Any]] = library.load_dataset(*name, split=named or split)
-    except Exception as error:  # whatever the library raises
+    except Exception as error:  # any error of the library
         raise _unreadable(address, error) from error
     features = getattr(rows, "features", None)
     for number, row in enumerate(rows, 1):
@@ -365,4 +365,4 @@ def _of_hub(address: str, wanted: Wanted, split: str) -> Iterator[Record]:
 
 
 def _unreadable(address: str, error: Exception) -> UserError:
-    return UserError(f"the dataset {address} cannot be read: {first_line(error)}")
+    return UserError(f"the dataset {address} cannot be read: {first_line(error)}; check the name and the network")

@@ -1,4 +1,4 @@
-"""What a text is like before anything is trained on it: sizes, repeats, the split, and what is dropped."""
+"""Statistics of a text before training: sizes, repeats, the split, and skipped or changed parts."""
 
 import hashlib
 from collections import deque
@@ -16,7 +16,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 
 class RepeatCounter:
-    """Counts the items that repeat an earlier one, by their hashes: 8 bytes of memory per item.
+    """Counter of items that repeat an earlier one, by hash: 8 bytes of memory per item.
 
     >>> counter = RepeatCounter()
     >>> for line in ("to be", "or not", "to be"):
@@ -51,7 +51,7 @@ class SideReport:
     n_tokens: int | None = None  # end tokens included; None without a tokenizer
 
     def measured(self, pieces: Iterable[Piece], lines: RepeatCounter) -> Iterator[Piece]:
-        """The same pieces; they are measured as they stream by, and their lines counted."""
+        """Yield the pieces unchanged, add their sizes to this report, and add their lines to `lines`."""
         for piece in pieces:
             self.n_documents += piece.ends_document
             self.n_characters += len(piece.text)
@@ -64,25 +64,25 @@ class SideReport:
 
 @dataclass(frozen=True)
 class DataReport:
-    """What `report` found; `table()` is for the eye."""
+    """Result of `report`; `table()` returns it as readable text."""
 
     name: str
     n_files: int
     n_documents: int
     shortest_document: int  # characters
     longest_document: int
-    n_repeated_documents: int  # they repeat an earlier one
-    n_lines: int  # blank ones are not counted
+    n_repeated_documents: int  # documents equal to an earlier one
+    n_lines: int  # without blank lines
     n_repeated_lines: int
-    sides: list[SideReport]  # training and validation, or all of the text when it cannot be split
-    notes: list[str]  # what is dropped, left out or changed, and why
+    sides: list[SideReport]  # training and validation, or the whole text if it cannot be split
+    notes: list[str]  # skipped, excluded or changed parts, with the reason
 
     @property
     def total(self) -> SideReport:
-        """The sides together. (A single document that is cut in two counts as one.)"""
+        """Sum over the sides; a single document that is cut in two counts as one document."""
         tokens = [side.n_tokens for side in self.sides if side.n_tokens is not None]
         return SideReport(
-            "in all",
+            "total",
             self.n_documents,
             sum(side.n_characters for side in self.sides),
             sum(side.n_bytes for side in self.sides),
@@ -90,7 +90,7 @@ class DataReport:
         )
 
     def table(self) -> str:
-        """The report as plain text."""
+        """Format the report as plain text."""
         total = self.total
         rows: list[tuple[str, ...]] = [("", "documents", "characters", "bytes", "tokens", "bytes per token")]
         rows += [_row(side) for side in (*self.sides, total)]
@@ -103,17 +103,17 @@ class DataReport:
             "",
             f"document lengths    {self.shortest_document:,} to {self.longest_document:,} characters",
             f"repeated documents  {self.n_repeated_documents:,} of {self.n_documents:,}",
-            f"repeated lines      {self.n_repeated_lines:,} of {self.n_lines:,} that are not blank",
+            f"repeated lines      {self.n_repeated_lines:,} of {self.n_lines:,} non-blank lines",
             *(f"note                {note}" for note in self.notes),
         ]
         return "\n".join(lines)
 
 
 def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
-    """Reads a corpus and says what is in it; with a tokenizer, also what its tokens would be.
+    """Compute the statistics of a corpus; with a tokenizer, also count its tokens.
 
-    Streams: memory holds 8 bytes per line, twice that while they are sorted. A text that cannot be split is reported
-    whole, with the reason as a note.
+    The text is streamed: memory use is 8 bytes per line, and twice that while hashes are sorted. If the text cannot be
+    split, the report covers the whole text, with the reason as a note.
     """
     notes = [note for scan in corpus.scans for note in _notes(scan.counts)]
     several = corpus.scans[0].n_documents > 1
@@ -123,7 +123,7 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
         streams = {"training": corpus.pieces("train"), "validation": corpus.pieces("valid")}
         if n_left_out:
             documents = _plural(n_left_out, "document")
-            notes.append(f"{documents} left out of training: also in the validation text")
+            notes.append(f"{documents} excluded from training: also in the validation text")
         if corpus.plan.valid_share is not None:
             notes += share_news(corpus.plan.valid_share, corpus.valid_fraction)
     except UserError as error:
@@ -156,13 +156,13 @@ def report(corpus: Corpus, tokenizer: Tokenizer | None = None) -> DataReport:
 
 def _notes(counts: Counts) -> Iterator[str]:
     if counts.n_blank_documents:
-        yield f"{_plural(counts.n_blank_documents, 'document')} dropped: nothing but white space"
+        yield f"{_plural(counts.n_blank_documents, 'document')} skipped: only white space"
     if counts.n_crlf:
-        yield f"{_plural(counts.n_crlf, 'line end')} read as LF: written as CRLF"
+        yield f"{_plural(counts.n_crlf, 'line end')} converted from CRLF to LF"
     if counts.other_files:
         kinds = sorted({path.suffix or path.name for path in counts.other_files})
         yield (
-            f"{_plural(len(counts.other_files), 'file')} passed over: neither txt nor jsonl "
+            f"{_plural(len(counts.other_files), 'file')} skipped: neither txt nor jsonl "
             f"({', '.join(kinds[:8])}{', ...' if len(kinds) > 8 else ''})"
         )
 

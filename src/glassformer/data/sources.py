@@ -1,12 +1,12 @@
 """Documents from txt and jsonl files, folders of them, and built-in texts; streamed in bounded memory.
 
-What is read: a `.jsonl` file gives one document a line, the named field of its object; any other file is one
-document. A folder gives its `.txt` and `.jsonl` files, subfolders included, sorted by path; other and hidden
-files are passed over. `builtin:NAME` gives a text that is on the machine already
+Sources: a `.jsonl` file has one document per line, in a named field of a JSON object; any other file is one
+document. A folder means its `.txt` and `.jsonl` files, subfolders included, sorted by path; other files and
+hidden files are skipped. `builtin:NAME` is a text made from the installed Python
 (`glassformer.data.builtin`).
 
-How: as UTF-8, with or without a byte order mark; anything else is an error that names the place. Windows line
-ends (CRLF) become "\n", a lone CR stays. A document of white space alone is dropped and counted.
+Encoding: UTF-8, with or without a byte order mark; invalid bytes raise an error with their place. Windows line
+ends (CRLF) become "\n"; a lone CR is kept. Documents of only white space are skipped and counted.
 """
 
 import codecs
@@ -25,25 +25,25 @@ from glassformer.data import builtin
 from glassformer.errors import UserError, nearest_name
 
 FOLDER_SUFFIXES = (".txt", ".jsonl")
-PIECE_CHARACTERS = 1 << 16  # the size from which a piece ends at the next safe place
+PIECE_CHARACTERS = 1 << 16  # minimum size: a piece ends at the first safe place after it
 MAX_PIECE_CHARACTERS = 1 << 20
-MAX_LINE_BYTES = 1 << 28  # of a jsonl file: a line is parsed whole
+MAX_LINE_BYTES = 1 << 28  # of a jsonl file, because a line is parsed in memory
 _BLOCK_BYTES = 1 << 18
 
 
 @dataclass(frozen=True)
 class Piece:
-    """A part of a document; pieces of a document follow one another, and the last one says so."""
+    """A part of a document; the pieces of a document are consecutive, and only the last has `ends_document=True`."""
 
     text: str
     ends_document: bool
-    is_cut_before: bool = False  # the document begins earlier: the split put its beginning on the other side
-    is_cut_after: bool = False  # the document goes on: the split put the rest on the other side
+    is_cut_before: bool = False  # the beginning of the document is on the other side of the split
+    is_cut_after: bool = False  # the end of the document is on the other side of the split
 
 
 @dataclass
 class Counts:
-    """What reading passed over or changed, so that nothing is silent."""
+    """Counts of skipped documents, changed line ends and skipped files, for notes."""
 
     n_blank_documents: int = 0
     n_crlf: int = 0
@@ -52,7 +52,7 @@ class Counts:
 
 @dataclass(frozen=True)
 class TextSource:
-    """One file, or one built-in text (`path` is None)."""
+    """One file, or one built-in text (`path=None`)."""
 
     name: str
     path: Path | None
@@ -62,7 +62,7 @@ class TextSource:
         return self.path is not None and self.path.suffix.lower() == ".jsonl"
 
     def sha256(self) -> str:
-        """Of the bytes as they stand, not of what is read from them."""
+        """Compute the SHA-256 of the unchanged bytes of the file, or of the built-in documents."""
         if self.path is not None:
             with files.reading(self.path):
                 return files.sha256(self.path)
@@ -73,7 +73,7 @@ class TextSource:
         return digest.hexdigest()
 
     def pieces(self, text_field: str, counts: Counts) -> Iterator[Piece]:
-        """The documents of this source, in pieces; blank ones are left out and counted."""
+        """Yield the documents of this source, in pieces; blank documents are skipped and counted."""
         if self.path is None:
             for document in builtin.documents(self.name):
                 yield from cut([document])
@@ -92,7 +92,7 @@ class TextSource:
 
 
 def find_sources(paths: Sequence[str | Path], counts: Counts | None = None) -> list[TextSource]:
-    """The files that `paths` mean, in order; `UserError` for a missing or empty one, or a textless folder."""
+    """Find the sources of `paths`, in order; raise `UserError` for a missing or empty file or folder."""
     counts = counts or Counts()
     sources: list[TextSource] = []
     for path in paths:
@@ -107,9 +107,9 @@ def find_sources(paths: Sequence[str | Path], counts: Counts | None = None) -> l
 def read_pieces(
     paths: Sequence[str | Path], *, text_field: str = "text", counts: Counts | None = None
 ) -> Iterator[Piece]:
-    """Every document of `paths`, in pieces of about `PIECE_CHARACTERS`: memory does not grow with a file.
+    """Yield every document of `paths`, in pieces of about `PIECE_CHARACTERS`, so that memory use is bounded.
 
-    Pieces are cut where no tokenizer of ours joins what stands on the two sides (see `cut`).
+    Pieces end where no token of glassformer's schemes spans the cut (see `cut`).
     """
     counts = counts or Counts()
     for source in find_sources(paths, counts):
@@ -119,12 +119,12 @@ def read_pieces(
 def read_documents(
     paths: Sequence[str | Path], *, text_field: str = "text", counts: Counts | None = None
 ) -> Iterator[str]:
-    """Every document of `paths` whole, one at a time."""
+    """Iterate over the complete documents of `paths`."""
     return (piece.text for piece in joined(read_pieces(paths, text_field=text_field, counts=counts)))
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
-    """Join the pieces of each document: memory holds the longest one.
+    """Join the pieces of each document; memory holds one document at a time.
 
     >>> [piece.text for piece in joined([Piece("a ", False), Piece("b", True), Piece("c", True)])]
     ['a b', 'c']
@@ -138,18 +138,18 @@ def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
 
 
 # A line end that ends a token in every scheme: alone between two words ("a\n|b"), or followed by exactly one
-# more white-space character ("a\n|\nb"), because byte-level BPE gives the last of several to the next word.
+# more white-space character ("a\n|\nb"), because byte-level BPE joins the last one of several to the next word.
 _LINE_CUT = re.compile(r"\n(?:(?<=\S\n)(?=\S)|(?=[ \t\r\n]\S))")
-# Where no such line end is near: before the last white space of a run ("a| b"), safe where words are split.
+# The second choice: before the last white space of a run ("a| b"), safe for schemes that split text into words.
 _SPACE_CUT = re.compile(r"(?=[ \t\r\n]\S)")
 
 
 def cut(blocks: Iterable[str]) -> Iterator[Piece]:
-    """Cut one document, given in blocks, into pieces that tokenizers of our schemes encode to the ids of the whole.
+    """Cut one document, given in blocks, into pieces that glassformer's schemes encode to the ids of the document.
 
-    A piece ends at the first safe line end after `PIECE_CHARACTERS`. A text that has none within
-    `MAX_PIECE_CHARACTERS` is cut between two words, and one without white space anywhere: there, and only
-    there, a token that would have crossed the cut is split in two.
+    A piece ends at the first safe line end after `PIECE_CHARACTERS`. Text without such a line end within
+    `MAX_PIECE_CHARACTERS` is cut between two words. Text without white space is cut at any character: only
+    there can a cut split a token in two.
 
     >>> [piece.text for piece in cut(["one\\nt", "wo"])]
     ['one\\ntwo']
@@ -169,7 +169,7 @@ def _cut_place(buffer: str, start: int) -> int | None:
         return match.end()
     if len(buffer) <= last:
         return None
-    # late in what was searched in vain, so that little of it is searched again
+    # near the end of the searched text, so that only a little of it is searched again
     match = _SPACE_CUT.search(buffer, last - PIECE_CHARACTERS, last)
     return match.start() if match else last
 
@@ -184,7 +184,7 @@ def _find_files(path: Path, counts: Counts) -> list[Path]:
     if stat.S_ISDIR(found.st_mode):
         return _files_in(path, counts)
     if found.st_size == 0:
-        raise UserError(f"{path} is empty; give a file with text")
+        raise UserError(f"{path} is empty; use a file with text")
     return [path]
 
 
@@ -201,12 +201,12 @@ def _files_in(folder: Path, counts: Counts) -> list[Path]:
     for path in texts:
         _require_inside(path, folder)
     if not texts:
-        raise UserError(f"{folder} holds no .txt or .jsonl file; name the files, or another folder")
+        raise UserError(f"{folder} has no .txt or .jsonl file; name the files, or use another folder")
     return sorted(texts, key=lambda path: path.relative_to(folder).parts)
 
 
 def reads(folder: Path, path: Path) -> bool:
-    """Whether a file, there or not yet, is one of the texts that a folder gives."""
+    """Return True if `path`, which need not exist, is a text file that reading `folder` includes."""
     place, root = path.resolve(), folder.resolve()
     if root not in place.parents or place.suffix.lower() not in FOLDER_SUFFIXES:
         return False
@@ -214,11 +214,11 @@ def reads(folder: Path, path: Path) -> bool:
 
 
 def _require_inside(path: Path, folder: Path) -> None:
-    """A folder may be somebody else's: a link in it must not fetch other files, nor a pipe wait for ever."""
+    """Refuse links out of an untrusted folder, and files such as pipes, which could block for ever."""
     if path.is_symlink() and folder.resolve() not in path.resolve().parents:
-        raise UserError(f"{path} is a link out of {folder}: name its target beside the folder, or copy it")
+        raise UserError(f"{path} is a link to a file outside {folder}; add its target to the paths, or copy it")
     if not path.is_file():
-        raise UserError(f"{path} is no ordinary file: take it out of {folder}")
+        raise UserError(f"{path} is not a regular file; remove it from {folder}")
 
 
 def _read_blocks(path: Path) -> Iterator[bytes]:
@@ -228,12 +228,12 @@ def _read_blocks(path: Path) -> Iterator[bytes]:
 
 
 def _text_blocks(path: Path, counts: Counts) -> Iterator[str]:
-    """The characters of a UTF-8 file, block by block, without byte order mark and with "\n" for CRLF."""
+    """Read a UTF-8 file block by block, without a byte order mark and with "\n" for CRLF."""
     decoder = codecs.getincrementaldecoder("utf-8")()
-    offset, line = 0, 1  # of the next block
+    offset, line = 0, 1  # position of the next block
     carried_cr = ""
     at_start = True
-    for block in itertools.chain(_read_blocks(path), [b""]):  # the empty block ends the decoding
+    for block in itertools.chain(_read_blocks(path), [b""]):  # the empty block flushes the decoder
         waiting = len(decoder.getstate()[0])
         try:
             text = decoder.decode(block, final=not block)
@@ -257,7 +257,7 @@ def _unix_lines(text: str, counts: Counts) -> str:
 
 
 def _not_utf8(path: Path, error: UnicodeDecodeError, offset: int, line: int) -> UserError:
-    """`offset` and `line` are those of the first byte that the decoder was given; a pickle is called one."""
+    """Return an error with the place of invalid UTF-8, counted from `offset` and `line`; raise another for a pickle."""
     files.refuse_objects(path)
     line += error.object.count(b"\n", 0, error.start)
     return UserError(
@@ -267,28 +267,28 @@ def _not_utf8(path: Path, error: UnicodeDecodeError, offset: int, line: int) -> 
 
 
 def _jsonl_records(path: Path, text_field: str, counts: Counts) -> Iterator[str]:
-    """The named field of every line's object; blank lines hold no record."""
+    """Yield the field `text_field` of every line's object; blank lines are skipped."""
     for number, line in enumerate(_jsonl_lines(path), start=1):
         if not line.strip():
             continue
         try:
             record = files.parse_json(line)
         except ValueError as error:
-            raise UserError(f"{path}:{number} is not JSON: {error}; a jsonl file has one object a line") from error
+            raise UserError(f"{path}:{number} is not JSON: {error}; a jsonl file has one object per line") from error
         if not isinstance(record, dict):
-            raise UserError(f'{path}:{number} is not an object; every line must look like {{"{text_field}": "..."}}')
+            raise UserError(f'{path}:{number} is not an object; write every line as {{"{text_field}": "..."}}')
         if text_field not in record:
             near, has = nearest_name(text_field, record), ", ".join(map(repr, list(record)[:8])) or "none"
             hint = f": did you mean {near!r}?" if near else f"; it has {has}"
             raise UserError(f"{path}:{number} has no field {text_field!r}{hint} (data.text_field)")
         text = record[text_field]
         if not isinstance(text, str):
-            raise UserError(f"{path}:{number}: the field {text_field!r} is not a text but {json.dumps(text)[:40]}")
+            raise UserError(f"{path}:{number}: the field {text_field!r} must be a text, got {json.dumps(text)[:40]}")
         try:
             text.encode()
-        except UnicodeEncodeError as error:  # JSON can escape what UTF-8 cannot hold
+        except UnicodeEncodeError as error:  # JSON escapes can contain lone surrogates
             raise UserError(
-                f"{path}:{number} is not text: half of a surrogate pair ({text[error.start]!a}) stands alone"
+                f"{path}:{number} is not text: it has a lone surrogate, {text[error.start]!a}; remove it"
             ) from error
         yield _unix_lines(text, counts)
 

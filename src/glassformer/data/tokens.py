@@ -1,19 +1,19 @@
-"""Token ids on disk, memory-mapped, prepared once.
+"""Token ids of a corpus, encoded once, cached on disk and memory-mapped.
 
-A prepared corpus is a folder of its cache, named after the hash of everything that decides its content:
+An encoded corpus is a folder of the cache. Its name is a hash of the text, the tokenizer and all settings:
 
-    train.bin, valid.bin        the ids one after another, little-endian uint16, or uint32 above 65,536 tokens
-    train.starts, valid.starts  where each document begins, little-endian int64
+    train.bin, valid.bin        concatenated ids, little-endian uint16, or uint32 for more than 65,536 tokens
+    train.starts, valid.starts  index of the first id of each document, little-endian int64
     tokens.json                 counts, and the sizes and SHA-256 of these files
 
-A prepared corpus of pairs has two streams a side: train.source.bin, train.target.bin, valid.source.bin,
-valid.target.bin, and `.starts` beside each. No special token is in them: an objective adds those, and knows which.
+A corpus of pairs has two streams per side: train.source.bin, train.target.bin, valid.source.bin,
+valid.target.bin, each with a `.starts` file. They contain no special tokens: the objective adds them.
 
-When several documents train, each is followed by the tokenizer's end token, so that documents are kept apart and a
-model learns to end a text. For next-token prediction each also begins with a start token, so that a model learns to
-begin one, and so that every token of the text is a target. Where one token does both (GPT-2's `<|endoftext|>`), it is
-written once between two documents. A single text gets neither: a random window almost never holds its beginning, and
-its last character is where the split ended it. Its ids are those of the text alone, as in nanoGPT.
+With several training documents, each ends with the tokenizer's end token. It separates documents, and a model
+learns to end a text. For next-token prediction each document also begins with a start token: a model learns to begin
+a text, and every token of the text is a target. If one token has both roles (GPT-2's `<|endoftext|>`), it is written
+once between two documents. A single document gets no start and end token, as in nanoGPT: random windows almost never
+contain its beginning, and its end is only the place of the split.
 """
 
 import hashlib
@@ -41,24 +41,24 @@ T = TypeVar("T")
 FORMAT_VERSION = 1
 SIDECAR = "tokens.json"
 DTYPES = ("<u2", "<u4")
-KEY = "[0-9a-f]{32}"  # what folders of the cache are called
-BATCH_CHARACTERS = 1 << 20  # encoded at once: enough for every core, little for the memory
+KEY = "[0-9a-f]{32}"  # pattern of the folder names in the cache
+BATCH_CHARACTERS = 1 << 20  # encoded at once: enough work for every core, at low memory use
 _NAMES: dict[SplitSide, str] = {"train": "the training text", "valid": "the validation text"}
 _PAIR_NAMES = {"train": "training pairs", "valid": "validation pairs"}
 
-Progress = Callable[[int, int], None]  # (bytes of text done, bytes in all); of pairs: their sides
+Progress = Callable[[int, int], None]  # called with (bytes of text done, total bytes); for pairs: numbers of texts
 
 
 @dataclass(frozen=True, eq=False)
 class TokenFile:
-    """A stream of token ids and where its documents begin; mapped from disk, or in memory."""
+    """A stream of token ids and the starts of its documents; memory-mapped from disk, or in memory."""
 
-    name: str  # what messages call it: "the training text"
+    name: str  # name in messages, such as "the training text"
     ids: npt.NDArray[np.uint16] | npt.NDArray[np.uint32]  # (n_tokens,)
-    document_starts: npt.NDArray[np.int64]  # (n_documents,), the first is 0; a start token is part of its document
-    n_bytes: int  # of the text as UTF-8
+    document_starts: npt.NDArray[np.int64]  # (n_documents,), the first is 0; a start token belongs to its document
+    n_bytes: int  # size of the text as UTF-8
     n_characters: int
-    n_shared: int = 0  # tokens that end one document and start the next: 1 where one token does both, else 0
+    n_shared: int = 0  # 1 if the end token of a document is also the start token of the next, else 0
 
     @property
     def n_tokens(self) -> int:
@@ -70,13 +70,13 @@ class TokenFile:
 
     @property
     def document_lengths(self) -> npt.NDArray[np.int64]:
-        """Tokens of each document, its start and end tokens included."""
+        """Number of tokens of each document, start and end tokens included."""
         return np.diff(self.document_starts, append=self.n_tokens - self.n_shared) + self.n_shared
 
 
 @dataclass(frozen=True)
 class Splits(Generic[T]):
-    """Both sides of a corpus; `folder` is where they lie on disk."""
+    """Training and validation side of a corpus, and their folder on disk."""
 
     train: T
     valid: T
@@ -97,20 +97,20 @@ def prepare(
     progress: Progress | None = None,
     checks_hashes: bool = True,
 ) -> TokenSplits:
-    """The tokens of a corpus: from the cache when they are there, whole and unaltered; else encoded.
+    """Return the tokens of a corpus: from the cache if complete and unchanged, else by encoding the text.
 
-    Found by content: by the hash of the text, of the split and of the tokenizer. A folder whose files have
-    changed (size or SHA-256) is prepared anew, and a preparation that dies leaves nothing that a later one
-    would accept. Memory holds some pieces of the text, or the longest document where the tokenizer must read it whole
+    The cache key is a hash of the text, the split, the tokenizer, `start_id` and dropout. A folder with changed
+    files (size or SHA-256) is encoded again. An interrupted run leaves no folder that a later run would use.
+    Memory holds some pieces of the text, or the longest document if the tokenizer needs whole documents
     (`Tokenizer.encodes_in_pieces`). `progress(done, total)` counts bytes of text.
 
-    `start_id` is put before each document; None puts nothing there.
+    `start_id` is put before each document; without it, documents have no start token.
 
-    `dropout` is the share of merges left out of the training side (BPE-dropout, Provilkov et al. 2020). It is
-    the same for the same `dropout_seed`; the validation side never has any.
+    `dropout` is the probability of skipping a merge in the training text (BPE-dropout, Provilkov et al. 2020),
+    reproducible by `dropout_seed`. The validation text is encoded without dropout.
 
-    Without `checks_hashes` the ids of a prepared folder are compared by size alone: for a process of several, of which
-    another has compared the hashes.
+    With `checks_hashes=False` only the size of the ids is checked, for a process of a run in which another process
+    has already checked the hashes.
     """
     key: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
     key += [dropout_seed] if dropout_seed else []
@@ -146,7 +146,7 @@ def prepare(
             )
             sidecar[side] = write_stream(temporary, side, map(advance, parts), tokenizer)
             if not sidecar[side]["n_tokens"]:
-                raise UserError(f"{_NAMES[side]} ({corpus.name}) gives no token at all; give more text")
+                raise UserError(f"{_NAMES[side]} ({corpus.name}) has no tokens; use more text")
         files.write_json(temporary / SIDECAR, {"sha256": content_hash(sidecar), **sidecar})
     return await_streams(lambda: _open(folder), folder)
 
@@ -154,10 +154,10 @@ def prepare(
 def encode_text(
     tokenizer: Tokenizer, documents: Iterable[str], *, start_id: int | None = None, name: str = "the text"
 ) -> TokenFile:
-    """The tokens of whole documents, in memory: for a small text that is not worth a place in the cache.
+    """Encode whole documents in memory, for a small text that needs no cache.
 
-    Each document begins with `start_id`, if there is one. The rule for end tokens is that of `prepare`: one after each
-    document, none when there is a single one.
+    Each document begins with `start_id`, if given. As in `prepare`, each document ends with the end token if there
+    are several documents.
     """
     rest = iter(documents)
     first = list(itertools.islice(rest, 2))
@@ -165,7 +165,7 @@ def encode_text(
     pieces = (piece for document in itertools.chain(first, rest) for piece in cut([document]))
     parts = list(encode_pieces(pieces, tokenizer, end_id, start_id))
     if not sum(len(part.ids) for part in parts):
-        raise UserError(f"{name} gives no token at all; give more text")
+        raise UserError(f"{name} has no tokens; use more text")
     return in_memory(parts, tokenizer, name, _n_shared(start_id, end_id))
 
 
@@ -175,16 +175,16 @@ def _n_shared(start_id: int | None, end_id: int | None) -> int:
 
 @dataclass(frozen=True, eq=False)
 class EncodedPart:
-    """Some pieces as ids."""
+    """The ids of some consecutive pieces."""
 
     ids: npt.NDArray[np.int64]  # start and end tokens included
-    starts: npt.NDArray[np.int64]  # in the whole stream, of the documents that begin in this part
+    starts: npt.NDArray[np.int64]  # positions in the whole stream of the documents that begin in this part
     n_bytes: int
     n_characters: int
 
 
 def in_memory(parts: Sequence[EncodedPart], tokenizer: Tokenizer, name: str, n_shared: int = 0) -> TokenFile:
-    """One stream of all parts."""
+    """Concatenate all parts to one stream in memory."""
     dtype = id_dtype(tokenizer.vocab_size)
     return TokenFile(
         name=name,
@@ -208,11 +208,11 @@ def encode_pieces(
 ) -> Iterator[EncodedPart]:
     """Encode a stream of pieces, about a million characters at a time.
 
-    Each document has `start_id` before it and `end_id` after it, but not where the split cut it. Where the two are the
-    same token, it stands once between two documents, cut or not.
+    Each document gets `start_id` before it and `end_id` after it, but not where the split cut it. If both are the
+    same token, it is written once between two documents, cut or not.
 
-    The ids are those of whole documents. A tokenizer that may join what stands on the two sides of a cut encodes each
-    document whole, which takes memory for all of it, unless it is to encode `always_in_pieces`.
+    The ids equal those of whole documents. If a token of the tokenizer can span a cut, each document is joined and
+    encoded at once, which needs memory for the whole document; `always_in_pieces` disables this.
     """
     if not (tokenizer.encodes_in_pieces or always_in_pieces):
         pieces = joined(pieces)
@@ -265,7 +265,7 @@ def id_dtype(vocab_size: int) -> str:
 
 
 def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenizer: Tokenizer) -> dict[str, Any]:
-    """Writes one stream as its parts arrive, and returns its part of the sidecar."""
+    """Write one stream part by part, and return its entry of the sidecar."""
     n_tokens = n_documents = n_bytes = n_characters = 0
     dtype = id_dtype(tokenizer.vocab_size)
     paths = _stream_paths(folder, stem)
@@ -288,23 +288,23 @@ def write_stream(folder: Path, stem: str, parts: Iterable[EncodedPart], tokenize
 
 
 def _open(folder: Path, checks_hashes: bool = True) -> TokenSplits | None:
-    """Maps a prepared folder; None when it is not there, or its files are not those that were written."""
+    """Open an encoded corpus; return None if its folder is missing or its files have changed."""
     found = open_streams(folder, {side: _NAMES[side] for side in _NAMES}, checks_hashes)
     return None if found is None else TokenSplits(found["train"], found["valid"], folder)
 
 
 def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = True) -> dict[str, TokenFile] | None:
-    """The streams of a prepared folder by their stems; None when anything in it is not what was written.
+    """Open the streams of a folder by their stems; return None if any file is missing or has changed.
 
-    `names` gives for each stem what messages call it. Without `checks_hashes` the files of ids, which are large, are
-    compared by size alone.
+    `names` maps each stem to its name in messages. Without `checks_hashes` only the size of the large files of ids is
+    checked.
     """
     if not folder.is_dir():
         return None
     try:
         sidecar = files.read_json(folder / SIDECAR)
         if sidecar.pop("sha256") != content_hash(sidecar):
-            raise ValueError(f"{folder / SIDECAR} is not what was written")
+            raise ValueError(f"{folder / SIDECAR} has changed since it was written")
         n_shared = _n_shared(sidecar.get("start_id"), sidecar.get("end_id"))
         return {
             stem: _open_stream(folder, stem, sidecar[stem], name, n_shared, checks_hashes)
@@ -315,12 +315,12 @@ def open_streams(folder: Path, names: Mapping[str, str], checks_hashes: bool = T
 
 
 def await_streams(open_folder: Callable[[], T | None], folder: Path) -> T:
-    """What was just written to `folder`; another process that prepared the same may be putting its own in place."""
+    """Open the streams just written to `folder`; wait if another process is replacing them by the same streams."""
     for _ in range(20):
         if (prepared := open_folder()) is not None:
             return prepared
         time.sleep(0.1)
-    raise UserError(f"the tokens just written to {folder} read back altered: the disk is not to be trusted")
+    raise UserError(f"the tokens read back from {folder} differ from the tokens written; check the disk")
 
 
 def _open_stream(
@@ -335,10 +335,10 @@ def _open_stream(
         written = described["files"][path.name]
         is_hashed = checks_hashes or path == starts_path
         if path.stat().st_size != written["n_bytes"] or (is_hashed and files.sha256(path) != written["sha256"]):
-            raise ValueError(f"{path} is not what was written")
+            raise ValueError(f"{path} has changed since it was written")
     return TokenFile(
         name=name,
-        # as a plain array: the same mapping, but a slice of a memmap takes several times as long
+        # a plain array over the same mapping: slicing a memmap takes several times as long
         ids=np.asarray(np.memmap(ids_path, dtype, mode="r")) if ids_path.stat().st_size else np.zeros(0, dtype),
         document_starts=np.fromfile(starts_path, "<i8"),
         n_bytes=described["n_bytes"],
@@ -353,9 +353,9 @@ def _stream_paths(folder: Path, stem: str) -> tuple[Path, Path]:
 
 @dataclass(frozen=True, eq=False)
 class PairFile:
-    """Two streams whose i-th documents belong together; `rows` says which of them are used, in order."""
+    """Two streams whose i-th documents are a pair; `rows` has the indices of the pairs in use, in order."""
 
-    name: str  # what messages call it
+    name: str  # name in messages
     source: TokenFile
     target: TokenFile
     rows: npt.NDArray[np.int64]  # (n_pairs,)
@@ -366,21 +366,21 @@ class PairFile:
 
     @property
     def source_lengths(self) -> npt.NDArray[np.int64]:
-        """(n_pairs,) ids of each source, without an end token."""
+        """(n_pairs,) number of ids of each source, without an end token."""
         return self.source.document_lengths[self.rows]
 
     @property
     def target_lengths(self) -> npt.NDArray[np.int64]:
-        """(n_pairs,) ids of each target, without start or end token."""
+        """(n_pairs,) number of ids of each target, without start or end token."""
         return self.target.document_lengths[self.rows]
 
     def within(self, source_max: int, target_max: int, added: tuple[int, int] = (1, 1)) -> tuple["PairFile", int]:
-        """The pairs that fit a model, and how many do not: `added` tokens, such as an end, stand around both sides."""
+        """Select the pairs that fit a model, and count the others; `added` = special tokens of source and target."""
         fits = (self.source_lengths + added[0] <= source_max) & (self.target_lengths + added[1] <= target_max)
         return replace(self, rows=self.rows[fits]), int((~fits).sum())
 
     def beginning(self, n_pairs: int) -> "PairFile":
-        """The first pairs."""
+        """Select the first `n_pairs` pairs."""
         return replace(self, rows=self.rows[:n_pairs])
 
 
@@ -399,11 +399,11 @@ def prepare_pairs(
     progress: Progress | None = None,
     checks_hashes: bool = True,
 ) -> PairSplits:
-    """The tokens of a corpus of pairs, with the guarantees of `prepare`.
+    """Return the tokens of a corpus of pairs: from the cache if complete and unchanged, else by encoding, as `prepare`.
 
-    Found by the hash of the pairs, the split and both tokenizers; altered files are prepared anew. `dropout`
-    leaves merges out of the training pairs' targets (BPE-dropout), `source_dropout` out of their sources, the same
-    ones for the same `dropout_seed`.
+    The cache key is a hash of the pairs, the split, both tokenizers and dropout. Changed files are encoded again.
+    `dropout` is the probability of skipping a merge in the targets of the training pairs (BPE-dropout),
+    `source_dropout` that in their sources; both are reproducible by `dropout_seed`.
     """
     of_sides = {"source": (source_tokenizer, source_dropout), "target": (tokenizer, dropout)}
     key = [FORMAT_VERSION, "pairs", corpus.digest]
@@ -430,7 +430,7 @@ def prepare_pairs(
 
 
 def encode_pairs(pairs: Sequence[Pair], tokenizer: Tokenizer, source_tokenizer: Tokenizer, name: str) -> PairFile:
-    """The tokens of some pairs, in memory."""
+    """Encode some pairs in memory."""
     sources = _encoded_texts([pair.source for pair in pairs], source_tokenizer)
     targets = _encoded_texts([pair.target for pair in pairs], tokenizer)
     return _whole(name, in_memory(sources, source_tokenizer, name), in_memory(targets, tokenizer, name))

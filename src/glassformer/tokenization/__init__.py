@@ -1,4 +1,4 @@
-"""Text to ids and back: byte-pair encoding from scratch, and the `Tokenizer` around it."""
+"""Conversion of text to ids and back: byte-pair encoding from scratch, and the `Tokenizer` that uses it."""
 
 from glassformer.tokenization.padding import pad, truncate
 from glassformer.tokenization.pretokenize import SCHEMES, Scheme

@@ -1,17 +1,17 @@
 """Byte-pair encoding, learned from scratch (Sennrich, Haddow and Birch 2016, section 3.2; Gage 1994).
 
-Start from single characters; count every pair of neighbours; give the most frequent pair one new symbol;
-repeat. `learn_bpe` does this with counts that are kept up to date. `learn_bpe_by_rescanning` is the same
-thing in a few lines, and a test holds the two equal. The rules are those of the `tokenizers` library:
+The algorithm starts from single characters, counts all pairs of adjacent symbols, replaces the most frequent pair by
+a new symbol, and repeats. `learn_bpe` updates the counts after each merge. `learn_bpe_by_rescanning` is the same
+algorithm in a few lines; a test checks that both give equal results. The rules are those of `tokenizers`:
 
-- Ids: the special tokens as given, the alphabet in code-point order, then one id for each merge, in order.
-- Of equally frequent pairs the one with the lowest left id wins, then the one with the lowest right id.
+- Ids: the special tokens as given, the alphabet in code-point order, then one id per merge, in order.
+- Of equally frequent pairs, the one with the lowest left id is merged, then the one with the lowest right id.
 - A pair is merged from left to right: `aaa` becomes `aa` `a`.
 
-No two merges spell the same string: wherever a string ends up as one token, no merge crossed its borders, so
-inside it the same merges were made. A special token is another matter, since its string may stand in the
-text. Here one rule is ours: a merge that would spell a special token is never made, so that no text can
-produce one.
+No two merges produce the same string: if a string has become one token, no merge crossed its borders, so
+the same merges were made inside it. Special tokens need one more rule, because their strings can occur in
+the text: a merge that would produce a special token is skipped. This rule, which `tokenizers` lacks, ensures
+that ordinary text is never encoded to a special token.
 """
 
 import heapq
@@ -26,27 +26,27 @@ from numpy.typing import NDArray
 from glassformer.errors import UserError
 
 Progress = Callable[[int, int], None]
-"""Called with (merges made, merges asked for)."""
+"""Called with (number of merges made, number of merges requested)."""
 
 Pair = tuple[int, int]
-"""The ids of two neighbours."""
+"""The ids of two adjacent symbols."""
 
-NO_TEXT = "there is no text to learn a tokenizer from: every text is empty, or only white space"
+NO_TEXT = "there is no text to train a tokenizer on: all texts are empty or only white space; use other texts"
 
-_GONE = -1  # in the symbol array: the border of a chunk, or a symbol that a merge has swallowed
+_GONE = -1  # in the symbol array: the border of a chunk, or a symbol removed by a merge
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class LearnedBPE:
-    """The result of learning."""
+    """The result of training: vocabulary, merges and frequencies."""
 
     tokens: list[str]
-    """Every token, at the index that is its id."""
+    """All tokens; the index is the id."""
     merges: list[tuple[str, str]]
-    """The pairs of tokens that were joined, in order."""
+    """The pairs of tokens that were merged, in order."""
     frequencies: list[int]
-    """How often each token stands in the training text when all merges are made, by id; 0 for one used up by others."""
+    """Count of each token, by id, in the training text after all merges; 0 if merges replaced all its occurrences."""
 
 
 def learn_bpe(
@@ -58,13 +58,12 @@ def learn_bpe(
     min_frequency: int = 2,
     progress: Progress | None = None,
 ) -> LearnedBPE:
-    """Learns merges until there are `vocab_size` tokens, or fewer if no pair occurs `min_frequency` times any
-    more.
+    """Learn merges until there are `vocab_size` tokens, or until no pair occurs `min_frequency` times.
 
-    `chunk_counts` says how often each chunk of text occurs; merges never cross the border of a chunk.
-    `vocab_size=0` asks for no merges at all. Raises `UserError` as `starting_vocabulary` does.
+    `chunk_counts` has the number of occurrences of each chunk of text; merges never cross the border of a chunk.
+    `vocab_size=0` means no merges. Raises `UserError` as `starting_vocabulary` does.
 
-    The work of a merge is that of the places where its pair stands, never that of the corpus.
+    The time of a merge is proportional to the number of occurrences of its pair, not to the size of the text.
 
     >>> learn_bpe({"low": 5, "lower": 2, "newest": 6, "widest": 3}, vocab_size=14).merges
     [('e', 's'), ('es', 't'), ('l', 'o'), ('lo', 'w')]
@@ -89,9 +88,9 @@ def learn_bpe(
 def starting_vocabulary(
     chunk_counts: Mapping[str, int], special_tokens: Sequence[str], initial_alphabet: Iterable[str], vocab_size: int
 ) -> list[str]:
-    """The special tokens, then every character of the chunks and of `initial_alphabet` in code-point order.
+    """Return the special tokens, then all characters of the chunks and of `initial_alphabet` in code-point order.
 
-    Raises `UserError` when there is nothing to learn from, or when these alone are more than `vocab_size`.
+    Raises `UserError` if there is no text, or if these tokens alone exceed `vocab_size`.
 
     >>> starting_vocabulary({"ba": 1}, ["[UNK]"], "c", 8)
     ['[UNK]', 'a', 'b', 'c']
@@ -104,32 +103,32 @@ def starting_vocabulary(
 
 
 def check_room(vocab_size: int, n_alphabet: int, n_special: int) -> None:
-    """Refuses a vocabulary size, other than 0, that the alphabet and the special tokens alone exceed."""
+    """Raise `UserError` if the alphabet and the special tokens alone exceed `vocab_size`, unless it is 0."""
     if vocab_size != 0 and vocab_size < n_alphabet + n_special:
         raise UserError(
-            f"a vocabulary of {vocab_size} is too small: the alphabet has {n_alphabet} symbols and there are "
-            f"{n_special} special tokens; ask for {n_alphabet + n_special} or more"
+            f"a vocabulary of {vocab_size} is too small for {n_alphabet} symbols of the alphabet and {n_special} "
+            f"special tokens; set vocab_size to at least {n_alphabet + n_special}"
         )
 
 
 class _Corpus:
-    """The distinct chunks as linked lists of symbols, with the count and the places of every pair of neighbours.
+    """The distinct chunks as linked lists of symbols, with the count and the places of all pairs of adjacent symbols.
 
-    All chunks lie end to end in one array, so that numpy handles all places of a pair at once. A pair comes
-    into being at one moment, when the younger of its symbols is made, and from then on loses places only. So
-    its place in the heap can be too high, never too low, and is corrected when it comes to the top.
+    All chunks are concatenated in one array, so that numpy processes all places of a pair at once. All places
+    of a pair are created together, when the newer of its symbols is made; later merges only remove places.
+    The count in the heap is therefore never too low. It is corrected when the pair reaches the top.
     """
 
     def __init__(self, chunk_counts: Mapping[str, int], alphabet: Sequence[str]) -> None:
         self.symbols = _symbols(chunk_counts, alphabet)
-        self.before = np.arange(-1, len(self.symbols) - 1)  # where the left neighbour of each symbol stands
+        self.before = np.arange(-1, len(self.symbols) - 1)  # index of the left neighbour of each symbol
         self.after = np.arange(1, len(self.symbols) + 1)
         n_chunks = len(chunk_counts)
         lengths = np.fromiter(map(len, chunk_counts), np.int64, n_chunks)
         counts = np.fromiter(chunk_counts.values(), np.int64, n_chunks)
-        self.weights = np.concatenate([[0], np.repeat(counts, lengths + 1)])  # how often the symbol's chunk occurs
+        self.weights = np.concatenate([[0], np.repeat(counts, lengths + 1)])  # count of the symbol's chunk
         self.counts: dict[Pair, int] = {}
-        self.places: dict[Pair, _Ints] = {}  # of the left symbol, in rising order; some may be out of date
+        self.places: dict[Pair, _Ints] = {}  # ascending indices of the left symbol; some may be outdated
         self.heap: list[tuple[int, Pair]] = []  # (-count, pair)
 
         left, right = self.symbols[:-1], self.symbols[1:]
@@ -143,7 +142,7 @@ class _Corpus:
         heapq.heappush(self.heap, (-count, pair))
 
     def pop_most_frequent(self, min_frequency: int) -> Pair | None:
-        """The pair to merge next; it is not given a second time. None when none occurs `min_frequency` times."""
+        """Remove and return the next pair to merge; None if no pair occurs `min_frequency` times."""
         while self.heap:
             negative_count, pair = self.heap[0]
             count = self.counts[pair]
@@ -157,15 +156,15 @@ class _Corpus:
         return None
 
     def merge(self, pair: Pair, new: int) -> None:
-        """Writes the symbol `new` wherever `pair` stands, from left to right, and corrects the pairs around it."""
+        """Replace all occurrences of `pair` by `new`, from left to right, and update the adjacent pairs."""
         symbols, after = self.symbols, self.after
         first = self._places_now(pair)
         second = after[first]
         symbols[second] = _GONE
         weights = self.weights[first]
 
-        # x first second y: the pairs (x, first) and (second, y) end, where there are such neighbours.
-        # Between two merges side by side one such pair ends: it is counted once, as the left one's (second, y).
+        # x first second y: the pairs (x, first) and (second, y) are removed, if x and y exist.
+        # Between two adjacent merges one pair is removed: it is counted once, as (second, y) of the left merge.
         left = self.before[first]
         has_left = symbols[left] != _GONE
         left, left_weights = left[has_left], weights[has_left]
@@ -185,7 +184,7 @@ class _Corpus:
             self._add((new, symbol), count, places)
 
     def _places_now(self, pair: Pair) -> _Ints:
-        """Where `pair` stands now; of places that overlap (`aaa`), every second one from the left."""
+        """Return the current places of `pair`; of overlapping places (`aaa`), every second one from the left."""
         at = self.places.pop(pair)
         stands: NDArray[np.bool_] = (self.symbols[at] == pair[0]) & (self.symbols[self.after[at]] == pair[1])
         at = at[stands]
@@ -204,8 +203,8 @@ class _Corpus:
 
 
 def _symbols(chunks: Iterable[str], alphabet: Sequence[str]) -> _Ints:
-    """All chunks end to end, as ids, with `_GONE` before, between and after them."""
-    border = "\ud800"  # half of a surrogate pair: in no chunk
+    """Return the ids of all chunks, concatenated, with `_GONE` before, between and after them."""
+    border = "\ud800"  # a lone surrogate, which no chunk contains
     code_points = np.frombuffer((border + border.join(chunks) + border).encode("utf-32-le", "surrogatepass"), np.uint32)
     id_of = np.full(0x110000, _GONE, np.int64)
     for i, token in enumerate(alphabet):
@@ -216,7 +215,7 @@ def _symbols(chunks: Iterable[str], alphabet: Sequence[str]) -> _Ints:
 
 
 def _grouped(keys: _Ints, weights: _Ints, places: _Ints) -> Iterator[tuple[int, int, _Ints]]:
-    """For each distinct key: the key, the sum of its weights, and its places in the order given."""
+    """Yield each distinct key, the sum of its weights, and its places in the order given."""
     if len(keys) == 0:
         return
     order = np.argsort(keys, kind="stable")
@@ -236,7 +235,7 @@ def learn_bpe_by_rescanning(
     initial_alphabet: Iterable[str] = (),
     min_frequency: int = 2,
 ) -> LearnedBPE:
-    """The reference for `learn_bpe`, with the same arguments: counts the pairs of the whole corpus for each merge.
+    """Learn merges as `learn_bpe` does, but count the pairs of the whole text again for each merge (reference).
 
     >>> learn_bpe_by_rescanning({"low": 5, "lower": 2, "newest": 6, "widest": 3}, vocab_size=14).merges
     [('e', 's'), ('es', 't'), ('l', 'o'), ('lo', 'w')]
@@ -262,7 +261,7 @@ def learn_bpe_by_rescanning(
 
 
 def count_pairs(chunks: Iterable[tuple[list[int], int]]) -> Counter[Pair]:
-    """How often each pair of neighbours occurs in chunks (symbols, how often the chunk occurs).
+    """Count each pair of adjacent symbols in chunks, given as (symbols, count of the chunk).
 
     >>> count_pairs([([1, 2, 1], 3), ([1, 2], 1)])
     Counter({(1, 2): 4, (2, 1): 3})
@@ -275,7 +274,7 @@ def count_pairs(chunks: Iterable[tuple[list[int], int]]) -> Counter[Pair]:
 
 
 def replace_pair(symbols: list[int], pair: Pair, new: int) -> list[int]:
-    """Puts `new` for each occurrence of `pair`, from left to right.
+    """Replace each occurrence of `pair` by `new`, from left to right.
 
     >>> replace_pair([1, 1, 1, 2], (1, 1), 9)
     [9, 1, 2]
@@ -292,20 +291,20 @@ def replace_pair(symbols: list[int], pair: Pair, new: int) -> list[int]:
 def learn_words(
     counts: Counter[str], *, vocab_size: int, special_tokens: Sequence[str], min_frequency: int
 ) -> dict[str, int]:
-    """How often each token occurs, by id: special tokens, then words by their frequency, equal ones by the alphabet.
+    """Select the vocabulary and return each token's count: special tokens, then words by count and alphabetical order.
 
-    `vocab_size` 0 takes all words that occur `min_frequency` times; `[UNK]` occurs for all that were left out.
+    `vocab_size` 0 selects all words that occur `min_frequency` times. The count of `[UNK]` is that of all other words.
 
     >>> learn_words(Counter("to be or not to be".split()), vocab_size=3, special_tokens=["[UNK]"], min_frequency=1)
     {'[UNK]': 2, 'be': 2, 'to': 2}
     """
     if "[UNK]" not in special_tokens:
-        raise UserError("whole words need the special token [UNK], which stands for all other words")
+        raise UserError("whole_words needs the special token [UNK] for all other words; add it to special_tokens")
     if not counts:
         raise UserError(NO_TEXT)
     known = [word for word, n in counts.items() if n >= min_frequency and word not in special_tokens]
     if not known:
-        raise UserError(f"no word of the text occurs {min_frequency} times: give more text")
+        raise UserError(f"no word of the text occurs {min_frequency} times; use more text or a lower min_frequency")
     check_room(vocab_size, 1, len(special_tokens))
     known.sort(key=lambda word: (-counts[word], word))
     known = known[: vocab_size - len(special_tokens)] if vocab_size else known

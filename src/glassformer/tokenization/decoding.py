@@ -1,4 +1,4 @@
-"""From ids back to text, one id at a time or all at once; a character of several bytes is never cut."""
+"""Decoding of ids to text, all at once or one id at a time, without cutting multi-byte characters."""
 
 import codecs
 import re
@@ -8,15 +8,15 @@ from glassformer.errors import UserError
 from glassformer.tokenization.pretokenize import CHARACTER_TO_BYTE, END_OF_WORD, Scheme
 
 APART = ("whitespace", "whole_words")
-"""Schemes whose tokens stand apart from their neighbours by a space."""
+"""Schemes whose decoded tokens are separated by spaces."""
 
 
 def token_bytes(token: str, scheme: Scheme, *, special: bool = False) -> bytes:
-    """What a token of the vocabulary adds to a decoded text, as UTF-8, perhaps only a part of a character.
+    """Return the UTF-8 bytes that a token adds to a decoded text; they may be a part of a character.
 
-    `whitespace` has thrown away where words end, so every token stands alone: it brings a space before it, as a whole
-    word does.
-    Otherwise a special token is just its own name.
+    The scheme `whitespace` does not keep the ends of words. Every token therefore begins with a space, as with
+    `whole_words`.
+    With the other schemes, the bytes of a special token are its name.
 
     >>> token_bytes("Ġcafé"[:4], "byte"), token_bytes("er␣", "word"), token_bytes("er", "whitespace")
     (b' caf', b'er ', b' er')
@@ -31,7 +31,7 @@ def token_bytes(token: str, scheme: Scheme, *, special: bool = False) -> bytes:
 
 
 def readable(data: bytes) -> str:
-    """Bytes as text, those that are not part of a whole character as `<0x..>`.
+    """Return bytes as text, with bytes of incomplete characters as `<0x..>`.
 
     >>> readable("é".encode() + "é".encode()[:1])
     'é<0xC3>'
@@ -41,10 +41,10 @@ def readable(data: bytes) -> str:
 
 
 class TextStream:
-    """Turns ids into text as they come: `push` each id, `flush` at the end; what they return is the whole text.
+    """A streaming decoder: `push` each id, then `flush`; the concatenated results are the decoded text.
 
-    An incomplete character waits until its last byte is there; bytes that are no UTF-8 become U+FFFD. The
-    space that ends the last word (`word`) or stands before the first token (`whitespace`) is left out.
+    An incomplete character is delayed until its last byte; bytes that are not UTF-8 become U+FFFD. The
+    space after the last word (`word`) or before the first token (`whitespace`) is removed.
     """
 
     def __init__(self, pieces: Sequence[bytes], scheme: Scheme, skip: frozenset[int] = frozenset()) -> None:
@@ -56,7 +56,7 @@ class TextStream:
         self._held = ""
 
     def push(self, token_id: int) -> str:
-        """The text that can be shown now; often '' or more than one character. `UserError` for an id out of range."""
+        """Return the text that the id completes, '' or several characters; raise `UserError` for an invalid id."""
         if not 0 <= token_id < len(self._pieces):
             raise UserError(f"{token_id} is not a token id: the vocabulary has the ids 0 to {len(self._pieces) - 1}")
         if token_id in self._skip:
@@ -71,7 +71,7 @@ class TextStream:
         return text
 
     def continue_after(self, ids: Iterable[int]) -> None:
-        """Take ids as shown already: what comes next is their continuation. `UserError` for an id out of range.
+        """Push ids whose text is already known, so that the next text continues it; raise `UserError` for invalid ids.
 
         >>> stream = TextStream([b" one", b" two"], "whitespace")
         >>> stream.continue_after([0])
@@ -82,6 +82,6 @@ class TextStream:
             self.push(token_id)
 
     def flush(self) -> str:
-        """What is left when no more ids come: U+FFFD where a character has not been completed, else ''."""
+        """Return the text after the last id: U+FFFD for an incomplete character, else ''."""
         self._held = ""
         return self._decoder.decode(b"", final=True)

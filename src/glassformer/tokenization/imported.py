@@ -1,7 +1,7 @@
-"""Tokenizers of other people's models, which the Rust library runs as their file says.
+"""Tokenizers imported from a `tokenizer.json` of another model; the Rust library `tokenizers` runs them.
 
-Special tokens in a text are ordinary text here too, unless they are allowed. Some models would find them there even
-so: Unigram's pieces contain `</s>`. Plain text therefore goes through a copy in which no text can spell them.
+Special tokens in a text are ordinary text here too, unless they are allowed. Some models would encode them as special
+even then: Unigram's pieces contain `</s>`. Plain text is therefore encoded by a copy that cannot produce them.
 """
 
 import json
@@ -19,16 +19,16 @@ from glassformer.tokenization.rust_tokenizer import no_panic, without_forged
 from glassformer.tokenization.validate_tokenizer_json import tables
 
 HIDDEN = "\uffff"
-"""Stands before what no text shall spell: a code point that is no character."""
+"""Prefix of renamed special tokens; this code point is not a character, so no text contains it."""
 BYTE = re.compile(r"<0x[0-9A-F]{2}>")
 SPACE = "▁"
 
 
 class ImportedCodec:
-    """Texts to ids and back as the Rust library does it for one `tokenizer.json`."""
+    """Encoder and decoder of one imported `tokenizer.json`, run by the Rust library."""
 
     def __init__(self, rust: tokenizers.Tokenizer, description: Mapping[str, Any], vocab: Mapping[str, int]) -> None:
-        """`description` is the parsed file of `rust`."""
+        """Set up the codec; `description` is the parsed file of `rust`."""
         self._rust, self._vocab = rust, vocab
         self._decoders = [part for part in tables(description["decoder"]) if "type" in part]
         self._added = {token["content"]: token for token in description["added_tokens"]}
@@ -39,22 +39,22 @@ class ImportedCodec:
         self._encoder = lru_cache(maxsize=4)(self._make_encoder)
 
     def encode(self, texts: Iterable[str], allow_special: Collection[str] = ()) -> list[list[int]]:
-        """The ids of each text; with all special tokens allowed, those that `transformers` gives."""
+        """Return the ids of each text; with all special tokens allowed, they equal those of `transformers`."""
         texts, allowed = list(texts), frozenset(allow_special)
         for text in texts:
             check_text(text)
-        with no_panic("this tokenizer cannot encode the text"):
+        with no_panic("the tokenizer cannot encode the text"):
             found = self._encoder(allowed).encode_batch_fast(texts, add_special_tokens=False)
         rows = [encoding.ids for encoding in found]
         never = self._never.difference(self._vocab[token] for token in allowed)
         for row in rows:
             if not never.isdisjoint(row):
                 token = list(self._vocab)[min(never.intersection(row))]
-                raise UserError(f"the text spells the special token {token} in a way that cannot be told from it")
+                raise UserError(f"the text encodes to the special token {token}; remove it, or pass allow_special")
         return rows
 
     def _make_encoder(self, allowed: frozenset[str]) -> tokenizers.Tokenizer:
-        """A copy that reads the allowed special tokens in a text, and no others; itself where none need be hidden."""
+        """Return a copy that encodes only the allowed special tokens as special; the original if no copy is needed."""
         if not allowed and self._special.isdisjoint(self._rust.get_vocab(with_added_tokens=False)):
             self._rust.encode_special_tokens = True
             return self._rust
@@ -65,22 +65,22 @@ class ImportedCodec:
 
     @cached_property
     def words_stand_alone(self) -> bool:
-        """Whether a word has the same tokens by itself as behind a space."""
+        """True if a word has the same tokens alone and after a space."""
         one, two = self.encode(["a", "a a"])
         return two == one + one
 
     def decode(self, ids: Iterable[int], skip_special: bool) -> str:
-        """The text of ids, as `transformers` gives it without its cleaning up of spaces."""
-        with no_panic("this tokenizer cannot decode the ids"):
+        """Return the text of ids, equal to that of `transformers` without `clean_up_tokenization_spaces`."""
+        with no_panic("the tokenizer cannot decode the ids"):
             return self._rust.decode(_within(ids, len(self._vocab)), skip_special_tokens=skip_special)
 
     def stream(self, skip_special: bool) -> "ImportedStream":
-        """A decoder for ids that come one at a time."""
+        """Return a streaming decoder, which takes one id at a time."""
         skipped = {self._vocab[token] for token in self._special} if skip_special else set()
         return ImportedStream(lambda ids: self.decode(ids, False), frozenset(skipped), self._bytes, len(self._vocab))
 
     def show(self, token: str) -> str:
-        """A token so that a person can read it."""
+        """Return a token in readable form."""
         if token in self._added:
             return token
         if self._has("ByteLevel"):
@@ -89,7 +89,7 @@ class ImportedCodec:
 
     @cached_property
     def pieces(self) -> list[bytes]:
-        """By id, the bytes of text that a token stands for; a space before a word belongs to it."""
+        """Bytes of each token, by id; a space before a word is part of its first token."""
         return [self._piece(token) for token in self._vocab]
 
     def _piece(self, token: str) -> bytes:
@@ -109,7 +109,7 @@ class ImportedCodec:
 
     @cached_property
     def _bytes(self) -> frozenset[int]:
-        """The ids of `<0x00>` and its like, which the decoder joins to characters."""
+        """Ids of the byte tokens such as `<0x00>`, which the decoder joins to characters."""
         if not self._has("ByteFallback"):
             return frozenset()
         return frozenset(i for token, i in self._vocab.items() if BYTE.fullmatch(token))
@@ -119,23 +119,23 @@ class ImportedCodec:
 
 
 class ImportedStream:
-    """Turns ids into text as they come: `push` each id, `flush` at the end; what they return is the whole text.
+    """A streaming decoder: `push` each id, then `flush`; the concatenated results are the decoded text.
 
-    What a token adds depends on those before it, so it is decoded together with the last one that is whole by itself.
-    An incomplete character waits for its last byte. Should a run of bytes that has been shown become no UTF-8 by
-    what follows, what was shown stays; else the texts are those of `decode`.
+    The text of a token depends on the tokens before it. It is therefore decoded together with the last token that can
+    be decoded alone. An incomplete character is delayed until its last byte. The result equals `decode`, except if
+    later bytes make earlier ones invalid UTF-8: text that was already returned stays unchanged.
     """
 
     def __init__(
         self, decode: Callable[[Sequence[int]], str], skip: frozenset[int], of_bytes: frozenset[int], n_ids: int
     ) -> None:
-        """`of_bytes` are ids that stand for one byte each, which their neighbours may change."""
+        """Set up the decoder; `of_bytes` are the ids of single bytes, whose text depends on adjacent bytes."""
         self._decode, self._skip, self._of_bytes, self._n_ids = decode, skip, of_bytes, n_ids
         self._ids: list[int] = []
         self._shown, self._n_shown = "", 0
 
     def push(self, token_id: int) -> str:
-        """The text that can be shown now; often '' or more than one character. `UserError` for an id out of range."""
+        """Return the text that the id completes, '' or several characters; raise `UserError` for an invalid id."""
         (token_id,) = _within([token_id], self._n_ids)
         if token_id in self._skip:
             return ""
@@ -149,26 +149,26 @@ class ImportedStream:
         return new
 
     def continue_after(self, ids: Iterable[int]) -> None:
-        """Take ids as shown already: what comes next is their continuation. `UserError` for an id out of range.
+        """Push ids whose text is already known, so that the next text continues it; raise `UserError` for invalid ids.
 
-        The same as to push each of them first, but only the last ones are decoded.
+        Only the last ids are decoded, which is faster than pushing each id.
         """
         earlier = [*self._ids, *(i for i in _within(ids, self._n_ids) if i not in self._skip)]
         first = next((at for at in reversed(range(len(earlier))) if self._alone(earlier[at])), 0)
         self._ids, self._shown, self._n_shown = earlier[first:], "", 0
-        for end in range(len(self._ids), 0, -1):  # without the bytes of a character that is not whole yet
+        for end in range(len(self._ids), 0, -1):  # without the bytes of an incomplete character
             text = self._decode(self._ids[:end])
             if not text.endswith("\ufffd"):
                 self._shown, self._n_shown = text, end
                 return
 
     def _alone(self, token_id: int) -> str:
-        """The text of a token that can be decoded without those before it; '' for any other."""
+        """Return the text of a token that can be decoded without the tokens before it, else ''."""
         text = "" if token_id in self._of_bytes else self._decode([token_id])
         return "" if "\ufffd" in text else text
 
     def flush(self) -> str:
-        """What is left when no more ids come: U+FFFD where a character has not been completed, else ''."""
+        """Return the text after the last id: U+FFFD for an incomplete character, else ''."""
         return self._show(self._decode(self._ids))
 
     def _show(self, text: str) -> str:
@@ -179,11 +179,11 @@ class ImportedStream:
 
 
 def hide(description: dict[str, Any], hidden: Collection[str], allowed: Collection[str]) -> dict[str, Any]:
-    """A `tokenizer.json` in which no text can spell the `hidden` special tokens; all other ids stay what they are.
+    """Return a `tokenizer.json` that never encodes text to the `hidden` special tokens; all ids are unchanged.
 
-    The model gets another name for those in its vocabulary, and loses merges that make them; the others are found
-    only because they are added tokens, and those that are special are passed over (`encode_special_tokens`). So
-    `allowed` ones are called ordinary.
+    `hidden` tokens in the model's vocabulary are renamed, and merges that produce them are removed. Other special
+    tokens are matched only as added tokens, and `encode_special_tokens` disables this for added tokens that are
+    special. The `allowed` tokens are therefore marked as not special.
     """
     model = description["model"]
     is_list = isinstance(model["vocab"], list)
@@ -214,7 +214,7 @@ def _within(ids: Iterable[int], n_ids: int) -> list[int]:
 
 
 def _level_bytes(token: str) -> bytes:
-    """The bytes that the characters of a byte-level token stand for; its own where it has others."""
+    """Return the bytes of a byte-level token; if it has other characters, return its UTF-8 bytes."""
     try:
         return token_bytes(token, "byte")
     except KeyError:

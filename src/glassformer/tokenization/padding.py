@@ -1,4 +1,4 @@
-"""Rectangles out of rows of unequal length: padding, and truncation where it is asked for."""
+"""Padding of rows of unequal length to one array, with optional truncation."""
 
 from collections.abc import Sequence
 from typing import Literal, TypeVar
@@ -13,7 +13,7 @@ Ids = TypeVar("Ids", list[int], npt.NDArray[np.int64])
 
 
 def truncate(ids: Ids, max_len: int, side: PaddingSide = "right") -> Ids:
-    """Cuts ids off at one side, until `max_len` are left.
+    """Cut ids off at one side, so that at most `max_len` remain.
 
     >>> truncate([1, 2, 3], 2), truncate([1, 2, 3], 2, side="left")
     ([1, 2], [2, 3])
@@ -29,10 +29,10 @@ def pad(
     side: PaddingSide = "right",
     truncate_side: PaddingSide | None = None,
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
-    """Token ids (B, T) filled up with `pad_id` at `side`, and the attention mask (B, T): True = a real token.
+    """Pad token ids at `side` to an array (B, T), and return it with the attention mask (B, T): True = a real token.
 
-    T is `max_len`, or without it the length of the longest row. A row that is longer than `max_len` is cut at
-    `truncate_side`; without one it is a `UserError`, since text must never vanish silently.
+    T is `max_len`, or by default the length of the longest row. A row longer than `max_len` is truncated at
+    `truncate_side`. Without `truncate_side` it raises `UserError`, so that no text is lost silently.
 
     >>> ids, mask = pad([[5, 6, 7], [8]], 0)
     >>> ids.tolist(), mask.tolist()
@@ -45,7 +45,7 @@ def pad(
     width = int(lengths.max(initial=0)) if max_len is None else max_len
     if (too_long := lengths > width).any():
         i = int(too_long.argmax())
-        raise UserError(f"row {i} has {len(rows[i])} tokens, more than max_len = {width}; say at which side to cut it")
+        raise UserError(f"row {i} has {len(rows[i])} tokens, more than max_len = {width}; set truncate_side to cut it")
     columns = np.arange(width)
     mask = columns < lengths if side == "right" else columns >= width - lengths  # (B, T)
     ids = np.full(mask.shape, pad_id, dtype=np.int64)

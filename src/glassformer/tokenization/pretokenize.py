@@ -1,16 +1,16 @@
-r"""The schemes: how a text becomes the chunks inside which byte-pair encoding works, or which are tokens themselves.
+r"""Tokenizer schemes: rules that split a text into chunks, each an input of byte-pair encoding or itself a token.
 
 | scheme      | a chunk is                                            | its symbols                            |
 |--------------|-------------------------------------------------------|----------------------------------------|
 | `byte`       | a word with the space before it (GPT-2's expression)  | the 256 bytes, each as one character   |
 | `char`       | a line with its line end                              | characters, spaces included            |
 | `whitespace` | a word, or a run of punctuation: `\w+` or `[^\w\s]+`  | characters                             |
-| `word`       | what stands between white space                       | characters, then `</w>`, also a symbol |
-| `whole_words`| what stands between white space                       | none: a frequent chunk is one token    |
+| `word`       | a run of characters without white space               | characters, then `</w>`, also a symbol |
+| `whole_words`| a run of characters without white space               | none: a frequent chunk is one token    |
 
-Merges never cross the border of a chunk. The splitting itself is done by the `tokenizers` library, in
-training and in encoding alike, so both always agree, and so does every other program that reads our
-`tokenizer.json`.
+Merges never cross the border of a chunk. The `tokenizers` library splits the text, both in training and in
+encoding. Training, encoding and other programs that read the saved `tokenizer.json` therefore produce the
+same chunks.
 """
 
 from collections import Counter
@@ -24,23 +24,23 @@ from glassformer.errors import UserError
 
 Scheme = Literal["byte", "char", "word", "whitespace", "whole_words"]
 SCHEMES: tuple[Scheme, ...] = ("byte", "char", "word", "whitespace")
-"""Those with merges."""
+"""The schemes with merges."""
 
 END_OF_WORD = "␣"
-"""How `</w>` is written inside a vocabulary: one character (U+2423, OPEN BOX), since a BPE model splits by
-characters.
+"""Representation of `</w>` in the vocabulary: one character (U+2423, OPEN BOX), because a BPE model splits a
+chunk into characters.
 
-The same character in a text is read as U+FFFD (the replacement character), so that no text can forge the end
-of a word.
+The same character in a text is replaced by U+FFFD (the replacement character), so that it is not encoded as
+the end of a word.
 """
 
 WORD_END = r"(?<=\S)(?=\s|\z)"
 
 
 def byte_characters() -> list[str]:
-    """The character that stands for each byte in the `byte` scheme, as in GPT-2 (Radford et al. 2019).
+    """Return the character that represents each byte in the `byte` scheme, as in GPT-2 (Radford et al. 2019).
 
-    A printable Latin-1 byte is itself; the 68 others take the code points from U+0100 upwards, in order.
+    A printable Latin-1 byte keeps its code point; the 68 other bytes get code points from U+0100 upwards, in order.
 
     >>> byte_characters()[ord("a")], byte_characters()[ord(" ")]
     ('a', 'Ġ')
@@ -56,21 +56,21 @@ CHARACTER_TO_BYTE = {character: byte for byte, character in enumerate(BYTE_TO_CH
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The parts of a `tokenizer.json` around the BPE model; `None` where a scheme needs none."""
+    """The parts of a `tokenizer.json` before and after the BPE model; `None` for parts that a scheme does not use."""
 
     normalizer: normalizers.Normalizer | None
     pre_tokenizer: pre_tokenizers.PreTokenizer
     decoder: decoders.Decoder | None
 
     def chunks(self, text: str) -> list[str]:
-        """The chunks of a text, in order, each a string of the scheme's symbols."""
+        """Split a text into chunks, in order, each a string of the scheme's symbols."""
         if self.normalizer is not None:
             text = self.normalizer.normalize_str(text)
         return [chunk for chunk, _ in self.pre_tokenizer.pre_tokenize_str(text)]
 
 
 def pipeline(scheme: Scheme) -> Pipeline:
-    """The pipeline of a scheme.
+    """Build the pipeline of a scheme.
 
     >>> pipeline("byte").chunks("Don't go, é")
     ['Don', "'t", 'Ġgo', ',', 'ĠÃ©']
@@ -86,7 +86,7 @@ def pipeline(scheme: Scheme) -> Pipeline:
     if scheme == "byte":
         return Pipeline(None, pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel())
     if scheme == "char":
-        # One line at a time: a chunk of a whole text would make merging slow and memory unbounded.
+        # One line per chunk: a whole text as one chunk would make merging slow and memory use unbounded.
         return Pipeline(None, pre_tokenizers.Split("\n", "merged_with_previous"), decoders.Fuse())
     if scheme == "whitespace":
         return Pipeline(None, pre_tokenizers.Whitespace(), None)
@@ -94,28 +94,28 @@ def pipeline(scheme: Scheme) -> Pipeline:
         mark_word_ends = normalizers.Sequence(
             [normalizers.Replace(END_OF_WORD, "\ufffd"), normalizers.Replace(Regex(WORD_END), END_OF_WORD)]
         )
-        # A space for each mark, except the one at the very end.
+        # The decoder replaces each mark by a space, except the last one.
         return Pipeline(mark_word_ends, pre_tokenizers.WhitespaceSplit(), decoders.BPEDecoder(suffix=END_OF_WORD))
     if scheme == "whole_words":
         return Pipeline(None, pre_tokenizers.WhitespaceSplit(), None)
-    raise UserError(f"unknown tokenizer scheme {scheme!r}; choose one of {', '.join(get_args(Scheme))}")
+    raise UserError(f"unknown tokenizer scheme {scheme!r}; use one of {', '.join(get_args(Scheme))}")
 
 
 def check_text(text: str) -> None:
-    """Refuses a text that UTF-8 cannot say: one with half of a surrogate pair."""
+    """Raise `UserError` for a text with a lone surrogate, which UTF-8 cannot encode."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise UserError(
-            f"the text holds a lone surrogate, U+{ord(text[error.start]):04X} at character {error.start}, which "
-            "is half of a character and has no UTF-8; read the text with errors='replace', or remove it"
+            f"the text has a lone surrogate, U+{ord(text[error.start]):04X} at character {error.start}, which "
+            "UTF-8 cannot encode; read the text with errors='replace', or remove the surrogate"
         ) from None
 
 
 def count_chunks(texts: Iterable[str], scheme: Scheme, *, characters_only: bool = False) -> Counter[str]:
-    """How often each distinct chunk occurs in the texts, which are read once, one at a time.
+    """Count each distinct chunk in the texts, which are read once, one at a time.
 
-    With `characters_only` each character is counted by itself: enough to know the alphabet, in little memory.
+    With `characters_only` characters are counted instead of chunks: this gives the alphabet, with little memory.
 
     >>> count_chunks(["to be or", "not to be"], "whitespace")
     Counter({'to': 2, 'be': 2, 'or': 1, 'not': 1})

@@ -1,7 +1,7 @@
-"""The encoder that can be read: what `Tokenizer` does in Rust, step by step in Python.
+"""The reference encoder: the algorithm of the Rust encoder, step by step in Python.
 
-It is the oracle of the fast one, explains a token, and encodes where the fast one cannot: with BPE-dropout
-(the Rust encoder takes no seed), and by the longest match.
+Tests compare the Rust encoder with it. It also shows the merges of a token, and it encodes with BPE-dropout
+(the Rust encoder takes no seed) and by longest match.
 """
 
 import random
@@ -15,7 +15,7 @@ from glassformer.tokenization.pretokenize import Scheme, pipeline
 
 @dataclass(frozen=True)
 class MergeStep:
-    """One merge: its rank (0 was learned first), the two symbols that it joined, and all symbols after it."""
+    """One merge: its rank (0 was learned first), the two merged symbols, and all symbols after the merge."""
 
     rank: int
     left: str
@@ -26,10 +26,10 @@ class MergeStep:
 def merge_steps(
     symbols: list[str], ranks: Mapping[tuple[str, str], int], dropout: float = 0.0, rng: random.Random | None = None
 ) -> Iterator[MergeStep]:
-    """Joins neighbours in place, the pair of lowest rank first and the leftmost of equals, until no pair has a rank.
+    """Merge adjacent symbols in place: lowest rank first, leftmost first for equal ranks, until no merge is possible.
 
-    With `dropout`, each possible merge is left out of each round with that probability, drawn from `rng`
-    (Provilkov, Emelianenko and Voita 2020, algorithm 1): the same text is then cut in many ways.
+    With `dropout`, each possible merge is skipped in each round with that probability, drawn from `rng`
+    (Provilkov, Emelianenko and Voita 2020, algorithm 1), so that the same text gets different tokens.
 
     >>> ranks = {("l", "o"): 0, ("e", "r"): 1, ("lo", "w"): 2}
     >>> for step in merge_steps(list("lower"), ranks):
@@ -53,11 +53,11 @@ def merge_steps(
 
 
 def longest_match(chunk: str, frequencies: Mapping[str, int], unknown: str, max_len: int | None = None) -> list[str]:
-    """Cuts at the longest token that stands anywhere in the chunk, then cuts what is left on both sides likewise.
+    """Split a chunk at the longest token anywhere in it, then split the remaining parts on both sides likewise.
 
-    Of several tokens of that length the most frequent one in the training text comes first, then the one that
-    sorts first. A span where nothing matches is one `unknown`. No token is longer than `max_len`, where that
-    is known.
+    Of several tokens of that length, the most frequent one in the training text is used; of equal ones, the
+    first in sorted order. A span without any token becomes one `unknown`. `max_len` is the length of the
+    longest token, if known.
 
     >>> longest_match("unlowered", {"low": 9, "lowe": 2, "red": 2, "un": 1}, "[UNK]")
     ['un', 'lowe', 'red']
@@ -65,7 +65,7 @@ def longest_match(chunk: str, frequencies: Mapping[str, int], unknown: str, max_
     ['low', 'w', '[UNK]', 'w']
     """
     tokens: list[str] = []
-    # What is left to do, the leftmost last: spans, and how long a token in them can be; 0 marks a finished token.
+    # Stack of spans, the leftmost on top, with the maximum length of a token in each; 0 marks a finished token.
     todo = [(chunk, max_len or len(chunk))] if chunk else []
     while todo:
         span, longest = todo.pop()
@@ -91,7 +91,7 @@ def _longest_token(span: str, frequencies: Mapping[str, int], longest: int) -> s
 
 @dataclass(frozen=True)
 class ChunkExplanation:
-    """One chunk of a text: the symbols it starts as, each merge, and the ids of what is left."""
+    """One chunk of a text: its initial symbols, each merge, and the ids of the resulting tokens."""
 
     start: tuple[str, ...]
     steps: tuple[MergeStep, ...]
@@ -104,7 +104,7 @@ class ChunkExplanation:
 
 @dataclass(frozen=True)
 class Explanation:
-    """How a text became tokens, chunk by chunk. `str()` of it is the text that `tokenizer explain` prints."""
+    """All merges of a text, chunk by chunk; `str()` of it is the output of `tokenizer explain`."""
 
     chunks: tuple[ChunkExplanation, ...]
     show: Callable[[str], str]
@@ -114,7 +114,7 @@ class Explanation:
 
 
 def _render(chunk: ChunkExplanation, show: Callable[[str], str]) -> str:
-    """A line for each state of the chunk, the symbols apart by a bar, with the merge that led to it."""
+    """Format one line per state of the chunk: its symbols, separated by bars, and the merge that led to it."""
 
     def line(label: str, symbols: Sequence[str]) -> str:
         return f"{label:>12}  {'│'.join(map(show, symbols))}"
@@ -129,7 +129,7 @@ def _render(chunk: ChunkExplanation, show: Callable[[str], str]) -> str:
 
 
 class ReferenceEncoder:
-    """Encodes plain text (no special tokens in it) with a vocabulary, its merges, and its unknown token if any."""
+    """Encoder of plain text (without special tokens) with a vocabulary, its merges, and an optional unknown token."""
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class ReferenceEncoder:
         frequencies: Mapping[str, int],
         unknown: str | None,
     ) -> None:
-        """`frequencies` has the tokens that text can become: all but the special ones."""
+        """Set up the encoder; `frequencies` has all tokens except the special ones."""
         self._chunks = pipeline(scheme).chunks
         self._has_pieces = scheme != "whole_words"
         self._vocab = vocab
@@ -149,7 +149,7 @@ class ReferenceEncoder:
         self._unknown = unknown
 
     def encode(self, text: str, *, dropout: float = 0.0, rng: random.Random | None = None) -> list[int]:
-        """The ids of a text by replaying the merges, all of them, or with BPE-dropout from `rng`."""
+        """Encode a text by applying all merges, or a random part of them with BPE-dropout from `rng`."""
         ids: list[int] = []
         for symbols in self._symbols(text):
             for _ in merge_steps(symbols, self._ranks, dropout, rng):
@@ -158,10 +158,10 @@ class ReferenceEncoder:
         return ids
 
     def encode_longest_match(self, text: str) -> list[int]:
-        """The ids of a text by the longest match first."""
+        """Encode a text by the longest match first."""
         ids: list[int] = []
         for chunk in self._chunks(text):
-            self._split(chunk)  # names an unknown character if there is no token for it
+            self._split(chunk)  # raises UserError for an unknown character without [UNK]
             if self._has_pieces:
                 tokens = longest_match(chunk, self._frequencies, self._unknown or "", self._longest)
             else:
@@ -170,7 +170,7 @@ class ReferenceEncoder:
         return ids
 
     def explain(self, text: str) -> Iterator[ChunkExplanation]:
-        """The merges that are made in each chunk."""
+        """Yield the merges of each chunk."""
         for symbols in self._symbols(text):
             start = tuple(symbols)
             steps: list[MergeStep] = list(merge_steps(symbols, self._ranks))
@@ -180,7 +180,7 @@ class ReferenceEncoder:
         return map(self._split, self._chunks(text))
 
     def _split(self, chunk: str) -> list[str]:
-        """The characters of a chunk, each run of unknown ones as one unknown token; or the whole word, known or not."""
+        """Split a chunk into characters, with one unknown token per run of unknown ones (`whole_words`: one token)."""
         if not self._has_pieces:
             return [chunk if chunk in self._frequencies else self._unknown or ""]
         symbols: list[str] = []
@@ -190,8 +190,8 @@ class ReferenceEncoder:
             elif self._unknown is None:
                 raise UserError(
                     f"the character {character!r} (U+{ord(character):04X}) is not in the vocabulary, and there "
-                    "is no [UNK] to stand for it; train with the special token [UNK], with this character, or "
-                    "with the scheme byte"
+                    "is no [UNK] token; train a tokenizer with the special token [UNK], with this character, "
+                    "or with the scheme byte"
                 )
             elif not symbols or symbols[-1] != self._unknown:
                 symbols.append(self._unknown)

@@ -1,4 +1,4 @@
-"""The `tokenizers` objects behind `Tokenizer`: put together, trained, recognised and checked."""
+"""The `tokenizers` objects that `Tokenizer` wraps: construction, training, recognition of schemes, and checks."""
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, SCHEMES, Sch
 def assemble(
     scheme: Scheme, special_tokens: Sequence[str], vocab: dict[str, int], merges: list[tuple[str, str]]
 ) -> tokenizers.Tokenizer:
-    """A tokenizer of a scheme. Where `[UNK]` is a token, each run of unknown characters, or each unknown word,
-    becomes one."""
+    """Build a tokenizer of a scheme; with `[UNK]`, each run of unknown characters, or each unknown word, becomes one
+    `[UNK]`."""
     unknown = "[UNK]" if "[UNK]" in special_tokens and scheme != "byte" else None
     if scheme == "whole_words":
         rust = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
@@ -43,7 +43,7 @@ def train_in_rust(
     initial_alphabet: Sequence[str],
     min_frequency: int,
 ) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """The vocabulary and the merges that `tokenizers`' own BPE trainer finds."""
+    """Train with the trainers of `tokenizers`; return the vocabulary and the merges."""
     rust = assemble(scheme, (), {}, [])
     n_characters = 0
 
@@ -72,7 +72,7 @@ def train_in_rust(
 
 
 def recognise(description: Mapping[str, Any]) -> Scheme | None:
-    """The scheme of a parsed `tokenizer.json`, whose merges and special tokens we know how to apply, or None."""
+    """Return the scheme of a parsed `tokenizer.json`, or None if the reference encoder cannot reproduce it."""
     model, added = description["model"], description["added_tokens"]
     if any(not token["special"] or any(token[flag] for flag in _OTHER_MATCHES) for token in added):
         return None
@@ -100,12 +100,12 @@ def _splitting(scheme: Scheme) -> dict[str, Any]:
 
 
 def check_special_tokens(special_tokens: Sequence[str]) -> None:
-    """Special tokens are distinct, and longer than a character, since every character may be ordinary text."""
+    """Raise `UserError` for repeated special tokens, or for a single character, which may be ordinary text."""
     for token in special_tokens:
         if len(token) < 2:
-            raise UserError(f"the special token {token!r} is too short: it needs two characters or more")
+            raise UserError(f"the special token {token!r} is too short; use at least two characters")
     if len(set(special_tokens)) < len(special_tokens):
-        raise UserError(f"a special token is named twice: {', '.join(special_tokens)}")
+        raise UserError(f"a special token is given twice: {', '.join(special_tokens)}; remove one of them")
 
 
 def check(
@@ -116,29 +116,29 @@ def check(
     scheme: Scheme | None,
     frequencies: Sequence[int] | None,
 ) -> None:
-    """Holds a tokenizer to what the rest relies on; `UserError` for what a file can have wrong."""
+    """Check the assumptions of this package about a tokenizer; raise `UserError` for an invalid one."""
     if list(vocab.values()) != list(range(len(vocab))):
-        raise UserError("its ids are not 0, 1, 2 … without a gap, so no embedding can have one row for each")
+        raise UserError("its ids must be 0, 1, 2 … without a gap, because each id is a row of the embedding")
     if len(vocab) == len(special_tokens):
-        raise UserError("its vocabulary has no ordinary token")
+        raise UserError("its vocabulary has only special tokens")
     if frequencies is not None and len(frequencies) != len(vocab):
         raise UserError(f"it has {len(frequencies)} frequencies for {len(vocab)} tokens")
     if scheme is None:
         return
     check_special_tokens(special_tokens)
     if scheme == "byte" and (missing := set(BYTE_TO_CHARACTER) - vocab.keys()):
-        raise UserError(f"it lacks {len(missing)} of the 256 bytes, so some text would be lost")
+        raise UserError(f"its vocabulary lacks {len(missing)} of the 256 bytes, so it cannot encode every text")
     ordinary = "".join(vocab.keys() - set(special_tokens))
     if scheme == "byte" and (others := set(ordinary) - set(BYTE_TO_CHARACTER)):
-        raise UserError(f"it has tokens with {min(others)!r}, which stands for no byte")
+        raise UserError(f"its tokens contain {min(others)!r}, which represents no byte")
     if unknown is not None and unknown not in special_tokens:
         raise UserError(f"its unknown token {unknown} is not one of its special tokens")
     if forged := [left + right for left, right in merges if left + right in special_tokens]:
-        raise UserError(f"its merges spell {forged[0]}, so ordinary text could become a special token")
+        raise UserError(f"its merges produce {forged[0]}, so ordinary text could become a special token")
 
 
 def add_special_tokens(rust: tokenizers.Tokenizer, tokens: Iterable[str]) -> None:
-    """Makes special tokens of those that are no added tokens yet; one that is new gets the next id."""
+    """Add the special tokens that are not yet added tokens; a token that is not in the vocabulary gets the next id."""
     known = {token.content for token in rust.get_added_tokens_decoder().values()}
     new = [token for token in tokens if token not in known]
     rust.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in new])
@@ -146,17 +146,17 @@ def add_special_tokens(rust: tokenizers.Tokenizer, tokens: Iterable[str]) -> Non
 
 @contextmanager
 def no_panic(sentence: str) -> Iterator[None]:
-    """What the Rust library raises becomes a `UserError`: it gives up (panics) on some damaged files."""
+    """Convert any error of the Rust library to a `UserError`; some damaged files make it panic."""
     try:
         yield
     except (UserError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # it raises just `Exception`, and what is none when it panics
+    except BaseException as error:  # the library raises `Exception`, or another BaseException for a panic
         raise UserError(f"{sentence} ({error!s:.200})") from error
 
 
 def without_forged(merges: Iterable[tuple[str, str]], special_tokens: Collection[str]) -> list[tuple[str, str]]:
-    """The merges without those that spell a special token, and without those that build on such a one.
+    """Remove the merges that produce a special token, and the merges that use the result of a removed one.
 
     >>> without_forged([("a", "b"), ("[", "X]"), ("[X]", "c"), ("[X]c", "d")], ["[X]"])
     [('a', 'b')]

@@ -1,4 +1,4 @@
-"""Encoding and decoding with one of our schemes: the Rust library's BPE, and our own readable twin of it."""
+"""Encoding and decoding with one of glassformer's schemes, by the Rust library or by the reference encoder."""
 
 import random
 import re
@@ -14,7 +14,7 @@ from glassformer.tokenization.reference import ReferenceEncoder
 
 
 class SchemeCodec:
-    """Texts to ids and back for a tokenizer of one of the schemes; see the top of `tokenizer.py`."""
+    """Encoder and decoder of a tokenizer of one of the schemes; see the module docstring of `tokenizer.py`."""
 
     def __init__(
         self,
@@ -26,31 +26,31 @@ class SchemeCodec:
         unknown: str | None,
         frequencies: Sequence[int] | None,
     ) -> None:
-        rust.encode_special_tokens = True  # special tokens in a text are text; the file does not say so
+        rust.encode_special_tokens = True  # special tokens in a text are ordinary text; the file cannot store this
         self._rust, self._scheme, self._vocab, self._merges = rust, scheme, vocab, merges
         self._special_tokens, self._unknown, self._frequencies = special_tokens, unknown, frequencies
         self._known_characters: set[str] = set()
 
     @property
     def words_stand_alone(self) -> bool:
-        """Whether a word has the same tokens by itself as behind a space."""
+        """True if a word has the same tokens alone and after a space."""
         return self._scheme in ("word", "whitespace", "whole_words")
 
     def encode(self, texts: Iterable[str], allow_special: Collection[str] = ()) -> list[list[int]]:
-        """The ids of each text, on all cores."""
+        """Return the ids of each text, computed on all cores."""
         return self._encode_between(texts, allow_special, self._encode_in_rust)
 
     def encode_with_dropout(
         self, texts: Iterable[str], allow_special: Collection[str], dropout: float, seed: int
     ) -> list[list[int]]:
-        """BPE-dropout; one random stream serves all texts."""
+        """Encode with BPE-dropout, with one random stream for all texts."""
         rng = random.Random(seed)
         return self._encode_between(
             texts, allow_special, lambda pieces: [self.reference.encode(p, dropout=dropout, rng=rng) for p in pieces]
         )
 
     def encode_longest_match(self, text: str, allow_special: Collection[str]) -> list[int]:
-        """The longest token first wherever it stands."""
+        """Encode by the longest match anywhere in the text first."""
         (ids,) = self._encode_between(
             [text], allow_special, lambda pieces: list(map(self.reference.encode_longest_match, pieces))
         )
@@ -59,7 +59,7 @@ class SchemeCodec:
     def _encode_between(
         self, texts: Iterable[str], allow_special: Collection[str], encode: Callable[[list[str]], list[list[int]]]
     ) -> list[list[int]]:
-        """Cuts the texts at the special tokens that are allowed, and encodes what is between them."""
+        """Split the texts at the allowed special tokens, and encode the text between them."""
         rows = [self._cut(text, allow_special) for text in texts]
         pieces = [piece for row in rows for piece in row[::2]]
         for piece in pieces:
@@ -74,14 +74,14 @@ class SchemeCodec:
         return rows_of_ids
 
     def _cut(self, text: str, allow_special: Collection[str]) -> list[str]:
-        """Ordinary text at the even places, an allowed special token at the odd ones."""
+        """Split a text: ordinary text at even indices, allowed special tokens at odd indices."""
         if not allow_special:
             return [text]
         longest_first = sorted(allow_special, key=len, reverse=True)
         return re.split(f"({'|'.join(map(re.escape, longest_first))})", text)
 
     def check_piece(self, piece: str) -> None:
-        """Refuses what the Rust encoder cannot take, or would drop without a word."""
+        """Raise `UserError` for text that the Rust encoder cannot encode, or would drop silently."""
         check_text(piece)
         if self._scheme != "byte" and self._unknown is None:
             for character in sorted(set(piece) - self._known_characters):
@@ -92,15 +92,15 @@ class SchemeCodec:
         rows = [encoding.ids for encoding in self._rust.encode_batch_fast(pieces, add_special_tokens=False)]
         if self._scheme != "whole_words":
             return rows
-        # A model of whole words finds its special tokens in ordinary text too, where they are words it does not know.
+        # A model of whole words also encodes words of ordinary text to special tokens: replace these by `[UNK]`.
         assert self._unknown is not None
         special, unknown = {self._vocab[token] for token in self._special_tokens}, self._vocab[self._unknown]
         return [[unknown if token in special else token for token in row] for row in rows]
 
     @cached_property
     def reference(self) -> ReferenceEncoder:
-        """The readable encoder: the same ids, slowly."""
-        # Without frequencies an early merge counts as a frequent one.
+        """The reference encoder, which gives the same ids but is slower."""
+        # Without frequencies, tokens of earlier merges count as more frequent.
         frequencies = self._frequencies or range(len(self._vocab), 0, -1)
         ordinary = dict(zip(self._vocab, frequencies, strict=True))
         for token in self._special_tokens:
@@ -108,17 +108,17 @@ class SchemeCodec:
         return ReferenceEncoder(self._scheme, self._vocab, self._merges, ordinary, self._unknown)
 
     def decode(self, ids: Iterable[int], skip_special: bool) -> str:
-        """The text of ids."""
+        """Return the text of ids."""
         stream = self.stream(skip_special)
         return "".join([*map(stream.push, ids), stream.flush()])
 
     def stream(self, skip_special: bool) -> TextStream:
-        """A decoder for ids that come one at a time."""
+        """Return a streaming decoder, which takes one id at a time."""
         skipped = {self._vocab[token] for token in self._special_tokens if token != self._unknown}
         return TextStream(self.pieces, self._scheme, frozenset(skipped if skip_special else ()))
 
     def show(self, token: str) -> str:
-        """A token so that a person can read it."""
+        """Return a token in readable form."""
         if token in self._special_tokens:
             return token
         if self._scheme == "word":
@@ -127,13 +127,13 @@ class SchemeCodec:
 
     @cached_property
     def pieces(self) -> list[bytes]:
-        """By id, the bytes of text that a token stands for."""
+        """Bytes of each token, by id."""
         special = set(self._special_tokens)
         return [token_bytes(token, self._scheme, special=token in special) for token in self._vocab]
 
 
 def require_scheme(codec: object, what: str) -> SchemeCodec:
-    """The codec, if it is of a scheme; else `UserError`, since `what` is not known of other people's tokenizers."""
+    """Return the codec; raise `UserError` if it is not of a scheme, because `what` needs one."""
     if not isinstance(codec, SchemeCodec):
-        raise UserError(f"{what} is there for tokenizers of our own schemes only, and this one comes from elsewhere")
+        raise UserError(f"{what} needs a tokenizer with one of glassformer's schemes, and this tokenizer is imported")
     return codec

@@ -1,24 +1,24 @@
-"""`Tokenizer`: text to ids and back, learned on any text, kept in the `tokenizer.json` that everybody reads.
+"""`Tokenizer`: conversion of text to ids and back, trained on any text and saved as a standard `tokenizer.json`.
 
-The splitting and the model run in the `tokenizers` library (Rust). `Tokenizer.reference` does the same
-readably, and tests hold the two equal.
+The `tokenizers` library (Rust) splits the text and runs the model. `Tokenizer.reference` is a readable
+implementation of the same algorithm, and tests check that both give equal ids.
 
-**Special tokens in a text.** `[MASK]` in a text is six ordinary characters, unless the call allows the token
-by name (`allow_special`). `transformers` makes no such difference: with the same file it reads `[MASK]` in a
-text as the token, and so gives the ids that `allow_special=tokenizer.special_tokens` gives here.
+**Special tokens in a text.** `[MASK]` in a text is six ordinary characters, unless `allow_special` names the
+token. `transformers` always encodes `[MASK]` in a text as the special token: with the same file it gives the
+ids of `allow_special=tokenizer.special_tokens`.
 
-**Characters that were not learned.** `byte` has all bytes, so there are none. The other schemes give one
-`[UNK]` for each run of unknown characters in a chunk, and `whole_words` one for each unknown word; without the
-token `[UNK]` a `UserError` names the character. (There, `transformers` drops the character without a word.)
+**Unknown characters.** `byte` has all bytes and therefore no unknown characters. The other schemes encode each
+run of unknown characters in a chunk as one `[UNK]`, and `whole_words` each unknown word. Without the token
+`[UNK]` they raise a `UserError` that names the character (`transformers` drops the character silently).
 
-**Decoding.** `byte` gives every text back exactly, and `char` every text of known characters. `word` puts one
-space between words, since it keeps no other white space. `whitespace` does not know where words end: every
-token, as every whole word, stands apart from its neighbours by a space. An unknown run decodes as `[UNK]`; other
-special tokens are left out on request.
+**Decoding.** `byte` restores every text exactly, and `char` every text of known characters. `word` puts one
+space between words, because it keeps no other white space. `whitespace` does not keep the ends of words: it puts
+a space between all tokens, as does `whole_words`. A run of unknown characters decodes to `[UNK]`; other special
+tokens are skipped on request.
 
-**Tokenizers of other people's models** (`Tokenizer.imported`). Their file says how they cut and decode, and the Rust
-library does it (`imported.py`); what their special tokens are for is kept in the file, under `roles`. One that is
-of a scheme is used as such. Their decoded texts are those of `transformers`.
+**Imported tokenizers** (`Tokenizer.imported`). The Rust library splits and decodes as their `tokenizer.json`
+defines (`imported.py`). The roles of their special tokens are saved in the file, under `roles`. If the file has
+the rules of a scheme, the scheme is used. Their decoded texts are those of `transformers`.
 """
 
 import hashlib
@@ -51,23 +51,23 @@ from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES
 Learner = Literal["glassformer", "tokenizers"]
 
 ROLE_OF = {f"[{role.upper()}]": role for role in ROLES}
-"""What our own special tokens are for."""
+"""The role of each default special token."""
 SPECIAL_TOKENS = tuple(ROLE_OF)
 """The default special tokens; their ids are 0 to 6."""
 
 
 class Encoded(NamedTuple):
-    """What `tokenizer(text)` gives: `ids, mask = tokenizer("to be")`."""
+    """The result of `tokenizer(text)`: `ids, mask = tokenizer("to be")`."""
 
     ids: NDArray[np.int64]
-    """(T,) of one text, (B, T) of several."""
+    """(T,) for one text, (B, T) for several."""
     mask: NDArray[np.bool_]
-    """Of the same shape: True = a real token, False = padding."""
+    """Mask of the same shape: True = a real token, False = padding."""
 
 
 @dataclass(frozen=True)
 class TokenReport:
-    """Counts over some texts. A word is what stands between white space."""
+    """Token statistics of some texts. A word is a run of characters without white space."""
 
     vocab_size: int
     n_texts: int
@@ -76,11 +76,11 @@ class TokenReport:
     """UTF-8 bytes."""
     n_tokens: int
     n_unknown: int
-    """Tokens among them that stand for unknown characters."""
+    """Number of `[UNK]` tokens."""
     frequencies: Counter[int]
-    """How often each id occurs; those that do not are left out."""
+    """Count of each id that occurs."""
     most_frequent: tuple[tuple[str, int], ...]
-    """The most frequent tokens, readable, and how often each occurs."""
+    """The most frequent tokens, in readable form, with their counts."""
 
     @property
     def tokens_per_word(self) -> float:
@@ -92,7 +92,7 @@ class TokenReport:
 
     @property
     def n_unused(self) -> int:
-        """Ids that do not occur."""
+        """Number of ids that do not occur."""
         return self.vocab_size - len(self.frequencies)
 
     def __str__(self) -> str:
@@ -110,12 +110,12 @@ class TokenReport:
 
 
 class Tokenizer:
-    """A trained tokenizer; it never changes. `train`, `load`, `from_json` and `imported` make one.
+    """An immutable trained tokenizer, made by `train`, `load`, `from_json` or `imported`.
 
-    `vocab` maps every token to its id, `merges` are the joined pairs in order, `frequencies` says by id how
-    often each token stood in the training text (`None` where the learner did not say). `pad_id` and its like
-    are `None` where the tokenizer has no such special token. `scheme` is None where it comes from elsewhere and is of
-    none; `roles` says what the special tokens are for where their names do not. `frames` has what stands around a text.
+    `vocab` maps every token to its id, `merges` are the merged pairs in order, and `frequencies` has the count of each
+    token in the training text, by id (`None` if the learner does not return it). `pad_id`, `eos_id` and so on are
+    `None` if the tokenizer lacks this special token. `scheme` is `None` for an imported tokenizer without a scheme.
+    `roles` maps roles to special tokens with other names. `frames` has the special tokens around a text.
 
     >>> tokenizer = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char", special_tokens=())
     >>> tokenizer.encode("to be"), tokenizer.decode([7, 5, 0])
@@ -128,17 +128,17 @@ class Tokenizer:
         frequencies: Sequence[int] | None = None,
         roles: Mapping[str, str] | None = None,
     ) -> None:
-        """Wraps a tokenizer of the Rust library; `UserError` for one that cannot be used."""
+        """Wrap a tokenizer of the Rust library; raise `UserError` for an unsupported one."""
         if not isinstance(rust, tokenizers.Tokenizer):
             raise UserError(
-                f"Tokenizer(…) wraps a tokenizers.Tokenizer, not {type(rust).__name__}: read a file with "
-                "Tokenizer.load(path), or learn one with Tokenizer.train(texts, vocab_size=…)"
+                f"Tokenizer(…): expected a tokenizers.Tokenizer, got {type(rust).__name__}; read a file with "
+                "Tokenizer.load(path), or train one with Tokenizer.train(texts, vocab_size=…)"
             )
         rust.no_truncation()
         rust.no_padding()
         for role, token in (roles or {}).items():
             if rust.token_to_id(token) is None:
-                raise UserError(f"its {role} is {token!r:.60}, which is no token of its vocabulary")
+                raise UserError(f"its {role} token {token!r:.60} is not in its vocabulary")
             rust_tokenizer.add_special_tokens(rust, [token])
         self._rust = rust
         description = json.loads(rust.to_str())
@@ -153,7 +153,7 @@ class Tokenizer:
         ids = [self.vocab.get(names.get(role, "")) for role in ROLES]
         self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.cls_id, self.sep_id, self.mask_id = ids
         if roles is None and len(self.special_tokens) == 1 and self.special_tokens[0] not in SPECIAL_TOKENS:
-            self.eos_id = self.vocab[self.special_tokens[0]]  # the only one ends a text: GPT-2's <|endoftext|>
+            self.eos_id = self.vocab[self.special_tokens[0]]  # a single one is the end token: GPT-2's <|endoftext|>
         unknown: str | None = description["model"].get("unk_token")
         rust_tokenizer.check(self.vocab, self.merges, self.special_tokens, unknown, self.scheme, self.frequencies)
         self._codec: SchemeCodec | ImportedCodec
@@ -166,7 +166,7 @@ class Tokenizer:
         if self.scheme is not None and roles is None:
             self.frames = Frames.of_ids(self.cls_id, self.sep_id, self.eos_id)
         else:
-            with rust_tokenizer.no_panic("it does not work"):
+            with rust_tokenizer.no_panic("encoding a text with it fails"):
                 self.frames = Frames.of_file(rust)
 
     @classmethod
@@ -181,15 +181,15 @@ class Tokenizer:
         min_frequency: int = 2,
         progress: Progress | None = None,
     ) -> "Tokenizer":
-        """Learn a tokenizer from texts, which are read once, one at a time, or from the text file of a path.
+        """Train a tokenizer on texts, which are read once, one at a time, or on the text file of a path.
 
-        `vocab_size` counts the special tokens and the alphabet; 0 asks for exactly these and no merges (with
-        `char`: a tokenizer of characters; with `whole_words`: all that occur `min_frequency` times). When no pair
-        is left that occurs `min_frequency` times, learning stops early, and `vocab_size` of the result is smaller
-        than asked for. `progress` is called with (merges made, merges asked for).
+        `vocab_size` includes the special tokens and the alphabet. 0 means only these and no merges (with `char`, a
+        tokenizer of characters; with `whole_words`, all words that occur `min_frequency` times). If no remaining
+        pair occurs `min_frequency` times, training stops early, and the `vocab_size` of the result is smaller than
+        requested. `progress` is called with (number of merges made, number of merges requested).
 
-        Both learners find the same merges; `tokenizers` is the one in Rust, which gives no frequencies and calls
-        no `progress`. Memory holds the distinct chunks, which for `char` with merges are the distinct lines.
+        Both learners find the same merges. The learner `tokenizers` runs in Rust, returns no frequencies and does not
+        call `progress`. Memory holds the distinct chunks; for `char` with merges these are the distinct lines.
         """
         rust_tokenizer.check_special_tokens(special_tokens)
         if isinstance(texts, (str, Path)):
@@ -211,7 +211,7 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
-        """Read a `tokenizer.json`, or that of a model directory; `UserError` when it cannot be used."""
+        """Read a `tokenizer.json`, or that of a model directory; raise `UserError` if it cannot be used."""
         path = files.as_path(path, "path")
         path = path / "tokenizer.json" if path.is_dir() else path
         text = files.read_text(path, MAX_TOKENIZER_BYTES)
@@ -221,29 +221,29 @@ class Tokenizer:
             raise UserError(f"{path} cannot be used as a tokenizer: {error}") from error
 
     def save(self, path: str | Path) -> None:
-        """Writes `tokenizer.json` atomically; the same tokenizer always gives the same bytes."""
+        """Write `tokenizer.json` atomically; equal tokenizers give equal bytes."""
         files.write_text(files.as_path(path, "path"), self.to_json())
 
     @classmethod
     def from_json(cls, text: str) -> "Tokenizer":
-        """The inverse of `to_json`; `UserError` for a text that is no tokenizer, or one that is not read here."""
+        """Read the text of a `tokenizer.json`, as `to_json` returns it; raise `UserError` if it is not supported."""
         description, rust = _read(text)
         return cls(rust, description["model"].get("frequencies"), description["model"].get("roles"))
 
     @classmethod
     def imported(cls, text: str, roles: Mapping[str, str]) -> "Tokenizer":
-        """The tokenizer of somebody else's model, from the text of its `tokenizer.json`.
+        """Import the tokenizer of another model from the text of its `tokenizer.json`.
 
-        `roles` says what its special tokens are for: the keys are of `pad unk bos eos cls sep mask`, the values tokens.
-        The file says what stands around a text. A token of `roles` that the file does not call special becomes so,
-        as in `transformers`. `UserError` for a file that cannot be used, and for a role that is no token of it.
+        `roles` maps roles (`pad unk bos eos cls sep mask`) to tokens. The file defines the special tokens around a
+        text. A token of `roles` becomes special even if the file does not mark it as special, as in `transformers`.
+        Raises `UserError` for an unsupported file, and for a token of `roles` that the file lacks.
         """
         check_roles(roles)
         description, rust = _read(text)
         return cls(rust, description["model"].get("frequencies"), roles)
 
     def to_json(self) -> str:
-        """The text of `tokenizer.json`, with `frequencies` and `roles` beside the vocabulary: others pass them over."""
+        """Return the text of `tokenizer.json`, with the keys `frequencies` and `roles`, which other programs ignore."""
         description = json.loads(self._rust.to_str())
         if self.frequencies is not None:
             description["model"]["frequencies"] = self.frequencies
@@ -252,9 +252,9 @@ class Tokenizer:
         return json.dumps(description, ensure_ascii=False, indent=1) + "\n"
 
     def with_special_tokens(self, tokens: Sequence[str]) -> "Tokenizer":
-        """This tokenizer with further special tokens behind all others: no id changes; those that it has stay one.
+        """Return a tokenizer with additional special tokens at the end; no id changes, existing ones are not repeated.
 
-        A tokenizer with `roles` needs no `[MASK]` where another token is its mask.
+        If another token has the same role in `roles`, such as the mask, the token is not added.
 
         >>> tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char", special_tokens=("[PAD]",))
         >>> tokenizer.with_special_tokens(["[PAD]", "[CLS]"]).vocab
@@ -266,7 +266,7 @@ class Tokenizer:
             return self
         rust_tokenizer.check_special_tokens([*self.special_tokens, *new])
         if taken := [token for token in new if token in self.vocab]:
-            raise UserError(f"{taken[0]} is an ordinary token of the tokenizer and cannot become a special one")
+            raise UserError(f"{taken[0]} is an ordinary token of the tokenizer; choose another special token")
         rust = tokenizers.Tokenizer.from_str(self._rust.to_str())
         rust_tokenizer.add_special_tokens(rust, new)
         frequencies = None if self.frequencies is None else [*self.frequencies, *(0 for _ in new)]
@@ -276,46 +276,46 @@ class Tokenizer:
 
     @cached_property
     def fingerprint(self) -> str:
-        """The SHA-256 of `to_json()`, in hexadecimal: equal for equal tokenizers, to key caches with."""
+        """SHA-256 of `to_json()`, in hexadecimal, used as cache key: equal tokenizers have equal fingerprints."""
         return hashlib.sha256(self.to_json().encode("utf-8")).hexdigest()
 
     @property
     def vocab_size(self) -> int:
-        """The number of ids, special tokens included: the rows that a model's embedding needs."""
+        """Number of ids, special tokens included; the embedding of a model needs one row per id."""
         return len(self.vocab)
 
     def __len__(self) -> int:
-        """The size of the vocabulary, as `vocab_size`."""
+        """Return `vocab_size`."""
         return self.vocab_size
 
     @property
     def is_imported(self) -> bool:
-        """Whether it came from elsewhere, with special tokens of other names: `roles` says which."""
+        """True for a tokenizer made by `imported`; its special tokens are in `roles`."""
         return self.roles is not None
 
     def __repr__(self) -> str:
         return f"Tokenizer({self.scheme or 'imported'}, {self.vocab_size:,} tokens)"
 
     def __call__(self, text: str | Sequence[str]) -> "Encoded":
-        """The ids of a text (T,) and their mask, or of several texts (B, T), padded at the right.
+        """Return ids and mask of a text (T,), or of several texts (B, T), padded at the right.
 
-        The ids of one text are those of `encode`: nothing is put around it. Raises `UserError` for texts of unequal
-        length where the tokenizer has no `[PAD]`.
+        The ids of a text are those of `encode`, without special tokens around them. Raises `UserError` for texts of
+        unequal length if the tokenizer has no `[PAD]`.
         """
         if isinstance(text, str):
             ids = np.array(self.encode(text), dtype=np.int64)
             return Encoded(ids, np.ones(len(ids), dtype=np.bool_))
         rows = self.encode_batch(text)
         if len({len(row) for row in rows}) < 2:
-            return Encoded(*pad(rows, 0))  # of equal length: nothing is padded
+            return Encoded(*pad(rows, 0))  # equal lengths need no padding
         return Encoded(*self.pad(rows))
 
     def token_to_id(self, token: str) -> int | None:
-        """The id of a token as the vocabulary spells it (`Ġthe`), or None."""
+        """Return the id of a token as written in the vocabulary (`Ġthe`), or None."""
         return self.vocab.get(token)
 
     def id_to_token(self, token_id: int) -> str:
-        """The token as the vocabulary spells it; `tokens` gives readable ones. `UserError` for an id out of range."""
+        """Return the token as written in the vocabulary (`tokens` returns readable ones); raise for an invalid id."""
         if not 0 <= token_id < self.vocab_size:
             raise UserError(f"{token_id} is not a token id: the vocabulary has the ids 0 to {self.vocab_size - 1}")
         return self._tokens[token_id]
@@ -323,14 +323,14 @@ class Tokenizer:
     def encode(
         self, text: str, *, allow_special: Collection[str] = (), dropout: float = 0.0, seed: int | None = None
     ) -> list[int]:
-        """The ids of a text, and nothing around them: `frames`, or a `Frame` of your own, puts special tokens there.
+        """Return the ids of a text without special tokens around it; use `frames`, or a `Frame`, to add them.
 
-        `allow_special` names the special tokens that the text may contain as such. `dropout` leaves merges
-        out at random (BPE-dropout), each with that probability, reproducibly from `seed`. Raises `UserError`
-        for a character that no token can stand for, and for a lone surrogate.
+        `allow_special` names the special tokens that are recognised in the text. `dropout` is the probability of
+        skipping a merge (BPE-dropout), reproducible by `seed`. Raises `UserError` for a character that the
+        tokenizer cannot encode, and for a lone surrogate.
         """
         if not isinstance(text, str):
-            raise UserError(f"text must be a str, not {type(text).__name__}; encode_batch takes several")
+            raise UserError(f"text: expected a str, got {type(text).__name__}; use encode_batch for several texts")
         (ids,) = self.encode_batch([text], allow_special=allow_special, dropout=dropout, seed=seed)
         return ids
 
@@ -342,54 +342,54 @@ class Tokenizer:
         dropout: float = 0.0,
         seed: int | None = None,
     ) -> list[list[int]]:
-        """The ids of each text: as `encode`, but on all cores. With dropout, one random stream serves all texts."""
+        """Return the ids of each text as `encode` does, on all cores; dropout uses one random stream for all texts."""
         if isinstance(texts, str) or not isinstance(texts, Iterable):
-            raise UserError(f"texts must be a list of texts, not {type(texts).__name__}; encode takes one text")
+            raise UserError(f"texts: expected a list of str, got {type(texts).__name__}; use encode for one text")
         texts = list(texts)
         if wrong := [text for text in texts if not isinstance(text, str)]:
-            raise UserError(f"texts must be texts, and one of them is {type(wrong[0]).__name__}")
+            raise UserError(f"texts: expected a list of str, got an item of type {type(wrong[0]).__name__}")
         self._check_allowed(allow_special)
         if dropout == 0.0:
             return self._codec.encode(texts, allow_special)
         if not 0.0 < dropout <= 1.0 or seed is None:
-            raise ValueError(f"BPE-dropout needs a probability and a seed, not {dropout} and {seed}")
+            raise ValueError(f"BPE-dropout: expected a probability and a seed, got {dropout} and {seed}")
         return require_scheme(self._codec, "BPE-dropout").encode_with_dropout(texts, allow_special, dropout, seed)
 
     def encode_longest_match(self, text: str, *, allow_special: Collection[str] = ()) -> list[int]:
-        """The other way to encode: the longest token first wherever it stands, then what is left on both sides."""
+        """Encode by longest match: split at the longest token anywhere in the text, then split both remaining parts."""
         self._check_allowed(allow_special)
         return require_scheme(self._codec, "the longest match").encode_longest_match(text, allow_special)
 
     def _check_allowed(self, allow_special: Collection[str]) -> None:
         if missing := set(allow_special).difference(self.special_tokens):
-            raise UserError(f"{min(missing)} is not a special token of this tokenizer, so no text can have it")
+            raise UserError(f"allow_special: {min(missing)} is not a special token of this tokenizer; remove it")
 
     @property
     def words_stand_alone(self) -> bool:
-        """Whether a word has the same tokens by itself as behind a space."""
+        """True if a word has the same tokens alone and after a space."""
         return self._codec.words_stand_alone
 
     @property
     def encodes_in_pieces(self) -> bool:
-        """Whether a text that is cut at line ends (`data.sources.cut`) encodes to the ids of the whole text.
+        """True if a text that is cut at line ends (`data.sources.cut`) encodes to the ids of the whole text.
 
-        False for the tokenizers of other people's models: they may put a space before each text, or join across lines.
+        False for imported tokenizers, which may put a space before each text or merge across lines.
         """
         return self.scheme is not None
 
     @property
     def reference(self) -> ReferenceEncoder:
-        """The readable encoder: the same ids, slowly. `UserError` where there is none."""
-        return require_scheme(self._codec, "the readable encoder").reference
+        """The reference encoder: equal ids, but slower; raises `UserError` for an imported tokenizer."""
+        return require_scheme(self._codec, "the reference encoder").reference
 
     def explain(self, text: str) -> Explanation:
-        """The merges that make the tokens of a text, step by step; `print` it."""
+        """Return the merges of a text, step by step; `print` shows them."""
         codec = require_scheme(self._codec, "an explanation by merges")
         codec.check_piece(text)
         return Explanation(tuple(codec.reference.explain(text)), codec.show)
 
     def report(self, texts: Iterable[str]) -> TokenReport:
-        """How often each token occurs in the texts, tokens per word, bytes per token."""
+        """Count tokens in the texts; return their frequencies, tokens per word and bytes per token."""
         frequencies: Counter[int] = Counter()
         n_texts = n_words = n_bytes = 0
         for text in texts:
@@ -417,23 +417,23 @@ class Tokenizer:
         side: PaddingSide = "right",
         truncate_side: PaddingSide | None = None,
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Ids (B, T) filled up with `[PAD]`, and their attention mask: see `padding.pad`."""
+        """Pad ids to an array (B, T) with `[PAD]`, and return it with the attention mask; see `padding.pad`."""
         if self.pad_id is None:
-            raise UserError("this tokenizer has no special token [PAD] to fill rows up with")
+            raise UserError("this tokenizer has no special token [PAD]; add it with with_special_tokens")
         return pad(sequences, self.pad_id, max_len=max_len, side=side, truncate_side=truncate_side)
 
     def decode(self, ids: Iterable[int], *, skip_special: bool = True) -> str:
-        """The text of ids: see the top of this module. Bytes that are no UTF-8 become U+FFFD."""
+        """Return the text of ids (see the module docstring); bytes that are not UTF-8 become U+FFFD."""
         try:
             whole = [operator.index(token_id) for token_id in ids]
         except TypeError as error:
-            raise UserError("ids must be a list of token ids, which are whole numbers") from error
+            raise UserError("ids: expected a list of token ids, which are integers") from error
         return self._codec.decode(whole, skip_special)
 
     def stream(self, *, skip_special: bool = True, after: Iterable[int] = ()) -> TextStream | ImportedStream:
-        """A decoder for ids that come one at a time: `push` each, then `flush`. It never cuts a character.
+        """Return a streaming decoder that never cuts a character: `push` one id at a time, then `flush`.
 
-        With `after`, the ids of a prompt, it gives what follows the prompt's text: the space between the two too.
+        With `after`, the ids of a prompt, the text continues that of the prompt, including the space between them.
 
         >>> tokenizer = Tokenizer.train(["the cat sat"] * 2, vocab_size=0, scheme="whole_words")
         >>> *prompt, last = tokenizer.encode("the cat sat")
@@ -445,19 +445,19 @@ class Tokenizer:
         return stream
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        """Readable tokens: spaces as they are, `</w>` where a word ends, `<0xE2>` for a part of a character."""
+        """Return readable tokens: with spaces, `</w>` for the end of a word, `<0xE2>` for a part of a character."""
         return [self._codec.show(self.id_to_token(token_id)) for token_id in ids]
 
     @property
     def start_id(self) -> int | None:
-        """The id that a text begins with in training: what the file puts before a text, else BOS, else EOS."""
+        """Id of the start token in training: the last one that the file puts before a text, else BOS, else EOS."""
         before = self.frames.prompt.before
         if before:
             return before[-1]
         return self.eos_id if self.bos_id is None else self.bos_id
 
     def n_bytes_of(self, ids: Iterable[int]) -> int:
-        """Bytes of text that these tokens stand for, as UTF-8; a special token stands for none.
+        """Count the UTF-8 bytes of the text of these tokens; special tokens count 0.
 
         >>> tokenizer = Tokenizer.train(["é"], vocab_size=0, scheme="char", special_tokens=("[BOS]",))
         >>> tokenizer.n_bytes_of([0, 1])
@@ -472,13 +472,13 @@ class Tokenizer:
 
     @property
     def pieces(self) -> list[bytes]:
-        """By id, the bytes of text that a token stands for, perhaps only a part of a character."""
+        """Bytes of each token, by id; they may be a part of a character."""
         return self._codec.pieces
 
 
 def _read(text: str) -> tuple[Any, tokenizers.Tokenizer]:
-    """A parsed `tokenizer.json`, and what the Rust library makes of it, after a look at it."""
-    with rust_tokenizer.no_panic("it is not a whole tokenizer.json"):
+    """Parse and check a `tokenizer.json`, and return it with the tokenizer that the Rust library builds from it."""
+    with rust_tokenizer.no_panic("it is not a valid tokenizer.json"):
         description = files.parse_json(text)
         check_file(description)
         return description, tokenizers.Tokenizer.from_str(text)
@@ -486,7 +486,7 @@ def _read(text: str) -> tuple[Any, tokenizers.Tokenizer]:
 
 @dataclass(frozen=True)
 class Tokenizers:
-    """The tokenizer of a text or of a pair's target; and the source's own, where the two have no joint one."""
+    """The tokenizer of texts, or of the targets of pairs, and an optional separate tokenizer of the sources."""
 
     target: Tokenizer
     separate_source: Tokenizer | None = None
@@ -497,7 +497,7 @@ class Tokenizers:
 
 
 def sentinels(n: int) -> tuple[str, ...]:
-    """The special tokens that stand for spans.
+    """Return `n` sentinels, the special tokens that replace spans.
 
     >>> sentinels(2)
     ('[SPAN_0]', '[SPAN_1]')
@@ -506,7 +506,7 @@ def sentinels(n: int) -> tuple[str, ...]:
 
 
 def sentinel_ids(tokenizer: Tokenizer) -> list[int]:
-    """The ids of the sentinels that a tokenizer has, in their order: ours, or T5's."""
+    """Return the ids of a tokenizer's sentinels in order: those of `sentinels`, else those of T5."""
     for spelling in ("[SPAN_{}]", "<extra_id_{}>"):
         found: list[int] = []
         while (token := tokenizer.token_to_id(spelling.format(len(found)))) is not None:

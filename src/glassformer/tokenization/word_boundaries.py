@@ -1,4 +1,4 @@
-"""Where words and sentences end in a row of tokens, by the tokens' text alone."""
+"""Ends of words and sentences in a row of tokens, determined from the text of the tokens only."""
 
 import unicodedata
 from dataclasses import dataclass
@@ -16,18 +16,18 @@ SENTENCE_ENDS = (".", "!", "?", "。", "！", "？")
 
 @dataclass(frozen=True, eq=False)
 class WordBoundaries:
-    """What the text of each token begins and ends with, by id (V,)."""
+    """Properties of the text of each token, by id (V,)."""
 
     begins_inside: Bools
-    """With a letter, a digit, or a part of a character: it may go on with the word before it."""
+    """True if the text begins with a letter, a digit, or a part of a character: it may continue a word."""
     ends_inside: Bools
     ends_sentence: Bools
-    """With a full stop, an exclamation or a question mark, perhaps with space behind it."""
+    """True if the text ends with a full stop, an exclamation mark or a question mark; spaces after it are ignored."""
     special: Bools
-    """It stands for no text."""
+    """True for a special token, which has no text."""
 
     def continues(self, token_ids: npt.NDArray[np.int64]) -> Bools:
-        """(T,) whether each token goes on with the word of the one before it.
+        """Return a mask (T,): True if a token continues the word of the token before it.
 
         >>> tokenizer = Tokenizer.train(["to do"], vocab_size=0, scheme="char", special_tokens=())
         >>> word_boundaries(tokenizer).continues(np.array(tokenizer.encode("to do"))).tolist()
@@ -41,7 +41,7 @@ class WordBoundaries:
 
 @lru_cache(maxsize=8)
 def word_boundaries(tokenizer: Tokenizer) -> WordBoundaries:
-    """The edges of all tokens of a vocabulary."""
+    """Compute the boundary properties of all tokens of a vocabulary."""
     texts = [piece.decode("utf-8", "surrogateescape") for piece in tokenizer.pieces]
     special = np.isin(np.arange(len(texts)), [tokenizer.vocab[token] for token in tokenizer.special_tokens])
     return WordBoundaries(
@@ -53,7 +53,7 @@ def word_boundaries(tokenizer: Tokenizer) -> WordBoundaries:
 
 
 def _is_inside(character: str) -> bool:
-    """A letter, a digit, a mark that combines with one, or a byte of a character; an ideograph is a word of its own.
+    """Return True for a letter, digit, combining mark, "_" or byte of a character; an ideograph is a separate word.
 
     >>> [_is_inside(character) for character in ("é", "\u0301", "字", "-")]
     [True, True, False, False]
