@@ -24,6 +24,7 @@ check: .venv/dev  ## formatting, lint, types
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/codespell README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md docs src
+	@$(BIN)/python tests/words.py
 
 docs: .venv/docs  ## the documentation as a site: docs/_build/html/index.html
 	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build/html

@@ -40,7 +40,7 @@ def command_line() -> str:
 
 
 def verb_sections(function: "Callable[..., int] | Group", name: str) -> Iterator[str]:
-    """The usage, the explanation and the options of one verb, or of all verbs of a group."""
+    """Yield the usage, the explanation and the options of one verb, or of all verbs of a group."""
     if isinstance(function, Group):
         yield from (function.doc, "")
         for inner, of_inner in function.verbs.items():
@@ -60,13 +60,13 @@ def verb_sections(function: "Callable[..., int] | Group", name: str) -> Iterator
 
 
 def option_name(option: Option) -> str:
-    """The option as one types it, with its values."""
+    """Return the option as one types it, with its values."""
     values = "|".join(option.choices) or option.metavar
     return f"{'-' if len(option.name) == 1 else '--'}{option.name} {values}".strip()
 
 
 def default_of(option: Option) -> str:
-    """The default of an option as code; empty where there is none."""
+    """Return the default of an option as code; empty without a default."""
     if option.is_required:
         return "required"
     return "" if option.default in (None, False, "", ()) else f"`{option.default}`"
@@ -92,7 +92,7 @@ def keys() -> str:
 
 
 def recipe_list() -> str:
-    """The built-in recipes with their descriptions and the result that each must reach."""
+    """List the built-in recipes with their descriptions and the result that each must reach."""
     lines = [
         "# Recipes",
         "",
@@ -105,7 +105,7 @@ def recipe_list() -> str:
 
 
 def bound(run: Run) -> str:
-    """What a recipe must reach; empty where it names nothing."""
+    """Return the bound of a recipe's result; empty if the recipe has no bound."""
     result = run.result
     if result is None:
         return ""
@@ -114,7 +114,7 @@ def bound(run: Run) -> str:
 
 
 def preset_list() -> str:
-    """The named configurations of models with their sizes."""
+    """List the named configurations of models with their sizes."""
     rows = []
     for name, config in PRESETS.items():
         stacks = "+".join(s for s in ("encoder", "decoder") if getattr(config, s) is not None)
@@ -130,7 +130,7 @@ def preset_list() -> str:
 
 
 def source_files() -> str:
-    """The first sentence of every module, folder by folder."""
+    """List the first sentence of every module, folder by folder."""
     lines = ["# Files of the source", "", "One line per file: the first paragraph of its docstring.", ""]
     folders = [SOURCE, *sorted(path.parent for path in SOURCE.rglob("*/__init__.py"))]
     for folder in folders:
@@ -142,12 +142,12 @@ def source_files() -> str:
 
 
 def first_paragraph(path: Path) -> str:
-    """The first paragraph of a module's docstring, in one line."""
+    """Return the first paragraph of a module's docstring, in one line."""
     return cli_help.sentence(ast.get_docstring(ast.parse(path.read_text("utf-8"))))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table; nothing where there are no rows."""
+    """Return the lines of a Markdown table; no lines without rows."""
     body = [f"| {' | '.join(escaped(cell).replace('|', chr(92) + '|') for cell in row)} |" for row in rows]
     return [f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *body, ""] if body else []
 
@@ -159,7 +159,7 @@ def escaped(text: str) -> str:
 
 
 def shown(value: object) -> str:
-    """A default as a recipe writes it."""
+    """Write a default as a recipe writes it."""
     if isinstance(value, bool) or value is None:
         return str(value).lower()
     return " ".join(map(str, value)) or '""' if isinstance(value, (list, tuple)) else str(value) or '""'

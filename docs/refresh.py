@@ -22,7 +22,7 @@ N_FIRST, N_LAST = 8, 8
 
 
 def refresh(page: Path, folder: Path) -> str:
-    """The text of a page with the output that its commands print now. Commands run in the folder."""
+    """Return the text of a page with the output that its commands print now. Commands run in the folder."""
     printed = ""
 
     def replaced(block: re.Match[str]) -> str:
@@ -41,7 +41,7 @@ def refresh(page: Path, folder: Path) -> str:
 
 
 def run(command: str | list[str], folder: Path) -> str:
-    """What a command prints, standard error included; the refresh ends where a command fails."""
+    """Run a command and return its output, standard error included; exit if the command fails."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     print(command if isinstance(command, str) else "python …", file=sys.stderr)
     done = subprocess.run(
@@ -59,7 +59,7 @@ def run(command: str | list[str], folder: Path) -> str:
 
 
 def shortened(text: str) -> str:
-    """The first and the last lines of a long text, with an ellipsis between them.
+    """Keep the first and the last lines of a long text, with an ellipsis between them.
 
     >>> shortened("".join(f"{n}\\n" for n in range(20))).splitlines()[7:10]
     ['7', '…', '12']

@@ -101,4 +101,4 @@ def test_resume_says_where_bits_are_not_promised(tmp_path: Path, monkeypatch: py
         monkeypatch.setattr(running, "repeats_bits", lambda *_, repeats=repeats: repeats)
         told = Recording()
         api.resume(tmp_path / "run", told)
-        assert any("equal to rounding" in line for line in told.said) != repeats
+        assert any("equal up to rounding" in line for line in told.said) != repeats

@@ -62,7 +62,7 @@ class Silent:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A finished run: its folder, the reports of its last evaluation, and what it was."""
+    """A finished run: its folder, its configuration, and the reports of its last evaluation."""
 
     folder: Path
     reports: "dict[str, LossReport]"

@@ -146,7 +146,7 @@ def cells(evaluation: Evaluation) -> dict[str, str]:
 
 
 def fitting(names: Sequence[str], width: int) -> tuple[list[str], list[str]]:
-    """The names whose columns fit into a width, and the others.
+    """Split the names into those whose columns fit into a width, and the others.
 
     >>> fitting(["train loss", "eval loss", "accuracy"], 30)
     (['train loss', 'eval loss'], ['accuracy'])
@@ -159,7 +159,7 @@ def fitting(names: Sequence[str], width: int) -> tuple[list[str], list[str]]:
 
 
 def aligned(step: str, names: Sequence[str], values: Sequence[str]) -> str:
-    """A row of values at the right of their columns.
+    """Format a row of values, right-aligned in their columns.
 
     >>> aligned("100", ["eval loss"], ["2.5000"])
     '    100     2.5000'
@@ -168,7 +168,7 @@ def aligned(step: str, names: Sequence[str], values: Sequence[str]) -> str:
 
 
 def column(name: str) -> int:
-    """The width of a column with this name."""
+    """Return the width of the column with this name."""
     return max(len(name), 7) + 2
 
 

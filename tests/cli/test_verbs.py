@@ -35,7 +35,7 @@ def test_train_evaluate_generate_resume(glassformer: Glassformer, tmp_path: Path
     assert f"loss                 {report['loss']:.4f} nats per token" in table and "bits per byte" in table
 
     again = glassformer("resume", out)
-    assert again.code == 0 and "resumed at step 20 of 20: nothing is left to do" in again.err
+    assert again.code == 0 and "resumed at step 20 of 20: the run is complete" in again.err
 
     first = glassformer("generate", out, "--prompt", "abc", "--seed", 5, "--max-new-tokens", 9)
     assert first.code == 0 and first.out.startswith("abc") and first.err == ""

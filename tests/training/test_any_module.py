@@ -101,7 +101,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(kind: str, tmp_path: Pa
     for name in ("model.safetensors", "checkpoints/step-30/training_state/optimizer.safetensors"):
         assert (whole / name).read_bytes() == (halves / name).read_bytes(), name
     again = train_module(other, loss, data_of(kind), halves, valid=Noisy(8), config=CONFIG, resume=True)
-    assert again["valid"].to_dict() == reports["valid"].to_dict(), "of a finished run: nothing is left to do"
+    assert again["valid"].to_dict() == reports["valid"].to_dict(), "a finished run has no steps to do"
 
 
 def test_accumulation_is_one_large_batch_where_targets_are_spread_unevenly(tmp_path: Path) -> None:

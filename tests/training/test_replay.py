@@ -65,7 +65,7 @@ def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypat
     api.resume(tmp_path / "new", reporter := Recording())
     [told] = [line for line in reporter.said if "was made with" in line]
     assert "; cpu " in told and told.count(", now ") == 2
-    assert ", now x86_64 Another AVX2: it goes on equal to rounding, not to the bit" in told
+    assert ", now x86_64 Another AVX2: the result is equal up to rounding, not bit for bit" in told
     assert now["glassformer"] == __version__ and now["python"] == platform.python_version()
 
 

@@ -108,7 +108,7 @@ def flip_a_bit(path: Path, place: float = 0.5) -> None:
 def test_a_finished_run_has_nothing_left_to_do(finished: Path) -> None:
     before, reporter = remains(finished), Recording()
     outcome = api.resume(finished, reporter)
-    assert reporter.said == ["resumed at step 20 of 20: nothing is left to do"]
+    assert reporter.said == ["resumed at step 20 of 20: the run is complete"]
     assert outcome.reports["valid"] == api.load(finished, step=20).evaluate()
     assert remains(finished) == before
 

@@ -13,7 +13,7 @@ SAME = {
     **dict.fromkeys(("beam_size", "beams", "num_beams"), "beam"),
     **dict.fromkeys(("max_length", "max_tokens", "max_new"), "max_new_tokens"),
 }
-"""Name elsewhere → the last part of the key here."""
+"""Name in another toolkit → the last part of the key here."""
 
 NO_KEY = {
     "task": "the recipe decides the task (see `glassformer recipes`): train a recipe, and give your data as data.path",

@@ -21,7 +21,7 @@ from glassformer.training.trainer_state import TrainerState
 
 
 class Evaluations:
-    """Measures a network as it is now, with the averaged weights when there are any, and draws the conclusions."""
+    """Measures a network, with its averaged weights if it has them, and derives what follows for the run."""
 
     def __init__(
         self,
@@ -90,14 +90,14 @@ class Evaluations:
         scores: Mapping[str, float],
         watcher: EarlyStopping | PlateauSchedule | None = None,
     ) -> float:
-        """The metric that decides, by default that of early stopping; negated where a higher value is better."""
+        """Return the metric that decides, by default that of early stopping; negated if a higher value is better."""
         watcher = watcher or self.config.early_stopping or EarlyStopping()
         value = (reports["valid"].to_dict() | dict(scores))[watcher.metric]
         assert value is not None  # a metric that is not measured was refused before the first step
         return -value if watcher.higher_is_better else value
 
     def _measured(self) -> tuple[dict[str, LossReport], dict[str, float], str | None]:
-        """Reports, scores, and a text that the model writes."""
+        """Evaluate both splits; return the reports, the scores and a text that the model writes."""
         data, ranks, network = self.data, self.host.ranks, self.network
         weights = nullcontext() if self.average is None else self.average.swapped_in()
         with weights, ranks.evaluating(network), evaluation_mode(network):

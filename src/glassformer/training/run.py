@@ -231,18 +231,20 @@ def tell_of_new_run(
 
 
 def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Host) -> None:
-    """Where it goes on, and whether to the bit."""
+    """Report the step at which a run continues, and whether the result will be equal bit for bit."""
     if other := changed_machine(stored, progress):
-        host.reporter.log(f"the run was made with {'; '.join(other)}: it goes on equal to rounding, not to the bit")
+        host.reporter.log(
+            f"the run was made with {'; '.join(other)}: the result will be equal up to rounding, not bit for bit"
+        )
     if not repeats_bits(run.train, host.device):
-        host.reporter.log(f"on {host.device.type} without train.deterministic a run goes on equal to rounding")
+        host.reporter.log(f"on {host.device.type} without train.deterministic the result is equal up to rounding")
     done = progress.finished or progress.step >= run.train.max_steps
-    told = ": nothing is left to do" if done else ""
-    host.reporter.log(f"resumed at step {progress.step} of {run.train.max_steps}{told}")
+    rest = ": the run is complete" if done else ""
+    host.reporter.log(f"resumed at step {progress.step} of {run.train.max_steps}{rest}")
 
 
 def tell_of_watchdog(run: Run, folder: Path, host: Host) -> None:
-    """What PyTorch will do should a process be lost, where it does something."""
+    """Report what PyTorch will do if a process is lost."""
     if (note := watchdog_note(run.parallel, host.device, folder)) is not None:
         host.reporter.log(note)
 
