@@ -15,7 +15,7 @@ from glassformer.reporting import Outcome
 ROOT = Path(glassformer.__file__).parent
 
 LAYERS = [  # from the bottom up; a package imports its own layer's members only where they are named together
-    {"errors", "formatting"},
+    {"errors", "formatting", "notebook"},
     {"files", "config"},
     {"seeds"},
     {"tokenization"},

@@ -243,7 +243,7 @@ def test_a_model_moves_to_a_device_and_shows_its_configuration(models: dict[str,
 
 
 def test_a_model_names_the_network_for_what_a_module_has(models: dict[str, Model]) -> None:
-    with pytest.raises(AttributeError, match=r"no attribute 'parameters'; use the torch module: model\.network\.par"):
+    with pytest.raises(AttributeError, match=r"no attribute 'parameters': use model\.network\.par"):
         models["causal"].parameters()  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"a Model has no attribute .generat.$"):
         models["causal"].generat  # type: ignore[attr-defined]  # noqa: B018

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 import torch
 
-from glassformer import files
+from glassformer import files, notebook
 from glassformer.config.recurrent import ModelConfig
 from glassformer.config.run import BeamConfig, GenerationConfig, Run
 from glassformer.data.pairs import Pair
@@ -88,6 +88,12 @@ class Model:
             f"  {type(config).__name__}: {n:,} parameters, at most {config.max_len:,} tokens\n"
             f"  {self.tokenizer} on {self.device}"
         )
+
+    def _repr_html_(self) -> str:
+        config, n = self.config, sum(x.numel() for x in self.network.parameters())
+        facts = {"learned to": self.learned, "network": type(config).__name__, "parameters": n}
+        facts |= {"max_len": config.max_len, "tokenizer": self.tokenizer, "device": self.device}
+        return notebook.table(facts, self.name)
 
     if not TYPE_CHECKING:
 

@@ -4,10 +4,11 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from glassformer import notebook
 from glassformer.config.run import Run
 from glassformer.errors import Note
 
@@ -76,6 +77,9 @@ class Outcome:
             f"  {', '.join(losses) or 'never evaluated'}\n"
             f"  model directory: {self.folder}"
         )
+
+    def _repr_html_(self) -> str:
+        return notebook.frame([{"split": split} | asdict(report) for split, report in self.reports.items()])
 
 
 def warn(text: str) -> None:

@@ -148,7 +148,7 @@ def cells(evaluation: Evaluation) -> dict[str, str]:
 def fitting(names: Sequence[str], width: int) -> tuple[list[str], list[str]]:
     """Split the names into those whose columns fit into a width, and the others.
 
-    >>> fitting(["train loss", "eval loss", "accuracy"], 30)
+    >>> fitting(["train loss", "eval loss", "accuracy"], 35)
     (['train loss', 'eval loss'], ['accuracy'])
     """
     n, used = 0, STEP + len(" *")

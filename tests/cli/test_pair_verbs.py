@@ -59,7 +59,7 @@ def test_train_and_resume_from_a_recipe(glassformer: Glassformer, tmp_path: Path
     recipe.write_text(RECIPE)
     source, target = write_pairs(tmp_path)
     done = glassformer("train", recipe, "--data.source", source, "--data.target", target, "--out", out)
-    assert done.code == 0 and "training pairs of" in done.err and f"try: glassformer translate {out}" in done.err
+    assert done.code == 0 and "training pairs of" in done.err and f"next    glassformer translate {out}" in done.err
     assert "the run is complete" in glassformer("resume", out).err
 
 
@@ -203,7 +203,9 @@ def test_compare_prints_a_line_a_model_and_draws(glassformer: Glassformer, pairs
     row = json.loads(glassformer("compare", pairs.folder, "--json").out)
     assert row["n_parameters"] == api.load(pairs.folder).network.n_parameters() and row["train_tokens"] > 0
     require_one_sentence(glassformer("compare", pairs.folder, "--score", "wer"), "no score 'wer'", "bleu")
-    require_one_sentence(glassformer("compare", pairs.folder, "--plot", tmp_path / "plot.pdf"), "and not as .pdf")
+    require_one_sentence(
+        glassformer("compare", pairs.folder, "--plot", tmp_path / "plot.pdf"), "expected .png or .svg, got .pdf"
+    )
 
 
 def test_compare_tells_models_of_one_name_apart(
@@ -264,10 +266,14 @@ def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tm
 @pytest.mark.parametrize(
     ("result", "data", "words"),
     [
-        ('metric = "wer"', "", "result.metric is wer, and this run has"),
-        ('metric = "bits_per_byte"', "", "result.metric is bits_per_byte"),
-        ('metric = "bleu"', 'outputs = "pronunciations"', "result.metric is bleu"),
-        ('side = "test"', "", "only built-in pairs and labelled texts"),
+        ('metric = "wer"', "", "result.metric: expected one of bleu, bleu_tok_lc, chrf, exact_match, loss, got wer"),
+        ('metric = "bits_per_byte"', "", "loss, got bits_per_byte"),
+        (
+            'metric = "bleu"',
+            'outputs = "pronunciations"',
+            "result.metric: expected one of exact_match, loss, per, wer, got bleu",
+        ),
+        ('side = "test"', "", "result.side is test, but this data has no test part"),
     ],
 )
 def test_reproduce_refuses_a_result_that_it_could_not_measure_before_it_trains(

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from glassformer import notebook
+
 Counts = npt.NDArray[np.int64]
 Numbers = npt.NDArray[np.float64]
 
@@ -110,6 +112,10 @@ class ClassificationReport:
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        pairs = zip(self.names, self.classes, strict=True)
+        return notebook.frame([{"class": name, "f1": score.f1} | asdict(score) for name, score in pairs])
 
     def __str__(self) -> str:
         width = max(map(len, ["class", *self.names]))

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 import torch
 from torch import nn
 
+from glassformer import notebook
 from glassformer.data.batching import Batch, Example, consecutive_windows, document_windows
 from glassformer.data.tokens import TokenFile
 from glassformer.evaluation.division import ALONE, Division
@@ -38,6 +39,9 @@ class LossReport:
 
     def to_dict(self) -> dict[str, float | int | None]:
         return asdict(self)
+
+    def _repr_html_(self) -> str:
+        return notebook.table(self.to_dict())
 
 
 def loss_report(

@@ -1,11 +1,13 @@
 """Mask filling: candidates from an encoder, or a new text from a denoising encoder-decoder."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
+from glassformer import notebook
 from glassformer.config.run import BeamConfig
 from glassformer.errors import UserError, quoted
 from glassformer.inference.beam import decode_sorted
@@ -37,6 +39,13 @@ class Filling:
 
     def __str__(self) -> str:
         return self.text
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def _repr_html_(self) -> str:
+        found = [{"mask": n} | asdict(one) for n, some in enumerate(self.candidates, 1) for one in some]
+        return notebook.table({"text": self.text}) + (notebook.frame(found) if found else "")
 
 
 def with_masks(tokenizer: Tokenizer, text: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from glassformer import notebook
 from glassformer.data.batching import batches_by_length, pad
 from glassformer.errors import UserError
 from glassformer.inference.decodable import Decodable
@@ -68,6 +69,14 @@ class Score:
     def perplexity(self) -> float:
         """Exponential of the nats per token; infinite from e^709 on."""
         return math.exp(self.nats_per_token) if not self.nats_per_token >= 709 else math.inf
+
+    def to_dict(self) -> dict[str, float]:
+        """Return all values by name, derived ones included: a row for `pandas.DataFrame`."""
+        names = ("log_prob", "n_tokens", "n_bytes", "nats_per_token", "bits_per_token", "bits_per_byte", "perplexity")
+        return {name: getattr(self, name) for name in names}
+
+    def _repr_html_(self) -> str:
+        return notebook.table(self.to_dict())
 
 
 def forced_scores(

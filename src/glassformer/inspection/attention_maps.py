@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from glassformer import notebook
 from glassformer.errors import UserError
 from glassformer.evaluation.loss import evaluation_mode
 from glassformer.inspection import Kind
@@ -108,6 +109,15 @@ class Reading:
             "decoder": (self.target, self.target),
             "cross": (self.written, self.source),
         }[kind]
+
+    def _repr_html_(self) -> str:
+        """Return the mean weights of the heads of each layer, one matrix per layer."""
+        kinds: dict[str, Kind] = {"encoder": "encoder", "decoder": "decoder"}
+        found = []
+        for name, weights in self.weights.items():
+            kind = "cross" if "cross" in name else kinds.get(name.partition(".")[0], "cross")
+            found.append(notebook.matrix(weights[0].mean(0).tolist(), *self.axes(kind), name))
+        return "".join(found)
 
 
 def read_text(model: Model, text: str) -> Reading:
