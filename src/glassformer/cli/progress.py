@@ -31,18 +31,18 @@ def trained(train: "Callable[[LaunchReporter], Outcome]", *, quiet: bool = False
             result = {"folder": str(outcome.folder), "name": outcome.run.name, "seconds": round(seconds, 3)}
             print(json.dumps(result | {"reports": reports}))
         else:
-            reporter.facts(summary(outcome, seconds))
+            reporter.facts(summary(outcome, seconds, reporter.best))
     return outcome
 
 
-def summary(outcome: "Outcome", seconds: float) -> dict[str, str]:
+def summary(outcome: "Outcome", seconds: float, best: str) -> dict[str, str]:
     """Describe a finished run: its result, its time, its files and the next command."""
     from glassformer.store.manifest import Manifest  # torch is loaded by now; --help needs none
     from glassformer.tasks.registry import task_of
 
     task, folder = task_of(outcome.run), outcome.folder
     valid = outcome.reports.get("valid")
-    units = [] if valid is None else [f"eval loss {valid.loss:.4f} nats"]
+    units = [] if valid is None else [f"eval loss {valid.loss:.4f} nats" + (f" ({best})" if best else "")]
     if valid is not None and valid.bits_per_byte is not None:
         units.append(f"{valid.bits_per_byte:.3f} bits per byte")
     example = ' "… [MASK] …"' if task.verb == "fill" else ""
