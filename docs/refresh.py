@@ -4,12 +4,14 @@
 
 A block that begins with `$ ` holds commands and their output. Each command runs in the shell, in a new folder that all
 blocks of a page share. A block of language `python` runs too, and the block of language `text` after it gets what it
-printed. Long output keeps its first and last lines. Tests run the same commands with fewer steps and compare the shape
+printed. Long output keeps its first and last lines. A picture of `docs/_static/tutorials` that a page shows is replaced
+by the file of the same name that its commands write. Tests run the same commands with fewer steps and compare the shape
 of what is printed, so a page that is out of date fails there.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,6 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(python|text|)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+STAGE = re.compile(r"[a-z ]+: [\d.]+ s")
+"""How long a stage took: printed on a slow machine alone, so pages leave it out."""
 N_FIRST, N_LAST = 8, 8
 """Lines of a long output that are kept."""
 
@@ -33,7 +37,7 @@ def refresh(page: Path, folder: Path) -> str:
         elif language == "text" and printed:
             text, printed = shortened(printed), ""
         elif text.startswith("$ "):
-            commands: list[str] = re.findall(r"^\$ (.*(?:\\\n.*)*)", text, re.MULTILINE)
+            commands: list[str] = re.findall(r"^\$ ((?:.*\\\n)*.*)", text, re.MULTILINE)
             text = "".join(f"$ {command}\n{shortened(run(command, folder))}" for command in commands)
         return f"```{language}\n{text}```"
 
@@ -64,7 +68,7 @@ def shortened(text: str) -> str:
     >>> shortened("".join(f"{n}\\n" for n in range(20))).splitlines()[7:10]
     ['7', '…', '12']
     """
-    lines = [line.rstrip() for line in text.strip("\n").splitlines()]
+    lines = [line.rstrip() for line in text.strip("\n").splitlines() if not STAGE.fullmatch(line)]
     if len(lines) > N_FIRST + N_LAST + 1:
         lines = [*lines[:N_FIRST], "…", *lines[-N_LAST:]]
     return "".join(f"{line}\n" for line in lines)
@@ -74,4 +78,6 @@ if __name__ == "__main__":
     for name in sys.argv[1:]:
         with tempfile.TemporaryDirectory() as folder:
             text = refresh(Path(name), Path(folder))
+            for picture in re.findall(r"_static/tutorials/([\w-]+\.png)", text):
+                shutil.copy(Path(folder) / picture, ROOT / "docs" / "_static" / "tutorials" / picture)
         Path(name).write_text(text, "utf-8")

