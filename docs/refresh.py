@@ -11,11 +11,12 @@ of what is printed, so a page that is out of date fails there.
 
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+
+from PIL import Image
 
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(python|text|)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -54,12 +55,12 @@ def run(command: str | list[str], folder: Path) -> str:
         shell=isinstance(command, str),
         env=os.environ | {"PATH": path, "COLUMNS": "80", "NO_COLOR": "1"},
         stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+        stderr=subprocess.STDOUT if isinstance(command, str) else None,
         text=True,
     )
     if done.returncode not in (0, 1):  # 1: a check that failed, which a page may show
         sys.exit(f"{command} ended with code {done.returncode}:\n{done.stdout}")
-    return done.stdout
+    return done.stdout.replace(f"{folder}/", "…/")
 
 
 def shortened(text: str) -> str:
@@ -79,5 +80,6 @@ if __name__ == "__main__":
         with tempfile.TemporaryDirectory() as folder:
             text = refresh(Path(name), Path(folder))
             for picture in re.findall(r"_static/tutorials/([\w-]+\.png)", text):
-                shutil.copy(Path(folder) / picture, ROOT / "docs" / "_static" / "tutorials" / picture)
+                drawn = Image.open(Path(folder) / picture).convert("RGB").quantize(256)
+                drawn.save(ROOT / "docs" / "_static" / "tutorials" / picture, optimize=True)
         Path(name).write_text(text, "utf-8")
