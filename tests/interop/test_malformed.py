@@ -1,4 +1,4 @@
-"""Folders that are damaged or hostile: one clear sentence, nothing run, nothing half-written."""
+"""Damaged or hostile folders: one clear sentence, no code is run, no partial output."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from interop.checkpoints import VOCAB, randomise, save  # noqa: E402
 
 @pytest.fixture(scope="module")
 def hf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole folder, in shards."""
+    """A complete folder, in shards."""
     sizes = {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24}
     special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special))
@@ -45,7 +45,7 @@ def change_index(old: str, new: str) -> Callable[[Path], None]:
 
 
 def change_tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:
-    """In one file, without an index."""
+    """Change the tensors and save them in one file without an index."""
 
     def changed(folder: Path) -> None:
         tensors = {}
@@ -122,7 +122,7 @@ def empty(name: str) -> Callable[[Path], None]:
 
 
 def adapter(folder: Path) -> None:
-    """What peft writes, beside a copy of the base model's configuration."""
+    """Write the files of peft next to a copy of the base model's configuration."""
     for path in folder.glob("model*"):
         path.unlink()
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8}))
@@ -192,7 +192,9 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_one_sentence(hf: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_refused_in_one_sentence(
+    hf: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change, said = DAMAGES[damage]
@@ -204,7 +206,7 @@ def test_one_sentence(hf: Path, tmp_path: Path, damage: str, capsys: pytest.Capt
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-def test_what_is_there_is_not_written_over(hf: Path, tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_overwritten(hf: Path, tmp_path: Path) -> None:
     import_model(hf, tmp_path / "ours")
     before = {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
     with pytest.raises(UserError, match="already exists"):
@@ -212,7 +214,7 @@ def test_what_is_there_is_not_written_over(hf: Path, tmp_path: Path) -> None:
     assert before == {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
 
 
-def test_a_tensor_that_is_left_out(hf: Path, tmp_path: Path) -> None:
+def test_an_ignored_tensor(hf: Path, tmp_path: Path) -> None:
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change_tensors(add)(folder)
@@ -220,13 +222,13 @@ def test_a_tensor_that_is_left_out(hf: Path, tmp_path: Path) -> None:
     assert (tmp_path / "ours" / "manifest.json").exists()
 
 
-def test_a_key_that_is_ignored_is_said(hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ignored_key_is_reported(hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change_config(n_experts=8)(folder)
     assert run(["import", str(folder), str(tmp_path / "ours"), "--ignore-keys", "n_experts"]) == 0
     assert "ignored (--ignore-keys): n_experts = 8 in config.json" in capsys.readouterr().err
-    for key in ("n_expert", "n_embd"):  # misspelled, and read
+    for key in ("n_expert", "n_embd"):  # a misspelled key, and a key that is read
         assert run(["import", str(folder), str(tmp_path / "x"), "--ignore-keys", "n_experts", key]) == 2
         assert f"config.json has no unknown key {key}: remove it from --ignore-keys" in capsys.readouterr().err
 
@@ -252,7 +254,7 @@ def test_every_float_is_imported_and_loads(
     assert torch.equal(held, before["transformer.wte.weight"].float())
 
 
-def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
+def test_files_that_are_not_imported_are_reported(hf: Path, tmp_path: Path) -> None:
     folder, told = tmp_path / "hf", list[str]()
     shutil.copytree(hf, folder)
     import_model(folder, tmp_path / "plain", log=told.append)
@@ -267,8 +269,8 @@ def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])
-def test_an_id_beyond_the_vocabulary_is_left_out_and_said(hf: Path, tmp_path: Path, token: int) -> None:
-    """Old configurations say -1 for none, and small models carry the default of large ones."""
+def test_an_id_beyond_the_vocabulary_is_ignored_with_a_warning(hf: Path, tmp_path: Path, token: int) -> None:
+    """Old configurations use -1 for a missing id, and small models have the default of large ones."""
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change_config(bos_token_id=token)(folder)
@@ -278,7 +280,7 @@ def test_an_id_beyond_the_vocabulary_is_left_out_and_said(hf: Path, tmp_path: Pa
     assert f"bos_token_id {token} is not an id of the vocabulary, and is ignored" in told
 
 
-def test_no_such_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["import", str(tmp_path / "none"), str(tmp_path / "ours")]) == 2
     assert "no such folder" in capsys.readouterr().err
 
@@ -311,7 +313,7 @@ def test_hub_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         import_model("hub:gpt2", tmp_path / "ours")
 
 
-def test_hub_fetches_no_code_and_no_pickles(hf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_downloads_no_code_and_no_pickles(hf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     asked = {}
