@@ -133,7 +133,7 @@ def test_left_padding_needs_position_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_the_architecture_of_another_kind_changes_nothing(family: Any) -> None:
+def test_a_recorded_architecture_is_used_only_if_it_fits(family: Any) -> None:
     """The recorded architecture is preferred if it fits, and ignored if not."""
     from interop.family_configs import FAMILY_CONFIGS
 

@@ -122,7 +122,7 @@ def made(config: TransformerConfig, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_logits_equal_glassformer(tmp_path: Path, name: str) -> None:
+def test_outputs_equal_glassformer(tmp_path: Path, name: str) -> None:
     """The export compares CTranslate2's outputs too; this test compares more and longer rows."""
     folder, out = made(CASES[name], tmp_path / "ours"), tmp_path / "out"
     said = "\n".join(export(folder, out, "ct2").said)

@@ -79,8 +79,8 @@ LAYER_NORM_FAMILIES = ("GPT-2", "BERT", "RoBERTa", "DistilBERT", "BART", "Marian
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(LAYER_NORM_FAMILIES), st.sets(st.sampled_from(SCALES_AND_BIASES)))
-def test_every_single_scale_or_bias_may_be_missing(name: str, missing: set[str]) -> None:
-    """Each family with layernorm exports an equal model if one of its scales or biases is missing."""
+def test_any_combination_of_scales_and_biases_may_be_missing(name: str, missing: set[str]) -> None:
+    """Each family with layernorm has an equal recast model for every subset of missing scales and biases."""
     config = replace(FAMILY_CONFIGS[name], pad_id=0, **dict.fromkeys(missing, False))  # type: ignore[arg-type]
     family = choose_family(config)
     assert family.name == name
@@ -103,7 +103,7 @@ def test_a_model_without_scales_and_biases_is_exported(name: str, tmp_path: Path
     assert "loaded with transformers: logits differ by" in said[-1]
 
 
-def test_logits_of_tokens_may_lack_their_bias(tmp_path: Path) -> None:
+def test_a_token_head_without_bias_is_exported(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     for name in ("BERT", "RoBERTa", "DistilBERT"):
         config = replace(FAMILY_CONFIGS[name], head=TokenHead(transform=True))

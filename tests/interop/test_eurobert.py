@@ -124,7 +124,9 @@ def test_export_of_models_of_labels(tmp_path: Path, name: str) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 8), st.sampled_from(["mean", "first"]), st.integers(0, 2**31), st.floats(0.01, 100))
-def test_a_linear_classifier_is_exported_with_a_gelu(n_labels: int, pooling: Any, seed: int, scale: float) -> None:
+def test_a_linear_classifier_equals_one_with_a_gelu_pooler(
+    n_labels: int, pooling: Any, seed: int, scale: float
+) -> None:
     config = replace(CLASSES, vocab_size=19, head=SequenceHead(n_labels, pooling))
     network = random_model(config)
     weights = weights_of(network)

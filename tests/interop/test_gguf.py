@@ -141,7 +141,7 @@ def test_rotary_scalings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_matrices(tmp_path: Path, dtype: Any) -> None:
+def test_half_precision_matrices(tmp_path: Path, dtype: Any) -> None:
     network, reader = written(GPT, tmp_path, dtype=dtype)
     kinds = {x.name: x.tensor_type.name for x in reader.tensors}
     short = {"float16": "F16", "bfloat16": "BF16"}[dtype]
@@ -178,7 +178,7 @@ def read_by_transformers(folder: Path, not_read: dict[str, int]) -> Any:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_transformers_reads_it(tmp_path: Path, name: str) -> None:
+def test_transformers_reads_the_file(tmp_path: Path, name: str) -> None:
     make, not_read = MODELS[name]
     both = imported(make(), tmp_path)
     export(both.folder, tmp_path / "out", "gguf")
