@@ -79,7 +79,7 @@ def test_a_run_below_the_margin_is_not_refused() -> None:
         {"train": TrainConfig(batch_size=100_000, compile=True)},
         {"lora": LoraConfig()},
     ],
-    ids=["rows of any length", "as many rows as there are", "compiled", "adapted"],
+    ids=["rows of any length", "rows up to a number of tokens", "compiled", "adapted"],
 )
 def test_sizes_from_data_or_compiler_are_not_counted(change: dict[str, Any]) -> None:
     run = Run(model=MODEL, train=TrainConfig(batch_size=10_000))

@@ -116,7 +116,7 @@ def test_texts_follow_a_start_token_and_targets_follow_a_context() -> None:
     (second,) = text_scores(model, tokenizer, ["ab"], [" ba"], start=start, max_len=24)
     assert second.log_prob == pytest.approx(sum(expected[2:])), "a context begins with the start token"
     cut = text_scores(model, tokenizer, ["ab ba ab ba", "ba"], ["ab", "ab"], start=start, max_len=3)
-    assert cut[0] == cut[1], "the context loses its beginning"
+    assert cut[0] == cut[1], "the first tokens of a long context must be dropped"
     (bare,) = text_scores(model, tokenizer, ["ab ba"], start=[], max_len=24)
     assert (bare.n_tokens, bare.n_bytes) == (4, 4), "the first token has no prediction, so its byte does not count"
     assert bare.log_prob == pytest.approx(sum(float(unstarted[t, ids[t + 1]]) for t in range(4)))

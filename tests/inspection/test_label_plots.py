@@ -21,7 +21,7 @@ def test_counts_names_and_shares() -> None:
     axes = figure.axes[0]
     (image,) = axes.images
     assert image.get_array().tolist() == [[0.75, 0.25, 0], [0, 0.75, 0.25], [0, 0, 0]]  # type: ignore[union-attr]
-    assert image.get_clim() == (0, 1), "the same colours in every picture"
+    assert image.get_clim() == (0, 1), "all plots must have the same colours"
     written = {text.get_position(): text.get_text() for text in axes.texts}
     assert written[1, 0] == "1" and written[0, 1] == "0" and written[1, 1] == "1,500" and written[2, 1] == "500"
     for axis, name in ((axes.xaxis, "predicted class"), (axes.yaxis, "true class")):

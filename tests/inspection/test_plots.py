@@ -59,7 +59,7 @@ def test_a_heat_map_shows_the_weights_and_the_tokens() -> None:
     assert texts(axes.xaxis) == ["␣the", "$x_1$", "↵"] and texts(axes.yaxis) == ["a", "b"]
     (image,) = axes.images
     assert image.get_array().tolist() == pytest.approx(weights.numpy())  # type: ignore[union-attr]
-    assert image.get_clim() == (0, 1), "the same colours in every picture"
+    assert image.get_clim() == (0, 1), "all plots must have the same colours"
     assert figure.get_suptitle() == "cost: $5 and $6"
 
 

@@ -86,7 +86,7 @@ def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str, 
 
 ENCODER = replace(LLAMA, decoder=None, encoder=Stack(2, 4, d_ff=24))
 OURS: dict[str, TransformerConfig] = {
-    "as mlm-python-docs": replace(ENCODER, gated_ff=False, activation="gelu", tie_output=True),
+    "recipe mlm-python-docs": replace(ENCODER, gated_ff=False, activation="gelu", tie_output=True),
     "gated, with a bias of the logits": replace(ENCODER, head=TokenHead(bias="learned")),
     "biases": replace(ENCODER, ff_bias=True, qkv_bias=True, attn_out_bias=True, fused_qkv=True),
     "no scales": replace(ENCODER, norm_weight=False, gated_ff=False, activation="relu2"),
@@ -96,9 +96,9 @@ OURS: dict[str, TransformerConfig] = {
 TAGS = replace(ENCODER, gated_ff=False, activation="gelu", head=PositionHead(5))
 CLASSES = replace(TAGS, head=SequenceHead(8, "mean"))
 LABELLED: dict[str, TransformerConfig] = {
-    "as python-tokens": TAGS,
-    "as docstrings": CLASSES,
-    "as sst2-scratch": replace(CLASSES, ff_bias=True, qkv_bias=True, attn_out_bias=True),
+    "recipe python-tokens": TAGS,
+    "recipe docstrings": CLASSES,
+    "recipe sst2-scratch": replace(CLASSES, ff_bias=True, qkv_bias=True, attn_out_bias=True),
     "the first token": replace(CLASSES, head=SequenceHead(3, "first")),
     "one number": replace(CLASSES, head=SequenceHead(1, "mean")),
     "with a pooler": replace(CLASSES, head=SequenceHead(11, "mean", "gelu")),

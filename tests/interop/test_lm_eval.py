@@ -299,7 +299,7 @@ def test_custom_tasks_from_the_command_line(
     done = harness(environment, tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "which_follows" in done.stdout and "bits_per_byte" in done.stdout
-    assert "glassformer: loglikelihood" in done.stderr, "progress is shown"
+    assert "glassformer: loglikelihood" in done.stderr, "progress must be printed"
     (file,) = (tmp_path / "out").rglob("results_*.json")
     found = json.loads(file.read_text())["results"]
 

@@ -74,7 +74,7 @@ def text_ids(folder: Path, text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama"])
-@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a token of its own", "the end token"])
+@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a separate start token", "the end token"])
 def test_a_trained_start_token_survives_export_and_import(name: str, start: int, tmp_path: Path) -> None:
     """transformers has it as `bos_token` and adds it before a text; an import gives the same ids."""
     config = replace(FAMILY_CONFIGS[name], decoder_start_id=start)
@@ -90,7 +90,7 @@ def test_a_trained_start_token_survives_export_and_import(name: str, start: int,
     assert again.score("ab").log_prob == pytest.approx(ours.score("ab").log_prob, abs=1e-4)
 
 
-@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a token of its own", "the end token"])
+@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a separate start token", "the end token"])
 def test_an_imported_model_is_evaluated_with_the_same_start(start: int, tmp_path: Path) -> None:
     """Each document begins with the start token, before the export and after the import."""
     folder = model_directory(replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=start), tmp_path / "ours")

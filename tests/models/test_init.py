@@ -39,7 +39,7 @@ def linears(model: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 
 @pytest.mark.parametrize(("residual", "factor"), [("same", 1.0), ("scaled", (2 * 3) ** -0.5), ("zero", 0.0)])
-def test_normal(residual: str, factor: float) -> None:
+def test_normal_initialisation(residual: str, factor: float) -> None:
     """3 blocks of 2 sublayers: 6 projections write to the residual stream."""
     model = built(NormalInit(0.05, residual))  # type: ignore[arg-type]
     for name, module in linears(model):
@@ -65,7 +65,7 @@ def test_xavier_draws_each_part_of_a_fused_matrix_separately() -> None:
 
 @pytest.mark.parametrize("residual", ["same", "zero"])
 @pytest.mark.parametrize("head", ["same", "zero"])
-def test_fan_in(residual: str, head: str) -> None:
+def test_fan_in_initialisation(residual: str, head: str) -> None:
     model = built(FanInInit(residual, 0.7, head))  # type: ignore[arg-type]
     for name, module in linears(model):
         is_zero = (residual == "zero" and name in RESIDUAL) or (head == "zero" and name == "proj")

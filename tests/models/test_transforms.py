@@ -50,7 +50,7 @@ def assert_unchanged(model: nn.Module, before: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("name", ADAPTED)
-def test_adapted_then_trained_then_merged(name: str) -> None:
+def test_adapt_then_train_then_merge(name: str) -> None:
     model = random_model(name).requires_grad_(False)  # torch may choose another kernel when it needs gradients
     plain, before = logits(model), copies(weights_of(model))
 

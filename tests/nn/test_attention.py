@@ -240,7 +240,7 @@ def test_fully_masked_rows_give_zeros_and_no_gradient(biased: bool, n_kv_heads: 
     assert value.grad[2].count_nonzero() == 0 and value.grad[:2].count_nonzero() > 0
 
 
-def test_reference_is_equation_1_entry_by_entry() -> None:
+def test_the_reference_equals_equation_1_entry_by_entry() -> None:
     query, key, value, _ = tensors(2)
     context, weights, scores = attention_reference(query, key, value, Mask(causal=True))
     for b, h, t in itertools.product(range(B), range(H), range(T)):
@@ -259,7 +259,7 @@ def test_masked_softmax_of_an_empty_row_has_finite_gradients() -> None:
     assert scores.grad[0].abs().sum() > 0 and scores.grad[1].abs().sum() == 0
 
 
-def test_scores_of_the_other_score_functions() -> None:
+def test_additive_and_multiplicative_scores() -> None:
     query, key, vector = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(4)
     for b, t, s in itertools.product(range(2), range(3), range(5)):
         added = (vector * torch.tanh(query[b, t] + key[b, s])).sum()

@@ -340,7 +340,7 @@ def right_padded(n_rows: int, n_tokens: int, shortest: int) -> Tensor:
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_family(name: str, padded: bool) -> None:
+def test_every_family_equals_transformers(name: str, padded: bool) -> None:
     ours, theirs, pairs = both(name)
     n_rows, n_tokens, n_source = 3, 11, 8
     # Not padding token 0: transformers zeroes the gradient of its row.

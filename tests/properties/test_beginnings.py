@@ -24,7 +24,7 @@ from glassformer.tasks.language_modeling import TASK
 from glassformer.tokenization.tokenizer import Tokenizer
 
 ARRANGEMENTS = {"windows": WindowRows(), "examples": ExampleRows(), "packed": PackedRows()}
-SPECIAL = {"a token of its own": ("[PAD]", "[BOS]", "[EOS]"), "the end token": ("[EOS]",)}
+SPECIAL = {"a separate start token": ("[PAD]", "[BOS]", "[EOS]"), "the end token": ("[EOS]",)}
 MODEL = TransformerConfig(decoder=Stack(1, 2, d_ff=64), d_model=32, max_len=24, positions=RotaryPositions())
 FIRST = "alpha"
 
@@ -146,7 +146,7 @@ def test_bytes_without_a_prediction_do_not_count(corpus: Path) -> None:
 
 def test_a_resumed_run_keeps_its_start_token(corpus: Path, tmp_path: Path) -> None:
     """A run directory without a recorded start token was trained without one: its text is read as before."""
-    run = run_on(corpus, ExampleRows(), SPECIAL["a token of its own"])
+    run = run_on(corpus, ExampleRows(), SPECIAL["a separate start token"])
     run = replace(run, train=replace(run.train, max_steps=2))
     outcome = api.train(run, tmp_path / "run")
     assert outcome.run.model.decoder_start_id == api.load(tmp_path / "run").tokenizer.bos_id

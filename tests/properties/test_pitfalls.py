@@ -95,7 +95,7 @@ def test_pitfall_05_a_fully_masked_row_is_zero_with_finite_gradients(fused: bool
 
 
 @pytest.mark.parametrize("name", ["gpt", "bert", "paper", "alibi", "relative", "t5"])
-def test_pitfall_05_in_a_whole_model(name: str) -> None:
+def test_pitfall_05_fully_masked_rows_of_a_model_are_finite(name: str) -> None:
     """One row of only padding, in source and target: finite logits and gradients, other rows unchanged."""
     model = random_model(name)
     inputs = random_inputs(model)
@@ -143,7 +143,7 @@ def test_pitfall_08_source_and_target_lengths_differ(name: str, n_target: int, n
             torch.testing.assert_close(one[0, t], logits[row, t])
 
 
-def test_pitfall_09_no_mask_is_accepted_and_ignored() -> None:
+def test_pitfall_09_every_mask_argument_changes_the_logits() -> None:
     """Every mask argument changes the logits, in every kind of model that takes it."""
     for name in ("gpt", "bert", "paper"):
         model = random_model(name)
