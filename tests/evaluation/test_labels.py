@@ -64,7 +64,7 @@ def test_small_integers_do_not_wrap() -> None:
 
 
 def test_calibration_by_hand() -> None:
-    """(0.6, 0.8] holds 0.7 right and 0.8 wrong: 0.75 against 0.5; (0.8, 1] holds 0.9 right, (0.4, 0.6] 0.6 wrong."""
+    """Bin (0.6, 0.8] has 0.7 right and 0.8 wrong: 0.75 against 0.5; (0.8, 1] has 0.9 right, (0.4, 0.6] 0.6 wrong."""
     labels = [0, 1, 1, 1]
     by_hand = 0.5 * 0.25 + 0.25 * 0.1 + 0.25 * 0.6
     assert calibration_error(SAID, labels, n_bins=5) == pytest.approx(100 * by_hand)

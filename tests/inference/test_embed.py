@@ -104,7 +104,7 @@ def model_of(config: TransformerConfig, objective: ObjectiveConfig, tokenizer: T
 
 @pytest.fixture(scope="module")
 def own() -> Tokenizer:
-    """A tokenizer with every special token, as training learns one."""
+    """A tokenizer with every special token, as after training."""
     return Tokenizer.train(TEXTS * 3, vocab_size=300)
 
 
@@ -215,7 +215,7 @@ def test_texts_are_cut_at_max_tokens_of_the_head(own: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [-1, 25])
-def test_max_tokens_beyond_the_model_is_refused(max_tokens: int) -> None:
+def test_max_tokens_outside_of_the_context_is_refused(max_tokens: int) -> None:
     with pytest.raises(UserError, match=r"max_tokens is -?\d+ and must be from 0 to model\.max_len"):
         replace(BERT, head=VectorHead(max_tokens=max_tokens))
 

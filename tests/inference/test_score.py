@@ -22,7 +22,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 SOURCES = [[3, 1, 4, 9], [5], [9, 2, 6, 5, 3, 5, 8], [8, 9], [5]]
 TARGETS = [[4, 4, 2], [7, 8, 9, 1, 0, 3, 5, 2], [2], [6, 2], []]
-CONTEXTS = [[3, 1, 4, 9], [5], [3, 1, 4, 9], [8, 9], [8, 9]]  # two shared sources, one with targets of unequal length
+CONTEXTS = [[3, 1, 4, 9], [5], [3, 1, 4, 9], [8, 9], [8, 9]]  # two shared contexts, one with targets of unequal length
 ALONE = [name for name in GENERATORS if name not in SEQ2SEQ]
 
 
@@ -56,7 +56,7 @@ def test_every_token_after_its_context_equals_an_uncached_forward(name: str, max
     assert scores[1].is_greedy
 
 
-def test_a_shared_source_is_encoded_once() -> None:
+def test_a_shared_context_is_read_once() -> None:
     model = random_model("gpt")
     read: list[tuple[int, ...]] = []
 

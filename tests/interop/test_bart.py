@@ -64,7 +64,9 @@ def test_training_keeps_the_decoder_start_of_the_checkpoint(tmp_path: Path) -> N
 
 
 def test_greedy_and_beam_search_equal_transformers(tmp_path: Path) -> None:
-    both = imported(bart(scale_embedding=True, d_model=32), tmp_path)  # larger weights, so that not one token repeats
+    both = imported(
+        bart(scale_embedding=True, d_model=32), tmp_path
+    )  # larger weights, so that outputs have different tokens
     assert_same_greedy(both)
     assert_same_beams(both)
 

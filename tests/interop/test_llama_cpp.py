@@ -65,7 +65,7 @@ def test_tokens_equal_glassformer(tmp_path: Path, name: str) -> None:
         log_p = logits.log_softmax(-1)
         assert all(abs(value - float(log_p[0, i])) <= tolerance for i, value in theirs.items() if i != end)
         n_compared += len(theirs)
-        log_p[:, end] = -torch.inf  # the requested number of tokens
+        log_p[:, end] = -torch.inf  # llama.cpp was asked to ignore the end token
         missed = log_p.max(-1).values - log_p[torch.arange(N_NEW), torch.tensor(tokens)]
         assert float(missed.max()) <= tolerance
     assert n_compared > 1000

@@ -279,7 +279,7 @@ def test_an_id_beyond_the_vocabulary_is_ignored_with_a_warning(hf: Path, tmp_pat
     change_config(bos_token_id=token)(folder)
     told: list[str] = []
     model = import_model(folder, tmp_path / "ours", log=told.append).run.model
-    assert model.bos_id == 2  # the tokenizer's own
+    assert model.bos_id == 2  # the id of the tokenizer
     assert f"bos_token_id {token} is not an id of the vocabulary, and is ignored" in told
 
 

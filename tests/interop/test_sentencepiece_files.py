@@ -96,7 +96,7 @@ def test_ids_and_texts_of_both_sides(opus: Path) -> None:
     only_of_source = next(name for name in pieces(opus, "source") if name not in pieces(opus, "target"))
     other = target.token_to_id(" " + only_of_source)
     assert other is not None, "a piece of the other side has an id but is never encoded"
-    assert target.decode([other]) == theirs.decode([other]), "it is decoded like transformers"
+    assert target.decode([other]) == theirs.decode([other]), "it must be decoded as in transformers"
 
 
 def test_a_complete_folder_translates_like_transformers(opus: Path, tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_complete_folder_translates_like_transformers(opus: Path, tmp_path: Pa
     special = {"vocab_size": n, "pad_token_id": n - 1, "decoder_start_token_id": n - 1, "eos_token_id": 0}
     theirs = marian(**special, bos_token_id=0, max_position_embeddings=64).eval()
     randomise(theirs)
-    theirs.final_logits_bias[0, 0] += 3  # so that some end
+    theirs.final_logits_bias[0, 0] += 3  # some outputs end early
     theirs.generation_config.bad_words_ids = [[n - 1]]
     theirs.save_pretrained(hf)
     import_model(hf, tmp_path / "ours", log=lambda text: None)

@@ -103,7 +103,7 @@ def test_a_merged_model_in_single_precision_equals_the_adapted_one() -> None:
 @pytest.mark.parametrize("d_in", [256, 768, 4096])
 @pytest.mark.parametrize("rank", [1, 8, 64])
 def test_the_scale_of_a_new_update_is_independent_of_width_and_rank(d_in: int, rank: int) -> None:
-    """A x of unit-normal x has a standard deviation of 1 / √3, so a learning rate carries over between widths."""
+    """For standard normal x, A x has a standard deviation of 1 / √3: one learning rate fits every width."""
     torch.manual_seed(0)
     layer = LoraLinear(nn.Linear(d_in, 3), rank, alpha=1.0, dropout=0.0)
     assert layer.lora_a.abs().max() <= d_in**-0.5 and layer.lora_b.count_nonzero() == 0

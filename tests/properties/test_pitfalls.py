@@ -130,7 +130,7 @@ def test_pitfall_07_scores_are_scaled_by_the_head_width(d_head: int | None) -> N
 
 @pytest.mark.parametrize("name", ["paper", *RECURRENT])
 @pytest.mark.parametrize(("n_target", "n_source"), [(1, 7), (7, 1), (3, 5)])
-def test_pitfall_08_source_and_target_lengths_differ(name: str, n_target: int, n_source: int) -> None:
+def test_pitfall_08_source_and_target_may_differ_in_length(name: str, n_target: int, n_source: int) -> None:
     """Later target tokens and other rows do not change what a position reads from the source."""
     model = random_model(name)
     inputs = random_inputs(model, 2, n_target, n_source)
