@@ -1,4 +1,4 @@
-"""Activations are what autograd saves."""
+"""Estimated activations equal the tensors that autograd saves."""
 
 from dataclasses import replace
 from typing import Any
@@ -21,7 +21,7 @@ SHAPE = Shape(n_rows=3, n_tokens=21, n_source=17)
 
 
 def saved_bytes(config: ModelConfig, dtype: torch.dtype, autocast: bool = False, checkpointing: bool = False) -> int:
-    """Distinct storages that autograd saves in a forward and its loss, weights and half copies of them excepted."""
+    """Sum the distinct storages that autograd saves for the loss, without weights and their half copies."""
     network = build_model(config).to(dtype).train()
     for module in network.modules():
         if checkpointing and hasattr(module, "activation_checkpointing"):
@@ -37,7 +37,9 @@ def saved_bytes(config: ModelConfig, dtype: torch.dtype, autocast: bool = False,
     def keep(x: torch.Tensor) -> torch.Tensor:
         is_copy = x.dtype == torch.bfloat16 and x.shape in shapes
         if x.untyped_storage()._cdata not in own and not is_copy:
-            found[x.untyped_storage()._cdata] = x.untyped_storage()  # held, so that no other takes its place
+            found[x.untyped_storage()._cdata] = (
+                x.untyped_storage()
+            )  # kept alive, so that no other storage gets its address
         return x
 
     hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
@@ -49,7 +51,7 @@ def saved_bytes(config: ModelConfig, dtype: torch.dtype, autocast: bool = False,
 
 def predicted(config: ModelConfig, kernels: Kernels, checkpointing: bool = False) -> int:
     kept = activations(config, SHAPE, kernels, checkpointing)
-    return kept.layers + kept.logits // 2 + 4  # log-probabilities without their gradient, and their divisor
+    return kept.layers + kept.logits // 2 + 4  # log-probabilities without their gradient, and the divisor
 
 
 DROPOUTS = {"embedding_dropout": 0.1, "residual_dropout": 0.1, "ff_dropout": 0.1, "token_dropout": 0.1}
@@ -58,8 +60,8 @@ NEARLY = {"rotary_partial_qk_norm", *(name for name, c in CONFIGS.items() if c.r
 
 @pytest.mark.parametrize("dropouts", [{}, DROPOUTS, {"attention_dropout": 0.1}], ids=["none", "all", "attention"])
 @pytest.mark.parametrize("name", CONFIGS)
-def test_activations_are_what_autograd_saves(name: str, dropouts: dict[str, Any]) -> None:
-    """To the byte; pooling, and a layout that turning a part of a head changes, within a tenth."""
+def test_activations_equal_what_autograd_saves(name: str, dropouts: dict[str, Any]) -> None:
+    """Equal to the byte; within 10 % for pooling and for partial rotary positions, which change the layout."""
     config = replace(CONFIGS[name], **dropouts)
     measured, expected = saved_bytes(config, torch.float32), predicted(config, Kernels(on_cpu=True))
     assert expected == (pytest.approx(measured, rel=0.1) if name in NEARLY else measured)
@@ -75,7 +77,7 @@ def test_activations_of_every_feed_forward(activation: Any, gated: bool) -> None
 
 @pytest.mark.parametrize("name", ["gpt", "llama", "bert", "paper", "fused_qkv", "two_vocabularies"])
 def test_activations_in_half_precision(name: str) -> None:
-    """Within 3 %: some small tensors are cast twice."""
+    """The difference is below 3 %: some small tensors are cast twice."""
     config = replace(CONFIGS[name], vocab_size=101, source_vocab_size=0, positions=RotaryPositions())
     for dropouts in ({}, {"embedding_dropout": 0.1, "residual_dropout": 0.1, "ff_dropout": 0.1}):
         config = replace(config, **dropouts)  # type: ignore[arg-type]
@@ -94,14 +96,14 @@ def test_activations_in_half_precision(name: str) -> None:
     ],
 )
 def test_activations_with_recomputed_blocks(name: str, held: int) -> None:
-    """What stays is the blocks' inputs; hooks see neither the recomputed block nor what is `held` for all of them."""
+    """Only the blocks' inputs stay; hooks miss the recomputed block and the bytes `held` for all blocks."""
     config = CONFIGS[name]
     measured = saved_bytes(config, torch.float32, checkpointing=True)
     assert predicted(config, Kernels(on_cpu=True), checkpointing=True) - max(_blocks(config)) == measured + held
 
 
 def _blocks(config: TransformerConfig) -> list[int]:
-    """Bytes of a block of each stack: what one more of it adds."""
+    """Return the bytes that one more block of each stack adds."""
     found = []
     for side in ("encoder", "decoder"):
         stack = getattr(config, side)
@@ -112,7 +114,7 @@ def _blocks(config: TransformerConfig) -> list[int]:
 
 
 def test_activations_on_a_gpu() -> None:
-    """Masks of dropout are bytes, the attention with dropout is fused, and RMSNorm keeps its input alone."""
+    """Dropout masks are bytes, attention with dropout is fused, and RMSNorm keeps only its input."""
     plain, gpu, cpu = CONFIGS["gpt"], Kernels(), Kernels(on_cpu=True)
     n_masked = SHAPE.n_rows * SHAPE.n_tokens * plain.d_model * 4  # two blocks of two sublayers
     dropped = replace(plain, residual_dropout=0.1)
@@ -124,8 +126,8 @@ def test_activations_on_a_gpu() -> None:
     assert predicted(llama, cpu) - predicted(llama, gpu) == n_normed
 
 
-def test_a_gpu_repeats_shared_heads_where_no_fused_kernel_takes_them() -> None:
-    """Kept keys and values are then as many as without sharing; what is written on a CPU stays shared."""
+def test_a_gpu_repeats_shared_heads_without_a_fused_kernel_for_them() -> None:
+    """Then it keeps as many keys and values as without sharing; a CPU keeps them shared."""
 
     def kept_beside_all_heads(config: TransformerConfig, kernels: Kernels) -> int:
         alone = replace(config, decoder=replace(config.decoder, n_kv_heads=0))
@@ -133,7 +135,7 @@ def test_a_gpu_repeats_shared_heads_where_no_fused_kernel_takes_them() -> None:
 
     config, stack = CONFIGS["llama"], CONFIGS["llama"].decoder
     assert stack is not None and (stack.n_heads, stack.n_kv_heads) == (4, 2)
-    saved = SHAPE.n_rows * SHAPE.n_tokens * (4 - 2) * 2 * stack.d_head * stack.n_layers  # numbers of keys and values
+    saved = SHAPE.n_rows * SHAPE.n_tokens * (4 - 2) * 2 * stack.d_head * stack.n_layers  # elements of keys and values
     windowed = CONFIGS["window"]
     assert kept_beside_all_heads(config, Kernels(on_cpu=True)) == -4 * saved
     assert kept_beside_all_heads(config, Kernels(half=True)) == -2 * saved
@@ -144,7 +146,7 @@ def test_a_gpu_repeats_shared_heads_where_no_fused_kernel_takes_them() -> None:
 
 @pytest.mark.parametrize("name", RECURRENT)
 def test_activations_of_recurrent_models_are_estimated(name: str) -> None:
-    """Within a fifth of what its equations keep, written out: in double precision, where the CPU has no other way."""
+    """The estimate is within 20 % of the single steps in double precision, the only path of a CPU for that dtype."""
     config = RECURRENT[name]
     config = replace(
         config,

@@ -1,4 +1,4 @@
-"""FLOPs are those that PyTorch counts."""
+"""Estimated FLOPs equal those that PyTorch counts."""
 
 from typing import Any
 
@@ -17,9 +17,9 @@ SHAPE = Shape(n_rows=3, n_tokens=21, n_source=17)
 
 
 def counted(config: ModelConfig, shape: Shape) -> tuple[int, int]:
-    """PyTorch's count of a forward, and of forward and backward, of the reference attention.
+    """Return PyTorch's count for a forward pass, and for forward and backward, with the reference attention.
 
-    Double precision and a tap, because the counter knows neither the CPU's fused attention nor its LSTM.
+    It uses double precision and a tap: the counter counts neither the CPU's fused attention nor its LSTM.
     """
     network = build_model(config).double().train()
     inputs = random_inputs(network, shape.n_rows, shape.n_tokens, shape.n_source)
@@ -34,17 +34,17 @@ def counted(config: ModelConfig, shape: Shape) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_flops_of_a_transformer_are_those_that_pytorch_counts(name: str) -> None:
+def test_flops_of_a_transformer_equal_pytorchs_count(name: str) -> None:
     forward, both = counted(CONFIGS[name], SHAPE)
     assert forward_flops(CONFIGS[name], SHAPE).total == forward
     assert training_flops(CONFIGS[name], SHAPE) == both
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_flops_of_a_recurrent_model_are_those_that_pytorch_counts(name: str) -> None:
-    """But for vᵀtanh(…), a product with a vector, which the counter leaves out.
+def test_flops_of_a_recurrent_model_equal_pytorchs_count(name: str) -> None:
+    """The counter omits vᵀtanh(…), a product with a vector.
 
-    The backward is less than twice the forward by what a first state of zeros, which learns nothing, saves.
+    The backward pass is less than twice the forward pass: the first state of zeros needs no gradient.
     """
     config = RECURRENT[name]
     forward, both = counted(config, SHAPE)
@@ -57,8 +57,8 @@ def test_flops_of_a_recurrent_model_are_those_that_pytorch_counts(name: str) -> 
     assert 0.98 * 3 * expected < both <= 3 * expected
 
 
-def test_recomputed_blocks_are_at_most_one_more_forward() -> None:
-    """PyTorch stops recomputing where nothing more is kept, short of a pre-norm block's last product."""
+def test_recomputed_blocks_cost_at_most_one_more_forward() -> None:
+    """PyTorch stops to recompute after the last saved tensor: it omits the last product of a pre-norm block."""
     config = CONFIGS["post_norm"]
     network = build_model(config).double().train()
     network.decoder.activation_checkpointing = True  # type: ignore[union-attr]
@@ -67,7 +67,7 @@ def test_recomputed_blocks_are_at_most_one_more_forward() -> None:
     assert training_flops(config, SHAPE, recomputed=True) == counter.get_total_flops()
 
 
-def test_only_scored_tokens_meet_the_head() -> None:
+def test_the_head_reads_only_scored_tokens() -> None:
     some, every = (forward_flops(CONFIGS["bert"], Shape(2, 20, n_scored=n)) for n in (3, 0))
     assert some.head * 20 == every.head * 3
     assert (some.layers, some.attention) == (every.layers, every.attention)

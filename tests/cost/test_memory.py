@@ -1,4 +1,4 @@
-"""The state of a training and the cache of generation, by what the real ones hold."""
+"""Estimated memory of training state and of the generation cache, against real tensors."""
 
 from dataclasses import replace
 from typing import Any
@@ -20,7 +20,7 @@ EVERY: dict[str, ModelConfig] = {**CONFIGS, **RECURRENT}
 
 @pytest.mark.parametrize("name", ["gpt", "bert", "unequal_stacks", "bahdanau", "luong"])
 @pytest.mark.parametrize("optimizer", [AdamConfig(), AdamWConfig(), MuonConfig()], ids=lambda o: o.kind)
-def test_the_optimizer_keeps_what_is_said(name: str, optimizer: Any) -> None:
+def test_the_optimizer_state_equals_the_estimate(name: str, optimizer: Any) -> None:
     network = build_model(EVERY[name])
     steps = build_optimizer(network, optimizer)
     for parameter in network.parameters():
@@ -34,7 +34,7 @@ def test_the_optimizer_keeps_what_is_said(name: str, optimizer: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["gpt", "llama", "d_embedding", "paper", "two_vocabularies"])
-def test_half_copies_are_the_matrices(name: str) -> None:
+def test_half_copies_are_the_linear_weights(name: str) -> None:
     config = CONFIGS[name]
     network = build_model(config)
     linears = {m.weight for m in network.modules() if isinstance(m, torch.nn.Linear)}
@@ -43,7 +43,7 @@ def test_half_copies_are_the_matrices(name: str) -> None:
     assert memory.half_copies == 2 * sum(weight.numel() for weight in linears - outside)
 
 
-def test_a_divided_state() -> None:
+def test_a_sharded_state() -> None:
     config, train = CONFIGS["gpt"], TrainConfig()
     counts = parameter_counts(config)
     whole = training_memory(config, train, Activations(1000, 10))
@@ -53,7 +53,7 @@ def test_a_divided_state() -> None:
     assert part.total == part.state + part.gathered + 1010
     half = replace(train, precision="bf16")
     cast = sharded(training_memory(config, half, Activations(0, 0)), config, half, 4)
-    assert cast.half_copies == 0 and 4 * cast.gathered == 3 * part.gathered  # cast as they are gathered
+    assert cast.half_copies == 0 and 4 * cast.gathered == 3 * part.gathered  # cast during the gathering
 
 
 @pytest.mark.parametrize("name", [name for name, config in EVERY.items() if getattr(config, "decoder", True)])

@@ -1,4 +1,4 @@
-"""The closed form is the network that is built, on every preset and on odd ones."""
+"""The closed-form parameter count equals the built network, for every preset and random configurations."""
 
 from dataclasses import replace
 
@@ -40,12 +40,12 @@ def require_counts(config: ModelConfig) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_the_closed_form_is_the_network_on_every_preset(name: str) -> None:
+def test_the_count_equals_the_network_for_every_preset(name: str) -> None:
     require_counts(replace(PRESETS[name], vocab_size=PRESETS[name].vocab_size or 300))
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_the_closed_form_is_the_network_on_every_axis(name: str) -> None:
+def test_the_count_equals_the_network_for_every_axis(name: str) -> None:
     require_counts(EVERY[name])
 
 
@@ -138,5 +138,5 @@ def recurrents(draw: st.DrawFn) -> RecurrentConfig:
 
 @given(config=st.one_of(transformers(), recurrents()))
 @settings(max_examples=80, deadline=None)
-def test_the_closed_form_is_the_network_on_odd_ones(config: ModelConfig) -> None:
+def test_the_count_equals_the_network_for_random_configurations(config: ModelConfig) -> None:
     require_counts(config)

@@ -27,7 +27,7 @@ from glassformer.models.build import build_model
     ("name", "parameters", "flops"),
     [
         # Brown (2020), table D.1. Table 2.1 contradicts itself for gpt3-xl and gpt3-13b, see `config/presets.py`: here
-        # the heads fill d_model, which is what these totals fit.
+        # the heads fill d_model, which agrees with these totals.
         ("gpt3-small", 125e6, 2.25e20),
         ("gpt3-medium", 356e6, 6.41e20),
         ("gpt3-large", 760e6, 1.37e21),
@@ -42,7 +42,7 @@ def test_gpt3_as_published(name: str, parameters: float, flops: float) -> None:
     config = preset(name)
     n = parameter_counts(config).total
     assert n == pytest.approx(parameters, rel=0.005)
-    assert 6 * n * 300e9 == pytest.approx(flops, rel=0.006)  # their rule, which has no attention
+    assert 6 * n * 300e9 == pytest.approx(flops, rel=0.006)  # the paper's rule, which has no attention
     ours = training_flops(config, Shape(1, 2048)) / 2048 * 300e9
     attention = 3 * forward_flops(config, Shape(1, 2048)).attention / 2048 * 300e9
     positions = 6 * config.max_len * config.d_model * 300e9
@@ -50,10 +50,10 @@ def test_gpt3_as_published(name: str, parameters: float, flops: float) -> None:
 
 
 def test_the_original_transformer_as_published() -> None:
-    """65 M and 213 M parameters, to what our vocabulary of 37,000 leaves; FLOPs are a rate × time, not a count."""
+    """65 M and 213 M parameters, up to the vocabulary of 37,000; the paper's FLOPs are a rate × time, not a count."""
     base, big = (parameter_counts(preset(f"transformer-{size}")).total for size in ("base", "big"))
     assert base / 65e6 == pytest.approx(1, abs=0.03) and big / 213e6 == pytest.approx(1, abs=0.01)
-    rate = 8 * 9.5e12  # 8 P100s, which are said to sustain 9.5 TFLOP/s (footnote 5)
+    rate = 8 * 9.5e12  # 8 P100s with 9.5 TFLOP/s each (footnote 5)
     assert 12 * 3600 * rate == pytest.approx(3.3e18, rel=0.01)
     assert 3.5 * 24 * 3600 * rate == pytest.approx(2.3e19, rel=0.01)
     assert 6 * base * 100_000 * 25_000 < 3.3e18 / 3
@@ -74,7 +74,7 @@ def tiny(**train: Any) -> Run:
 
 
 def card(n_bytes: float) -> Gpu:
-    """A GPU with so many bytes that can be used."""
+    """Return a GPU with a given number of usable bytes."""
     return Gpu("card", n_bytes / 0.9 / GIB * (1 + 1e-12), 1e12, 1e11)  # type: ignore[arg-type]
 
 
@@ -105,7 +105,7 @@ def test_the_simplest_layout_that_fits_is_chosen() -> None:
 
 
 def test_gpus_share_the_micro_batches_of_a_step() -> None:
-    """`train` refuses an accumulation that is no multiple of the processes: the next one is planned, and counted."""
+    """`train` refuses an accumulation that is not a multiple of the processes: the plan uses the next multiple."""
     one, eight = (plan_run(tiny(grad_accumulation=3), find_gpu("h200"), n_gpus) for n_gpus in (1, 8))
     assert (one.grad_accumulation, one.notes, one.n_tokens) == (3, (), 10 * 3 * 4 * 24)
     assert (eight.grad_accumulation, eight.n_tokens) == (8, 10 * 8 * 4 * 24)
@@ -123,7 +123,7 @@ def test_gpus_share_the_micro_batches_of_a_step() -> None:
     assert "a step reads 200 tokens, not 100" in plan_run(pairs, find_gpu("h200"), 2).notes[0]
 
 
-def test_muon_is_never_divided() -> None:
+def test_muon_is_never_sharded() -> None:
     muon = tiny(optimizer=MuonConfig(adamw=AdamWConfig()), grad_accumulation=16)
     plan = plan_run(muon, card(1e9), 16)
     assert [layout.strategy for layout in plan.layouts] == ["ddp", "ddp"]
@@ -134,13 +134,13 @@ def test_muon_is_never_divided() -> None:
         assert not short.layout.fits and short.least_gpus is None and short.notes == plan.notes
 
 
-def test_flags_repeat_those_that_were_given() -> None:
+def test_flags_repeat_the_given_flags() -> None:
     given_flags = {"train.batch_size": "4", "train.grad_accumulation": "3", "parallel.strategy": "fsdp", "name": "a b"}
     plan = plan_run(tiny(grad_accumulation=3), card(1e9), 2, given=given_flags)
     assert plan.flags == "--train.batch-size 4 --train.grad-accumulation 4 --name 'a b' --parallel.strategy ddp"
 
 
-def test_a_state_is_divided_within_a_node_where_there_are_several() -> None:
+def test_several_nodes_shard_the_state_within_a_node() -> None:
     def state(n_gpus: int) -> dict[str, int]:
         layouts = plan_run(tiny(activation_checkpointing=True), card(1e9), n_gpus).layouts
         return {layout.strategy: layout.memory.state for layout in layouts}
@@ -155,14 +155,14 @@ def test_a_state_is_divided_within_a_node_where_there_are_several() -> None:
     assert sizes == {"ddp": 1, "hybrid": 4, "fsdp": 8}
 
 
-def test_recomputing_is_part_of_the_time() -> None:
+def test_the_time_includes_recomputation() -> None:
     plan = plan_run(tiny(activation_checkpointing=True), find_gpu("h200"))
     assert plan.total_flops == training_flops(CONFIGS["gpt"], Shape(4, 24), recomputed=True) * 10
     recurrent = replace(tiny(), model=RECURRENT["bahdanau"], data=PairData(batch_tokens=100))
     assert [layout.checkpointing for layout in plan_run(recurrent, find_gpu("h200")).layouts] == [False]
 
 
-def test_as_few_gpus_as_are_needed() -> None:
+def test_the_least_number_of_gpus() -> None:
     run = Run(name="wide", model=replace(CONFIGS["gpt"], vocab_size=19, decoder=Stack(40, 4, d_ff=640)))
     run = replace(run, train=TrainConfig(batch_size=1))
     whole = plan_run(run, card(1), 1).layouts[-1].memory
@@ -184,7 +184,7 @@ def test_rows_of_other_tasks() -> None:
     assert plan_run(pairs, find_gpu("h200"), context=10).shape == Shape(10, 10, 10)
 
 
-def test_what_a_run_leaves_open_is_said() -> None:
+def test_a_plan_lists_its_assumptions() -> None:
     model = replace(CONFIGS["classifier_first"], vocab_size=0, head=SequenceHead())
     plan = plan_run(replace(tiny(), model=model), find_gpu("h200"))
     assert plan.config.vocab_size == TokenizerConfig().vocab_size and plan.config.head.n_labels == 2  # type: ignore[union-attr]
@@ -207,7 +207,7 @@ def test_what_a_run_leaves_open_is_said() -> None:
         ),
     ],
 )
-def test_plans_that_cannot_be(run: Run, options: dict[str, Any], words: str) -> None:
+def test_impossible_plans_are_refused(run: Run, options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError) as error:
         plan_run(run, find_gpu("h200"), **options)
     assert words in str(error.value)

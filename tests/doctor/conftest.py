@@ -6,7 +6,7 @@ import torch
 
 @pytest.fixture(autouse=True)
 def one_thread_and_seed() -> Iterator[None]:
-    """Threads only quarrel over tensors as small as these."""
+    """Use one thread, which is faster for tensors of this size, and a fixed seed."""
     n_threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)

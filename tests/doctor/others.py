@@ -1,4 +1,4 @@
-"""Small language models that are not ours, made of torch.nn's parts: sound ones, and each with one fault planted."""
+"""Small language models of torch.nn layers: correct ones, and ones with a single planted fault."""
 
 import math
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from torch.nn import functional as F
 V, D, H, LEN = 40, 32, 4, 16
 
 
-# --- A sound GPT; a fault is a subclass that gets one method wrong. ---
+# --- A correct GPT; a fault is a subclass with one wrong method. ---
 
 
 class Attention(nn.Module):
@@ -35,7 +35,7 @@ class Attention(nn.Module):
         return torch.ones(n_queries, n_keys, dtype=torch.bool).tril(n_keys - n_queries)
 
     def itself(self, keys: Tensor, n_queries: int) -> Tensor:
-        """Every query sees at least itself, so that no row of scores is empty."""
+        """Return the diagonal: every query attends at least to itself, so no row of scores is empty."""
         n_keys = keys.shape[1]
         return torch.ones(n_queries, n_keys, dtype=torch.bool).tril(n_keys - n_queries).triu(n_keys - n_queries)
 
@@ -103,7 +103,7 @@ class CachedGPT(GPT):
 
 
 class LSTM(nn.Module):
-    """No attention, no mask: most checks apply all the same."""
+    """A model without attention and mask: most checks apply to it too."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class LSTM(nn.Module):
 
 
 def blocked(keys: Tensor, causal: bool) -> Tensor:
-    """(B·H, T, T) for torch.nn, where True = may not attend. Everybody sees itself, so that no row is empty."""
+    """Return (B·H, T, T) for torch.nn, where True = may not attend. Every query attends to itself: no row is empty."""
     n = keys.shape[1]
     order = torch.ones(n, n, dtype=torch.bool)
     allowed = keys[:, None, :] & (order.tril() if causal else order)
@@ -122,7 +122,7 @@ def blocked(keys: Tensor, causal: bool) -> Tensor:
 
 
 class TorchStack(nn.Module):
-    """`nn.TransformerEncoder` as a decoder-only model (causal) or as a BERT."""
+    """`nn.TransformerEncoder` as a decoder-only model (causal) or as BERT."""
 
     causal = True
 
@@ -205,7 +205,7 @@ class EmptyRows(Attention):
 
 
 class EmptyRowsOnlyInTheGradient(EmptyRows):
-    """NaN made 0 afterwards: the forward looks well, and the softmax's backward is NaN all the same."""
+    """NaN replaced by 0 after the softmax: the forward pass is finite, but the softmax's backward is NaN."""
 
     def weights(self, scores: Tensor, allowed: Tensor) -> Tensor:
         return (scores + torch.where(allowed, 0.0, -math.inf)).softmax(-1).nan_to_num()
@@ -240,7 +240,7 @@ def gpt_with(attention: type[Attention]) -> Callable[[], nn.Module]:
     return lambda: GPT(attention)
 
 
-# --- Faults of the model around it. ---
+# --- Faults of the rest of the model. ---
 
 
 class AbsolutePositions(GPT):
@@ -291,21 +291,21 @@ class NoMask(TorchStack):
 
 
 class TrueMayAttend(TorchStack):
-    """Bool masks of torch.nn say who may *not* attend."""
+    """A bool mask of the wrong meaning: in torch.nn True = may *not* attend."""
 
     def masks(self, keys: Tensor) -> dict[str, Tensor]:
         return {"mask": ~blocked(keys, causal=True)}
 
 
 class FloatOfBool(TorchStack):
-    """0 and 1 in a float mask are added to the scores: nothing is masked."""
+    """A float mask of 0 and 1, which is added to the scores: no key is masked."""
 
     def masks(self, keys: Tensor) -> dict[str, Tensor]:
         return {"mask": blocked(keys, causal=True).to(self.head.weight.dtype)}
 
 
 class TwoMasksOfTorch(TorchStack):
-    """Reads well, but gives NaN in the fast path when a query sees nothing."""
+    """Two masks that give NaN in the fast path when they hide every key of a query."""
 
     def masks(self, keys: Tensor) -> dict[str, Tensor]:
         n = keys.shape[1]

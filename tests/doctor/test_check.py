@@ -1,4 +1,4 @@
-"""The doctor itself: how modules are called, that nothing of theirs changes, and what is reported."""
+"""The doctor: calls of modules, unchanged state after a check, and reports."""
 
 import json
 import random
@@ -42,7 +42,7 @@ def status(report: Report) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_our_models_pass(name: str) -> None:
+def test_transformers_of_glassformer_pass(name: str) -> None:
     report = check_model(build_model(OURS[name]))
     assert report.ok, str(report)
     not_applicable = {n for n, s in status(report).items() if s == "not applicable"}
@@ -55,14 +55,14 @@ def test_our_models_pass(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_our_recurrent_models_pass(name: str) -> None:
+def test_recurrent_models_of_glassformer_pass(name: str) -> None:
     report = check_model(build_model(RECURRENT[name]))
     assert report.ok, str(report)
     assert {n for n, s in status(report).items() if s == "not applicable"} == {"padding-left"}
 
 
 @pytest.mark.parametrize("head", [c.SequenceHead(n_labels=3), c.PositionHead(n_labels=3)])
-def test_a_model_of_labels_is_examined_by_its_hidden_states(
+def test_a_model_of_labels_is_checked_by_its_hidden_states(
     head: c.SequenceHead | c.PositionHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     network = build_model(c.TransformerConfig(encoder=STACK, d_model=32, vocab_size=V, head=head))
@@ -72,7 +72,7 @@ def test_a_model_of_labels_is_examined_by_its_hidden_states(
     assert "padding-right" in {name for name, found in status(check_model(network)).items() if found == "failed"}
 
 
-def test_a_layer_that_adds_nothing_hides_no_fault() -> None:
+def test_a_layer_initialised_to_zero_hides_no_fault() -> None:
     class Peeking(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -86,7 +86,7 @@ def test_a_layer_that_adds_nothing_hides_no_fault() -> None:
     assert "causality" in check(Peeking(), vocab_size=V, max_len=LEN, checks=["causality"]).failed
 
 
-def test_the_module_and_every_generator_are_left_as_they_were() -> None:
+def test_a_check_restores_the_module_and_every_generator() -> None:
     module = nn.Sequential(GPT(), nn.BatchNorm1d(LEN - 2, affine=False))
     module[0](torch.zeros(1, 2, dtype=torch.long)).sum().backward()
     module[0].ffs[0].eval()
@@ -120,11 +120,11 @@ def test_an_adapter_that_runs_the_original_is_refused() -> None:
     module = GPT()
     with pytest.raises(UserError, match="must use the module that they receive"):
         check(module, vocab_size=V, forward=lambda _, ids: module(ids))
-    module(torch.zeros(1, 2, dtype=torch.long))  # and it can be run again
+    module(torch.zeros(1, 2, dtype=torch.long))  # the module still runs
 
 
 class Wrapped(nn.Module):
-    """A model whose interface is not ours."""
+    """A model with another interface."""
 
     def __init__(self, model: nn.Module, wrap: type) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Output(SimpleNamespace):
 
 
 @pytest.mark.parametrize("wrap", [Output, lambda logits: (logits, None)], ids=["attribute", "tuple"])
-def test_logits_are_found_in_what_a_module_returns(wrap: type) -> None:
+def test_logits_are_found_in_the_output_of_a_module(wrap: type) -> None:
     assert check(Wrapped(LSTM(), wrap), vocab_size=V, checks=["causality", "batch"]).ok
 
 
@@ -148,7 +148,7 @@ def test_logits_are_found_in_what_a_module_returns(wrap: type) -> None:
     ("wrap", "message"),
     [(lambda logits: {"scores": logits}, "returned dict"), (lambda logits: logits[:, -1:], "every position")],
 )
-def test_other_outputs_are_refused_with_what_to_do(wrap: type, message: str) -> None:
+def test_other_outputs_are_refused_with_advice(wrap: type, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check(Wrapped(LSTM(), wrap), vocab_size=V)
 
@@ -163,12 +163,12 @@ def test_other_outputs_are_refused_with_what_to_do(wrap: type, message: str) -> 
         (GPT(), {"vocab_size": 2}, "at least 4 ids"),
     ],
 )
-def test_mistakes_of_the_caller(module: nn.Module, arguments: dict, message: str) -> None:
+def test_wrong_arguments_are_refused(module: nn.Module, arguments: dict, message: str) -> None:
     with pytest.raises(UserError, match=message):
         check(module, **{"vocab_size": V, **arguments})
 
 
-def test_what_does_not_apply_says_why() -> None:
+def test_a_skipped_check_has_a_reason() -> None:
     class OneHot(LSTM):
         def forward(self, token_ids: Tensor) -> Tensor:
             x = nn.functional.one_hot(token_ids, V).to(self.tokens.weight.dtype) @ self.tokens.weight
@@ -182,7 +182,7 @@ def test_what_does_not_apply_says_why() -> None:
     assert "no loss was given" in reasons["shift"]
 
 
-def test_a_module_that_computes_in_one_dtype_only_is_checked_in_that() -> None:
+def test_a_module_with_a_fixed_dtype_is_checked_in_it() -> None:
     class Float32Only(LSTM):
         def forward(self, token_ids: Tensor) -> Tensor:
             return torch.matmul(super().forward(token_ids), torch.eye(V))
@@ -192,12 +192,12 @@ def test_a_module_that_computes_in_one_dtype_only_is_checked_in_that() -> None:
     assert "float32" in report.results[0].detail
 
 
-def test_a_frozen_module_is_not_asked_to_learn() -> None:
+def test_a_frozen_module_skips_the_training_check() -> None:
     report = check(LSTM().requires_grad_(False), vocab_size=V, checks=["learns", "accumulation"])
     assert [r.passed for r in report.results] == [None, True]
 
 
-def test_spare_rows_of_table_and_head_are_no_fault() -> None:
+def test_unused_rows_of_table_and_head_are_no_fault() -> None:
     module = CachedGPT(n_embeddings=V + 24, n_logits=V + 24)
     report = check(module, vocab_size=V, checks=["vocabulary"])
     assert report.ok
@@ -205,7 +205,7 @@ def test_spare_rows_of_table_and_head_are_no_fault() -> None:
 
 
 @pytest.mark.parametrize("n_rows", [1, None])
-def test_a_position_table_that_is_given_the_ids_is_not_taken_for_the_vocabulary(n_rows: int | None) -> None:
+def test_a_position_table_is_not_mistaken_for_the_vocabulary(n_rows: int | None) -> None:
     class ByShape(nn.Embedding):
         def forward(self, token_ids: Tensor) -> Tensor:
             return super().forward(torch.arange(token_ids.shape[1]).expand_as(token_ids)[:n_rows])
@@ -222,7 +222,7 @@ def test_a_position_table_that_is_given_the_ids_is_not_taken_for_the_vocabulary(
     assert report.ok, str(report)
 
 
-def test_a_check_finds_the_same_whether_others_run_or_not() -> None:
+def test_the_result_of_a_check_is_independent_of_other_checks() -> None:
     module = CachedGPT()
     everything = {r.name: r for r in check(module, vocab_size=V).results}
     for name in ("batch", "learns"):
@@ -237,7 +237,7 @@ def test_the_report_in_json_and_in_plain_text() -> None:
     assert "FAILED  b  bad\n           why\n" in str(report)
 
 
-def test_every_check_has_a_name_of_its_own_and_one_sentence() -> None:
+def test_every_check_has_a_unique_name_and_one_sentence() -> None:
     assert len({one.name for one in CHECKS}) == len(CHECKS)
     for one in CHECKS:
         assert one.meaning.endswith(".")

@@ -1,4 +1,4 @@
-"""Every fault of the classical list that shows from outside is found in models not ours; sound ones raise no alarm."""
+"""The doctor finds every planted fault in models of other code, and reports no fault in correct ones."""
 
 import math
 from collections.abc import Callable
@@ -67,7 +67,7 @@ SOUND: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("name", SOUND)
-def test_a_sound_model_passes_everything(name: str, seed: int) -> None:
+def test_a_correct_model_passes_every_check(name: str, seed: int) -> None:
     build, arguments = SOUND[name]
     torch.manual_seed(seed)
     report = check(build(), vocab_size=V, max_len=LEN, fresh=build, seed=seed, **arguments)
@@ -122,7 +122,7 @@ def test_a_planted_fault_is_found(build: Callable[[], nn.Module], arguments: dic
 
 
 def pairs(module: nn.Module, ids: Tensor, mask: Tensor, ahead: int = 1) -> tuple[Tensor, Tensor, Tensor]:
-    """Cross-entropy of each position, which of them are real, and the logits."""
+    """Return the cross-entropy of each position, the mask of real ones, and the logits."""
     n = ids.shape[1] - ahead
     logits = module(ids, mask)[:, :n]
     nats = F.cross_entropy(logits.mT, ids[:, ahead:], reduction="none")
@@ -164,7 +164,7 @@ def in_bits(module: nn.Module, ids: Tensor, mask: Tensor) -> tuple[Tensor, int]:
     return total / math.log(2), n_targets
 
 
-def test_a_sound_loss_passes_everything() -> None:
+def test_a_correct_loss_passes_every_check() -> None:
     assert check(GPT(), vocab_size=V, loss=sound_loss, fresh=GPT).ok
 
 
@@ -179,7 +179,7 @@ def test_a_sound_loss_passes_everything() -> None:
         (in_bits, ("loss-at-start",)),
     ],
 )
-def test_a_fault_of_the_loss_is_found_and_no_other(loss: Loss, names: tuple[str, ...]) -> None:
+def test_only_the_planted_fault_of_the_loss_is_found(loss: Loss, names: tuple[str, ...]) -> None:
     about_the_loss = ["accumulation", "loss-padding", "shift", "loss-at-start"]
     report = check(GPT(), vocab_size=V, loss=loss, fresh=GPT, checks=about_the_loss)
     assert report.failed == names, str(report)

@@ -1,4 +1,4 @@
-"""The words, the numbers and the table of a comparison."""
+"""A comparison: descriptions of models, numbers and the table."""
 
 import json
 from dataclasses import replace
@@ -38,7 +38,7 @@ ROW = ComparedModel("ours", "Transformer 3+3 × 256", 7_600_000, 3725.0, 91_200_
         ),
     ],
 )
-def test_models_in_words(config: ModelConfig, words: str) -> None:
+def test_descriptions_of_models(config: ModelConfig, words: str) -> None:
     assert describe_model(config) == words
 
 
@@ -48,7 +48,7 @@ def test_the_table_is_aligned() -> None:
         replace(ROW, name="a much longer name", kind="GRU", n_parameters=950, score=5.0, sentences_per_s=2345.6),
     ]
     lines = comparison_table(rows).splitlines()
-    assert len({len(line) for line in lines}) == 1, "every line is as long as the others"
+    assert len({len(line) for line in lines}) == 1, "lines have unequal lengths"
     head, first, second = lines
     for title in ("model", "kind"):
         assert head.index(title) in (first.index("ours"), first.index("Transformer"))
@@ -58,11 +58,11 @@ def test_the_table_is_aligned() -> None:
         ("sentences/s", "12.3"),
         ("training", "1 h 02 min"),
     ):
-        assert head.index(title) + len(title) == first.index(cell) + len(cell), f"{title} stands over {cell}"
+        assert head.index(title) + len(title) == first.index(cell) + len(cell), f"{title} must be above {cell}"
     assert second.endswith("2,346") and " 5.0 " in second
 
 
-def test_scores_of_several_names_carry_their_names_and_what_is_unknown_is_a_dash() -> None:
+def test_different_scores_have_names_and_unknown_values_a_dash() -> None:
     sparse = replace(
         ROW, score_name="wer", train_seconds=None, train_tokens=None, valid_loss=None, sentences_per_s=None
     )
@@ -71,11 +71,11 @@ def test_scores_of_several_names_carry_their_names_and_what_is_unknown_is_a_dash
     assert lines[2].count("–") == 4
 
 
-def test_rows_go_to_json_and_back() -> None:
+def test_rows_survive_json() -> None:
     assert ComparedModel(**json.loads(json.dumps(ROW.to_dict()))) == ROW
 
 
-def test_numbers_at_the_edges_of_their_units() -> None:
+def test_numbers_at_the_limits_of_their_units() -> None:
     assert [duration(s) for s in (59.94, 59.96, 3599.4, 3599.6)] == [
         "59.9 s",
         "1 min 00 s",

@@ -1,4 +1,4 @@
-"""Scores of labels against scikit-learn, scipy and sums done by hand."""
+"""Scores of labels against scikit-learn, scipy and values computed by hand."""
 
 import json
 import re
@@ -37,13 +37,13 @@ def random_classes(seed: int, n: int, true: list[int], said: list[int]) -> tuple
     [
         (1, [0], [4]),
         (200, [0, 1, 2, 3, 4], [0, 1, 2, 3, 4]),
-        (50, [0, 1, 3], [0, 1, 3]),  # two classes occur nowhere
-        (50, [0, 1], [1, 2, 4]),  # one is never said, two are never true
+        (50, [0, 1, 3], [0, 1, 3]),  # two classes are absent
+        (50, [0, 1], [1, 2, 4]),  # one is never predicted, two are never true
         (50, [2], [2]),
         (20, [0], [1]),
     ],
 )
-def test_classes_as_in_scikit_learn(n: int, true: list[int], said: list[int]) -> None:
+def test_class_scores_equal_scikit_learn(n: int, true: list[int], said: list[int]) -> None:
     labels, predictions = random_classes(n + len(said), n, true, said)
     matrix = confusion_matrix(labels, predictions, 5)
     assert matrix.tolist() == metrics.confusion_matrix(labels, predictions, labels=range(5)).tolist()
@@ -64,7 +64,7 @@ def test_small_integers_do_not_wrap() -> None:
 
 
 def test_calibration_by_hand() -> None:
-    """(0.6, 0.8] holds 0.7 right and 0.8 wrong: 0.75 against 0.5; (0.8, 1] holds 0.9 right, (0.4, 0.6] 0.6 wrong."""
+    """Bin (0.6, 0.8] has 0.7 right and 0.8 wrong: 0.75 against 0.5; (0.8, 1] has 0.9 right, (0.4, 0.6] 0.6 wrong."""
     labels = [0, 1, 1, 1]
     by_hand = 0.5 * 0.25 + 0.25 * 0.1 + 0.25 * 0.6
     assert calibration_error(SAID, labels, n_bins=5) == pytest.approx(100 * by_hand)
@@ -77,10 +77,12 @@ def test_calibration_at_the_ends() -> None:
     assert calibration_error(certain, [0, 1]) == 0
     assert calibration_error(certain, [1, 0]) == 100
     assert calibration_error(np.float32([[1.0000001, 0]]), [0]) == pytest.approx(0, abs=1e-4), "rounding above 1"
-    assert calibration_error([[0.5, 0.5]], [0], n_bins=2) == pytest.approx(50), "equal ones: the first is said"
+    assert calibration_error([[0.5, 0.5]], [0], n_bins=2) == pytest.approx(50), (
+        "of equal probabilities the first is predicted"
+    )
 
 
-def test_what_is_said_at_random_with_its_own_probability_is_calibrated() -> None:
+def test_labels_drawn_from_their_probabilities_are_calibrated() -> None:
     rng = np.random.default_rng(0)
     probabilities = rng.dirichlet([1, 1, 1], size=20_000)
     labels = (probabilities.cumsum(axis=1) < rng.random((20_000, 1))).sum(axis=1)
@@ -94,7 +96,7 @@ def test_what_is_said_at_random_with_its_own_probability_is_calibrated() -> None
         ("", set()),
         ("O O", set()),
         ("B-A I-A I-A", {("A", 0, 3)}),
-        ("O I-A I-A O", {("A", 1, 3)}),  # I- after O begins
+        ("O I-A I-A O", {("A", 1, 3)}),  # I- after O begins a span
         ("B-A B-A I-A", {("A", 0, 1), ("A", 1, 3)}),
         ("B-A I-B I-B", {("A", 0, 1), ("B", 1, 3)}),  # the type changes inside
         ("I-A I-B I-A", {("A", 0, 1), ("B", 1, 2), ("A", 2, 3)}),
@@ -107,15 +109,15 @@ def test_spans(tags: str, expected: set[tuple[str, int, int]]) -> None:
 
 
 def test_span_f1_by_hand() -> None:
-    """Of 4 true spans 2 are found whole and of the right kind, among 5 said; outside of spans nothing counts."""
+    """Two of 4 true spans are among the 5 predicted, with the right type; tags outside of spans do not count."""
     gold = ["B-A I-A O B-B", "O B-A O", "B-B O", "O O"]
     said = ["B-A I-A O B-A", "O B-A I-A", "B-B B-B", "O O"]
     score = span_f1([s.split() for s in gold], [s.split() for s in said])
     assert (score.precision, score.recall) == pytest.approx((100 * 2 / 5, 100 * 2 / 4))
     assert score.f1 == pytest.approx(100 * 2 * 2 / (4 + 5))
     assert span_f1([["O"]], [["O"]]) == SpanScore(0, 0, 0)
-    assert span_f1([["B-A", "I-A"]], [["I-A", "I-A"]]) == SpanScore(100, 100, 100), "it begins a span all the same"
-    assert span_f1([["B-A"], ["O"]], [["O"], ["B-A"]]) == SpanScore(0, 0, 0), "the same place in another sentence"
+    assert span_f1([["B-A", "I-A"]], [["I-A", "I-A"]]) == SpanScore(100, 100, 100), "I- can begin a span"
+    assert span_f1([["B-A"], ["O"]], [["O"], ["B-A"]]) == SpanScore(0, 0, 0), "spans of different sentences differ"
 
 
 def test_which_tags_mark_spans() -> None:
@@ -124,19 +126,19 @@ def test_which_tags_mark_spans() -> None:
 
 
 @pytest.mark.parametrize("levels", [3, 1000])
-def test_correlations_as_in_scipy(levels: int) -> None:
+def test_correlations_equal_scipy(levels: int) -> None:
     rng = np.random.default_rng(levels)
     labels = rng.integers(0, levels, 80)
     predictions = np.round(labels / levels + rng.normal(0, 0.4, 80), 1)  # ties on both sides
     assert len(set(predictions.tolist())) < 40
     assert pearson(labels, predictions) == pytest.approx(100 * stats.pearsonr(labels, predictions)[0])
     assert spearman(labels, predictions) == pytest.approx(100 * stats.spearmanr(labels, predictions)[0])
-    assert spearman(labels, -(predictions**3)) == pytest.approx(-spearman(labels, predictions)), "ranks alone count"
+    assert spearman(labels, -(predictions**3)) == pytest.approx(-spearman(labels, predictions)), "only ranks count"
     assert rmse(labels, predictions) == pytest.approx(metrics.root_mean_squared_error(labels, predictions))
 
 
-def test_a_constant_correlates_with_nothing() -> None:
-    """0.1 three times has a mean that is not quite 0.1, which must not be taken for a change."""
+def test_a_constant_has_no_correlation() -> None:
+    """The mean of three times 0.1 is not exactly 0.1; this rounding must not count as variance."""
     for correlation in (pearson, spearman):
         assert correlation([0.1, 0.1, 0.1], [1.0, 2.0, 3.0]) == correlation([1.0, 2.0, 3.0], [0.1, 0.1, 0.1]) == 0
         assert correlation([1.0], [1.0]) == 0
@@ -180,7 +182,7 @@ def test_many_classes_are_printed_with_the_most_frequent_confusions() -> None:
 
 
 def test_confusions_by_hand() -> None:
-    """Two of the four texts of class 3 and the only one of class 7 were taken for others."""
+    """Two of four texts of class 3 and the only text of class 7 are misclassified."""
     names = [f"a class with a long name {i}" for i in range(9)]
     labels, said = [3, 3, 3, 3, 7, 0], [3, 3, 5, 5, 1, 0]
     printed = str(classification_report(labels, np.eye(9)[said], names))
@@ -192,7 +194,7 @@ def test_confusions_by_hand() -> None:
     assert str(classification_report([3], np.eye(9)[[3]], names)).endswith("\n\nno confusions")
 
 
-def test_nothing_to_score_is_an_error_and_never_a_figure() -> None:
+def test_empty_input_is_an_error() -> None:
     for scores in (rmse, pearson, spearman, lambda a, b: confusion_matrix(a, b, 2)):
         with pytest.raises(ValueError, match="labels is empty"):
             scores([], [])

@@ -1,4 +1,4 @@
-"""The reported loss: every target once, total nats over total tokens, the same however it is computed."""
+"""The reported loss: every target counts once; total nats divided by total tokens, for every batching."""
 
 import math
 from typing import Any
@@ -26,7 +26,7 @@ def tokens(n: int, starts: tuple[int, ...] = (0,), vocab_size: int = 19) -> Toke
 
 
 def naive(network: torch.nn.Module, ids: np.ndarray[Any, Any], context: int) -> tuple[float, int]:
-    """Window by window, target by target."""
+    """Compute the loss window by window, target by target."""
     nats, n = 0.0, 0
     with torch.no_grad():
         for first in range(0, len(ids) - 1, context):
@@ -39,7 +39,7 @@ def naive(network: torch.nn.Module, ids: np.ndarray[Any, Any], context: int) -> 
 
 
 @pytest.mark.parametrize("n", [2, 9, 10, 17, 75])
-def test_the_loss_is_that_of_a_naive_loop_over_windows(n: int) -> None:
+def test_the_loss_equals_a_naive_loop_over_windows(n: int) -> None:
     network, text = random_model("llama"), tokens(n)
     report = evaluate_loss(network, CausalObjective(), evaluation_rows(text, 8, 19, False), CPU, text.n_bytes)
     nats, n_targets = naive(network, text.ids, 8)
@@ -49,7 +49,7 @@ def test_the_loss_is_that_of_a_naive_loop_over_windows(n: int) -> None:
     assert report.bits_per_byte == pytest.approx(nats / math.log(2) / (3 * n), rel=1e-6)
 
 
-def test_documents_that_are_kept_apart_are_windows_of_their_own() -> None:
+def test_separate_documents_have_separate_windows() -> None:
     network, starts = random_model("llama"), (0, 1, 14, 30)
     text = tokens(33, starts)
     report = evaluate_loss(network, CausalObjective(), evaluation_rows(text, 8, 19, True), CPU)
@@ -61,7 +61,7 @@ def test_documents_that_are_kept_apart_are_windows_of_their_own() -> None:
 
 @pytest.mark.parametrize("batch_size", [1, 2, 5, 100])
 def test_pitfall_20_the_loss_does_not_depend_on_the_batches(batch_size: int) -> None:
-    """The last window is shorter, so means of batches, or a mean over padding, would be another number."""
+    """The last window is shorter: a mean of batch means, or a mean over padding, would differ."""
     network, text = random_model("llama"), tokens(75)
     report = evaluate_loss(network, CausalObjective(), consecutive_windows(text, 8, batch_size), CPU)
     nats, n = naive(network, text.ids, 8)
@@ -81,7 +81,7 @@ def test_the_size_of_a_batch_is_bounded_by_tokens_and_by_logits(monkeypatch: pyt
 
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(st.integers(2, 60), st.integers(1, 20), st.integers(1, 7))
-def test_every_target_stands_in_exactly_one_window(n: int, context: int, batch_size: int) -> None:
+def test_every_target_is_in_exactly_one_window(n: int, context: int, batch_size: int) -> None:
     text = TokenFile("the text", np.arange(n, dtype=np.uint16), np.array([0]), n, n)
     objective = CausalObjective()
     labels: list[int] = []
@@ -92,7 +92,7 @@ def test_every_target_stands_in_exactly_one_window(n: int, context: int, batch_s
     assert sorted(labels) == list(range(1, n))
 
 
-def test_pitfall_21_evaluation_is_deterministic_and_disturbs_nothing() -> None:
+def test_pitfall_21_evaluation_is_deterministic_and_changes_no_state() -> None:
     network = random_model("gpt").train()
     for module in network.modules():
         if isinstance(module, torch.nn.Dropout):
@@ -112,7 +112,7 @@ def test_pitfall_21_evaluation_is_deterministic_and_disturbs_nothing() -> None:
     assert all(p.grad is None for p in network.parameters())
 
 
-def test_pitfall_21_the_mode_comes_back_after_an_error_and_stays_off_if_it_was() -> None:
+def test_pitfall_21_an_error_restores_the_mode() -> None:
     network = torch.nn.Linear(1, 1)
     with pytest.raises(ZeroDivisionError), evaluation_mode(network):
         raise ZeroDivisionError
@@ -141,7 +141,7 @@ def test_units() -> None:
 
 @settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.text("ab", max_size=12), st.text("ab", max_size=12))
-def test_the_longest_overlap_is_that_of_trying_all(text: str, corpus: str) -> None:
+def test_the_longest_overlap_equals_an_exhaustive_search(text: str, corpus: str) -> None:
     stretches = [text[i:j] for i in range(len(text)) for j in range(i + 1, len(text) + 1) if text[i:j] in corpus]
     found = longest_overlap(text, corpus)
     assert len(found) == max(map(len, stretches), default=0) and found in text and found in corpus

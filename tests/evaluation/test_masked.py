@@ -54,7 +54,7 @@ def test_pseudo_perplexity_masks_each_token_alone(
 
 
 @torch.no_grad()
-def test_accuracy_behind_masks_counts_what_the_objective_chose(
+def test_masked_accuracy_counts_the_chosen_tokens(
     parts: tuple[Transformer, MaskedObjective, list[Example]],
 ) -> None:
     network, objective, examples = parts

@@ -1,4 +1,4 @@
-"""Scores of text against sums done by hand, other implementations and the mistakes that are usually made."""
+"""Scores of text against values by hand, other implementations and common mistakes."""
 
 import functools
 import math
@@ -28,7 +28,7 @@ words = st.lists(st.sampled_from("abc"), max_size=6)
 
 
 def recursive_distance(a: Sequence[str], b: Sequence[str]) -> int:
-    """The definition, without a table."""
+    """Compute the edit distance by its recursive definition."""
 
     @functools.cache
     def distance(i: int, j: int) -> int:
@@ -41,14 +41,14 @@ def recursive_distance(a: Sequence[str], b: Sequence[str]) -> int:
 
 @settings(derandomize=True, max_examples=100, deadline=None)
 @given(words, words, words)
-def test_edit_distance_is_the_definition_and_a_metric(a: list[str], b: list[str], c: list[str]) -> None:
+def test_edit_distance_follows_its_definition_and_is_a_metric(a: list[str], b: list[str], c: list[str]) -> None:
     assert edit_distance(a, b) == recursive_distance(a, b) == edit_distance(b, a)
     assert (edit_distance(a, b) == 0) == (a == b)
     assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
 
 
 def test_bleu_by_hand() -> None:
-    """Precisions 5/6, 3/5, 2/4, 1/3, as long as the reference; then all right and two tokens short."""
+    """Precisions 5/6, 3/5, 2/4, 1/3 at the reference's length; then a right output, two tokens too short."""
     full = bleu(["the cat sat on a mat"], [["the cat sat on the mat"]])
     assert full.score == pytest.approx(100 * (5 / 6 * 3 / 5 * 2 / 4 * 1 / 3) ** 0.25)
     short = bleu(["the cat sat on"], [["the cat sat on the mat"]])
@@ -56,7 +56,7 @@ def test_bleu_by_hand() -> None:
     assert "case:mixed" in full.signature and "tok:13a" in full.signature and "nrefs:1|" in full.signature
 
 
-def test_bleu_adds_up_counts_over_the_corpus_and_not_scores() -> None:
+def test_bleu_sums_counts_over_the_corpus() -> None:
     hypotheses, references = ["a b c d", "x b c d e f"], [["a b c d"], ["a b c d e f"]]
     matches, totals = (9, 7, 5, 3), (10, 8, 6, 4)
     expected = 100 * math.prod(m / t for m, t in zip(matches, totals, strict=True)) ** 0.25
@@ -64,14 +64,14 @@ def test_bleu_adds_up_counts_over_the_corpus_and_not_scores() -> None:
 
 
 def test_bleu_takes_any_number_of_references() -> None:
-    """An n-gram counts when any of them has it; the length that counts is the nearest."""
+    """An n-gram counts if any reference has it; the reference length is the nearest one."""
     score = bleu(["a b c d", "e f g h"], [["a b c x", "y b c d"], ["e f g h"]])
     assert score.score == pytest.approx(100 * (8 / 8 * 6 / 6 * 4 / 4 * 1 / 2) ** 0.25)
     assert "nrefs:var" in score.signature
 
 
 def test_chrf_by_hand() -> None:
-    """Of "abc", "ab" has characters 2 of 3 and pairs 1 of 2, and says nothing else; F₂ = 5PR / (4P + R)."""
+    """The hypothesis has 2 of 3 characters and 1 of 2 pairs of "abc", and no others; F₂ = 5PR / (4P + R)."""
     recall = (2 / 3 + 1 / 2) / 2
     score = chrf(["ab"], [["abc"]])
     assert score.score == pytest.approx(100 * 5 * recall / (4 + recall))
@@ -92,7 +92,7 @@ def test_chrf_by_hand() -> None:
 )
 def test_lowercased_normalised_tokens(lang: str, plain: str, tokens: str) -> None:
     assert lc_norm_tok(plain, lang) == tokens
-    assert lc_norm_tok(tokens, lang) == tokens, "tokens come back as they are"
+    assert lc_norm_tok(tokens, lang) == tokens, "a second call must not change tokens"
 
 
 @settings(derandomize=True, max_examples=100, deadline=None)
@@ -101,12 +101,12 @@ def test_lowercased_normalised_tokens(lang: str, plain: str, tokens: str) -> Non
         st.sampled_from(["The", "man's", "dogs'", "don't", '"Yes"', "T-Shirt,", "a&b", "3.5", "(x)", "so!"]), min_size=1
     )
 )
-def test_tokens_are_not_cut_twice(pieces: list[str]) -> None:
+def test_normalisation_is_idempotent(pieces: list[str]) -> None:
     once = lc_norm_tok(" ".join(pieces))
     assert lc_norm_tok(once) == once
 
 
-def test_tok_lc_reads_plain_text_and_tokens_alike() -> None:
+def test_tok_lc_gives_equal_scores_for_text_and_tokens() -> None:
     plain, tokens = "The man's dog runs, and it's fast.", "the man &apos;s dog runs , and it &apos;s fast ."
     for hypothesis in (plain, tokens):
         for reference in (plain, tokens):
@@ -116,13 +116,13 @@ def test_tok_lc_reads_plain_text_and_tokens_alike() -> None:
 
 
 def test_error_rate_by_hand() -> None:
-    """One edit of 4 symbols and two of 2: 3 / 6, whatever the mean of the rates; the nearer reference is taken."""
+    """One edit of 4 symbols and two of 2 make 3 / 6, not the mean of the rates; the nearest reference counts."""
     hypotheses = [list("abcd"), list("xy")]
     references = [[list("abce"), list("qqqq")], [list("vw")]]
     assert error_rate(hypotheses, references) == pytest.approx(50)
     assert error_rate(hypotheses, [list(reversed(texts)) for texts in references]) == pytest.approx(50)
     assert error_rate([[]], [[list("ab")]]) == 100
-    assert error_rate([list("abc")], [[["d"]]]) == 300, "what is too much counts"
+    assert error_rate([list("abc")], [[["d"]]]) == 300, "insertions count"
 
 
 @settings(derandomize=True, max_examples=50, deadline=None)
@@ -148,13 +148,13 @@ def test_groups_keep_the_order_and_every_target() -> None:
 def test_scores_by_kind_of_output() -> None:
     scores = text_scores("sentences", ["The cat sat on a mat."], [["The cat sat on the mat."]])
     assert list(scores) == ["bleu", "bleu_signature", "chrf", "chrf_signature", "bleu_tok_lc", "exact_match"]
-    assert scores["bleu"] == pytest.approx(scores["bleu_tok_lc"]), "one sentence that both cut alike"
+    assert scores["bleu"] == pytest.approx(scores["bleu_tok_lc"]), "both tokenize this sentence equally"
     assert scores["exact_match"] == 0
     sounds = text_scores("pronunciations", ["HH AH", "B"], [["HH AE", "HH AH"], ["B IY"]])
     assert sounds == {"wer": 50, "per": 25, "exact_match": 50}
 
 
-def test_nothing_to_score_is_an_error_and_never_a_figure() -> None:
+def test_empty_input_is_an_error() -> None:
     for bad in (([], []), (["a"], []), (["a"], [[]])):
         for score in (bleu, chrf, exact_match):
             with pytest.raises(ValueError, match=r"hypothes"):
@@ -164,9 +164,7 @@ def test_nothing_to_score_is_an_error_and_never_a_figure() -> None:
 
 
 @pytest.mark.parametrize(("package", "score"), [("sacrebleu", bleu), ("sacremoses", bleu_tok_lc)])
-def test_a_missing_package_is_named_with_its_extra(
-    package: str, score: object, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_error_names_its_extra(package: str, score: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     text._moses.cache_clear()
     assert callable(score)

@@ -1,4 +1,4 @@
-"""Beam search of many sentences at once equals the readable search of one, hypothesis for hypothesis."""
+"""Batched beam search equals the readable reference for one sentence, hypothesis by hypothesis."""
 
 import itertools
 import math
@@ -26,7 +26,7 @@ PENALTIES = [(a, n) for a in (0.0, 0.6, 1.0, -0.5) for n in ("gnmt", "average")]
 
 
 def batch(sources: Sequence[Sequence[int]]) -> tuple[Tensor, Tensor]:
-    """(N, S) ids, padded with something that would be seen, and their mask."""
+    """Return (N, S) ids, padded with a real id that would change the result, and their mask."""
     width = max(map(len, sources))
     ids = torch.tensor([[*row, *[7] * (width - len(row))] for row in sources])
     return ids, torch.arange(width) < torch.tensor([[len(row)] for row in sources])
@@ -62,7 +62,7 @@ def same(found: list[list[Hypothesis]], expected: list[list[Hypothesis]]) -> Non
 
 
 def an_end(model: Any) -> int:
-    """The id whose first appearance varies most: as the end token it makes hypotheses of many lengths."""
+    """Return the id whose first position varies most: as the end token it gives hypotheses of many lengths."""
     found = searched(model, SOURCES, BeamConfig(5, 0.0, max_new_tokens=9), NOBODY, n_best=5)
     first = {(token, h.ids.index(token)) for row in found for h in row for token in h.ids}
     return Counter(token for token, _ in first).most_common(1)[0][0]
@@ -70,12 +70,12 @@ def an_end(model: Any) -> int:
 
 @MODELS
 def test_batched_equals_the_reference(name: str) -> None:
-    """Over beams, penalties, n-best and limits; hypotheses end at several lengths."""
+    """Vary beam, penalty, n-best and limits; hypotheses end at several lengths."""
     model = random_model(SEQ2SEQ[name])
     end = an_end(model)
     seen: list[Hypothesis] = []
     for number, (beam, (penalty, length_penalty_type)) in enumerate(itertools.product((1, 2, 3, 5), PENALTIES)):
-        if number % 3 != len(name) % 3:  # each third with some of the models
+        if number % 3 != len(name) % 3:  # one third of the settings per model
             continue
         config = BeamConfig(beam, penalty, length_penalty_type, max_new_tokens=3 + number % 5)  # type: ignore[arg-type]
         n_best = 1 + number % beam
@@ -99,7 +99,7 @@ def test_prefixes_limits_and_banned_ids(name: str) -> None:
         (BeamConfig(4, 1.0, early_stopping="never", max_new_tokens=8), 24),
         (BeamConfig(3, 0.6, "average", max_new_tokens=30), 6),  # the context ends first
         (BeamConfig(2, 0.0, max_new_tokens=30, max_ratio=0.5), 24),  # 12, 10, 13 and 11 ids
-        (BeamConfig(4, 1.0, max_new_tokens=max(map(len, prefixes))), 24),  # a prefix fills an output
+        (BeamConfig(4, 1.0, max_new_tokens=max(map(len, prefixes))), 24),  # a prefix as long as the output
         (BeamConfig(4, 1.0, "average", early_stopping="never", max_new_tokens=8), 24),
     ):
         options = {"prefixes": prefixes, "suppress_ids": suppress_ids, "max_len": max_len, "n_best": 2}
@@ -130,7 +130,7 @@ def test_beam_one_is_greedy_for_every_penalty(name: str) -> None:
 
 
 @MODELS
-def test_a_batch_gives_what_each_gives_alone_and_log_prob_is_the_forced_score(name: str) -> None:
+def test_a_batch_equals_single_searches_and_forced_scores(name: str) -> None:
     model = random_model(SEQ2SEQ[name])
     end = an_end(model)
     config = BeamConfig(4, 1.0, max_new_tokens=10)
@@ -144,8 +144,8 @@ def test_a_batch_gives_what_each_gives_alone_and_log_prob_is_the_forced_score(na
 
 
 @pytest.mark.parametrize(("penalty", "length_penalty_type"), PENALTIES)
-def test_a_beam_that_holds_everything_finds_the_best_of_all(penalty: float, length_penalty_type: Any) -> None:
-    """Every target of at most 3 of 5 tokens, written out and scored."""
+def test_an_exhaustive_beam_finds_the_best_output(penalty: float, length_penalty_type: Any) -> None:
+    """Score every target of at most 3 tokens from a vocabulary of 5."""
     model = random_model(replace(SEQ2SEQ["two_vocabularies"], vocab_size=5, head=SEQ2SEQ["bart"].head))
     end, source = 2, SOURCES[0]
     others = [token for token in range(5) if token != end]
@@ -156,11 +156,11 @@ def test_a_beam_that_holds_everything_finds_the_best_of_all(penalty: float, leng
     found = searched(model, [source], config, end, n_best=len(targets))[0]
     assert [h.ids for h in found] == [target for _, target in best]
     assert all(h.ended for h in found)
-    same([found[:1]], searched(model, [source], config, end))  # stopping early loses nothing
+    same([found[:1]], searched(model, [source], config, end))  # stopping early gives the same result
 
 
 class Scripted:
-    """A model whose next token depends on the last one alone, by a table of logits."""
+    """A model whose next token depends only on the last one, by a table of logits."""
 
     def __init__(self, table: Tensor) -> None:
         self.table, self.rows_of_steps = table, []
@@ -181,7 +181,7 @@ class _Nothing:
         return self
 
 
-def test_ties_go_to_the_better_parent_and_then_to_the_smaller_id() -> None:
+def test_ties_prefer_the_better_parent_then_the_smaller_id() -> None:
     for n_ids, beam in ((6, 3), (40, 5)):
         model = Scripted(torch.zeros(n_ids, n_ids))
         config = BeamConfig(beam, 1.0, max_new_tokens=3)
@@ -190,10 +190,10 @@ def test_ties_go_to_the_better_parent_and_then_to_the_smaller_id() -> None:
         same(found, by_reference(model, SOURCES, config, NOBODY, n_best=beam))
 
 
-@pytest.mark.parametrize("n_ids", [12, 300, 512])  # looked through one by one, and in chunks
+@pytest.mark.parametrize("n_ids", [12, 300, 512])  # searched one by one, and in chunks
 @pytest.mark.parametrize("n_levels", [3, 1000])
-def test_the_best_are_found_in_vocabularies_of_any_size(n_ids: int, n_levels: int) -> None:
-    """Few levels of probability make ties by the dozen."""
+def test_the_search_is_exact_for_every_vocabulary_size(n_ids: int, n_levels: int) -> None:
+    """Few distinct probabilities make many ties."""
     table = torch.randint(0, n_levels, (n_ids, n_ids), generator=torch.Generator().manual_seed(3)) * (3 / n_levels)
     model = Scripted(table.double())
     for beam in range(1, 6):
@@ -202,7 +202,7 @@ def test_the_best_are_found_in_vocabularies_of_any_size(n_ids: int, n_levels: in
         same(found, by_reference(model, SOURCES, config, 5, n_best=beam, suppress_ids=suppress_ids))
 
 
-def test_sentences_that_are_done_and_beams_that_shrank_are_no_longer_computed() -> None:
+def test_finished_sentences_and_hypotheses_are_not_computed() -> None:
     model = random_model(SEQ2SEQ["paper"])
     end = an_end(model)
     rows: list[int] = []
@@ -210,13 +210,13 @@ def test_sentences_that_are_done_and_beams_that_shrank_are_no_longer_computed() 
     model.step = lambda ids, *rest: (rows.append(len(ids)), step(ids, *rest))[1]  # type: ignore[method-assign]
     found = searched(model, SOURCES, BeamConfig(4, 0.0, max_new_tokens=20), end, n_best=4)
     lengths = [[len(h.ids) for h in row] for row in found]
-    # one row a sentence, then as many as each still needs: a row ends with its hypothesis
+    # one row per sentence, then one row per unfinished hypothesis
     expected = [sum(sum(n > step for n in of_one) for of_one in lengths) for step in range(1, max(map(max, lengths)))]
     assert rows == [len(SOURCES), *expected] and len(set(rows)) > 2
 
 
-def test_the_search_stops_when_nothing_live_can_win() -> None:
-    """The end is nearly certain at once: the other three of the beam need not be written to their limit."""
+def test_the_search_stops_when_no_open_hypothesis_can_win() -> None:
+    """The end is nearly certain in step 1: the other three hypotheses need not reach the limit."""
     logits = torch.zeros(8, 8)
     logits[:, 2] = 9.0
     model = Scripted(logits)
@@ -225,8 +225,8 @@ def test_the_search_stops_when_nothing_live_can_win() -> None:
     assert model.rows_of_steps == [4]
 
 
-def test_half_precision_is_summed_in_single() -> None:
-    """log p of 20 tokens from bfloat16 logits is what single precision makes of these logits."""
+def test_half_precision_scores_are_summed_in_fp32() -> None:
+    """log p of 20 tokens from bfloat16 logits equals the sum in double precision."""
     table = (torch.randn(9, 9, generator=torch.Generator().manual_seed(1)) * 2).bfloat16()
     config = BeamConfig(3, 1.0, max_new_tokens=20)
     found = searched(Scripted(table), SOURCES[:1], config, NOBODY)[0][0]
@@ -235,12 +235,12 @@ def test_half_precision_is_summed_in_single() -> None:
     assert found.log_prob == pytest.approx(expected.log_prob, abs=1e-4)
 
 
-def test_nothing_that_may_follow_ends_the_search_unfinished() -> None:
+def test_suppressing_every_id_ends_the_search_unfinished() -> None:
     found = searched(Scripted(torch.zeros(4, 4)), SOURCES, BeamConfig(2), NOBODY, suppress_ids=[0, 1, 2, 3])
     assert found == [[Hypothesis([], 0.0, 0.0, ended=False)]] * 4
 
 
-def test_what_cannot_be_is_said() -> None:
+def test_impossible_settings_are_refused() -> None:
     model = random_model(SEQ2SEQ["paper"])
     with pytest.raises(UserError, match="n_best is 5 and must be from 1 to the beam, 4"):
         searched(model, SOURCES, BeamConfig(4), 2, n_best=5)
@@ -252,7 +252,7 @@ def test_what_cannot_be_is_said() -> None:
         next(generate(model, [[1]], GenerationConfig(), max_len=9, slide=True, source=(random_ids(9, 1, 3), None)))
 
 
-def test_penalties() -> None:
+def test_length_penalties() -> None:
     for n in (1, 7, 40):
         assert length_penalty(n, BeamConfig(length_penalty=0.0)) == 1.0
         assert length_penalty(n, BeamConfig(length_penalty=0.6)) == pytest.approx(((5 + n) / 6) ** 0.6)

@@ -1,4 +1,4 @@
-"""What a model says of rows in batches is what a plain forward says of each; vectors are means."""
+"""Predictions of rows in batches equal a plain forward pass of each row; vectors are means."""
 
 from dataclasses import replace
 
@@ -45,15 +45,15 @@ def tensors(row: Example) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 @torch.no_grad()
-def test_predictions_are_those_of_a_plain_forward_with_its_types(network: Transformer, rows: list[Example]) -> None:
+def test_predictions_equal_a_plain_forward_with_token_types(network: Transformer, rows: list[Example]) -> None:
     for row, found in zip(rows, predict(network, rows), strict=True):
         ids, types = tensors(row)
         torch.testing.assert_close(found, network(ids, token_types=types)[0], rtol=1e-4, atol=1e-5)
-        assert (found - network(ids)[0]).abs().max() > 1e-2, "types change what it says"
+        assert (found - network(ids)[0]).abs().max() > 1e-2, "token types change the prediction"
 
 
 @torch.no_grad()
-def test_words_have_a_prediction_where_their_label_stands() -> None:
+def test_words_have_a_prediction_at_each_label() -> None:
     torch.manual_seed(0)
     tagger = build_model(replace(CONFIG, head=PositionHead(3))).eval()
     ids = np.array([3, 4, 5, 6])
@@ -61,7 +61,7 @@ def test_words_have_a_prediction_where_their_label_stands() -> None:
     torch.testing.assert_close(found, tagger(torch.from_numpy(ids)[None])[0][[1, 3]])
 
 
-def test_a_batch_for_training_has_the_types_of_its_rows(rows: list[Example]) -> None:
+def test_a_training_batch_has_the_token_types_of_its_rows(rows: list[Example]) -> None:
     batch = ClassificationObjective().collate(rows, np.random.default_rng(0))
     assert batch.token_types is not None and batch.labels.tolist() == [0, 1, 2, 1]
     for row, types in zip(rows, batch.token_types, strict=True):
@@ -70,7 +70,7 @@ def test_a_batch_for_training_has_the_types_of_its_rows(rows: list[Example]) -> 
 
 
 @torch.no_grad()
-def test_a_vector_is_the_mean_over_the_tokens_of_its_row(network: Transformer, rows: list[Example]) -> None:
+def test_a_vector_is_the_mean_over_its_tokens(network: Transformer, rows: list[Example]) -> None:
     alone = [replace(row, token_types=None) for row in rows]
     vectors = embed(network, alone)
     for row, vector in zip(alone, vectors, strict=True):

@@ -1,4 +1,4 @@
-"""Generation with the cache equals recomputing everything, alone and in batches; stops, streams, contexts."""
+"""Generation with the cache equals full recomputation, alone and in batches; stops, streams, contexts."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -38,7 +38,7 @@ PROMPTS = [[3, 1, 4], [1], [5, 9, 2, 6, 5, 3, 5], [8, 9]]
 
 
 def grown(model: Any, prompts: Sequence[Sequence[int]], config: GenerationConfig, **options: Any) -> list[list[int]]:
-    """The new ids of every prompt."""
+    """Return the new ids of every prompt."""
     options = {"max_len": model.config.max_len} | options
     steps = list(generate(model, prompts, config, **options))
     rows = [[step[i] for step in steps] for i in range(len(prompts))]
@@ -48,7 +48,7 @@ def grown(model: Any, prompts: Sequence[Sequence[int]], config: GenerationConfig
 
 
 def recomputed(model: Any, prompt: Sequence[int], config: GenerationConfig) -> list[int]:
-    """The reference: the whole sequence through `forward` for every token."""
+    """Return the reference: `forward` on the whole sequence for every token."""
     ids, draws = list(prompt), np.random.default_rng(config.seed)
     for _ in range(config.max_new_tokens):
         with torch.inference_mode():
@@ -71,13 +71,13 @@ def test_pitfall_31_the_cache_changes_nothing(name: str, config: GenerationConfi
 
 @pytest.mark.parametrize("config", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("name", DECODERS)
-def test_pitfall_32_a_batch_of_unequal_prompts_gives_what_each_gives_alone(name: str, config: GenerationConfig) -> None:
+def test_pitfall_32_a_batch_of_unequal_prompts_equals_single_runs(name: str, config: GenerationConfig) -> None:
     model = random_model(name)
     assert grown(model, PROMPTS, config) == [grown(model, [prompt], config)[0] for prompt in PROMPTS]
 
 
 class Counting:
-    """A model that keeps how many tokens each step was fed."""
+    """A model that records the number of tokens of each step."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.config, self.widths = model, model.config, []
@@ -90,7 +90,7 @@ class Counting:
         return self.model.step(token_ids, *args)
 
 
-def test_pitfall_31_after_the_prompt_one_token_is_fed_a_step() -> None:
+def test_pitfall_31_after_the_prompt_each_step_reads_one_token() -> None:
     model = Counting(random_model("gpt"))
     grown(model, PROMPTS, GREEDY)
     assert model.widths == [(4, 7)] + [(4, 1)] * 9
@@ -105,7 +105,7 @@ def test_a_long_prompt_is_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None
     assert model.widths[:3] == [(4, 3), (4, 3), (4, 1)]
 
 
-def test_rows_that_end_are_no_longer_computed() -> None:
+def test_finished_rows_are_not_computed() -> None:
     model = Counting(random_model("llama"))
     alone = [grown(model, [prompt], DRAWN)[0] for prompt in PROMPTS]
     end = alone[1][2]
@@ -135,13 +135,13 @@ def test_banned_ids_are_never_chosen() -> None:
         assert set(grown(model, [[1, 2]], config, suppress_ids=suppress_ids)[0]) <= {4, 7}
 
 
-def test_the_seed_decides() -> None:
+def test_the_seed_determines_the_output() -> None:
     model = random_model("gpt")
     first, again, other = (grown(model, [[1]], replace(DRAWN, seed=seed))[0] for seed in (1, 1, 2))
     assert first == again != other
 
 
-def test_generation_touches_no_global_generator_and_keeps_no_gradient() -> None:
+def test_generation_uses_no_global_generator_and_no_gradient() -> None:
     model, before = random_model("gpt"), torch.get_rng_state()
     grown(model, PROMPTS, DRAWN)
     assert torch.equal(torch.get_rng_state(), before)
@@ -149,7 +149,7 @@ def test_generation_touches_no_global_generator_and_keeps_no_gradient() -> None:
 
 
 @pytest.mark.parametrize("prompts", [[[1, 2], []], [[1] * 25], [[1], [2] * 30]])
-def test_pitfall_33_a_prompt_that_does_not_fit_is_refused_before_anything_is_computed(prompts: list[list[int]]) -> None:
+def test_pitfall_33_a_too_long_prompt_is_refused_before_computation(prompts: list[list[int]]) -> None:
     model = Counting(random_model("gpt"))
     with pytest.raises(UserError, match=r"is empty|has (25|30) tokens and the model's context is 24.*--context slide"):
         grown(model, prompts, GREEDY)
@@ -164,7 +164,7 @@ def test_pitfall_33_a_full_context_ends_the_row() -> None:
 
 
 def slid(model: Any, prompt: list[int], config: GenerationConfig, max_len: int) -> list[int]:
-    """The stated rule without a cache: when the context is full its older half is dropped."""
+    """Apply the documented rule without a cache: when the context is full, drop its older half."""
     ids, context = list(prompt), list(prompt)[-max_len:]
     draws = np.random.default_rng(config.seed)
     for _ in range(config.max_new_tokens):
@@ -184,7 +184,7 @@ def slid(model: Any, prompt: list[int], config: GenerationConfig, max_len: int) 
 @pytest.mark.parametrize("config", [GREEDY, DRAWN], ids=["greedy", "drawn"])
 @pytest.mark.parametrize("name", ["gpt", "llama", "alibi"])
 def test_pitfall_33_a_sliding_context_drops_the_older_half_of_its_own_row(name: str, config: GenerationConfig) -> None:
-    """In a batch too: a row that is full must not shorten what its neighbours see."""
+    """In a batch too: a full row must not shorten the context of other rows."""
     model = random_model(name)
     config = replace(config, max_new_tokens=40)
     prompts = [list(range(10)), [3], [i % 19 for i in range(22)], [i % 7 for i in range(33)]]
@@ -194,7 +194,7 @@ def test_pitfall_33_a_sliding_context_drops_the_older_half_of_its_own_row(name: 
 
 
 class Sizes:
-    """A model that keeps the largest number of slots that its buffers had, over all rows."""
+    """A model that records the largest number of slots of its buffers, over all rows."""
 
     def __init__(self, model: Any) -> None:
         self.model, self.config, self.most = model, model.config, 0
@@ -212,7 +212,7 @@ class Sizes:
         return state
 
 
-def test_the_memory_of_generation_follows_what_is_filled_and_not_the_context() -> None:
+def test_the_memory_of_generation_depends_on_filled_slots_not_on_max_len() -> None:
     config = replace(CONFIGS["llama"], max_len=131_072)
     model = Sizes(random_model(config))
     lengths = [0] * 8
@@ -241,7 +241,7 @@ POSITIONS = (
 
 @pytest.mark.parametrize("seed", range(40))
 def test_pitfall_31_growing_buffers_change_nothing(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Random shapes; small first buffers, uneven prompts, rows that end at different times, contexts that slide."""
+    """Random shapes, small first buffers, uneven prompts, rows with different ends, sliding contexts."""
     draw = np.random.default_rng(seed)
     monkeypatch.setattr(attention, "FIRST_SLOTS", int(draw.integers(1, 4)))
     monkeypatch.setattr(decode, "PREFILL", int(draw.integers(1, 9)))
@@ -271,11 +271,11 @@ def test_pitfall_31_growing_buffers_change_nothing(seed: int, monkeypatch: pytes
     assert grown(model, prompts, config, slide=slide, end_ids=[5]) == expected
 
 
-def test_no_prompts_give_nothing() -> None:
+def test_no_prompts_give_no_output() -> None:
     assert list(generate(random_model("gpt"), [], GREEDY, max_len=24)) == []
 
 
-def test_the_configurations_are_the_ones_meant() -> None:
+def test_the_configurations_have_the_tested_properties() -> None:
     assert "gpt" in DECODERS and "llama" in DECODERS and CONFIGS["gpt"].max_len == 24
 
 
@@ -285,16 +285,14 @@ def test_the_configurations_are_the_ones_meant() -> None:
     st.lists(st.text("abc", max_size=4), max_size=3),
     st.lists(st.integers(0, 14), max_size=6),
 )
-def test_a_stop_watch_lets_through_what_stands_before_the_first_stop(
-    text: str, stops: list[str], cuts: list[int]
-) -> None:
+def test_a_stop_watch_shows_the_text_before_the_first_stop(text: str, stops: list[str], cuts: list[int]) -> None:
     places = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[a:b] for a, b in pairwise(places)]
     watch = StopWatch(stops)
     shown = [watch.push(piece) for piece in pieces]
     stopped = watch.stopped
     found = "".join(shown) + watch.flush()
-    # the earliest moment at which a stop is complete decides, as in a text that comes letter by letter or whole
+    # the stop that is complete first decides, for every way to cut the text into pieces
     begins = [text.find(stop) for stop in stops if stop and stop in text]
     assert stopped == bool(begins)
     if not begins:
@@ -306,7 +304,7 @@ def test_a_stop_watch_lets_through_what_stands_before_the_first_stop(
 
 
 @pytest.mark.parametrize("cut", range(13))
-def test_one_stop_is_cut_at_its_beginning_wherever_the_pieces_end(cut: int) -> None:
+def test_a_stop_is_cut_for_every_division_into_pieces(cut: int) -> None:
     text = "aab\n\nUser: x"
     watch = StopWatch(["\nUser:"])
     assert watch.push(text[:cut]) + watch.push(text[cut:]) == "aab\n"

@@ -1,4 +1,4 @@
-"""Vectors of texts: the frame of training around them, and the pooling of the head, alone and in a batch."""
+"""Vectors of texts: special tokens as in training, and the head's pooling, alone and in a batch."""
 
 from dataclasses import replace
 from itertools import product
@@ -55,7 +55,7 @@ def network_of(config: TransformerConfig) -> Transformer:
 
 
 def by_hand(head: Head, network: Transformer, hidden: Tensor) -> Tensor:
-    """The vector of the last hidden states (T, D) of one row without padding, from the words of the settings."""
+    """Compute the vector from the last hidden states (T, D) of one row without padding, as configured."""
     pooling = head.pooling if isinstance(head, VectorHead) else "mean"
     x = {"first": hidden[0], "last": hidden[-1], "mean": hidden.mean(dim=0), "max": hidden.amax(dim=0)}[pooling]
     if isinstance(head, VectorHead) and head.pooler != "none":
@@ -68,8 +68,8 @@ def by_hand(head: Head, network: Transformer, hidden: Tensor) -> Tensor:
 @torch.no_grad()
 @pytest.mark.parametrize("base", [BERT, GPT], ids=["encoder", "decoder"])
 @pytest.mark.parametrize("head", [*VECTOR_HEADS, *OTHER_HEADS], ids=str)
-def test_vectors_are_pooled_as_the_head_says(base: TransformerConfig, head: Head) -> None:
-    """In a padded batch, alone, by `forward`, and computed directly from the hidden states: the same vector."""
+def test_vectors_are_pooled_as_configured(base: TransformerConfig, head: Head) -> None:
+    """A padded batch, a single row, `forward` and a direct computation give the same vector."""
     network = network_of(replace(base, head=head))
     vectors = embed(network, ROWS)
     assert vectors.dtype == np.float32 and vectors.shape == (len(ROWS), 16)
@@ -91,7 +91,7 @@ def test_no_rows_give_no_vectors() -> None:
     assert embed(network_of(BERT), []).shape == (0, 16)
 
 
-# The frames of a model
+# Special tokens around a text
 
 
 def model_of(config: TransformerConfig, objective: ObjectiveConfig, tokenizer: Tokenizer, **changes: Any) -> Model:
@@ -104,14 +104,14 @@ def model_of(config: TransformerConfig, objective: ObjectiveConfig, tokenizer: T
 
 @pytest.fixture(scope="module")
 def own() -> Tokenizer:
-    """A tokenizer with every special token, as training learns one."""
+    """A tokenizer with every special token, as after training."""
     return Tokenizer.train(TEXTS * 3, vocab_size=300)
 
 
 @torch.no_grad()
 @pytest.mark.parametrize("starts", [False, True], ids=["from its first token", "from a trained start token"])
 def test_a_causal_model_reads_a_text_as_in_training(own: Tokenizer, starts: bool) -> None:
-    """It has never seen [CLS] and [SEP]: neither stands in its ids, nor changes its vectors."""
+    """It was not trained with [CLS] and [SEP]: they are not in its ids and do not change its vectors."""
     model = model_of(replace(GPT, decoder_start_id=own.bos_id if starts else None), CausalConfig(), own)
     assert model.text_ids("to be or not") == [own.bos_id] * starts + own.encode("to be or not")
     texts = [text for text in TEXTS if text or starts]
@@ -124,8 +124,8 @@ def test_a_causal_model_reads_a_text_as_in_training(own: Tokenizer, starts: bool
 
 
 @torch.no_grad()
-def test_tokens_before_the_text_are_no_part_of_the_mean_of_a_causal_model() -> None:
-    """An imported tokenizer puts a start token there, which sees nothing of the text; it is read all the same."""
+def test_the_mean_of_a_causal_model_excludes_tokens_before_the_text() -> None:
+    """An imported tokenizer adds a start token; the model reads it, but it cannot attend to the text."""
     rust, roles = families.llama_3(TEXTS * 3)
     llama = Tokenizer.imported(rust.to_str(), roles)
     model = model_of(GPT, CausalConfig(), llama)
@@ -159,8 +159,8 @@ ENCODER_TASKS: dict[str, tuple[TransformerConfig, ObjectiveConfig, dict[str, Any
 
 @torch.no_grad()
 @pytest.mark.parametrize("task", ENCODER_TASKS)
-def test_other_models_read_the_frame_of_a_text(own: Tokenizer, task: str) -> None:
-    """[CLS] and [SEP] are part of the mean, as in sentence-transformers, which counts every token that is read."""
+def test_other_models_include_special_tokens_in_the_mean(own: Tokenizer, task: str) -> None:
+    """The mean includes [CLS] and [SEP], as in sentence-transformers, which counts every input token."""
     config, objective, changes = ENCODER_TASKS[task]
     model = model_of(config, objective, own, **changes)
     ids = model.text_ids("to be or not")
@@ -171,13 +171,13 @@ def test_other_models_read_the_frame_of_a_text(own: Tokenizer, task: str) -> Non
     np.testing.assert_allclose(model.embed(["to be or not", "to"])[0], expected.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_text_ids_of_a_denoiser_are_those_of_its_encoder(own: Tokenizer) -> None:
+def test_text_ids_of_a_denoiser_are_its_encoder_ids(own: Tokenizer) -> None:
     both = replace(GPT, encoder=Stack(1, 2, d_ff=8), eos_id=own.eos_id, decoder_start_id=own.bos_id)
     model = model_of(both, InfillingConfig(), own)
     assert model.text_ids("to be") == [*own.encode("to be"), own.eos_id] == model.encode_source("to be")
 
 
-def test_a_long_text_is_cut_and_that_is_said(own: Tokenizer) -> None:
+def test_a_long_text_is_cut_with_a_warning(own: Tokenizer) -> None:
     told: list[str] = []
     model = model_of(GPT, CausalConfig(), own)
     long = "to be or not " * 50
@@ -203,8 +203,8 @@ def test_normalized_vectors_have_length_1(pooling: Any, pooler: Any) -> None:
         torch.testing.assert_close(vector, network(ids)[0], rtol=1e-4, atol=1e-5)
 
 
-def test_texts_are_cut_where_the_head_says(own: Tokenizer) -> None:
-    """At `max_tokens`, special tokens included."""
+def test_texts_are_cut_at_max_tokens_of_the_head(own: Tokenizer) -> None:
+    """The count includes special tokens."""
     told: list[str] = []
     model = model_of(replace(BERT, head=VectorHead(max_tokens=7)), NoObjective(), own)
     (vector,) = model.embed(["to be or not to be, that is the question"], log=told.append)
@@ -215,7 +215,7 @@ def test_texts_are_cut_where_the_head_says(own: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [-1, 25])
-def test_a_cut_beyond_the_model_is_refused(max_tokens: int) -> None:
+def test_max_tokens_outside_of_the_context_is_refused(max_tokens: int) -> None:
     with pytest.raises(UserError, match=r"max_tokens is -?\d+ and must be from 0 to model\.max_len"):
         replace(BERT, head=VectorHead(max_tokens=max_tokens))
 

@@ -1,4 +1,4 @@
-"""Several models as one: the mean of their probabilities, through the cache and the beam."""
+"""Several models as one: the mean of their probabilities, with the cache and in beam search."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ JOINT = [name for name, config in SEQ2SEQ.items() if not config.source_vocab_siz
 
 
 def mean_of(models: list[Any]) -> Any:
-    """The mean of the probabilities by whole forwards."""
+    """Return the mean of the probabilities from full forward passes."""
 
     def forward(token_ids: Tensor, source_ids: Tensor) -> Tensor:
         probabilities = [model(token_ids, source_ids=source_ids).softmax(dim=-1) for model in models]
@@ -42,7 +42,7 @@ def test_members_of_every_kind_average_their_probabilities() -> None:
 
 
 @pytest.mark.parametrize("name", SEQ2SEQ)
-def test_two_equal_models_are_one(name: str) -> None:
+def test_two_equal_models_equal_one_model(name: str) -> None:
     model = random_model(SEQ2SEQ[name])
     config = BeamConfig(4, 1.0, max_new_tokens=8)
     source_ids = SOURCE_IDS % 13
@@ -53,7 +53,7 @@ def test_two_equal_models_are_one(name: str) -> None:
         assert [h.log_prob for h in a] == pytest.approx([h.log_prob for h in b], abs=1e-9)
 
 
-def test_what_else_decodes_takes_an_ensemble() -> None:
+def test_every_decoder_takes_an_ensemble() -> None:
     models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(("paper", "t5"))]
     steps = generate(
         Ensemble(models),
@@ -85,7 +85,7 @@ def test_a_state_selects_in_all_members() -> None:
     assert state.lengths.tolist() == [5, 5]
 
 
-def test_a_vote_is_the_mean_of_whole_forwards() -> None:
+def test_a_vote_is_the_mean_of_full_forward_passes() -> None:
     models = [random_model(SEQ2SEQ[name], seed) for seed, name in enumerate(JOINT)]
     ids = random_ids(19, 3, 5)
     with torch.inference_mode():

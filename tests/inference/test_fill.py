@@ -1,4 +1,4 @@
-"""What fills a mask stands at that mask: candidates of a plain forward, spans where their sentinels say."""
+"""Fillings replace their masks: candidates of a plain forward pass, and spans by their sentinels."""
 
 from typing import Any
 
@@ -31,13 +31,13 @@ def network(tokenizer: Tokenizer) -> Transformer:
     assert isinstance(network, Transformer)
     with torch.no_grad():
         for parameter in network.parameters():
-            if parameter.ndim > 1:  # a norm's random bias would say the same at every mask
+            if parameter.ndim > 1:  # a norm's random bias would predict the same at every mask
                 parameter.normal_(std=0.5)
     return network
 
 
 @torch.no_grad()
-def test_candidates_are_those_of_a_plain_forward_at_each_mask(network: Transformer, tokenizer: Tokenizer) -> None:
+def test_candidates_equal_a_plain_forward_at_each_mask(network: Transformer, tokenizer: Tokenizer) -> None:
     found = fill_masks(network, tokenizer, "the [MASK] sat on [MASK].", 3)
     row = [tokenizer.cls_id, *tokenizer.encode("the"), tokenizer.mask_id, *tokenizer.encode(" sat on")]
     row += [tokenizer.mask_id, *tokenizer.encode("."), tokenizer.sep_id]
@@ -50,14 +50,12 @@ def test_candidates_are_those_of_a_plain_forward_at_each_mask(network: Transform
     for of_mask, values in zip(found.candidates, best.values.tolist(), strict=True):
         assert [c.probability for c in of_mask] == pytest.approx(values, rel=1e-4)
     (first, second) = best.indices[:, 0].tolist()
-    assert first != second, "else the test could not tell which stands where"
+    assert first != second, "equal predictions would hide a swap"
     expected = [first if i == places[0] else second if i == places[1] else token for i, token in enumerate(row)]
     assert found.text == tokenizer.decode(expected)
 
 
-def test_spans_stand_where_their_masks_stood(
-    network: Transformer, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_spans_replace_their_masks(network: Transformer, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
     sentinels = [tokenizer.vocab["[SPAN_0]"], tokenizer.vocab["[SPAN_1]"]]
     read: list[Any] = []
 
@@ -73,12 +71,12 @@ def test_spans_stand_where_their_masks_stood(
 
 
 @pytest.mark.parametrize("n", [0, -3])
-def test_no_candidates_are_refused(network: Transformer, tokenizer: Tokenizer, n: int) -> None:
+def test_fewer_than_one_candidate_is_refused(network: Transformer, tokenizer: Tokenizer, n: int) -> None:
     with pytest.raises(UserError, match=rf"n is {n} and must be at least 1"):
         fill_masks(network, tokenizer, "a [MASK]", n)
 
 
-def test_more_candidates_than_tokens_are_all_there_are(network: Transformer, tokenizer: Tokenizer) -> None:
+def test_candidates_are_at_most_the_tokens(network: Transformer, tokenizer: Tokenizer) -> None:
     (of_mask,) = fill_masks(network, tokenizer, "[MASK]", 10_000).candidates
     assert len(of_mask) == tokenizer.vocab_size - len(tokenizer.special_tokens)
     assert np.isclose(sum(c.probability for c in of_mask), 1)

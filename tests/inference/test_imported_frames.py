@@ -1,4 +1,4 @@
-"""Around texts of somebody else's model stands what its tokenizer's file says, wherever a text is read or written."""
+"""Texts of an imported model have the special tokens of its tokenizer file, as input and as output."""
 
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,7 @@ BOTH = ("encoder", "decoder")
 
 
 @torch.no_grad()
-def test_a_denoiser_reads_and_writes_the_start_that_its_file_has(bart: Tokenizer) -> None:
+def test_a_denoiser_reads_and_writes_the_start_token_of_its_file(bart: Tokenizer) -> None:
     """BART: the encoder reads <s> A </s>, the decoder </s> <s> A, and writes <s> A </s>."""
     model = model_of(bart, Seq2SeqConfig(), BOTH, decoder_start_id=2, eos_id=2)
     words = bart.encode("the cat")
@@ -89,7 +89,7 @@ def test_a_denoiser_reads_and_writes_the_start_that_its_file_has(bart: Tokenizer
     assert score.log_prob == pytest.approx(float(expected), rel=1e-4)
 
 
-def test_pairs_are_learned_in_the_same_frames(bart: Tokenizer, t5: Tokenizer) -> None:
+def test_training_pairs_have_the_same_special_tokens(bart: Tokenizer, t5: Tokenizer) -> None:
     config = TransformerConfig(encoder=Stack(1, 2), decoder=Stack(1, 2), decoder_start_id=2, eos_id=2)
     example = Example(np.array([11, 12]), source_ids=np.array([13]))
     expected = {
@@ -104,7 +104,7 @@ def test_pairs_are_learned_in_the_same_frames(bart: Tokenizer, t5: Tokenizer) ->
         assert batch.n_targets == len(expected[name][2][0])
 
 
-def test_a_mask_is_the_tokenizers_own_or_goes_by_its_general_name(bart: Tokenizer) -> None:
+def test_a_mask_has_the_tokenizers_name_or_the_general_name(bart: Tokenizer) -> None:
     model = model_of(bart, MaskedConfig(), ("encoder",))
     ids = masked_ids(bart, "the [MASK] sat")
     assert ids == [*bart.encode("the"), bart.mask_id, *bart.encode(" sat")] == masked_ids(bart, "the <mask> sat")
@@ -128,7 +128,7 @@ def test_spans_of_a_t5_are_filled(t5: Tokenizer) -> None:
     assert filling.candidates == [] and "extra_id" not in filling.text and "the" in filling.text
 
 
-def test_a_prompt_begins_as_the_file_says(t5: Tokenizer) -> None:
+def test_a_prompt_begins_with_the_start_of_the_file(t5: Tokenizer) -> None:
     llama = imported(families.llama_3(TEXTS))
     model = model_of(llama, Run(model=CONFIGS["gpt"]).objective, ("decoder",))
     begin = llama.vocab["<|begin_of_text|>"]
@@ -136,8 +136,8 @@ def test_a_prompt_begins_as_the_file_says(t5: Tokenizer) -> None:
     assert isinstance(model.generate("the cat"), str)
 
 
-def test_what_the_file_puts_before_a_prompt_stands_there_whole() -> None:
-    """Training begins a text with the last of these ids, which the configuration records; a prompt has them all."""
+def test_a_prompt_has_every_start_token_of_the_file() -> None:
+    """Training begins a text with the last of these ids, which the configuration records; a prompt has all."""
     rust, roles = families.llama_3(TEXTS)
     begin, end = (rust.token_to_id(token) for token in ("<|begin_of_text|>", "<|end_of_text|>"))
     rust.post_processor = TemplateProcessing(
@@ -159,7 +159,7 @@ def test_texts_and_pairs_of_an_encoder(bart: Tokenizer) -> None:
     assert len(cut.token_ids) == 8 and n_cut == 1
 
 
-def test_a_run_that_goes_on_with_such_a_model_keeps_what_its_decoder_starts_from(bart: Tokenizer) -> None:
+def test_training_an_imported_model_keeps_its_decoder_start_id(bart: Tokenizer) -> None:
     config = TransformerConfig(encoder=Stack(1, 2), decoder=Stack(1, 2), decoder_start_id=2)
     done = with_vocabulary(config, Tokenizers(bart))
     assert (done.decoder_start_id, done.eos_id, done.bos_id, done.mask_id) == (2, 2, 0, 4)
@@ -174,7 +174,7 @@ def directory(folder: Path, config: ModelConfig, tokenizer: Tokenizer, source: T
 
 
 def test_two_tokenizers_may_share_one_table(tmp_path: Path, t5: Tokenizer) -> None:
-    """Marian: two lists of pieces, and one vocabulary of ids."""
+    """Marian has two lists of pieces and one vocabulary of ids."""
     joint: dict[str, Any] = {"encoder": Stack(1, 2), "decoder": Stack(1, 2), "d_model": 8, "share_embeddings": True}
     ids = {"decoder_start_id": 0, "eos_id": 1}
     source = imported(families.t5([*TEXTS, "une autre langue " * 20]))

@@ -1,4 +1,4 @@
-"""The rules of sampling against transformers, and drawing against probabilities."""
+"""Sampling rules against transformers, and draws against their probabilities."""
 
 import math
 from typing import Any
@@ -56,7 +56,7 @@ def test_repetition_penalty(logits: Tensor, penalty: float) -> None:
     )
 
 
-def test_the_coldest_temperatures_choose_the_largest() -> None:
+def test_very_low_temperatures_choose_the_largest() -> None:
     logits = torch.tensor([[1.0, 3.0, 2.0]])
     for temperature in (1e-5, 1e-40):
         shaped = shape_logits(logits, GenerationConfig(temperature=temperature))
@@ -80,7 +80,7 @@ def test_all_rules_in_order(logits: Tensor) -> None:
     same(shape_logits(logits, config, seen), expected)
 
 
-def test_pitfall_34_temperature_zero_takes_the_largest_and_divides_by_nothing(logits: Tensor) -> None:
+def test_pitfall_34_temperature_zero_takes_the_largest_without_division(logits: Tensor) -> None:
     shaped = shape_logits(logits, GenerationConfig(temperature=0.0, top_k=3, top_p=0.1))
     assert bool(shaped.isfinite().all())
     assert torch.equal(choose(shaped, None), logits.argmax(-1))
@@ -97,7 +97,7 @@ def test_pitfall_34_temperature_zero_takes_the_largest_and_divides_by_nothing(lo
         {"temperature": 1e6, "top_p": 1e-6},
     ],
 )
-def test_pitfall_34_at_least_one_token_is_always_left(logits: Tensor, rules: dict[str, Any]) -> None:
+def test_pitfall_34_at_least_one_token_always_remains(logits: Tensor, rules: dict[str, Any]) -> None:
     shaped = shape_logits(logits, GenerationConfig(**rules))
     assert bool((shaped > -math.inf).any(-1).all()) and not bool(shaped.isnan().any())
     chosen = choose(shaped, torch.full((B,), 0.999999))
@@ -105,8 +105,8 @@ def test_pitfall_34_at_least_one_token_is_always_left(logits: Tensor, rules: dic
 
 
 @pytest.mark.parametrize("p", [0.0, 1e-50])
-def test_pitfall_34_top_p_keeps_the_most_probable_token_whatever_p(logits: Tensor, p: float) -> None:
-    """1e-50 is 0 in single precision, which no probability mass is below."""
+def test_pitfall_34_top_p_always_keeps_the_most_probable_token(logits: Tensor, p: float) -> None:
+    """1e-50 is 0 in single precision, and no probability mass is below 0."""
     kept = keep_top_p(logits, p) > -math.inf
     assert torch.equal(kept, torch.nn.functional.one_hot(logits.argmax(-1), V).bool())
 
@@ -123,11 +123,11 @@ def test_draws_follow_the_probabilities() -> None:
     assert counts[1] == 0
     expected = probabilities * n
     chi_square = float(((counts - expected)[expected > 0] ** 2 / expected[expected > 0]).sum())
-    assert chi_square < 16.3  # 3 degrees of freedom: one in a thousand by chance
+    assert chi_square < 16.3  # 3 degrees of freedom: p = 0.001
 
 
 @pytest.mark.parametrize(("u", "token"), [(0.0, 1), (0.49, 1), (0.51, 3), (0.9999999999, 3)])
-def test_a_token_that_was_left_out_is_never_drawn_at_the_edges(u: float, token: int) -> None:
+def test_an_excluded_token_is_never_drawn(u: float, token: int) -> None:
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, 0.0, -math.inf]])
     assert choose(logits, torch.tensor([u], dtype=torch.float64)).tolist() == [token]
 
@@ -145,6 +145,6 @@ def test_a_token_that_was_left_out_is_never_drawn_at_the_edges(u: float, token: 
         ({"max_new_tokens": 0}, "max_new_tokens is 0"),
     ],
 )
-def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any], words: str) -> None:
+def test_invalid_settings_are_refused(settings: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         GenerationConfig(**settings)

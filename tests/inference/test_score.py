@@ -1,4 +1,4 @@
-"""Forced scores are the log probabilities of one uncached forward, however they are batched."""
+"""Forced scores equal the log-probabilities of one uncached forward pass, for every batching."""
 
 import math
 from collections.abc import Sequence
@@ -22,13 +22,13 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 SOURCES = [[3, 1, 4, 9], [5], [9, 2, 6, 5, 3, 5, 8], [8, 9], [5]]
 TARGETS = [[4, 4, 2], [7, 8, 9, 1, 0, 3, 5, 2], [2], [6, 2], []]
-CONTEXTS = [[3, 1, 4, 9], [5], [3, 1, 4, 9], [8, 9], [8, 9]]  # two that are shared, one by targets of unequal length
+CONTEXTS = [[3, 1, 4, 9], [5], [3, 1, 4, 9], [8, 9], [8, 9]]  # two shared contexts, one with targets of unequal length
 ALONE = [name for name in GENERATORS if name not in SEQ2SEQ]
 
 
 @pytest.mark.parametrize("max_tokens", [1, 12, 1000])
 @pytest.mark.parametrize("name", SEQ2SEQ)
-def test_every_token_by_an_uncached_forward(name: str, max_tokens: int) -> None:
+def test_every_token_equals_an_uncached_forward(name: str, max_tokens: int) -> None:
     model = random_model(SEQ2SEQ[name])
     scores = forced_scores(model, SOURCES, TARGETS, start_id=1, max_tokens=max_tokens)
     for source, target, score in zip(SOURCES, TARGETS, scores, strict=True):
@@ -41,7 +41,7 @@ def test_every_token_by_an_uncached_forward(name: str, max_tokens: int) -> None:
 
 @pytest.mark.parametrize("max_tokens", [1, 25, 1000])
 @pytest.mark.parametrize("name", ALONE)
-def test_every_token_after_its_context_by_an_uncached_forward(name: str, max_tokens: int) -> None:
+def test_every_token_after_its_context_equals_an_uncached_forward(name: str, max_tokens: int) -> None:
     model = random_model(name)
     with torch.no_grad():
         greedy = int(model(torch.tensor([CONTEXTS[1]]))[0, -1].argmax())
@@ -56,7 +56,7 @@ def test_every_token_after_its_context_by_an_uncached_forward(name: str, max_tok
     assert scores[1].is_greedy
 
 
-def test_what_rows_share_is_read_once() -> None:
+def test_a_shared_context_is_read_once() -> None:
     model = random_model("gpt")
     read: list[tuple[int, ...]] = []
 
@@ -71,7 +71,7 @@ def test_what_rows_share_is_read_once() -> None:
     assert read == [(1, 3)]
 
 
-def test_probabilities_of_all_that_can_follow_sum_to_one() -> None:
+def test_probabilities_of_all_continuations_sum_to_one() -> None:
     model = random_model(SEQ2SEQ["paper"])
     source = random_ids(19, 6).tolist()
     scores = forced_scores(model, [source] * 19, [[4, token] for token in range(19)], start_id=1)
@@ -86,7 +86,7 @@ def test_a_source_without_its_target_is_an_error() -> None:
 
 @pytest.mark.parametrize("start", [[], [99], [98, 99]])
 @pytest.mark.parametrize("n", range(12))
-def test_windows_have_every_id_as_a_target_once(n: int, start: list[int]) -> None:
+def test_windows_score_every_id_once(n: int, start: list[int]) -> None:
     ids = list(range(n))
     found = list(windows(ids, start, 4))
     assert [i for _, target in found for i in target] == ids[not start :]
@@ -98,7 +98,7 @@ def test_windows_have_every_id_as_a_target_once(n: int, start: list[int]) -> Non
         assert read[at - len(context) : at] == context
 
 
-def test_a_text_is_scored_after_its_start_and_a_target_after_its_context() -> None:
+def test_texts_follow_a_start_token_and_targets_follow_a_context() -> None:
     tokenizer = Tokenizer.train(["ab ba"], vocab_size=0, scheme="char", special_tokens=("[BOS]",))
     model = random_model("gpt")
     start, ids = [0], tokenizer.encode("ab ba")
@@ -114,11 +114,11 @@ def test_a_text_is_scored_after_its_start_and_a_target_after_its_context() -> No
     (first,) = text_scores(model, tokenizer, [""], ["ab"], start=start, max_len=24)
     assert first.log_prob == pytest.approx(sum(expected[:2]))
     (second,) = text_scores(model, tokenizer, ["ab"], [" ba"], start=start, max_len=24)
-    assert second.log_prob == pytest.approx(sum(expected[2:])), "a context begins with the start token too"
+    assert second.log_prob == pytest.approx(sum(expected[2:])), "a context begins with the start token"
     cut = text_scores(model, tokenizer, ["ab ba ab ba", "ba"], ["ab", "ab"], start=start, max_len=3)
-    assert cut[0] == cut[1], "the context loses its beginning"
+    assert cut[0] == cut[1], "the first tokens of a long context must be dropped"
     (bare,) = text_scores(model, tokenizer, ["ab ba"], start=[], max_len=24)
-    assert (bare.n_tokens, bare.n_bytes) == (4, 4), "nothing predicts the first token, so its byte does not count"
+    assert (bare.n_tokens, bare.n_bytes) == (4, 4), "the first token has no prediction, so its byte does not count"
     assert bare.log_prob == pytest.approx(sum(float(unstarted[t, ids[t + 1]]) for t in range(4)))
     (alone,) = text_scores(model, tokenizer, [""], ["ab"], start=[], max_len=24)
     assert (alone.n_tokens, alone.n_bytes) == (1, 1)
@@ -128,8 +128,8 @@ def test_a_text_is_scored_after_its_start_and_a_target_after_its_context() -> No
 
 
 @pytest.mark.parametrize(("context", "target", "n_bytes"), [(" ", "be", 0), (" ", "be or", 3), ("\n ", "be or", 5)])
-def test_bytes_of_a_target_after_white_space_alone(context: str, target: str, n_bytes: int) -> None:
-    """The first token, which is not scored, begins with the context's white space: of the target it has the rest."""
+def test_bytes_of_a_target_after_a_white_space_context(context: str, target: str, n_bytes: int) -> None:
+    """The first token is not scored; it has the context's white space and the first bytes of the target."""
     tokenizer = Tokenizer.train(["to be or not to be"] * 2, vocab_size=300, special_tokens=())
     model = random_model(replace(CONFIGS["gpt"], vocab_size=tokenizer.vocab_size))
     (found,) = text_scores(model, tokenizer, [context], [target], start=[], max_len=24)
@@ -140,7 +140,7 @@ def test_bytes_of_a_target_after_white_space_alone(context: str, target: str, n_
 
 @pytest.mark.parametrize("start", [[], [8], [8, 9]], ids=len)
 @pytest.mark.parametrize("n", range(1, 12))
-def test_windows_read_the_whole_start_and_every_id_is_a_target_once(start: list[int], n: int) -> None:
+def test_windows_read_the_whole_start_and_score_every_id_once(start: list[int], n: int) -> None:
     ids, max_len = list(range(10, 10 + n)), 4
     found = list(windows(ids, start, max_len))
     assert [token for _, target in found for token in target] == (ids if start else ids[1:])
@@ -149,7 +149,7 @@ def test_windows_read_the_whole_start_and_every_id_is_a_target_once(start: list[
         assert found[0][0] == (start or ids[:1])
 
 
-def test_what_cannot_be_scored_is_one_sentence() -> None:
+def test_what_cannot_be_scored_is_refused() -> None:
     with pytest.raises(UserError, match="has 5 tokens and the model's context is 4"):
         fit_context([1], [1, 2, 3, 4, 5], 4)
     tokenizer = Tokenizer.train(["abc abc abc"], vocab_size=300, special_tokens=())

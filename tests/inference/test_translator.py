@@ -1,4 +1,4 @@
-"""Many sources in batches by length: results come back in the sources' order, and are those of each alone."""
+"""Many sources in batches by length: results have the sources' order and equal single translations."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ SOURCES = [[int(i * j) % 13 for j in range(1, 2 + (5 * i) % 7)] for i in range(1
 
 @pytest.mark.parametrize("max_tokens", [1, 24, 60, 10_000])
 @pytest.mark.parametrize("name", SEQ2SEQ)
-def test_the_order_is_kept_and_batches_change_nothing(name: str, max_tokens: int) -> None:
+def test_batches_keep_the_order_and_change_no_result(name: str, max_tokens: int) -> None:
     model = random_model(SEQ2SEQ[name])
     config = BeamConfig(3, 0.6, max_new_tokens=6, max_ratio=1.0)
     sources = SOURCES if name == "paper" else SOURCES[:4]
@@ -31,7 +31,7 @@ def test_the_order_is_kept_and_batches_change_nothing(name: str, max_tokens: int
         assert [h.log_prob for h in row] == pytest.approx([h.log_prob for h in expected], abs=1e-9)
 
 
-def test_progress_counts_sources_and_ends_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_counts_sources_up_to_their_number(monkeypatch: pytest.MonkeyPatch) -> None:
     shapes: list[tuple[tuple[int, ...], bool]] = []
     search = beam.beam_search
 
@@ -51,10 +51,10 @@ def test_progress_counts_sources_and_ends_at_all(monkeypatch: pytest.MonkeyPatch
         **SIDE,
     )
     assert told == [(2, 4), (4, 4)]
-    assert shapes == [((2, 5), True), ((2, 4), False)]  # no mask where nothing is padded
+    assert shapes == [((2, 5), True), ((2, 4), False)]  # no mask without padding
 
 
-def test_no_sources_give_nothing() -> None:
+def test_no_sources_give_no_output() -> None:
     assert decode_sorted(random_model(SEQ2SEQ["paper"]), [], BeamConfig(), **SIDE) == []
 
 

@@ -1,4 +1,4 @@
-"""Gathered weights are those of the forward, for every kind of model; and what of them is an alignment."""
+"""Collected weights equal those of the forward pass, for every kind of model; alignments are part of them."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -30,7 +30,7 @@ def ids(n_rows: int, n_tokens: int, vocab_size: int = 13) -> Tensor:
 
 
 @pytest.mark.parametrize("name", CROSS)
-def test_every_look_of_an_encoder_decoder_is_gathered(name: str) -> None:
+def test_all_attention_of_an_encoder_decoder_is_collected(name: str) -> None:
     config = CONFIGS[name]
     model = build_model(config)
     found = collect_attention(model, token_ids=ids(2, 5), source_ids=ids(2, 7))
@@ -43,18 +43,18 @@ def test_every_look_of_an_encoder_decoder_is_gathered(name: str) -> None:
         for weights in layers:
             torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]))
     for weights in attention_layers(found, "decoder"):
-        assert not weights.triu(1).any(), "nobody looks ahead"
+        assert not weights.triu(1).any(), "weights of later tokens are 0"
 
 
-def test_the_weights_are_those_that_the_output_was_made_of() -> None:
-    """One head of one layer, by hand: softmax of queries and keys over the root of the width."""
+def test_the_weights_equal_those_of_the_forward_pass() -> None:
+    """Compute one head of one layer by hand: softmax of queries · keys / √width."""
     model = build_model(CONFIGS["gpt"])
     assert model.decoder is not None
     seen: dict[str, Tensor] = {}
 
     class Reader:
         def __call__(self, name: str, x: Tensor) -> Tensor:
-            seen.setdefault(name, x)  # the first layer's
+            seen.setdefault(name, x)  # of the first layer
             return x
 
         def scope(self, name: str) -> Tap:
@@ -69,7 +69,7 @@ def test_the_weights_are_those_that_the_output_was_made_of() -> None:
     torch.testing.assert_close(found["decoder.blocks.0.self_attn.weights"][0, 1], scores.softmax(-1))
 
 
-def test_dropout_is_off_and_the_mode_comes_back() -> None:
+def test_dropout_is_off_and_the_mode_is_restored() -> None:
     config = CONFIGS["gpt"]
     model = build_model(type(config)(**{**vars(config), "residual_dropout": 0.5, "attention_dropout": 0.5})).train()
     token_ids = ids(1, 6)
@@ -79,7 +79,7 @@ def test_dropout_is_off_and_the_mode_comes_back() -> None:
 
 
 class StepByStep(nn.Module):
-    """A decoder that looks once a step, as recurrent ones do."""
+    """A decoder that attends once per step, as recurrent ones do."""
 
     def __init__(self, weights: Tensor) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class StepByStep(nn.Module):
             of_attention("weights", self.weights[:, :, t : t + 1])
 
 
-def test_looks_of_single_steps_are_put_together() -> None:
+def test_weights_of_single_steps_are_concatenated() -> None:
     weights = torch.rand(2, 1, 4, 3).softmax(-1)
     found = collect_attention(StepByStep(weights))
     assert list(found) == ["decoder.cross_attn.weights"]
@@ -110,7 +110,7 @@ def test_recurrent_models_have_an_alignment(attention: AttendBefore | AttendAfte
     torch.testing.assert_close(matrix.sum(-1), torch.ones(5))
 
 
-def test_a_model_without_attention_has_none() -> None:
+def test_a_model_without_attention_has_no_alignment() -> None:
     model = build_model(RecurrentConfig(attention=NoAttention(), d_embedding=4, d_encoder=4, vocab_size=13))
     with pytest.raises(UserError, match="no attention from a target to a source, so it has no alignment"):
         alignment(collect_attention(model, token_ids=ids(1, 5), source_ids=ids(1, 7)))
@@ -133,7 +133,7 @@ def test_the_layer_and_the_head_of_an_alignment() -> None:
 
 
 class Words:
-    """A tokenizer of numbers."""
+    """A tokenizer whose words are numbers."""
 
     def encode(self, text: str) -> list[int]:
         return [int(word) for word in text.split()]
@@ -143,7 +143,7 @@ class Words:
 
 
 def handle(is_seq2seq: bool) -> Any:
-    """What a model directory gives, as far as is needed here: id 1 starts, id 2 ends."""
+    """Return the needed part of a loaded model directory: id 1 is the start token, id 2 the end token."""
     words = Words()
     return SimpleNamespace(
         network=build_model(PAPER if is_seq2seq else CONFIGS["gpt"]),
@@ -170,11 +170,11 @@ def test_a_pair_has_tokens_along_every_axis() -> None:
     )
     assert reading.axes("encoder") == (source, source)
     assert reading.axes("decoder") == (read, read)
-    assert reading.axes("cross") == (written, source), "a row is the token about to be written"
+    assert reading.axes("cross") == (written, source), "a row is the next token"
     for kind in ("encoder", "decoder", "cross"):
         rows, columns = reading.axes(kind)  # type: ignore[arg-type]
         assert attention_layers(reading.weights, kind)[0].shape[2:] == (len(rows), len(columns))  # type: ignore[arg-type]
-    assert read_pair(handle(True), "5").written == ["<7>", "<8>", "<2>"], "what the model itself writes"
+    assert read_pair(handle(True), "5").written == ["<7>", "<8>", "<2>"], "the output of the model"
 
 
 def test_a_text_has_tokens_along_both_axes() -> None:
@@ -184,7 +184,7 @@ def test_a_text_has_tokens_along_both_axes() -> None:
         attention_layers(reading.weights, "encoder")
 
 
-def test_an_encoder_is_seen_between_its_special_tokens(tmp_path: Path) -> None:
+def test_maps_of_an_encoder_include_special_tokens(tmp_path: Path) -> None:
     model = api.load(api.train(text_run_of(tmp_path, MaskedConfig(), max_steps=1), tmp_path / "run").folder)
     reading = read_text(model, "the dog")
     rows, columns = reading.axes("encoder")
@@ -193,7 +193,7 @@ def test_an_encoder_is_seen_between_its_special_tokens(tmp_path: Path) -> None:
     assert last.shape == (1, 2, len(rows), len(rows))
 
 
-def test_what_a_model_cannot_read_is_said() -> None:
+def test_input_that_a_model_cannot_read_is_refused() -> None:
     with pytest.raises(UserError, match="mine has no source side: give --text"):
         read_pair(handle(False), "5")
     with pytest.raises(UserError, match="mine is a sequence-to-sequence model: give --source"):

@@ -1,4 +1,4 @@
-"""The picture of a confusion matrix: every count in its place, coloured by its share of the row, nothing clipped."""
+"""Plots of confusion matrices: each count in its cell, coloured by its share of the row, no text clipped."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from glassformer.inspection.plots import MAX_COUNTED, plot_confusion
 
 
 def drawn(figure: Figure) -> Figure:
-    """Laid out, with all that it holds inside of the picture."""
+    """Return the figure after layout; check that every part is inside the picture."""
     figure.canvas.draw()
     box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
     assert min(box.x0, box.y0) > -0.02 and box.x1 < width + 0.02 and box.y1 < height + 0.02, "clipped"
@@ -21,7 +21,7 @@ def test_counts_names_and_shares() -> None:
     axes = figure.axes[0]
     (image,) = axes.images
     assert image.get_array().tolist() == [[0.75, 0.25, 0], [0, 0.75, 0.25], [0, 0, 0]]  # type: ignore[union-attr]
-    assert image.get_clim() == (0, 1), "the same colours in every picture"
+    assert image.get_clim() == (0, 1), "all plots must have the same colours"
     written = {text.get_position(): text.get_text() for text in axes.texts}
     assert written[1, 0] == "1" and written[0, 1] == "0" and written[1, 1] == "1,500" and written[2, 1] == "500"
     for axis, name in ((axes.xaxis, "predicted class"), (axes.yaxis, "true class")):
@@ -32,7 +32,7 @@ def test_counts_names_and_shares() -> None:
 
 @pytest.mark.parametrize(("n", "count"), [(1, 1), (2, 1_234_567), (12, 1), (30, 1_234_567)])
 @pytest.mark.parametrize("name", ["", "concurrent.futures", "a name that is much too long to be written in full "])
-def test_numbers_stay_in_their_squares(n: int, count: int, name: str) -> None:
+def test_numbers_fit_in_their_cells(n: int, count: int, name: str) -> None:
     figure = drawn(plot_confusion([[count] * n] * n, [f"{name}{i}" for i in range(n)]))
     axes = figure.axes[0]
     boxes = [text.get_window_extent() for text in axes.texts]
@@ -41,12 +41,12 @@ def test_numbers_stay_in_their_squares(n: int, count: int, name: str) -> None:
     names = [tick.get_window_extent() for tick in axes.get_xticklabels()]
     assert not any(a.overlaps(b) for a, b in itertools.pairwise(names))
     shown = [tick.get_text() for tick in axes.get_xticklabels()]
-    assert len(set(shown)) == n, "names that begin alike differ still when they are cut"
+    assert len(set(shown)) == n, "cut names with equal beginnings must differ"
     said, bar = axes.title.get_window_extent(), figure.axes[1].yaxis.label.get_window_extent()
     assert not said.overlaps(bar)
 
 
-def test_many_classes_have_the_colours_alone() -> None:
+def test_many_classes_have_only_colours() -> None:
     n = MAX_COUNTED + 20
     figure = drawn(plot_confusion([[2 if row == column else 0 for column in range(n)] for row in range(n)], ["x"] * n))
     axes = figure.axes[0]

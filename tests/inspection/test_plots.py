@@ -1,4 +1,4 @@
-"""Pictures say what they were given: tokens, values, scales; nothing is clipped; files are whole and repeatable."""
+"""Plots show tokens, values and scales; no text is clipped; files are complete and reproducible."""
 
 import json
 import math
@@ -40,7 +40,7 @@ ROW = ComparedModel("a", "GRU", 1_000_000, 600.0, 1, 1.0, "bleu", 20.0, 10.0)
 
 
 def drawn(figure: Figure) -> Figure:
-    """Laid out, and every text inside the picture."""
+    """Return the figure after layout; check that every text is inside the picture."""
     figure.canvas.draw()
     box = figure.get_tightbbox()
     size = figure.get_size_inches()
@@ -59,7 +59,7 @@ def test_a_heat_map_shows_the_weights_and_the_tokens() -> None:
     assert texts(axes.xaxis) == ["␣the", "$x_1$", "↵"] and texts(axes.yaxis) == ["a", "b"]
     (image,) = axes.images
     assert image.get_array().tolist() == pytest.approx(weights.numpy())  # type: ignore[union-attr]
-    assert image.get_clim() == (0, 1), "the same colours in every picture"
+    assert image.get_clim() == (0, 1), "all plots must have the same colours"
     assert figure.get_suptitle() == "cost: $5 and $6"
 
 
@@ -78,7 +78,7 @@ def test_many_heads_on_one_scale(n: int, n_rows: int, n_columns: int) -> None:
     )
     size = maps[0].yaxis.get_ticklabels()[0].get_fontsize() / 72 * figure.dpi
     pitch = abs(maps[0].transData.transform((0, maps[0].get_yticks()[-1]))[1] - maps[0].transData.transform((0, 0))[1])
-    assert len(maps[0].get_yticks()) == 1 or pitch / (len(maps[0].get_yticks()) - 1) > size, "labels stand apart"
+    assert len(maps[0].get_yticks()) == 1 or pitch / (len(maps[0].get_yticks()) - 1) > size, "labels overlap"
 
 
 def test_labels_must_fit_the_weights() -> None:
@@ -101,14 +101,14 @@ def test_labels_must_fit_the_weights() -> None:
         ("", ""),
     ],
 )
-def test_tokens_can_be_drawn(token: str, shown: str) -> None:
+def test_special_characters_in_tokens_can_be_drawn(token: str, shown: str) -> None:
     assert label(token) == shown
     with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a missing glyph is one
+        warnings.simplefilter("error")  # a missing glyph is a warning
         drawn(heat_map(torch.ones(1, 1), [token], [token], plain(token)))
 
 
-def test_files_are_whole_and_repeatable(tmp_path: Path) -> None:
+def test_files_are_complete_and_reproducible(tmp_path: Path) -> None:
     def picture() -> Figure:
         return heat_map(torch.eye(2), ["a", "b"], ["c", "日"], "eye")
 
@@ -124,19 +124,19 @@ def test_files_are_whole_and_repeatable(tmp_path: Path) -> None:
         save_figure(picture(), Path("."))
 
 
-def test_matplotlib_is_left_as_it_was(tmp_path: Path) -> None:
+def test_plots_do_not_change_matplotlibs_settings(tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
     save_figure(heat_map(torch.eye(2), ["a", "b"], ["c", "d"], "eye"), tmp_path / "eye.svg")
     assert dict(matplotlib.rcParams) == before
 
 
-def test_matplotlib_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_matplotlib_is_an_error_with_advice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(UserError, match=r"pip install 'glassformer\[plot\]'"):
         heat_map(torch.eye(1), ["a"], ["b"], "")
 
 
-def test_sinusoids_are_drawn_as_they_are_added() -> None:
+def test_sinusoids_are_drawn_unscaled() -> None:
     model = build_model(CONFIGS["paper"])
     axes = drawn(plot_positions(model)).axes[0]
     image = axes.images[0].get_array()
@@ -179,7 +179,7 @@ def test_relative_biases(stack: str, first: int, last: int) -> None:
     assert float(y[0]) == pytest.approx(float(expected))
 
 
-def test_positions_that_cannot_be_drawn() -> None:
+def test_positions_that_cannot_be_drawn_are_refused() -> None:
     for name, stack, message in (
         ("no_positions", None, "no positions: its mask alone"),
         ("gpt", "encoder", "this model has no encoder"),
@@ -227,7 +227,7 @@ def test_curves_of_one_run_and_of_several(tmp_path: Path) -> None:
     assert losses.get_ylabel() == "loss, nats per target"
 
 
-def test_a_folder_without_a_log_is_said(tmp_path: Path) -> None:
+def test_a_folder_without_a_log_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"has no metrics.jsonl"):
         plot_curves([tmp_path])
 
@@ -237,17 +237,17 @@ def notes(figure: Figure) -> list[Any]:
 
 
 @pytest.mark.parametrize("spread", [lambda i: 60.0 * (1 + i), lambda i: 20.0 * 2.2**i, lambda i: 600.0])
-def test_names_in_a_comparison_cover_nothing(spread: Callable[[int], float]) -> None:
+def test_names_in_a_comparison_do_not_overlap(spread: Callable[[int], float]) -> None:
     rows = [
         replace(ROW, name=f"model-{i}", train_seconds=spread(i), score=20 + i % 3, n_parameters=10**6 * (1 + i))
         for i in range(7)
     ]
     figure = drawn(plot_comparison(rows))
-    boxes = [Text.get_window_extent(text) for text in notes(figure)]  # without the line that leads to the disc
+    boxes = [Text.get_window_extent(text) for text in notes(figure)]  # without the line to the disc
     assert len(boxes) == 7
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     areas = [float(disc.get_sizes()[0]) for disc in figure.axes[0].collections]
-    assert areas == sorted(areas), "more parameters, larger disc"
+    assert areas == sorted(areas), "the area must grow with the parameters"
 
 
 def test_a_comparison_needs_times_and_one_score() -> None:

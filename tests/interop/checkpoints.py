@@ -1,4 +1,4 @@
-"""Checkpoints of transformers, tiny and random, beside ours: what every family's tests ask for."""
+"""Tiny random checkpoints of transformers and of glassformer, for the tests of every family."""
 
 import json
 from collections.abc import Callable
@@ -25,7 +25,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 TEXT = "to be, or not to be: that is the question. Ist es edler im Gemüt? 1601 "
 VOCAB = 290
-"""Rows of the tables of tiny models: more than the tokens of `tiny_tokenizer`, as real ones are padded."""
+"""Rows of the token tables of tiny models: more than the tokens of `tiny_tokenizer`, as padded real tables have."""
 
 
 def tiny_tokenizer() -> Tokenizer:
@@ -33,9 +33,9 @@ def tiny_tokenizer() -> Tokenizer:
 
 
 def randomise(network: nn.Module, seed: int = 1) -> None:
-    """Every parameter and buffer of floats away from its start: norms that are not 1, biases that are not 0.
+    """Change every float parameter and buffer from its initial value: norms are not 1, biases are not 0.
 
-    What is frozen stays: Marian's sinusoids.
+    Frozen parameters, such as Marian's sinusoids, do not change.
     """
     draw = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -46,7 +46,7 @@ def randomise(network: nn.Module, seed: int = 1) -> None:
 
 
 def save(theirs: Any, folder: Path, tokenizer: Tokenizer | None = None, **shards: Any) -> Path:
-    """A folder as transformers writes it, with a tokenizer of ours; `shards`: `max_shard_size="4KB"`."""
+    """Save a folder with transformers and a tokenizer of glassformer; `shards`: `max_shard_size="4KB"`."""
     theirs.save_pretrained(folder, **shards)
     tokenizer = tokenizer or tiny_tokenizer()
     tokenizer.save(folder / "tokenizer.json")
@@ -56,7 +56,7 @@ def save(theirs: Any, folder: Path, tokenizer: Tokenizer | None = None, **shards
 
 
 def tensors(folder: Path) -> dict[str, Tensor]:
-    """Every tensor of a folder, by its name in the files."""
+    """Return every tensor of a folder, by its name in the files."""
     opened = HFFolder.open(folder)
     with opened.reading() as reader:
         return {name: reader.take(name) for name in opened.tensors}
@@ -69,7 +69,7 @@ def config_of(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Both:
-    """A checkpoint of theirs, imported."""
+    """A checkpoint of transformers and the model that was imported from it."""
 
     theirs: Any
     ours: Model
@@ -82,7 +82,7 @@ class Both:
         return self.ours.network
 
     def assert_same(self, mask: bool = False, seed: int = 0) -> None:
-        """Logits and last hidden states within 1e-5 × max(1, largest), with padding and without."""
+        """Check logits and last hidden states within 1e-5 × max(1, largest), with padding and without."""
         config = self.network.config
         draw = torch.Generator().manual_seed(seed)
         n_rows, n_tokens, n_source = 3, 11, 8
@@ -94,7 +94,7 @@ class Both:
             return torch.arange(n) < torch.linspace(n // 2, n, n_rows).long()[:, None]
 
         ids = drawn(n_tokens, config.vocab_size)
-        if config.pad_id is not None:  # some of theirs take it for padding wherever it stands
+        if config.pad_id is not None:  # some models of transformers treat it as padding at every position
             ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
         keep = real(n_tokens) if mask else torch.ones(n_rows, n_tokens, dtype=torch.bool)
         mine: dict[str, Any] = {"token_ids": ids, "attention_mask": keep if mask else None}
@@ -127,7 +127,7 @@ class Both:
         assert float((x - expected).abs().max()) <= bound
 
     def assert_comes_back(self, out: Path) -> None:
-        """Exported again: every tensor to the bit, every key of the configuration that ours wrote as theirs has it."""
+        """Export again; check that every tensor is bit-equal and that every key of the configuration is equal."""
         export(self.folder, out)
         before, after = tensors(self.hf), tensors(out)
         assert before.keys() == after.keys()
@@ -148,7 +148,7 @@ def imported(
     after: Callable[[Any], None] = lambda theirs: None,
     **shards: Any,
 ) -> Both:
-    """A random model of theirs, saved and taken over; `after` may change it once it is random."""
+    """Save and import a random model of transformers; `after` may change it after the randomisation."""
     theirs = theirs.eval()
     randomise(theirs)
     with torch.no_grad():
@@ -159,7 +159,7 @@ def imported(
 
 
 def model_directory(config: ModelConfig, folder: Path, **changes: Any) -> Path:
-    """A model of ours with random weights, as training leaves one; `changes` are of its run."""
+    """Write a model directory with random weights, as after training; `changes` change its run."""
     tokenizer = tiny_tokenizer()
     ids = {f"{role}_id": getattr(tokenizer, f"{role}_id") for role in ("pad", "unk", "bos", "eos", "mask")}
     config = replace(config, vocab_size=VOCAB, **ids)

@@ -1,4 +1,4 @@
-"""One small GPT-2 with random weights, twice: transformers' own, and ours as a model directory."""
+"""A small random GPT-2 in two forms: a model of transformers and a model directory of glassformer."""
 
 import os
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ DOCS = next(documents("builtin:python-docs"))[20_000:60_000]
 
 @dataclass(frozen=True)
 class Twins:
-    """The same model, as each side has it."""
+    """The same model in both forms."""
 
     folder: Path
     theirs: nn.Module

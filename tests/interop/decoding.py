@@ -1,4 +1,4 @@
-"""Ids that are written greedily and by beam search: theirs beside ours, of one imported checkpoint."""
+"""Greedy and beam search outputs of transformers and glassformer, for one imported checkpoint."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -24,13 +24,13 @@ def drawn_prompts(both: Both, n: int = 100, longest: int = 10, seed: int = 0) ->
 
 
 def common_end(written: Ids, share: float) -> int:
-    """An id that about this share of rows hold, not as their first: as the end token it stands at different places."""
+    """Return an id of about this share of rows, not their first: as end token it has different positions."""
     counts = Counter(token for row in written for token in set(row[1:]) - {row[0]})
     return min(counts, key=lambda token: (abs(counts[token] - len(written) * share), token))
 
 
 def padded(rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:
-    """Ids and mask, (N, T) each."""
+    """Return ids and mask, (N, T) each."""
     width = max(map(len, rows))
     gaps = [[PAD] * (width - len(row)) for row in rows]
     ids = [[*gap, *row] if left else [*row, *gap] for gap, row in zip(gaps, rows, strict=True)]
@@ -39,13 +39,13 @@ def padded(rows: Sequence[Sequence[int]], left: bool) -> tuple[Tensor, Tensor]:
 
 
 def cut(rows: Tensor, end: int | None) -> Ids:
-    """Up to the end token, which is kept: padding follows it."""
+    """Cut each row after its end token: padding follows it."""
     found: Ids = rows.tolist()
     return [row[: row.index(end) + 1] if end in row else row for row in found]
 
 
 def theirs_written(both: Both, prompts: Ids, end: int | None, **settings: Any) -> Ids:
-    """What `transformers` generates for prompts, or for sources where there is an encoder."""
+    """Generate with `transformers` from prompts, or from sources if the model has an encoder."""
     config = both.network.config
     is_seq2seq = config.encoder is not None
     ids, mask = padded(prompts, left=not is_seq2seq)
@@ -75,7 +75,7 @@ def ours_greedy(both: Both, prompts: Ids, end: int | None) -> Ids:
 
 
 def assert_same_greedy(both: Both) -> None:
-    """On 100 prompts, without an end and with one that rows reach at different places."""
+    """Compare 100 prompts, without an end token and with one at different positions."""
     prompts = drawn_prompts(both)
     free = ours_greedy(both, prompts, None)
     assert free == theirs_written(both, prompts, None, num_beams=1)
@@ -103,7 +103,7 @@ def ours_beam(both: Both, sources: Ids, end: int | None, beam: int = 4) -> Ids:
 
 
 def assert_same_beams(both: Both) -> None:
-    """On 100 sources, where nothing ends and where rows end at different places."""
+    """Compare 100 sources, without an end token and with one at different positions."""
     sources = drawn_prompts(both)
     settings = {"num_beams": 4, "early_stopping": "never", "length_penalty": 1.0}
     free = ours_beam(both, sources, None)

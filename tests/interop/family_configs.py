@@ -1,4 +1,4 @@
-"""One tiny configuration of ours per family of transformers."""
+"""One tiny configuration of glassformer per model family of transformers."""
 
 from dataclasses import replace
 
@@ -21,4 +21,4 @@ FAMILY_CONFIGS: dict[str, TransformerConfig] = {
     "Marian": replace(CONFIGS["paper"], decoder_start_id=_START),
     "T5": replace(CONFIGS["t5"], decoder_start_id=_START),
 }
-"""By the family's name. `model_directory` gives them a vocabulary and special ids."""
+"""Configurations by the family's name. `model_directory` adds a vocabulary and special ids."""

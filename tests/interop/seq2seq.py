@@ -1,4 +1,4 @@
-"""Models of ours that Marian and BART can hold, in small."""
+"""Small models of glassformer that Marian and BART can represent."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ PAPER = TransformerConfig(
     activation="relu",
     scale_embeddings=True,
 )
-"""The original Transformer in small, and nothing said of the logits' bias."""
+"""The original Transformer in small, without a setting for the logits' bias."""
 DENOISER = replace(PAPER, positions=LearnedPositions(offset=2), embedding_norm=True, scale_embeddings=False)
 
 

@@ -1,4 +1,4 @@
-"""A checkpoint goes out as the class that it came in as, with the same tensors and nothing added."""
+"""An imported checkpoint is exported as its original class, with equal tensors and no additions."""
 
 from pathlib import Path
 from typing import Any
@@ -52,7 +52,7 @@ CASES = (
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_it_goes_out_as_it_came_in(name: str, tmp_path: Path) -> None:
+def test_export_of_an_import_equals_the_original(name: str, tmp_path: Path) -> None:
     both = imported(made(name), tmp_path)
     assert_same_hidden(both)
     both.assert_comes_back(tmp_path / "back")
@@ -70,7 +70,7 @@ NAMED = {
 
 
 @pytest.mark.parametrize("kind", NAMED)
-def test_names_of_labels_stay(kind: str, tmp_path: Path) -> None:
+def test_names_of_labels_are_kept(kind: str, tmp_path: Path) -> None:
     name = kind if kind != "one number" else "BertForSequenceClassification"
     config = transformers.BertConfig(**SIZES, **NAMED[kind])
     both = imported(getattr(transformers, name)(config), tmp_path)
@@ -81,8 +81,8 @@ def test_names_of_labels_stay(kind: str, tmp_path: Path) -> None:
     assert both.ours.classes == (("no", "yes", "maybe") if kind.endswith("Classification") else ())
 
 
-def test_an_imported_model_of_numbers_says_the_number(tmp_path: Path) -> None:
-    """With the name of its one label it said that label with probability 1, whatever the text."""
+def test_an_imported_regression_model_returns_its_number(tmp_path: Path) -> None:
+    """With a named single label, a softmax would return that label with probability 1 for every text."""
     config = transformers.BertConfig(**SIZES, **ONE)
     both = imported(transformers.BertForSequenceClassification(config), tmp_path)
     texts = ["to be", "or not"]
@@ -95,7 +95,7 @@ def test_an_imported_model_of_numbers_says_the_number(tmp_path: Path) -> None:
 
 
 def assert_same_hidden(both: Both) -> None:
-    """The last hidden states are those of transformers."""
+    """Check that the last hidden states equal those of transformers."""
     ids = torch.randint(7, 280, (3, 9), generator=torch.Generator().manual_seed(0))
     is_seq2seq = both.network.config.decoder is not None and both.network.config.encoder is not None
     mine, other = ({"source_ids": ids}, {"decoder_input_ids": ids}) if is_seq2seq else ({}, {})
@@ -106,8 +106,8 @@ def assert_same_hidden(both: Both) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_a_window_of_one_token_without_the_cache_of_transformers(tmp_path: Path) -> None:
-    """The documented exception: with its cache, transformers writes other ids than its own forward pass."""
+def test_a_window_of_one_token_equals_transformers_without_cache(tmp_path: Path) -> None:
+    """The documented exception: transformers' cache gives other ids than its own forward pass."""
     window = transformers.MistralConfig(**SIZES, num_key_value_heads=2, sliding_window=1, head_dim=4)
     both = imported(transformers.MistralForCausalLM(window), tmp_path)
     prompts = drawn_prompts(both, n=20)
@@ -115,7 +115,7 @@ def test_a_window_of_one_token_without_the_cache_of_transformers(tmp_path: Path)
 
 
 def test_left_padding_needs_position_ids(tmp_path: Path) -> None:
-    """The documented difference: without them, a model with learned positions counts from the padding."""
+    """The documented difference: without them, transformers counts learned positions from the padding."""
     sizes = {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 4, "n_inner": 24}
     special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
     both = imported(transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special)), tmp_path)
@@ -133,8 +133,8 @@ def test_left_padding_needs_position_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_the_architecture_of_another_kind_changes_nothing(family: Any) -> None:
-    """It is preferred where it fits, and no reason to refuse where it does not."""
+def test_a_recorded_architecture_is_used_only_if_it_fits(family: Any) -> None:
+    """The recorded architecture is preferred if it fits, and ignored if not."""
     from interop.family_configs import FAMILY_CONFIGS
 
     for name, config in FAMILY_CONFIGS.items():

@@ -1,4 +1,4 @@
-"""BART in and out: odd shapes, tied and untied, against transformers."""
+"""Import and export of BART: odd shapes, tied and untied, against transformers."""
 
 import json
 from dataclasses import replace
@@ -43,34 +43,36 @@ def bart(kind: str = "BartForConditionalGeneration", **changes: Any) -> Any:
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_same_and_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None:
+def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None:
     both = imported(bart(**CASES[case]), tmp_path)
     both.assert_same(mask, seed)
-    if case == "untied":  # a shared table that is never read comes back as the encoder's
+    if case == "untied":  # the export writes the encoder's table as the unused shared table
         stored = tensors(both.hf)
         stored["model.shared.weight"] = stored["model.encoder.embed_tokens.weight"].clone()
         both.theirs.save_pretrained(both.hf, state_dict=stored)
     both.assert_comes_back(tmp_path / "back")
 
 
-def test_training_goes_on_from_its_own_start(tmp_path: Path) -> None:
+def test_training_keeps_the_decoder_start_of_the_checkpoint(tmp_path: Path) -> None:
     both = imported(bart(max_position_embeddings=40), tmp_path)
     run = pair_run(tmp_path, model=both.network.config, max_steps=2, eval_every=2)
     run = replace(run, tokenizer=TokenizerConfig(), init=InitConfig(path=str(both.folder)))
     outcome = api.train(run, tmp_path / "run")
     after = api.load(outcome.folder)
     assert after.network.config.decoder_start_id == both.network.config.decoder_start_id == 3
-    assert after.tokenizer.bos_id == 2, "a new model would start from it"
+    assert after.tokenizer.bos_id == 2, "the default start token of a new model"
 
 
-def test_searches(tmp_path: Path) -> None:
-    both = imported(bart(scale_embedding=True, d_model=32), tmp_path)  # larger numbers: not one token for ever
+def test_greedy_and_beam_search_equal_transformers(tmp_path: Path) -> None:
+    both = imported(
+        bart(scale_embedding=True, d_model=32), tmp_path
+    )  # larger weights, so that outputs have different tokens
     assert_same_greedy(both)
     assert_same_beams(both)
 
 
 def test_a_bare_network(tmp_path: Path) -> None:
-    """`facebook/bart-base` is such a file: no prefix, no bias, each repeat of the table."""
+    """`facebook/bart-base` is such a file: no prefix, no bias, every copy of the table."""
     theirs = bart("BartModel").eval()
     randomise(theirs)
     hf = save(theirs, tmp_path / "hf")
@@ -80,7 +82,7 @@ def test_a_bare_network(tmp_path: Path) -> None:
     import_model(hf, tmp_path / "ours", log=lambda text: None)
     export(tmp_path / "ours", tmp_path / "back")
     after = tensors(tmp_path / "back")
-    assert after.keys() == stored.keys(), "no bias of the logits is added"
+    assert after.keys() == stored.keys(), "the import must not add a bias of the logits"
     assert all(torch.equal(x, stored[name]) for name, x in after.items())
     assert config_of(tmp_path / "back")["architectures"] == ["BartModel"]
     repeats["decoder.embed_tokens.weight"][0, 0] += 1
@@ -91,7 +93,7 @@ def test_a_bare_network(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("tied", [False, True])
-def test_ours_loads(tmp_path: Path, fused: bool, tied: bool) -> None:
+def test_an_export_loads_in_transformers(tmp_path: Path, fused: bool, tied: bool) -> None:
     model = replace(DENOISER, fused_qkv=fused, share_embeddings=tied, tie_output=tied)
     outcome = api.train(pair_run(tmp_path, model=model, max_steps=2, eval_every=2), tmp_path / "run")
     exported = export(outcome.folder, tmp_path / "hf")
@@ -109,13 +111,13 @@ def test_ours_loads(tmp_path: Path, fused: bool, tied: bool) -> None:
         ({"norm_eps": 1e-6}, "model.norm_eps: expected 1e-05, got 1e-06"),
     ],
 )
-def test_what_does_not_fit(changes: dict[str, Any], words: str) -> None:
+def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
     config = replace(DENOISER, vocab_size=9, decoder_start_id=2)
     assert fit_bart(config) == []
     assert words in fit_bart(replace(config, **changes))
 
 
-def test_malformed(tmp_path: Path) -> None:
+def test_unsupported_settings_are_refused(tmp_path: Path) -> None:
     hf = save(bart(), tmp_path / "hf")
     said = json.loads((hf / "config.json").read_text())
     (hf / "config.json").write_text(json.dumps(said | {"architectures": ["BartForSequenceClassification"]}))
@@ -127,8 +129,8 @@ def test_malformed(tmp_path: Path) -> None:
         import_model(hf, tmp_path / "ours")
 
 
-def test_the_token_that_every_target_begins_with(tmp_path: Path) -> None:
-    """BART's texts stand in `<s> … </s>` on both sides, and `generate` is forced to begin so."""
+def test_every_target_begins_with_the_forced_token(tmp_path: Path) -> None:
+    """BART has `<s> … </s>` around sources and targets, and `generate` is forced to begin with `<s>`."""
     theirs = bart().eval()
     randomise(theirs)
     hf = save(theirs, tmp_path / "hf")
@@ -146,14 +148,14 @@ def test_the_token_that_every_target_begins_with(tmp_path: Path) -> None:
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "back")
     texts = ["to be", "or not to be", "that is the question"]
     batch = tokenizer(texts, return_tensors="pt", padding=True)
-    assert batch["input_ids"][0, :1].tolist() == [2], "the source's frame"
+    assert batch["input_ids"][0, :1].tolist() == [2], "a source begins with the start token"
     found = again.generate(**batch, num_beams=1, max_new_tokens=9)
     assert found[:, 1].tolist() == [2, 2, 2]
     assert tokenizer.batch_decode(found, skip_special_tokens=True) == ours.translate(texts, beam=1, max_new_tokens=9)
 
 
-def test_fill_of_one_that_was_taken_over(tmp_path: Path) -> None:
-    """BART was trained to restore texts, whatever it is for now: its `fill` writes the text."""
+def test_an_imported_bart_fills_masks(tmp_path: Path) -> None:
+    """BART was pre-trained to restore texts: its `fill` writes the text, for every task of the checkpoint."""
     both = imported(bart(), tmp_path)
     filling = both.ours.fill("to [MASK] or not", max_new_tokens=5)
     ids = both.ours.tokenizer.encode("to [MASK] or not".replace(" [MASK]", "[MASK]"), allow_special=["[MASK]"])

@@ -1,4 +1,4 @@
-"""BERT, RoBERTa and DistilBERT in and out: odd shapes, every head, tied and untied, against transformers."""
+"""Import and export of BERT, RoBERTa and DistilBERT: odd shapes, every head, tied and untied."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -66,14 +66,14 @@ def theirs(name: str, changes: dict[str, Any]) -> Any:
 
 
 def one_bias(theirs: Any) -> None:
-    """An untied head adds its projection's own bias; transformers 5 stores another one too, which it never reads."""
+    """Copy the bias: an untied head adds its projection's bias; transformers 5 stores a second, unused one."""
     head = getattr(theirs, "lm_head", None) or getattr(getattr(theirs, "cls", None), "predictions", None)
     if head is not None:
         head.bias.copy_(head.decoder.bias)
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_same_and_back(tmp_path: Path, case: str) -> None:
+def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str) -> None:
     both = imported(theirs(*CASES[case]), tmp_path, after=one_bias)
     for seed in range(3):
         both.assert_same(mask=False, seed=seed)
@@ -102,8 +102,8 @@ GOES_OUT = {
 
 
 @pytest.mark.parametrize("architecture", GOES_OUT)
-def test_models_of_ours_go_out(tmp_path: Path, architecture: str, capfd: pytest.CaptureFixture[str]) -> None:
-    """`export` compares with transformers, and finds every tensor there; the automatic classes load it in silence."""
+def test_export_of_every_head(tmp_path: Path, architecture: str, capfd: pytest.CaptureFixture[str]) -> None:
+    """`export` compares with transformers, which finds every tensor; automatic classes load it without warnings."""
     folder = model_directory(GOES_OUT[architecture], tmp_path / "ours")
     said = export(folder, tmp_path / "hf").said
     assert architecture in said[0] and " differ by " in said[-1]
@@ -142,6 +142,6 @@ def test_models_of_ours_go_out(tmp_path: Path, architecture: str, capfd: pytest.
         ),
     ],
 )
-def test_the_nearest_change_is_named(config: TransformerConfig, words: str) -> None:
+def test_a_refusal_names_the_nearest_change(config: TransformerConfig, words: str) -> None:
     with pytest.raises(UserError, match=words):
         choose_family(replace(config, pad_id=0))

@@ -1,4 +1,4 @@
-"""Files of BERT as they are found: old names, buffers, tensors of other heads, options that are not read."""
+"""Published files of BERT: old names, buffers, tensors of other heads, unused options."""
 
 import json
 from collections.abc import Callable
@@ -24,7 +24,7 @@ Tensors = dict[str, Tensor]
 
 
 def saved(model: Any, place: Path, change: Callable[[Tensors], Tensors] = lambda found: found, **keys: Any) -> Path:
-    """A folder with other tensors and other keys than transformers writes."""
+    """Save a folder with other tensors and keys than transformers writes."""
     randomise(model.eval())
     folder = save(model, place / "hf")
     save_file(change(load_file(folder / "model.safetensors")), folder / "model.safetensors", metadata={"format": "pt"})
@@ -55,8 +55,8 @@ def test_old_names_and_buffers(tmp_path: Path) -> None:
     taken_over(model, folder, tmp_path).assert_same(mask=True)
 
 
-def test_roles_that_no_file_says(tmp_path: Path) -> None:
-    """As `bert-base-uncased` and `gpt2` were published: what their special tokens are for is in the classes."""
+def test_roles_of_tokens_without_an_entry_in_the_files(tmp_path: Path) -> None:
+    """`bert-base-uncased` and `gpt2` were published so: their tokenizer classes define the special tokens."""
     folder = saved(theirs("BertForMaskedLM", {}), tmp_path)
     path = folder / "tokenizer_config.json"
     for said, has_mask in (({"do_lower_case": True}, True), ({"tokenizer_class": "PreTrainedTokenizerFast"}, False)):
@@ -72,8 +72,8 @@ def test_roles_that_no_file_says(tmp_path: Path) -> None:
         assert found.id_to_token(getattr(found, f"{role}_id")) == getattr(of_theirs, f"{role}_token")
 
 
-def test_the_published_bert_needs_leave_out(tmp_path: Path) -> None:
-    """`bert-base-uncased` says that it is a masked language model, and holds the heads of its pre-training too."""
+def test_the_published_bert_needs_ignored_tensors(tmp_path: Path) -> None:
+    """`bert-base-uncased` is declared as a masked language model, but also has the heads of pre-training."""
     model = theirs("BertForPreTraining", {})
     folder = saved(model, tmp_path, architectures=["BertForMaskedLM"])
     with pytest.raises(UserError) as error:
@@ -104,10 +104,10 @@ def test_a_pooler_may_be_missing(tmp_path: Path) -> None:
         ("RobertaForMaskedLM", UNTIED | ROBERTA, "lm_head.{}bias"),
     ],
 )
-def test_the_bias_that_an_untied_head_does_not_read(
+def test_the_unused_bias_of_an_untied_head_is_ignored(
     tmp_path: Path, name: str, changes: dict[str, Any], bias: str
 ) -> None:
-    """It may hold anything; what is written there is the one that is read, for older versions read the two as one."""
+    """The import ignores its values; the export writes the used bias, as older versions use both as one."""
     unread, read = bias.format(""), bias.format("decoder.")
     model = theirs(name, changes)
     folder = saved(model, tmp_path)
@@ -154,7 +154,7 @@ CANNOT: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", CANNOT)
-def test_what_cannot_be_taken_over_is_said(tmp_path: Path, case: str) -> None:
+def test_what_cannot_be_imported_is_refused(tmp_path: Path, case: str) -> None:
     name, keys, words = CANNOT[case]
     folder = saved(theirs(name, {}), tmp_path, **keys)
     with pytest.raises(UserError, match=words):

@@ -1,4 +1,4 @@
-"""CTranslate2: every kind of model that it computes, run beside ours; beams, texts, and what is refused."""
+"""CTranslate2: every kind of supported model against glassformer; beams, texts and refusals."""
 
 import json
 import sys
@@ -122,8 +122,8 @@ def made(config: TransformerConfig, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_same(tmp_path: Path, name: str) -> None:
-    """The export itself runs CTranslate2 and refuses what differs; so does this, once more and longer."""
+def test_outputs_equal_glassformer(tmp_path: Path, name: str) -> None:
+    """The export compares CTranslate2's outputs too; this test compares more and longer rows."""
     folder, out = made(CASES[name], tmp_path / "ours"), tmp_path / "out"
     said = "\n".join(export(folder, out, "ct2").said)
     assert "run in CTranslate2" in said
@@ -143,7 +143,7 @@ def test_same(tmp_path: Path, name: str) -> None:
 
 
 def sharp(config: TransformerConfig, folder: Path) -> StoredModel:
-    """A random model whose predictions are far from uniform, so that hypotheses differ."""
+    """Make a random model whose predictions are far from uniform, so that hypotheses differ."""
     stored = read_model(made(config, folder))
     with torch.no_grad():
         for name, x in stored.network.named_parameters():
@@ -154,15 +154,15 @@ def sharp(config: TransformerConfig, folder: Path) -> StoredModel:
 
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0])
 @pytest.mark.parametrize("config", [VASWANI, T5], ids=["vaswani", "t5"])
-def test_same_beams(tmp_path: Path, config: TransformerConfig, penalty: float) -> None:
-    """With places refilled, and patience for all hypotheses, its search is ours."""
+def test_beam_search_equals_glassformer(tmp_path: Path, config: TransformerConfig, penalty: float) -> None:
+    """CTranslate2's search equals glassformer's if finished hypotheses are replaced and patience is high."""
     stored, out = sharp(config, tmp_path / "ours"), tmp_path / "out"
     out.mkdir()
     ct2.write_ct2(stored, out)
     network, names = stored.network, ct2.tokens_of(stored.tokenizer, VOCAB)
     translator, end = ctranslate2.Translator(str(out), intra_threads=1), stored.tokenizer.eos_id
     assert isinstance(network, Transformer) and end is not None
-    # A source of special tokens alone is an empty one to it, with an empty target.
+    # CTranslate2 treats a source of only special tokens as empty, with an empty target.
     rows = [torch.randint(7, VOCAB, (1, 1 + n % 15), generator=torch.Generator().manual_seed(n)) for n in range(20)]
     found = translator.translate_batch(
         [[names[i] for i in row[0]] for row in rows],
@@ -181,8 +181,8 @@ def test_same_beams(tmp_path: Path, config: TransformerConfig, penalty: float) -
         assert one.scores[0] == pytest.approx(best.score, abs=1e-4)
 
 
-def test_texts_and_two_vocabularies(tmp_path: Path) -> None:
-    """What lies in the folder is enough to go from a text to a text."""
+def test_texts_with_two_vocabularies(tmp_path: Path) -> None:
+    """The files of the folder are sufficient to translate a text."""
     source = Tokenizer.train([TEXT * 4], vocab_size=265)
     stored = read_model(made(replace(VASWANI, share_embeddings=False, source_vocab_size=270), tmp_path / "ours"))
     stored = replace(stored, source_tokenizer=source)
@@ -216,7 +216,7 @@ def test_texts_and_two_vocabularies(tmp_path: Path) -> None:
         (replace(GPT, head=TokenHead(transform=True)), "without a transform"),
     ],
 )
-def test_refused(tmp_path: Path, config: TransformerConfig, words: str) -> None:
+def test_unsupported_models_are_refused(tmp_path: Path, config: TransformerConfig, words: str) -> None:
     folder = made(config, tmp_path / "ours")
     with pytest.raises(UserError, match=words):
         export(folder, tmp_path / "out", "ct2")
@@ -228,7 +228,7 @@ def test_refused(tmp_path: Path, config: TransformerConfig, words: str) -> None:
     [(GPT, "logits"), (PAIR, "log-probabilities"), (BERT, "hidden states")],
     ids=["gpt", "pair", "bert"],
 )
-def test_another_model_is_seen(
+def test_wrong_weights_are_detected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: TransformerConfig, words: str
 ) -> None:
     honest = ct2._fill_norm
@@ -244,7 +244,7 @@ def test_another_model_is_seen(
     assert not (tmp_path / "out").exists()
 
 
-def test_other_tokens_are_seen() -> None:
+def test_wrong_tokens_are_detected() -> None:
     logits = torch.tensor([[0.0, 1.0], [2.0, 0.0]])
     ct2._require_best(logits, [1, 0])
     with pytest.raises(UserError, match="other tokens"):
@@ -252,21 +252,21 @@ def test_other_tokens_are_seen() -> None:
 
 
 @pytest.mark.parametrize("config", [GPT, VASWANI], ids=["gpt", "vaswani"])
-def test_the_end_is_that_of_the_configuration(tmp_path: Path, config: TransformerConfig) -> None:
-    """Which may be another than the tokenizer's."""
+def test_the_end_token_comes_from_the_configuration(tmp_path: Path, config: TransformerConfig) -> None:
+    """It may differ from the tokenizer's end token."""
     stored = read_model(made(config, tmp_path / "ours"))
     (tmp_path / "out").mkdir()
     ct2.write_ct2(replace(stored, config=replace(stored.config, eos_id=stored.tokenizer.sep_id)), tmp_path / "out")
     assert json.loads((tmp_path / "out" / "config.json").read_text())["eos_token"] == "[SEP]"
 
 
-def test_names_of_rows() -> None:
+def test_every_row_has_a_unique_name() -> None:
     tokenizer = tiny_tokenizer()
     names = ct2.tokens_of(tokenizer, VOCAB)
     assert len(set(names)) == VOCAB and names[: tokenizer.vocab_size] == list(tokenizer.vocab)
 
 
-def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = made(GPT, tmp_path / "ours")
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     with pytest.raises(UserError, match=r"pip install 'glassformer\[export\]'"):

@@ -1,4 +1,4 @@
-"""Recast models compute the same, to the bit: held on our own networks, without transformers."""
+"""Recast models are bit-equal: tested on glassformer's networks, without transformers."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,7 +57,7 @@ def filled(config: TransformerConfig, weights: dict[str, torch.Tensor]) -> Any:
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_the_same_function(case: str) -> None:
+def test_a_recast_model_computes_the_same_function(case: str) -> None:
     recast, config = CASES[case]
     network = random_model(config)
     other, weights = recast(config, weights_of(network))
@@ -69,7 +69,7 @@ def test_the_same_function(case: str) -> None:
 
 
 @pytest.mark.parametrize("recast", [with_norm_scales, with_relu2_as_gate, with_gates_of_one, with_zero_biases])
-def test_what_has_the_form_already_stays(recast: Callable[..., Recast]) -> None:
+def test_a_model_in_the_right_form_is_unchanged(recast: Callable[..., Recast]) -> None:
     weights = weights_of(random_model(LLAMA))
     assert recast(LLAMA, weights) == (LLAMA, weights)
 
@@ -79,8 +79,8 @@ LAYER_NORM_FAMILIES = ("GPT-2", "BERT", "RoBERTa", "DistilBERT", "BART", "Marian
 
 @settings(max_examples=60, deadline=None)
 @given(st.sampled_from(LAYER_NORM_FAMILIES), st.sets(st.sampled_from(SCALES_AND_BIASES)))
-def test_any_scale_or_bias_may_be_missing(name: str, missing: set[str]) -> None:
-    """A model of each family with layernorm goes out the same without any of its scales and biases."""
+def test_any_combination_of_scales_and_biases_may_be_missing(name: str, missing: set[str]) -> None:
+    """Each family with layernorm has an equal recast model for every subset of missing scales and biases."""
     config = replace(FAMILY_CONFIGS[name], pad_id=0, **dict.fromkeys(missing, False))  # type: ignore[arg-type]
     family = choose_family(config)
     assert family.name == name
@@ -95,7 +95,7 @@ def test_any_scale_or_bias_may_be_missing(name: str, missing: set[str]) -> None:
 
 
 @pytest.mark.parametrize("name", LAYER_NORM_FAMILIES)
-def test_without_any_scale_or_bias_it_goes_out(name: str, tmp_path: Path) -> None:
+def test_a_model_without_scales_and_biases_is_exported(name: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     config = replace(FAMILY_CONFIGS[name], **dict.fromkeys(SCALES_AND_BIASES, False))  # type: ignore[arg-type]
     said = export(model_directory(config, tmp_path / "ours"), tmp_path / "hf").said
@@ -103,7 +103,7 @@ def test_without_any_scale_or_bias_it_goes_out(name: str, tmp_path: Path) -> Non
     assert "loaded with transformers: logits differ by" in said[-1]
 
 
-def test_logits_of_tokens_may_lack_their_bias(tmp_path: Path) -> None:
+def test_a_token_head_without_bias_is_exported(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     for name in ("BERT", "RoBERTa", "DistilBERT"):
         config = replace(FAMILY_CONFIGS[name], head=TokenHead(transform=True))

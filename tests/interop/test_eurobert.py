@@ -1,4 +1,4 @@
-"""EuroBERT in and out, and modern encoders of ours as EuroBERT."""
+"""Import and export of EuroBERT, and modern encoders of glassformer as EuroBERT."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -61,7 +61,9 @@ LABELS = {"id2label": {0: "noun", 1: "verb", 2: "other"}, "label2id": {"noun": 0
         ("SequenceClassification", {"classifier_pooling": "bos", "mlp_bias": True}),
     ],
 )
-def test_labels_same_and_back(tmp_path: Path, head: str, changes: dict[str, Any], mask: bool) -> None:
+def test_classifiers_equal_transformers_and_export_back(
+    tmp_path: Path, head: str, changes: dict[str, Any], mask: bool
+) -> None:
     both = imported(eurobert(head, **LABELS, **changes), tmp_path)
     both.assert_same(mask)
     both.assert_comes_back(tmp_path / "back")
@@ -76,7 +78,7 @@ def test_late_pooling_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_same_and_back(tmp_path: Path, case: str, mask: bool) -> None:
+def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str, mask: bool) -> None:
     both = imported(eurobert(**CASES[case]), tmp_path)
     both.assert_same(mask, seed=len(case))
     both.assert_comes_back(tmp_path / "back")
@@ -84,7 +86,7 @@ def test_same_and_back(tmp_path: Path, case: str, mask: bool) -> None:
 
 ENCODER = replace(LLAMA, decoder=None, encoder=Stack(2, 4, d_ff=24))
 OURS: dict[str, TransformerConfig] = {
-    "as mlm-python-docs": replace(ENCODER, gated_ff=False, activation="gelu", tie_output=True),
+    "recipe mlm-python-docs": replace(ENCODER, gated_ff=False, activation="gelu", tie_output=True),
     "gated, with a bias of the logits": replace(ENCODER, head=TokenHead(bias="learned")),
     "biases": replace(ENCODER, ff_bias=True, qkv_bias=True, attn_out_bias=True, fused_qkv=True),
     "no scales": replace(ENCODER, norm_weight=False, gated_ff=False, activation="relu2"),
@@ -94,9 +96,9 @@ OURS: dict[str, TransformerConfig] = {
 TAGS = replace(ENCODER, gated_ff=False, activation="gelu", head=PositionHead(5))
 CLASSES = replace(TAGS, head=SequenceHead(8, "mean"))
 LABELLED: dict[str, TransformerConfig] = {
-    "as python-tokens": TAGS,
-    "as docstrings": CLASSES,
-    "as sst2-scratch": replace(CLASSES, ff_bias=True, qkv_bias=True, attn_out_bias=True),
+    "recipe python-tokens": TAGS,
+    "recipe docstrings": CLASSES,
+    "recipe sst2-scratch": replace(CLASSES, ff_bias=True, qkv_bias=True, attn_out_bias=True),
     "the first token": replace(CLASSES, head=SequenceHead(3, "first")),
     "one number": replace(CLASSES, head=SequenceHead(1, "mean")),
     "with a pooler": replace(CLASSES, head=SequenceHead(11, "mean", "gelu")),
@@ -104,8 +106,8 @@ LABELLED: dict[str, TransformerConfig] = {
 
 
 @pytest.mark.parametrize("name", LABELLED)
-def test_models_of_labels(tmp_path: Path, name: str) -> None:
-    """`export` holds the logits against transformers; `classify` and `tag` of what comes back give the same."""
+def test_export_of_models_of_labels(tmp_path: Path, name: str) -> None:
+    """`export` compares the logits with transformers; `classify` and `tag` are equal after an import."""
     config = LABELLED[name]
     exported = export(model_directory(config, tmp_path / "ours"), tmp_path / "hf")
     kind = "Token" if isinstance(config.head, PositionHead) else "Sequence"
@@ -122,7 +124,9 @@ def test_models_of_labels(tmp_path: Path, name: str) -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 8), st.sampled_from(["mean", "first"]), st.integers(0, 2**31), st.floats(0.01, 100))
-def test_a_linear_classifier_is_one_behind_a_gelu(n_labels: int, pooling: Any, seed: int, scale: float) -> None:
+def test_a_linear_classifier_equals_one_with_a_gelu_pooler(
+    n_labels: int, pooling: Any, seed: int, scale: float
+) -> None:
     config = replace(CLASSES, vocab_size=19, head=SequenceHead(n_labels, pooling))
     network = random_model(config)
     weights = weights_of(network)
@@ -146,8 +150,8 @@ def test_more_classes_than_half_the_width_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_models_of_ours(tmp_path: Path, name: str) -> None:
-    """`export` holds the logits against transformers."""
+def test_export_of_modern_encoders(tmp_path: Path, name: str) -> None:
+    """`export` compares the logits with transformers."""
     exported = export(model_directory(OURS[name], tmp_path / "ours", objective=MaskedConfig()), tmp_path / "hf")
     assert exported.said[0].startswith("EuroBERT (EuroBertForMaskedLM)")
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
@@ -156,7 +160,7 @@ def test_models_of_ours(tmp_path: Path, name: str) -> None:
     assert ids == ours.frames.text.around(masked_ids(ours, "to be [MASK]"))
 
 
-def test_what_it_cannot_hold(tmp_path: Path) -> None:
+def test_what_eurobert_cannot_represent_is_refused(tmp_path: Path) -> None:
     folder = model_directory(replace(ENCODER, qk_norm=True), tmp_path / "ours", objective=MaskedConfig())
     with pytest.raises(UserError, match=r"nearest is EuroBERT.*: model\.qk_norm: expected false, got true$"):
         export(folder, tmp_path / "hf")

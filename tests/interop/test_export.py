@@ -1,4 +1,4 @@
-"""`glassformer export`: what goes out is checked, what cannot is refused with the nearest change."""
+"""`glassformer export`: every export is checked; a refusal names the nearest change."""
 
 import json
 from dataclasses import replace
@@ -27,8 +27,8 @@ GPT2 = replace(GPT, activation="gelu_tanh", max_len=64)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_every_configuration_goes_out_equal_or_is_refused_with_reasons(tmp_path: Path, name: str) -> None:
-    """What `export` accepts it has compared with transformers, to 1e-5; a refusal names what would have to change."""
+def test_every_configuration_is_exported_or_refused_with_reasons(tmp_path: Path, name: str) -> None:
+    """`export` compares accepted models with transformers, to 1e-5; a refusal names the necessary changes."""
     folder = model_directory(CONFIGS[name], tmp_path / "ours")
     try:
         exported = export(folder, tmp_path / "hf")
@@ -48,14 +48,14 @@ def test_the_command(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     printed = capfd.readouterr()
     assert "GPT-2 (GPT2LMHeadModel): 28 tensors" in printed.out
     assert "loaded with transformers: logits differ by" in printed.out
-    assert printed.err == ""  # neither bars nor warnings of transformers
+    assert printed.err == ""  # no progress bars or warnings of transformers
     names = {"config.json", "generation_config.json", "model.safetensors"}
     names |= {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"}
     assert {path.name for path in (tmp_path / "hf").iterdir()} == names
 
 
-def test_the_text_is_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """Auto classes load the folder without a word, and write greedily what ours writes."""
+def test_an_exported_model_generates_the_same_text(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """Auto classes load the folder without output, and their greedy text equals glassformer's."""
     import glassformer
 
     greedy = GenerationConfig(max_new_tokens=20, temperature=0.0)
@@ -68,7 +68,7 @@ def test_the_text_is_the_same(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     for prompt in ("to be", "or not", "Ist es edler", "16"):
         inputs = tokenizer(prompt, return_tensors="pt")
         assert inputs["input_ids"][0].tolist() == ours.tokenizer.encode(prompt)
-        # Ours never writes special tokens but the end; nor does theirs when it is told so.
+        # glassformer never generates special tokens except the end; transformers needs `suppress_tokens`.
         suppress_ids = [i for i in range(VOCABULARY) if i in special_ids(ours) or i >= ours.tokenizer.vocab_size]
         written = theirs.generate(**inputs, max_new_tokens=20, suppress_tokens=suppress_ids)[
             0, inputs["input_ids"].shape[1] :
@@ -85,7 +85,7 @@ def special_ids(model: Any) -> set[int]:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_a_matrix_of_all_three_or_three_go_out_the_same(tmp_path: Path, fused: bool) -> None:
+def test_fused_and_separate_projections_export_equally(tmp_path: Path, fused: bool) -> None:
     export(model_directory(replace(GPT2, fused_qkv=fused), tmp_path / "ours"), tmp_path / "hf")
     found = tensors(tmp_path / "hf")
     assert found["transformer.h.0.attn.c_attn.weight"].shape == (16, 48)
@@ -108,8 +108,8 @@ def test_shards(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "EuroBERT"])
-def test_ids_that_a_model_has_not_are_none_of_theirs(name: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Their classes have ids of their own, which a small vocabulary lacks: a warning, and no model at all."""
+def test_missing_ids_override_the_defaults_of_transformers(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The classes have default ids, which may exceed a small vocabulary: transformers warns, then fails."""
     family = next(family for family in FAMILIES if family.name == name)
     config = replace(GPT2 if name == "GPT-2" else replace(LLAMA, decoder=None, encoder=LLAMA.decoder), mask_id=6)
     ids = dict.fromkeys(("pad_id", "bos_id", "eos_id"))
@@ -122,14 +122,14 @@ def test_ids_that_a_model_has_not_are_none_of_theirs(name: str, caplog: pytest.L
     getattr(transformers, family.architecture(config))(theirs)
 
 
-def test_a_recurrent_model_stays(tmp_path: Path) -> None:
+def test_a_recurrent_model_is_refused(tmp_path: Path) -> None:
     folder = model_directory(next(iter(RECURRENT.values())), tmp_path / "ours")
     with pytest.raises(UserError, match="transformers has no recurrent encoder-decoder"):
         export(folder, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
 
 
-def test_an_adapted_model_is_merged_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_adapted_model_must_be_merged_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from glassformer.interop import export as module
     from glassformer.store.model_directory import read_model
 
@@ -140,15 +140,15 @@ def test_an_adapted_model_is_merged_first(tmp_path: Path, monkeypatch: pytest.Mo
         export(tmp_path / "ours", tmp_path / "hf")
 
 
-def test_the_nearest_change_is_named() -> None:
+def test_a_refusal_names_the_nearest_change() -> None:
     config: TransformerConfig = replace(GPT2, qk_norm=True)
     with pytest.raises(UserError, match=r"nearest is GPT-2.*model\.qk_norm: expected false, got true"):
         choose_family(config)
     assert choose_family(replace(config, qk_norm=False)).name == "GPT-2"
 
 
-def test_rounding_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What fp32 rounds more than is allowed is compared in double precision; the model stays to the bit what it was."""
+def test_rounding_is_not_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If fp32 rounding exceeds the tolerance, double precision decides; the model stays bit-equal."""
     from glassformer.store.model_directory import read_model, weights_of
 
     stored = read_model(model_directory(GPT2, tmp_path / "ours"))
@@ -160,8 +160,8 @@ def test_rounding_is_no_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert all(torch.equal(x, before[name]) for name, x in weights_of(stored.network).items())
 
 
-def test_a_recast_that_is_not_equal_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The model that is read back is run beside ours, whether or not transformers is there."""
+def test_an_unequal_recast_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The export is read back and compared with the original, with or without transformers."""
 
     def recast(config: TransformerConfig, weights: dict[str, torch.Tensor]) -> Any:
         return config, {name: x * 1.01 if name.endswith("up_proj.weight") else x for name, x in weights.items()}
@@ -173,8 +173,8 @@ def test_a_recast_that_is_not_equal_is_not_kept(tmp_path: Path, monkeypatch: pyt
     assert [path.name for path in tmp_path.iterdir()] == ["ours"]
 
 
-def test_what_differs_is_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong table: the check against transformers finds it, and no folder is left."""
+def test_an_unequal_export_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The check against transformers finds a wrong table and removes the folder."""
     wrong = replace(GPT2_FAMILY, table=swapped)
     monkeypatch.setattr(hf, "FAMILIES", (wrong,))
     monkeypatch.setattr("glassformer.interop.importing.FAMILIES", (wrong,))
@@ -188,14 +188,14 @@ GPT2_FAMILY = next(family for family in FAMILIES if family.model_type == "gpt2")
 
 
 def swapped(config: TransformerConfig) -> Any:
-    """GPT-2's table with the two norms of a block exchanged."""
+    """Return GPT-2's table with the two norms of a block exchanged."""
     names = {"transformer.h.{i}.ln_1": "transformer.h.{i}.ln_2", "transformer.h.{i}.ln_2": "transformer.h.{i}.ln_1"}
     return [
         replace(line, theirs=tuple(names.get(name, name) for name in line.theirs)) for line in GPT2_FAMILY.table(config)
     ]
 
 
-def test_bad_arguments(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = model_directory(GPT2, tmp_path / "ours")
     assert run(["export", str(folder), str(folder)]) == 2
     assert "already exists" in capsys.readouterr().err
@@ -221,7 +221,7 @@ PRESET_FAMILIES = {
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_a_family(name: str) -> None:
     config = PRESETS[name]
-    if config.decoder_start_id is None:  # a tokenizer says it
+    if config.decoder_start_id is None:  # a tokenizer defines it
         config = replace(config, vocab_size=config.vocab_size or 1000, pad_id=0, eos_id=3, decoder_start_id=2)
     (expected,) = (family for begin, family in PRESET_FAMILIES.items() if name.startswith(begin))
     assert choose_family(config).name == expected

@@ -1,4 +1,4 @@
-"""Key tables: both directions are inverses, and a table that forgets a tensor is found out."""
+"""Key tables: both directions are inverses, and a table with a missing tensor is an error."""
 
 import pytest
 import torch
@@ -17,7 +17,9 @@ from glassformer.interop.family import Key, Rule, keys, matches, rule
     is_row=st.booleans(),
     ours_apart=st.booleans(),
 )
-def test_there_and_back(rows: list[int], width: int, transposed: bool, is_row: bool, ours_apart: bool) -> None:
+def test_both_directions_are_inverses(
+    rows: list[int], width: int, transposed: bool, is_row: bool, ours_apart: bool
+) -> None:
     parts = [torch.randn(n, width) for n in rows]
     apart, whole = tuple(f"part{i}" for i in range(len(rows))), ("whole",)
     is_row = is_row and not transposed
@@ -50,12 +52,12 @@ def test_patterns() -> None:
     assert not matches("h.3.attn.bias.x", ["h.*.attn.bias"])
 
 
-def test_a_family_refuses_what_it_did_not_look_at() -> None:
+def test_a_family_refuses_settings_that_it_does_not_read() -> None:
     from dataclasses import replace
 
     gpt = replace(GPT, activation="gelu_tanh")
     assert GPT2.fit(gpt) == []
-    assert GPT2.fit(replace(gpt, token_dropout=0.3, residual_dropout=0.1)) == []  # of training alone
+    assert GPT2.fit(replace(gpt, token_dropout=0.3, residual_dropout=0.1)) == []  # only for training
     for change in ({"qk_norm": True}, {"norm": "rmsnorm"}, {"scale_logits": True}, {"n_token_types": 2}):
         (misfit,) = GPT2.fit(replace(gpt, **change))  # type: ignore[arg-type]
         assert misfit.startswith(f"model.{next(iter(change))}: expected ")

@@ -1,4 +1,4 @@
-"""Defaults of generation, theirs in our words and back; what has no counterpart is said."""
+"""Generation defaults from and to transformers; settings without counterpart are reported."""
 
 import json
 from dataclasses import replace
@@ -20,26 +20,26 @@ def read(said: dict[str, Any], config: Any = GPT) -> tuple[Any, list[str]]:
     return read_generation(said, config, TOKENIZER, "generation_config.json", told.append), told
 
 
-def test_sampling_is_taken_over() -> None:
+def test_sampling_is_imported() -> None:
     said = {"do_sample": True, "temperature": 1, "top_p": 0.9, "top_k": 40, "max_new_tokens": 33}
     found, told = read(said)
     assert found == GenerationConfig(max_new_tokens=33, temperature=1.0, top_p=0.9, top_k=40)
     assert told == []
 
 
-def test_drawn_from_the_best_50_where_nothing_is_said() -> None:
-    """As transformers does, which leaves its own defaults out of the file: Llama 3's says no more than this."""
+def test_missing_top_k_means_50() -> None:
+    """transformers omits its own defaults from the file: Llama 3's file has only these keys."""
     found, _ = read({"do_sample": True, "temperature": 0.6, "top_p": 0.9})
     assert found == GenerationConfig(temperature=0.6, top_p=0.9, top_k=50)
     transformers = pytest.importorskip("transformers")
     assert transformers.GenerationConfig._get_default_generation_params()["top_k"] == 50
 
 
-def test_what_was_not_drawn_has_our_defaults() -> None:
+def test_settings_without_sampling_give_the_defaults() -> None:
     assert read({"max_length": 20, "bos_token_id": 3, "_from_model_config": True}) == (GenerationConfig(), [])
 
 
-def test_what_has_no_counterpart_is_said() -> None:
+def test_settings_without_counterpart_are_reported() -> None:
     said = {"do_sample": True, "no_repeat_ngram_size": 3, "typical_p": 0.5, "min_length": 0, "suppress_tokens": None}
     _, told = read(said)
     assert [line.split(": ")[1] for line in told] == ["no_repeat_ngram_size = 3", "typical_p = 0.5"]
@@ -53,25 +53,25 @@ def test_what_has_no_counterpart_is_said() -> None:
 
 
 @pytest.mark.parametrize("value", [5, [[1]], "all"])
-def test_tokens_that_are_none_are_said(value: Any) -> None:
+def test_invalid_token_lists_are_reported(value: Any) -> None:
     _, told = read({"suppress_tokens": value}, PAPER)
     assert "suppress_tokens" in told[0]
 
 
-def test_beam_is_taken_over() -> None:
+def test_beam_search_is_imported() -> None:
     said = {"num_beams": 5, "length_penalty": 2, "max_new_tokens": 20, "early_stopping": "never"}
     found, told = read(said, PAPER)
     assert found == BeamConfig(5, 2.0, "average", "never", max_new_tokens=20)
     assert told == []
     _, told = read(said | {"early_stopping": True}, PAPER)
     assert len(told) == 1 and "early_stopping = True: glassformer ends a beam search when" in told[0]
-    assert read({"num_beams": 1, "early_stopping": True}, PAPER)[1] == []  # nothing is searched
+    assert read({"num_beams": 1, "early_stopping": True}, PAPER)[1] == []  # no beam search
     assert read({"early_stopping": True}, PAPER)[1] == []
 
 
 @pytest.mark.parametrize("said", [{}, {"early_stopping": False}, {"early_stopping": True}])
-def test_another_end_of_a_beam_search_is_said(said: dict[str, Any]) -> None:
-    """Where a file does not say it, transformers stops by a heuristic (False)."""
+def test_a_different_stopping_rule_is_reported(said: dict[str, Any]) -> None:
+    """Without the key, transformers stops by a heuristic (False)."""
     _, told = read({"num_beams": 4} | said, PAPER)
     assert len(told) == 1 and f"early_stopping = {said.get('early_stopping', False)}" in told[0]
 
@@ -83,14 +83,14 @@ def test_another_end_of_a_beam_search_is_said(said: dict[str, Any]) -> None:
         GenerationConfig(temperature=0.7, top_k=5, top_p=0.8, min_p=0.1, repetition_penalty=1.5),
     ],
 )
-def test_sampling_there_and_back(generation: GenerationConfig) -> None:
+def test_sampling_survives_export_and_import(generation: GenerationConfig) -> None:
     written = json.loads(json.dumps(write_generation(replace(GPT, **SPECIAL), generation, TOKENIZER)))  # type: ignore[arg-type]
     assert (written["pad_token_id"], written["bos_token_id"], written["eos_token_id"]) == (0, 2, 3)
     assert read(written, replace(GPT, **SPECIAL)) == (generation, [])  # type: ignore[arg-type]
 
 
-def test_of_a_decoder_the_length_goes_out_as_the_context() -> None:
-    """A `max_new_tokens` in the file would overrule the `max_length` of a caller."""
+def test_the_exported_length_of_a_decoder_is_its_context() -> None:
+    """A `max_new_tokens` in the file would override the `max_length` of a caller."""
     written = write_generation(GPT, GenerationConfig(max_new_tokens=9), TOKENIZER)
     assert written["max_length"] == GPT.max_len and "max_new_tokens" not in written
     assert read({"max_length": GPT.max_len - 1})[1] == [
@@ -99,8 +99,8 @@ def test_of_a_decoder_the_length_goes_out_as_the_context() -> None:
 
 
 @pytest.mark.parametrize(("max_new_tokens", "expected"), [(5, 5), (22, 22), (23, 23), (24, 23), (300, 23)])
-def test_of_a_target_the_length_goes_out_and_comes_back(max_new_tokens: int, expected: int) -> None:
-    """Their length counts the start token, and stays in the context."""
+def test_the_length_of_a_target_survives_export_and_import(max_new_tokens: int, expected: int) -> None:
+    """The length of transformers counts the start token and is at most the context."""
     written = write_generation(PAPER, BeamConfig(1, max_new_tokens=max_new_tokens), TOKENIZER)
     assert PAPER.max_len == 24 and written["max_length"] == expected + 1
     if written["max_length"] != 20:
@@ -108,31 +108,33 @@ def test_of_a_target_the_length_goes_out_and_comes_back(max_new_tokens: int, exp
 
 
 @pytest.mark.parametrize(("said", "expected"), [({}, 24), ({"max_length": 20}, 24), ({"max_length": 512}, 24)])
-def test_a_length_that_is_not_set_or_beyond_the_context(said: dict[str, Any], expected: int) -> None:
+def test_a_missing_or_too_large_length_is_the_context(said: dict[str, Any], expected: int) -> None:
     """transformers once wrote `max_length` 20 into every file."""
     assert read(said, PAPER)[0].max_new_tokens == expected
 
 
-def test_greedy_goes_out_as_greedy() -> None:
+def test_greedy_is_exported_as_greedy() -> None:
     written = write_generation(GPT, GenerationConfig(temperature=0.0), TOKENIZER)
     special = [TOKENIZER.vocab[token] for token in TOKENIZER.special_tokens if token != "[EOS]"]
     suppress_ids = [*special, *range(TOKENIZER.vocab_size, GPT.vocab_size)]
     assert written == {"max_length": GPT.max_len, "do_sample": False, "suppress_tokens": suppress_ids}
 
 
-def test_beam_there_and_back() -> None:
+def test_beam_search_survives_export_and_import() -> None:
     beam = BeamConfig(4, 0.6, "average", "never", max_new_tokens=20)
     written = write_generation(PAPER, beam, TOKENIZER)
     assert written["early_stopping"] == "never"
     assert read(written, PAPER) == (beam, [])
     special = [TOKENIZER.vocab[token] for token in TOKENIZER.special_tokens if token != "[EOS]"]
-    assert written["suppress_tokens"] == [*special, *range(TOKENIZER.vocab_size, PAPER.vocab_size)], "no text is theirs"
+    assert written["suppress_tokens"] == [*special, *range(TOKENIZER.vocab_size, PAPER.vocab_size)], (
+        "these ids must be suppressed"
+    )
     _, told = read({"suppress_tokens": [TOKENIZER.vocab["b"]], "bad_words_ids": [[0]]}, PAPER)
-    assert len(told) == 2 and "suppress_tokens" in told[1], "a letter is not to be written, and padding is not known"
+    assert len(told) == 2 and "suppress_tokens" in told[1], "suppressed letters and an unknown padding id are reported"
     assert read({"bad_words_ids": [[0]]}, replace(PAPER, pad_id=0))[1] == []
 
 
-def test_transformers_takes_them_without_a_warning() -> None:
+def test_transformers_reads_the_export_without_a_warning() -> None:
     transformers = pytest.importorskip("transformers")
     for config, generation in (
         (GPT, GenerationConfig()),
@@ -143,7 +145,7 @@ def test_transformers_takes_them_without_a_warning() -> None:
         transformers.GenerationConfig(**write_generation(config, generation, TOKENIZER)).validate(strict=True)
 
 
-def test_sentinels_are_written_and_other_special_tokens_never() -> None:
+def test_all_special_tokens_but_sentinels_and_end_are_suppressed() -> None:
     special = ("[PAD]", "[BOS]", "[EOS]", "[MASK]", "[SPAN_0]", "[SPAN_1]")
     tokenizer = Tokenizer.train(["ab"], vocab_size=0, special_tokens=special)
     ids = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "mask_id": 3, "decoder_start_id": 1}
@@ -151,7 +153,7 @@ def test_sentinels_are_written_and_other_special_tokens_never() -> None:
     assert write_generation(config, BeamConfig(1), tokenizer)["suppress_tokens"] == [0, 1, 3]
 
 
-def test_the_start_of_a_decoder_alone_is_no_start_of_a_target() -> None:
+def test_only_an_encoder_decoder_exports_a_decoder_start() -> None:
     written = write_generation(replace(GPT, decoder_start_id=1), GenerationConfig(), TOKENIZER)
     assert "decoder_start_token_id" not in written
     assert write_generation(replace(PAPER, decoder_start_id=1), BeamConfig(1), TOKENIZER)["decoder_start_token_id"] == 1

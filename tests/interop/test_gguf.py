@@ -1,4 +1,4 @@
-"""GGUF: every number and tensor as llama.cpp's own package and transformers read them, and what is refused."""
+"""GGUF: every number and tensor as llama.cpp's package and transformers read them, and refusals."""
 
 import sys
 from dataclasses import replace
@@ -50,7 +50,7 @@ def turning(scaling: Any) -> TransformerConfig:
 
 
 def written(config: TransformerConfig, place: Path, **options: Any) -> tuple[Transformer, Any]:
-    """A random model, and its file as gguf's reader sees it."""
+    """Return a random model and its file as read by gguf's reader."""
     folder = model_directory(config, place / "ours")
     export(folder, place / "out", "gguf", **options)
     network = glassformer.load(folder, device="cpu").network
@@ -66,8 +66,8 @@ def held(reader: Any) -> dict[str, Tensor]:
     return {x.name: torch.from_numpy(x.data.copy()) for x in reader.tensors}
 
 
-def test_the_end_is_that_of_the_configuration() -> None:
-    """Which may be another than the tokenizer's."""
+def test_the_end_token_comes_from_the_configuration() -> None:
+    """It may differ from the tokenizer's end token."""
     tokenizer = tiny_tokenizer()
     for given, end in ((None, tokenizer.eos_id), (tokenizer.sep_id, tokenizer.sep_id)):
         numbers = tokenizer_numbers(tokenizer, replace(GPT, vocab_size=VOCAB, eos_id=given))
@@ -112,7 +112,7 @@ def test_learned_positions(tmp_path: Path) -> None:
     assert "output.weight" not in tensors  # tied
 
 
-def test_rotary_rows_lie_as_neighbours(tmp_path: Path) -> None:
+def test_rotary_pairs_are_adjacent_rows(tmp_path: Path) -> None:
     network, reader = written(ROTARY, tmp_path)
     numbers, tensors, ours = said(reader), held(reader), network.state_dict()
     assert numbers["general.architecture"] == "llama"
@@ -121,14 +121,14 @@ def test_rotary_rows_lie_as_neighbours(tmp_path: Path) -> None:
     for name, n_heads in (("q", 4), ("k", 2)):
         x = ours[f"decoder.blocks.0.self_attn.{name}_proj.weight"]
         for head in range(n_heads):
-            for i in range(3):  # pairs (i, i + 3) of ours are (2i, 2i + 1) of theirs
+            for i in range(3):  # pairs (i, i + 3) of glassformer are (2i, 2i + 1) in GGUF
                 row = tensors[f"blk.0.attn_{name}.weight"][6 * head + 2 * i :]
                 assert torch.equal(row[0], x[6 * head + i]) and torch.equal(row[1], x[6 * head + i + 3])
     assert torch.equal(tensors["blk.0.attn_v.weight"], ours["decoder.blocks.0.self_attn.v_proj.weight"])
     assert torch.equal(tensors["blk.1.ffn_gate.weight"], ours["decoder.blocks.1.ff.gate_proj.weight"])
 
 
-def test_scalings(tmp_path: Path) -> None:
+def test_rotary_scalings(tmp_path: Path) -> None:
     linear = said(written(turning(LinearScaling(4.0)), tmp_path / "linear")[1])
     assert (linear["llama.rope.scaling.type"], linear["llama.rope.scaling.factor"]) == ("linear", 4.0)
     yarn = said(written(turning(YarnScaling(4.0, 16)), tmp_path / "yarn")[1])
@@ -141,7 +141,7 @@ def test_scalings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_narrow_matrices(tmp_path: Path, dtype: Any) -> None:
+def test_half_precision_matrices(tmp_path: Path, dtype: Any) -> None:
     network, reader = written(GPT, tmp_path, dtype=dtype)
     kinds = {x.name: x.tensor_type.name for x in reader.tensors}
     short = {"float16": "F16", "bfloat16": "BF16"}[dtype]
@@ -154,7 +154,7 @@ def test_narrow_matrices(tmp_path: Path, dtype: Any) -> None:
     )
 
 
-MODELS: dict[str, tuple[Any, dict[str, int]]] = {  # and what transformers does not take from the file
+MODELS: dict[str, tuple[Any, dict[str, int]]] = {  # settings that transformers does not read from the file
     "gpt2": (lambda: gpt2(n_inner=64), {"n_positions": 24}),
     "gpt2_untied": (lambda: gpt2(n_inner=64, tie_word_embeddings=False), {"n_positions": 24}),
     "llama": (llama, {}),
@@ -165,7 +165,7 @@ MODELS: dict[str, tuple[Any, dict[str, int]]] = {  # and what transformers does 
 
 
 def read_by_transformers(folder: Path, not_read: dict[str, int]) -> Any:
-    """What `from_pretrained(folder, gguf_file=…)` does, which asks for the package accelerate beside."""
+    """Do the same as `from_pretrained(folder, gguf_file=…)`, which also needs the package accelerate."""
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
     config = transformers.AutoConfig.from_pretrained(folder, gguf_file=FILE, **not_read)
@@ -178,7 +178,7 @@ def read_by_transformers(folder: Path, not_read: dict[str, int]) -> Any:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_transformers_reads_it(tmp_path: Path, name: str) -> None:
+def test_transformers_reads_the_file(tmp_path: Path, name: str) -> None:
     make, not_read = MODELS[name]
     both = imported(make(), tmp_path)
     export(both.folder, tmp_path / "out", "gguf")
@@ -206,7 +206,7 @@ def test_transformers_reads_it(tmp_path: Path, name: str) -> None:
         (replace(ROTARY, qk_norm=True, qkv_bias=True, attn_out_bias=True), "attn_out_bias"),
     ],
 )
-def test_refused(tmp_path: Path, config: TransformerConfig, words: str) -> None:
+def test_unsupported_models_are_refused(tmp_path: Path, config: TransformerConfig, words: str) -> None:
     folder = model_directory(config, tmp_path / "ours")
     with pytest.raises(UserError, match=words):
         export(folder, tmp_path / "out", "gguf")
@@ -221,13 +221,13 @@ def test_refused(tmp_path: Path, config: TransformerConfig, words: str) -> None:
         ({"vocab_size": 270, "special_tokens": ()}, "no end token"),
     ],
 )
-def test_refused_tokenizers(options: dict[str, Any], words: str) -> None:
+def test_unsupported_tokenizers_are_refused(options: dict[str, Any], words: str) -> None:
     tokenizer = Tokenizer.train([TEXT * 4], **options)
     with pytest.raises(UserError, match=words):
         tokenizer_numbers(tokenizer, replace(GPT, vocab_size=VOCAB))
 
 
-def test_damage_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damage_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = model_directory(GPT, tmp_path / "ours")
     honest = gguf.quants.quantize
     monkeypatch.setattr(gguf.quants, "quantize", lambda x, kind: honest(x + 1e-7, kind))
@@ -236,7 +236,7 @@ def test_damage_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     assert not (tmp_path / "out").exists()
 
 
-def test_other_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = model_directory(GPT, tmp_path / "ours")
     with pytest.raises(UserError, match="got bfloat16; only gguf"):
         export(folder, tmp_path / "out", "hf", dtype="bfloat16")

@@ -1,4 +1,4 @@
-"""GPT-2 in and out: odd shapes, tied and untied, against transformers."""
+"""Import and export of GPT-2: odd shapes, tied and untied, against transformers."""
 
 import json
 from pathlib import Path
@@ -31,7 +31,7 @@ def gpt2(**changes: Any) -> Any:
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_same_and_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None:
+def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None:
     both = imported(gpt2(**CASES[case]), tmp_path)
     both.assert_same(mask, seed)
     both.assert_comes_back(tmp_path / "back")
@@ -43,16 +43,16 @@ def test_shards(tmp_path: Path) -> None:
     both.assert_same()
 
 
-def test_one_file_comes_before_an_index(tmp_path: Path) -> None:
-    """As transformers reads a folder that holds both."""
+def test_a_single_file_takes_precedence_over_an_index(tmp_path: Path) -> None:
+    """transformers reads a folder with both in the same way."""
     both = imported(gpt2(), tmp_path)
     (both.hf / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"x": "old.safetensors"}}))
     import_model(both.hf, tmp_path / "again")
     assert (tmp_path / "again" / "model.safetensors").read_bytes() == (both.folder / "model.safetensors").read_bytes()
 
 
-def test_a_text_ends_where_the_model_ends_it(tmp_path: Path) -> None:
-    """`eos_token_id` of the model, also where its tokenizer has another end."""
+def test_the_end_token_comes_from_the_model(tmp_path: Path) -> None:
+    """The model's `eos_token_id` counts, even if its tokenizer has another end token."""
     both = imported(gpt2(), tmp_path)
     start = both.ours.tokenizer.encode("to be")
     written = both.ours.generate("to be", temperature=0.0, max_new_tokens=5)
@@ -66,5 +66,5 @@ def test_a_text_ends_where_the_model_ends_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["plain", "untied"])
-def test_greedy(tmp_path: Path, case: str) -> None:
+def test_greedy_equals_transformers(tmp_path: Path, case: str) -> None:
     assert_same_greedy(imported(gpt2(**CASES[case]), tmp_path))

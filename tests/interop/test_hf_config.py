@@ -1,4 +1,4 @@
-"""Configurations as they are published: every key is known, and the model has as many parameters as its authors say."""
+"""Published configurations: every key is known, and the model has the published number of parameters."""
 
 import json
 import math
@@ -256,7 +256,7 @@ HARMLESS: dict[str, Any] = {
     "rope_interleaved": False,
     "use_mrope": False,
 }
-"""Keys that published configurations have, and that change no number."""
+"""Keys of published configurations that do not change the model's outputs."""
 
 
 def read(table: dict[str, Any], *tensors: str, ignore: tuple[str, ...] = ()) -> tuple[Family, TransformerConfig]:
@@ -269,7 +269,7 @@ def read(table: dict[str, Any], *tensors: str, ignore: tuple[str, ...] = ()) -> 
 
 
 def labelled(config: TransformerConfig, table: dict[str, Any]) -> TransformerConfig:
-    """With as many labels as it names."""
+    """Return the table with one label per name."""
     if isinstance(config.head, (PositionHead, SequenceHead)):
         return replace(config, head=replace(config.head, n_labels=len(table.get("id2label", "ab"))))
     return config
@@ -286,8 +286,8 @@ def test_every_key_is_known_and_every_parameter_counted(name: str) -> None:
         assert written[key] == table[key] or table[key] is None, key
 
 
-def test_they_are_the_presets() -> None:
-    """But for ids, dropout and how weights start."""
+def test_published_configurations_equal_the_presets() -> None:
+    """Ids, dropout and initialisation may differ."""
     for table, name in ((LLAMA_3_1_8B, "llama-3.1-8b"), (T5_SMALL, "t5-small")):
         _, config = read(table)
         ours = preset(name)
@@ -304,8 +304,8 @@ SIZES |= {"num_hidden_layers": 2, "d_kv": 2}
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_a_missing_key_means_what_it_means_to_transformers(family: Family) -> None:
-    """Sizes, and what else is needed, are asked for; every other key may be left out."""
+def test_a_missing_key_has_the_default_of_transformers(family: Family) -> None:
+    """Sizes and other required keys must be present; every other key is optional."""
     transformers = pytest.importorskip("transformers")
     theirs = type(transformers.AutoConfig.for_model(family.model_type))
 
@@ -329,7 +329,7 @@ def test_a_missing_key_means_what_it_means_to_transformers(family: Family) -> No
 
 
 def whole_config(family: Family) -> dict[str, Any]:
-    """A small configuration of a family with every key that transformers writes."""
+    """Return a small configuration of a family with every key that transformers writes."""
     transformers = pytest.importorskip("transformers")
     theirs = type(transformers.AutoConfig.for_model(family.model_type))
     sizes = {key: value for key, value in SIZES.items() if key in theirs().to_dict()}
@@ -339,20 +339,20 @@ def whole_config(family: Family) -> dict[str, Any]:
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("key", HARMLESS)
-def test_a_key_that_changes_no_number_is_passed_over(family: Family, key: str) -> None:
+def test_a_key_without_effect_is_ignored(family: Family, key: str) -> None:
     table = whole_config(family)
     assert read(table | {key: HARMLESS[key]}) == read(table)
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
 @pytest.mark.parametrize("key", ["rope_interleaved", "use_mrope"])
-def test_an_option_that_changes_numbers_is_refused_when_it_is_on(family: Family, key: str) -> None:
+def test_an_unsupported_option_is_refused_when_it_is_on(family: Family, key: str) -> None:
     with pytest.raises(UserError, match=f"{key} True is not supported"):
         read(whole_config(family) | {key: True}, ignore=(key,))
 
 
 @pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.name)
-def test_an_unknown_key_is_ignored_when_it_is_named(family: Family) -> None:
+def test_an_unknown_key_is_ignored_only_on_request(family: Family) -> None:
     table = whole_config(family) | {"n_experts": 8, "style": "new"}
     with pytest.raises(UserError, match="n_experts is not a known key; style is not a known key; --ignore-keys NAME"):
         read(table)
@@ -366,7 +366,7 @@ def test_a_known_key_cannot_be_ignored() -> None:
         read(LLAMA_3_1_8B | {"hidden_act": "tanh"}, ignore=("hidden_act",))
 
 
-def test_an_unknown_key_of_the_rotary_table_is_ignored_when_it_is_named() -> None:
+def test_an_unknown_rotary_key_is_ignored_only_on_request() -> None:
     table = QWEN2_5_500M | {"rope_scaling": {"type": "linear", "factor": 2.0, "mrope_section": [1, 2]}}
     with pytest.raises(UserError, match="mrope_section is not a known key"):
         read(table)

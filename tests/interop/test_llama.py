@@ -1,4 +1,4 @@
-"""Llama, Mistral, Qwen2 and Qwen3 in and out: odd shapes, windows, biases and rotary scalings, against transformers."""
+"""Import and export of Llama, Mistral, Qwen2 and Qwen3: odd shapes, windows, biases and rotary scalings."""
 
 import json
 from dataclasses import replace
@@ -71,7 +71,7 @@ def llama(kind: str = "Llama", **changes: Any) -> Any:
 
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_same_and_back(tmp_path: Path, case: str, mask: bool) -> None:
+def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str, mask: bool) -> None:
     kind, changes = CASES[case]
     both = imported(llama(kind, **changes), tmp_path)
     both.assert_same(mask)
@@ -79,20 +79,20 @@ def test_same_and_back(tmp_path: Path, case: str, mask: bool) -> None:
     both.assert_comes_back(tmp_path / "back")
 
 
-def test_shards_and_prompts(tmp_path: Path) -> None:
+def test_shards_and_prompt_ids(tmp_path: Path) -> None:
     both = imported(llama(), tmp_path, max_shard_size="4KB")
     assert len(list(both.hf.glob("model-*.safetensors"))) > 2
     both.assert_same()
 
 
 @pytest.mark.parametrize("case", ["llama_odd", "llama_yarn", "mistral", "qwen2_half", "qwen3_turns"])
-def test_greedy_ids(tmp_path: Path, case: str) -> None:
+def test_greedy_equals_transformers(tmp_path: Path, case: str) -> None:
     kind, changes = CASES[case]
     assert_same_greedy(imported(llama(kind, **changes), tmp_path))
 
 
-def test_several_ends(tmp_path: Path) -> None:
-    """The tokenizer's own end is kept, and the person is told."""
+def test_several_end_tokens(tmp_path: Path) -> None:
+    """The import keeps the tokenizer's end token and reports the others."""
     hf = save(llama(eos_token_id=[5, 3]), tmp_path / "hf")
     said: list[str] = []
     import_model(hf, tmp_path / "ours", log=said.append)
@@ -101,7 +101,7 @@ def test_several_ends(tmp_path: Path) -> None:
 
 
 def test_older_files(tmp_path: Path) -> None:
-    """As transformers 4 wrote them: two keys for the positions, frequencies in the weights, a head that repeats."""
+    """transformers 4 wrote two keys for the positions, frequencies as weights, and a copy of the tied head."""
     theirs = llama(tie_word_embeddings=True, rope_parameters=LINEAR).eval()
     randomise(theirs)
     hf = save(theirs, tmp_path / "hf")
@@ -143,7 +143,7 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(tmp_path: Path, name: str) -> None:
+def test_unsupported_settings_are_refused(tmp_path: Path, name: str) -> None:
     kind, changes, words = REFUSED[name]
     hf = save(llama(kind), tmp_path / "hf")
     (hf / "config.json").write_text(json.dumps(config_of(hf) | changes))
@@ -174,8 +174,8 @@ OURS: dict[str, tuple[TransformerConfig, str]] = {
 
 @pytest.mark.parametrize("fused", [False, True])
 @pytest.mark.parametrize("name", OURS)
-def test_models_of_ours(tmp_path: Path, name: str, fused: bool) -> None:
-    """They go out as the family that holds them, equal to transformers, and come back as a model that goes out so."""
+def test_models_of_glassformer_survive_export_and_import(tmp_path: Path, name: str, fused: bool) -> None:
+    """Each is exported as the family that represents it, equal to transformers; its import exports equally."""
     config, kind = OURS[name]
     export(model_directory(replace(config, fused_qkv=fused, max_len=64), tmp_path / "ours"), tmp_path / "hf")
     assert config_of(tmp_path / "hf")["architectures"] == [f"{kind}ForCausalLM"]
@@ -186,8 +186,8 @@ def test_models_of_ours(tmp_path: Path, name: str, fused: bool) -> None:
     both.assert_comes_back(tmp_path / "back")
 
 
-def test_loading_says_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """`AutoModelForCausalLM` and `AutoTokenizer` load what was written without a word, and write the same text."""
+def test_loading_an_export_prints_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """`AutoModelForCausalLM` and `AutoTokenizer` load the export without output and generate the same text."""
     transformers.utils.logging.disable_progress_bar()
     for name in ("llama", "windows", "qkv_bias", "modern"):
         config = replace(OURS[name][0], max_len=64, positions=RotaryPositions(scaling=YarnScaling(4.0, 16)))
@@ -223,7 +223,7 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_what_cannot_go(name: str) -> None:
+def test_what_no_family_represents_is_refused(name: str) -> None:
     changes, words = MISFITS[name]
     with pytest.raises(UserError, match=words):
         choose_family(replace(LLAMA, **changes))

@@ -1,4 +1,4 @@
-"""GGUF in llama.cpp itself, where the package xllamacpp is there: log p and greedy tokens beside ours."""
+"""GGUF in llama.cpp, if the package xllamacpp is installed: log p and greedy tokens equal glassformer's."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +18,7 @@ from interop.checkpoints import VOCAB, model_directory  # noqa: E402
 from interop.test_gguf import GPT, ROTARY, turning  # noqa: E402
 
 CASES: dict[str, tuple[TransformerConfig, float]] = {
-    "learned": (GPT, 5e-3),  # its gelu is a table in float16
+    "learned": (GPT, 5e-3),  # llama.cpp's gelu is a table in float16
     "rotary": (ROTARY, 1e-4),
     "linear": (turning(LinearScaling(4.0)), 1e-4),
     "llama3": (turning(Llama3Scaling(8.0, 1.0, 4.0, 32)), 1e-4),
@@ -39,7 +39,7 @@ def serve(path: Path) -> Any:
 
 
 def continued(server: Any, prompt: Sequence[int], n_new: int) -> tuple[list[int], dict[int, float]]:
-    """The greedy tokens that follow, and log p at the first step; not where it wrote a part of a character."""
+    """Return greedy tokens and log p at the first step; omit steps with an incomplete character."""
     asked = {"prompt": prompt, "max_tokens": n_new, "temperature": 0, "logprobs": VOCAB, "ignore_eos": True}
     found = server.handle_completions(asked | {"cache_prompt": False, "verbose": True, "return_tokens": True})
     steps = (found["choices"][0]["logprobs"] or {}).get("content")
@@ -48,7 +48,7 @@ def continued(server: Any, prompt: Sequence[int], n_new: int) -> tuple[list[int]
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_same_tokens(tmp_path: Path, name: str) -> None:
+def test_tokens_equal_glassformer(tmp_path: Path, name: str) -> None:
     config, tolerance = CASES[name]
     folder = model_directory(config, tmp_path / "ours")
     export(folder, tmp_path / "out", "gguf")
@@ -65,7 +65,7 @@ def test_same_tokens(tmp_path: Path, name: str) -> None:
         log_p = logits.log_softmax(-1)
         assert all(abs(value - float(log_p[0, i])) <= tolerance for i, value in theirs.items() if i != end)
         n_compared += len(theirs)
-        log_p[:, end] = -torch.inf  # as they were asked to
+        log_p[:, end] = -torch.inf  # llama.cpp was asked to ignore the end token
         missed = log_p.max(-1).values - log_p[torch.arange(N_NEW), torch.tensor(tokens)]
         assert float(missed.max()) <= tolerance
     assert n_compared > 1000

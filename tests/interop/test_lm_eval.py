@@ -1,4 +1,4 @@
-"""lm-evaluation-harness finds the same numbers and texts by our model class as by its own `hf`, on the same weights."""
+"""lm-evaluation-harness: glassformer's model class and its own `hf` give equal scores and texts."""
 
 import json
 import math
@@ -28,7 +28,7 @@ from tokenization import families
 from .conftest import DOCS, MAX_LEN, Twins
 
 pytest.importorskip("lm_eval")
-pytestmark = pytest.mark.filterwarnings("ignore")  # the harness and `datasets` warn of their own affairs
+pytestmark = pytest.mark.filterwarnings("ignore")  # internal warnings of the harness and `datasets`
 
 REQUESTS = [
     ("The statement", " is executed"),
@@ -44,7 +44,7 @@ REQUESTS = [
 
 @pytest.fixture(scope="session")
 def hf(twins: Twins) -> Any:
-    """The harness's own model class. It imports accelerate, which it needs to load a model by name and not for this."""
+    """The harness's own model class. It imports accelerate, which it needs only to load a model by name."""
     with pytest.MonkeyPatch.context() as patch:
         if find_spec("accelerate") is None:
             for name in ("accelerate", "accelerate.utils"):
@@ -60,7 +60,7 @@ def hf(twins: Twins) -> Any:
 def ours(twins: Twins) -> Any:
     from glassformer.interop.lm_eval.harness import GlassformerLM
 
-    end = twins.tokenizer.eos_token_id  # what `hf` reads before the first token
+    end = twins.tokenizer.eos_token_id  # the prefix of `hf` before the first token
     return GlassformerLM(str(twins.folder), device="cpu", batch_size=3, prefix_token_id=end)
 
 
@@ -71,13 +71,13 @@ def instances(kind: str, arguments: list[Any]) -> list[Any]:
 
 
 def with_greedy(hf: Any) -> list[tuple[str, str]]:
-    """The requests, and some whose continuation is what greedy decoding writes."""
+    """Return the requests, and some whose continuation is the greedy output."""
     texts = ["The statement is", "def f(x):\n", "x"]
     written = hf.generate_until(instances("generate_until", [(text, {"max_gen_toks": 4}) for text in texts]))
     return REQUESTS + list(zip(texts, written, strict=True))
 
 
-def test_loglikelihoods_and_greedy_flags_are_those_of_hf(hf: Any, ours: Any) -> None:
+def test_loglikelihoods_and_greedy_flags_equal_hf(hf: Any, ours: Any) -> None:
     requests = instances("loglikelihood", with_greedy(hf))
     expected = hf.loglikelihood(requests)
     assert {is_greedy for _, is_greedy in expected} == {True, False}
@@ -88,7 +88,7 @@ def test_loglikelihoods_and_greedy_flags_are_those_of_hf(hf: Any, ours: Any) -> 
         assert [is_greedy for _, is_greedy in found] == [is_greedy for _, is_greedy in expected]
 
 
-def test_rolling_loglikelihoods_are_those_of_hf(hf: Any, ours: Any) -> None:
+def test_rolling_loglikelihoods_equal_hf(hf: Any, ours: Any) -> None:
     texts = [DOCS[:1500], DOCS[5000:5040], "x", DOCS[7000:7400], ""]
     requests = instances("loglikelihood_rolling", [(text,) for text in texts])
     found, expected = ours.loglikelihood_rolling(requests), hf.loglikelihood_rolling(requests)
@@ -98,8 +98,8 @@ def test_rolling_loglikelihoods_are_those_of_hf(hf: Any, ours: Any) -> None:
         assert math.exp(-mine / n_bytes) == pytest.approx(math.exp(-other / n_bytes), rel=1e-5)
 
 
-def test_a_tokenizer_that_begins_a_text_does_so_here_too(hf: Any, tmp_path: Path) -> None:
-    """Llama's `<s>` before every context, and before a text without one."""
+def test_start_tokens_of_the_tokenizer_are_used(hf: Any, tmp_path: Path) -> None:
+    """Llama adds `<s>` before every context, and before a text without context."""
     import transformers
 
     from glassformer.interop.lm_eval.harness import GlassformerLM
@@ -127,8 +127,8 @@ def test_a_tokenizer_that_begins_a_text_does_so_here_too(hf: Any, tmp_path: Path
     assert model.score("The statement", " is").log_prob == pytest.approx(expected[0][0], abs=1e-4)
 
 
-def test_what_was_trained_to_start_a_text_is_read_before_it(twins: Twins, tmp_path: Path) -> None:
-    """A recorded start token stands before every context; without a record the first token is not scored."""
+def test_a_trained_start_token_precedes_every_context(twins: Twins, tmp_path: Path) -> None:
+    """A recorded start token precedes every context; without a record the first token is not scored."""
     from glassformer.interop.lm_eval.harness import GlassformerLM
 
     requests = instances("loglikelihood", [("", "In the beginning"), ("The statement", " is"), ("", "x")])
@@ -156,7 +156,7 @@ def test_what_was_trained_to_start_a_text_is_read_before_it(twins: Twins, tmp_pa
 
 
 @pytest.mark.parametrize("n", [0, 1, 4, 5, 8, 9, 30])
-def test_windows_are_those_of_the_harness(n: int) -> None:
+def test_windows_equal_the_harness(n: int) -> None:
     from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
     ids = list(range(n))
@@ -164,7 +164,7 @@ def test_windows_are_those_of_the_harness(n: int) -> None:
     assert list(windows(ids, [99], 4)) == [make_disjoint_window(window) for window in theirs]
 
 
-def test_greedy_generations_are_those_of_hf(hf: Any, ours: Any) -> None:
+def test_greedy_generations_equal_hf(hf: Any, ours: Any) -> None:
     texts = ["The statement", "def f(x):\n", "x", DOCS[:900], "a much longer prompt, so that rows differ"]
     plain = hf.generate_until(instances("generate_until", [(text, {"max_gen_toks": 20}) for text in texts]))
     stops = [[text[len(text) // 2 :][:2]] for text in plain]
@@ -177,21 +177,21 @@ def test_greedy_generations_are_those_of_hf(hf: Any, ours: Any) -> None:
     assert found[:5] == [text.split(stop)[0] for text, (stop,) in zip(plain, stops, strict=True)]
 
 
-def test_a_request_that_is_repeated_is_drawn_anew_and_reproducibly(ours: Any) -> None:
+def test_repeated_requests_draw_different_reproducible_samples(ours: Any) -> None:
     settings = {"do_sample": True, "temperature": 1.0, "max_gen_toks": 12}
     requests = instances("generate_until", [("The", settings)] * 6 + [("The", {"max_gen_toks": 12})])
     found = ours.generate_until(requests)
     assert len(set(found[:6])) == 6 and found == ours.generate_until(requests)
     cold = ours.generate_until(instances("generate_until", [("The", settings | {"top_k": 1})]))
-    assert cold == found[6:], "a task's settings are used"
+    assert cold == found[6:], "the task's settings must be used"
 
 
-def test_the_beginning_of_a_context_is_dropped_and_said(ours: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_long_context_is_cut_with_a_warning(ours: Any, caplog: pytest.LogCaptureFixture) -> None:
     ours.loglikelihood(instances("loglikelihood", [REQUESTS[0], REQUESTS[6]]))
     assert f"1 of 2 contexts are left-truncated to fit {MAX_LEN} tokens" in caplog.text
 
 
-def test_mistakes_are_one_sentence(ours: Any, twins: Twins, trained: Outcome, tmp_path: Path) -> None:
+def test_errors_are_one_sentence(ours: Any, twins: Twins, trained: Outcome, tmp_path: Path) -> None:
     from glassformer.interop.lm_eval.harness import GlassformerLM
 
     def refused(words: str, **arguments: Any) -> None:
@@ -254,7 +254,7 @@ metric_list: [{{metric: word_perplexity}}, {{metric: byte_perplexity}}, {{metric
 
 @pytest.fixture
 def tasks(tmp_path: Path) -> Path:
-    """Two tasks of Python's documentation: which of four sentences follows a sentence, and how likely the first is."""
+    """Two tasks on Python's documentation: choose the next of four sentences, and compute the perplexity."""
     sentences = [sentence.strip() + "." for sentence in DOCS.replace("\n", " ").split(". ") if 25 < len(sentence) < 70]
     rows = []
     for i in range(16):
@@ -272,7 +272,7 @@ def tasks(tmp_path: Path) -> Path:
 
 
 def harness(environment: dict[str, str], tmp_path: Path, *words: object) -> subprocess.CompletedProcess[str]:
-    """The command that the documentation names, offline."""
+    """Run the documented command, offline."""
     offline = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     return subprocess.run(
         [sys.executable, "-m", "glassformer.interop.lm_eval", *map(str, words)],
@@ -284,7 +284,7 @@ def harness(environment: dict[str, str], tmp_path: Path, *words: object) -> subp
     )
 
 
-def test_tasks_of_ones_own_from_the_command_line(
+def test_custom_tasks_from_the_command_line(
     twins: Twins, hf: Any, tasks: Path, tmp_path: Path, environment: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = [
@@ -299,7 +299,7 @@ def test_tasks_of_ones_own_from_the_command_line(
     done = harness(environment, tmp_path, *words)
     assert done.returncode == 0, done.stderr
     assert "which_follows" in done.stdout and "bits_per_byte" in done.stdout
-    assert "glassformer: loglikelihood" in done.stderr, "progress is shown"
+    assert "glassformer: loglikelihood" in done.stderr, "progress must be printed"
     (file,) = (tmp_path / "out").rglob("results_*.json")
     found = json.loads(file.read_text())["results"]
 
@@ -317,7 +317,7 @@ def test_tasks_of_ones_own_from_the_command_line(
             assert found[task][score] == pytest.approx(expected[task][score], rel=1e-4), score
 
 
-def test_without_the_harness_one_sentence_says_how_to_get_it(
+def test_a_missing_harness_is_one_sentence_with_the_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name in ("lm_eval", "lm_eval.__main__"):
@@ -326,7 +326,7 @@ def test_without_the_harness_one_sentence_says_how_to_get_it(
     assert capsys.readouterr().err.endswith("pip install 'glassformer[lm-eval]'\n")
 
 
-def test_a_mistake_is_one_sentence_and_no_traceback(
+def test_an_error_prints_one_sentence_without_traceback(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import lm_eval

@@ -1,4 +1,4 @@
-"""Folders that are damaged or hostile: one clear sentence, nothing run, nothing half-written."""
+"""Damaged or hostile folders: one clear sentence, no code is run, no partial output."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from interop.checkpoints import VOCAB, randomise, save  # noqa: E402
 
 @pytest.fixture(scope="module")
 def hf(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A whole folder, in shards."""
+    """A complete folder, in shards."""
     sizes = {"vocab_size": VOCAB, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 4, "n_inner": 24}
     special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
     model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **special))
@@ -45,7 +45,7 @@ def change_index(old: str, new: str) -> Callable[[Path], None]:
 
 
 def change_tensors(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[Path], None]:
-    """In one file, without an index."""
+    """Change the tensors and save them in one file without an index."""
 
     def changed(folder: Path) -> None:
         tensors = {}
@@ -122,7 +122,7 @@ def empty(name: str) -> Callable[[Path], None]:
 
 
 def adapter(folder: Path) -> None:
-    """What peft writes, beside a copy of the base model's configuration."""
+    """Write the files of peft next to a copy of the base model's configuration."""
     for path in folder.glob("model*"):
         path.unlink()
     (folder / "adapter_config.json").write_text(json.dumps({"peft_type": "LORA", "r": 8}))
@@ -143,13 +143,13 @@ def too_large_for_float32(tensors: dict[str, torch.Tensor]) -> None:
 DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "a shard is missing": (one_missing, "is incomplete: model-00001-of-"),
     "a shard is cut": (cut, "cannot be read"),
-    "a path that climbs out": (change_index("model-00001", "../model-00001"), "which is not a file in this folder"),
+    "a path outside the folder": (change_index("model-00001", "../model-00001"), "which is not a file in this folder"),
     "an absolute path": (change_index("model-00001", "/tmp/model-00001"), "which is not a file in this folder"),
-    "an index that lies": (
+    "a wrong index": (
         change_index("transformer.ln_f.bias", "transformer.ln_f.bios"),
         "wrong entries: transformer.ln_f.bi",
     ),
-    "code of its own": (change_config(auto_map={"AutoModel": "evil.Model"}), "requires custom code"),
+    "custom code": (change_config(auto_map={"AutoModel": "evil.Model"}), "requires custom code"),
     "pickled weights": (pickles_only, "pytorch_model.bin"),
     "no configuration": (remove("config.json"), "has no config.json"),
     "no tokenizer": (remove("tokenizer.json"), "has no tokenizer.json"),
@@ -163,20 +163,23 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
     "an unsupported option": (change_config(scale_attn_by_inverse_layer_idx=True), "is not supported"),
     "an unknown activation": (change_config(activation_function="quick_gelu"), "activation_function quick_gelu"),
     "quantised": (change_config(quantization_config={"bits": 4}), "quantization_config"),
-    "a width of another type": (change_config(n_embd="16"), "n_embd: expected int, got 16"),
+    "a width of the wrong type": (change_config(n_embd="16"), "n_embd: expected int, got 16"),
     "a width that heads do not divide": (change_config(n_head=5), "not divisible"),
-    "more layers than it has": (change_config(n_layer=3), "transformer.h.2.ln_1.weight is missing"),
-    "fewer layers than it has": (change_config(n_layer=1), "transformer.h.1.attn.c_attn.bias is not a tensor of"),
-    "a size beyond all": (change_config(n_embd=1 << 40), "at most"),
+    "too many layers": (change_config(n_layer=3), "transformer.h.2.ln_1.weight is missing"),
+    "too few layers": (change_config(n_layer=1), "transformer.h.1.attn.c_attn.bias is not a tensor of"),
+    "an impossible size": (change_config(n_embd=1 << 40), "at most"),
     "a fractional id": (change_config(eos_token_id=0.5), "eos_token_id: expected an integer, got 0.5"),
     "a smaller vocabulary than the tokenizer's": (change_config(vocab_size=100), "the tokenizer has 280 tokens"),
     "a wrong shape": (change_tensors(set_shape), "transformer.ln_f.weight: expected shape [16], got [15]"),
     "an extra tensor": (change_tensors(add), "--ignore-tensors transformer.extra"),
     "a missing tensor": (change_tensors(drop), "transformer.h.1.ln_1.bias is missing"),
     "two names of one tensor": (change_tensors(add_bare), "are two names of the same tensor"),
-    "tied to other numbers": (change_tensors(untie), "lm_head.weight differs from transformer.wte.weight"),
-    "a pointer instead of weights": (lfs_pointer("model.safetensors"), "model.safetensors is a Git LFS pointer"),
-    "a pointer instead of a tokenizer": (lfs_pointer("tokenizer.json"), "tokenizer.json is a Git LFS pointer"),
+    "unequal tied weights": (change_tensors(untie), "lm_head.weight differs from transformer.wte.weight"),
+    "a Git LFS pointer instead of weights": (
+        lfs_pointer("model.safetensors"),
+        "model.safetensors is a Git LFS pointer",
+    ),
+    "a Git LFS pointer instead of a tokenizer": (lfs_pointer("tokenizer.json"), "tokenizer.json is a Git LFS pointer"),
     "empty weights": (empty("model.safetensors"), "model.safetensors cannot be read: it is empty"),
     "an empty configuration": (empty("config.json"), "config.json is empty, expected JSON"),
     "an adapter": (adapter, "contains only a LoRA adapter: merge it into its base model"),
@@ -186,13 +189,15 @@ DAMAGES: dict[str, tuple[Callable[[Path], None], str]] = {
         "NaN or Inf in its weights (as float32): transformer.h.1.mlp.c_fc.weight (1 of 384",
     ),
     "an infinite number": (poison(float("-inf")), "transformer.h.1.mlp.c_fc.weight (1 of 384 values)"),
-    "beyond float32": (change_tensors(too_large_for_float32), "transformer.ln_f.weight (16 of 16 values)"),
-    "whole numbers": (change_tensors(whole_numbers), "expected floats, got int64"),
+    "values beyond float32": (change_tensors(too_large_for_float32), "transformer.ln_f.weight (16 of 16 values)"),
+    "integer weights": (change_tensors(whole_numbers), "expected floats, got int64"),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_one_sentence(hf: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_refused_in_one_sentence(
+    hf: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change, said = DAMAGES[damage]
@@ -204,7 +209,7 @@ def test_one_sentence(hf: Path, tmp_path: Path, damage: str, capsys: pytest.Capt
     assert [path.name for path in tmp_path.iterdir()] == ["hf"]
 
 
-def test_what_is_there_is_not_written_over(hf: Path, tmp_path: Path) -> None:
+def test_an_existing_folder_is_not_overwritten(hf: Path, tmp_path: Path) -> None:
     import_model(hf, tmp_path / "ours")
     before = {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
     with pytest.raises(UserError, match="already exists"):
@@ -212,7 +217,7 @@ def test_what_is_there_is_not_written_over(hf: Path, tmp_path: Path) -> None:
     assert before == {path: path.read_bytes() for path in (tmp_path / "ours").iterdir()}
 
 
-def test_a_tensor_that_is_left_out(hf: Path, tmp_path: Path) -> None:
+def test_an_ignored_tensor(hf: Path, tmp_path: Path) -> None:
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change_tensors(add)(folder)
@@ -220,13 +225,13 @@ def test_a_tensor_that_is_left_out(hf: Path, tmp_path: Path) -> None:
     assert (tmp_path / "ours" / "manifest.json").exists()
 
 
-def test_a_key_that_is_ignored_is_said(hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_ignored_key_is_reported(hf: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change_config(n_experts=8)(folder)
     assert run(["import", str(folder), str(tmp_path / "ours"), "--ignore-keys", "n_experts"]) == 0
     assert "ignored (--ignore-keys): n_experts = 8 in config.json" in capsys.readouterr().err
-    for key in ("n_expert", "n_embd"):  # misspelled, and read
+    for key in ("n_expert", "n_embd"):  # a misspelled key, and a key that is read
         assert run(["import", str(folder), str(tmp_path / "x"), "--ignore-keys", "n_experts", key]) == 2
         assert f"config.json has no unknown key {key}: remove it from --ignore-keys" in capsys.readouterr().err
 
@@ -252,7 +257,7 @@ def test_every_float_is_imported_and_loads(
     assert torch.equal(held, before["transformer.wte.weight"].float())
 
 
-def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
+def test_files_that_are_not_imported_are_reported(hf: Path, tmp_path: Path) -> None:
     folder, told = tmp_path / "hf", list[str]()
     shutil.copytree(hf, folder)
     import_model(folder, tmp_path / "plain", log=told.append)
@@ -267,18 +272,18 @@ def test_what_stays_behind_is_said(hf: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB])
-def test_an_id_beyond_the_vocabulary_is_left_out_and_said(hf: Path, tmp_path: Path, token: int) -> None:
-    """Old configurations say -1 for none, and small models carry the default of large ones."""
+def test_an_id_beyond_the_vocabulary_is_ignored_with_a_warning(hf: Path, tmp_path: Path, token: int) -> None:
+    """Old configurations use -1 for a missing id, and small models have the default of large ones."""
     folder = tmp_path / "hf"
     shutil.copytree(hf, folder)
     change_config(bos_token_id=token)(folder)
     told: list[str] = []
     model = import_model(folder, tmp_path / "ours", log=told.append).run.model
-    assert model.bos_id == 2  # the tokenizer's own
+    assert model.bos_id == 2  # the id of the tokenizer
     assert f"bos_token_id {token} is not an id of the vocabulary, and is ignored" in told
 
 
-def test_no_such_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["import", str(tmp_path / "none"), str(tmp_path / "ours")]) == 2
     assert "no such folder" in capsys.readouterr().err
 
@@ -311,7 +316,7 @@ def test_hub_without_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         import_model("hub:gpt2", tmp_path / "ours")
 
 
-def test_hub_fetches_no_code_and_no_pickles(hf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_downloads_no_code_and_no_pickles(hf: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub
 
     asked = {}

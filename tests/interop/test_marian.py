@@ -1,4 +1,4 @@
-"""Marian in and out: one vocabulary and two, and the original Transformer of ours as Marian."""
+"""Import and export of Marian: one vocabulary and two, and glassformer's original Transformer as Marian."""
 
 import json
 import warnings
@@ -53,7 +53,7 @@ def marian(**changes: Any) -> Any:
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("case", CASES)
-def test_same_and_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None:
+def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None:
     theirs = marian(**CASES[case])
     both = imported(theirs, tmp_path)
     both.assert_same(mask, seed)
@@ -61,19 +61,19 @@ def test_same_and_back(tmp_path: Path, case: str, seed: int, mask: bool) -> None
 
 
 @pytest.mark.parametrize("case", ["plain", "two_vocabularies"])
-def test_searches(tmp_path: Path, case: str) -> None:
+def test_greedy_and_beam_search_equal_transformers(tmp_path: Path, case: str) -> None:
     both = imported(marian(**CASES[case]), tmp_path)
     assert_same_greedy(both)
     assert_same_beams(both)
 
 
-def test_shards_and_a_table_that_is_not_read(tmp_path: Path) -> None:
+def test_shards_and_an_unused_table(tmp_path: Path) -> None:
     both = imported(marian(tie_word_embeddings=False), tmp_path, max_shard_size="4KB")
     assert len(list(both.hf.glob("model-*.safetensors"))) > 2
     both.assert_same()
     export(both.folder, tmp_path / "back")
     before, after = tensors(both.hf), tensors(tmp_path / "back")
-    assert before.keys() - after.keys() == {"model.shared.weight"}, "which only a tied model reads"
+    assert before.keys() - after.keys() == {"model.shared.weight"}, "only a tied model uses this table"
     assert all(torch.equal(x, before[name]) for name, x in after.items())
 
 
@@ -88,8 +88,8 @@ OURS: dict[str, TransformerConfig] = {
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_ours_loads_and_writes_the_same(tmp_path: Path, name: str) -> None:
-    """Trained a little, so that texts differ; `apart` and `untied` with a vocabulary for each side."""
+def test_an_export_generates_the_same_text(tmp_path: Path, name: str) -> None:
+    """A few training steps make texts differ; `apart` and `untied` have two vocabularies."""
     separate = not OURS[name].share_embeddings
     run = pair_run(tmp_path, model=OURS[name], separate=separate, max_steps=15, eval_every=15)
     outcome = api.train(run, tmp_path / "run")
@@ -144,7 +144,7 @@ def test_positions_in_old_files(tmp_path: Path) -> None:
         ({"decoder_layers": 3}, r"model\.decoder\.layers\.2\.\S+ is missing"),
     ],
 )
-def test_malformed(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_unsupported_settings_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     hf = save(marian(encoder_attention_heads=2, decoder_attention_heads=2), tmp_path / "hf")
     config = json.loads((hf / "config.json").read_text())
     (hf / "config.json").write_text(json.dumps(config | changes))
@@ -169,7 +169,7 @@ def test_malformed(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
         ),
     ],
 )
-def test_what_does_not_fit(changes: dict[str, Any], words: str) -> None:
+def test_a_model_that_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
     config = replace(PAPER, vocab_size=9, decoder_start_id=2)
     assert fit_marian(config) == []
     assert words in fit_marian(replace(config, **changes))

@@ -1,4 +1,4 @@
-"""ONNX graphs of every kind of model give our logits, for other shapes than those that they were made with."""
+"""ONNX graphs of every kind of model give glassformer's logits, also for shapes other than the traced ones."""
 
 import json
 import sys
@@ -28,7 +28,7 @@ pytest.importorskip("onnxscript")
 TOKENIZER = Tokenizer.train(["to be, or not to be"], vocab_size=0, scheme="char")
 OTHER_TOKENIZER = Tokenizer.train(["sein oder nicht sein"], vocab_size=0, scheme="char")
 
-ONE_LAYER = c.Stack(1, 4, d_ff=24)  # an export takes seconds a layer
+ONE_LAYER = c.Stack(1, 4, d_ff=24)  # an export takes seconds per layer
 GPT_1, BERT_1 = replace(GPT, decoder=ONE_LAYER), replace(BERT, encoder=ONE_LAYER)
 SMALLEST = replace(GPT, decoder=replace(ONE_LAYER, d_ff=0), positions=c.NoPositions())
 YARN = c.RotaryPositions(scaling=c.YarnScaling(4.0, 16))
@@ -63,7 +63,7 @@ CONFIGS: dict[str, ModelConfig] = {
 
 
 def stored(config: ModelConfig, **others: Any) -> StoredModel:
-    """A random model as if it had been read from a directory."""
+    """Return a random model in the form of a model that was read from a directory."""
     network = random_model(config, dtype=torch.float32)
     run, manifest = Run(name="tiny", model=config), Manifest("model", 0, {})
     return StoredModel(
@@ -72,10 +72,10 @@ def stored(config: ModelConfig, **others: Any) -> StoredModel:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_the_graph_gives_our_logits(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_graph_gives_the_same_logits(name: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     model = stored(CONFIGS[name])
     lines = onnx.write_onnx(model, tmp_path)
-    assert capfd.readouterr() == ("", ""), "exporters and runtimes talk; none of it is for a user"
+    assert capfd.readouterr() == ("", ""), "exporters and runtimes must not print"
     files = ["model.onnx", "tokenizer.json"] + (["source_tokenizer.json"] if model.source_tokenizer else [])
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(files)
     assert lines[0].startswith("model.onnx: opset ") and "logits differ by " in lines[1]
@@ -86,7 +86,7 @@ def test_the_graph_gives_our_logits(name: str, tmp_path: Path, capfd: pytest.Cap
         feeds = {"token_ids": inputs.token_ids, **inputs.others}
         for ids, mask in (("token_ids", "attention_mask"), ("source_ids", "source_attention_mask")):
             if ids in feeds:
-                feeds[mask] = torch.rand(feeds[ids].shape) < 0.7  # holes, and padding on either side
+                feeds[mask] = torch.rand(feeds[ids].shape) < 0.7  # gaps, and padding on both sides
                 feeds[mask][:, 0] |= ~feeds[mask].any(dim=1)
         assert {x.name for x in session.get_inputs()} == set(feeds)
         logits, hidden = map(torch.from_numpy, session.run(None, {name: x.numpy() for name, x in feeds.items()}))
@@ -98,11 +98,9 @@ def test_the_graph_gives_our_logits(name: str, tmp_path: Path, capfd: pytest.Cap
         torch.testing.assert_close(logits[real] if by_token else logits, wanted[real] if by_token else wanted)
 
 
-def test_what_is_in_the_folder(tmp_path: Path) -> None:
-    """The tokenizer gives our ids, names of labels are there, the graph says its configuration and nobody's paths."""
-    config = replace(
-        SMALLEST, max_len=2, eos_id=3, head=c.SequenceHead(2, "last")
-    )  # which has no other length to trace
+def test_contents_of_the_folder(tmp_path: Path) -> None:
+    """The tokenizer gives equal ids; the folder has names of labels; the graph has its configuration and no paths."""
+    config = replace(SMALLEST, max_len=2, eos_id=3, head=c.SequenceHead(2, "last"))  # only one length can be traced
     onnx.write_onnx(stored(config, labels=("no", "yes")), tmp_path)
     assert tokenizers.Tokenizer.from_file(str(tmp_path / "tokenizer.json")).encode("to be").ids == TOKENIZER.encode(
         "to be"
@@ -117,14 +115,14 @@ def test_what_is_in_the_folder(tmp_path: Path) -> None:
     assert str(Path(glassformer.__file__).parent).encode() not in (tmp_path / "model.onnx").read_bytes()
 
 
-def test_a_graph_that_says_something_else_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_with_other_logits_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, other = onnx._Forward, random_model(SMALLEST, seed=1, dtype=torch.float32)
     monkeypatch.setattr(onnx, "_Forward", lambda network: real(other))
     with pytest.raises(UserError, match=r"the logits of onnxruntime \S+ differ by .*nothing was exported"):
         onnx.write_onnx(stored(SMALLEST), tmp_path)
 
 
-def test_what_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_exported_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match="max_len: expected at least 2"):
         onnx.write_onnx(stored(replace(SMALLEST, max_len=1)), tmp_path)
     monkeypatch.setitem(sys.modules, "onnxruntime", None)

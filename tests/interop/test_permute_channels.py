@@ -1,4 +1,4 @@
-"""The residual stream's channels in another order: the same model, whatever it is made of."""
+"""A permutation of the residual stream's channels gives the same model, for every configuration."""
 
 from dataclasses import replace
 
@@ -59,7 +59,7 @@ def with_weights(config: TransformerConfig, weights: dict[str, torch.Tensor]) ->
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_same_logits_and_back(name: str) -> None:
+def test_a_permutation_keeps_logits_and_is_reversible(name: str) -> None:
     config, order = CONFIGS[name], torch.randperm(12)
     model = network(config)
     weights = weights_of(model)
@@ -70,18 +70,18 @@ def test_same_logits_and_back(name: str) -> None:
     assert all(torch.equal(back[key], x) for key, x in weights.items())
 
 
-def test_halves() -> None:
+def test_interleaved_sinusoids_become_halves() -> None:
     config = replace(CONFIGS["shared"], positions=SinusoidalPositions("interleaved"), scale_embeddings=True)
     model = network(config)
     halves, weights = with_halves(config, weights_of(model))
     assert halves == replace(config, positions=SinusoidalPositions("halves"))
     torch.testing.assert_close(logits(with_weights(halves, weights)), logits(model), rtol=0, atol=1e-5)
     assert with_halves(halves, weights) == (halves, weights)
-    wrong = with_weights(halves, weights_of(model))  # without the permutation it is another model
+    wrong = with_weights(halves, weights_of(model))  # without the permutation the model differs
     assert (logits(wrong) - logits(model)).abs().max() > 1e-2
 
 
-def test_what_it_cannot_do() -> None:
+def test_unsupported_permutations_are_refused() -> None:
     weights = {"decoder.final_norm.weight": torch.ones(12)}
     with pytest.raises(ValueError, match="a permutation of 12 channels"):
         permute_residual(weights, PLAIN, torch.zeros(12, dtype=torch.long))

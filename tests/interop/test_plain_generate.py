@@ -1,4 +1,4 @@
-"""`generate` of transformers on models of every family that went out, called as people call it."""
+"""`generate` of transformers with ordinary arguments, on exported models of every family."""
 
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from interop.checkpoints import config_of, model_directory, tiny_tokenizer  # no
 from interop.family_configs import FAMILY_CONFIGS  # noqa: E402
 
 WRITERS = [name for name, config in FAMILY_CONFIGS.items() if config.decoder is not None]
-"""The families that generate."""
+"""Families with text generation."""
 TOKENIZER = tiny_tokenizer()
 
 
 def exported(name: str, folder: Path, **changes: Any) -> Any:
-    """A random model of a family, exported and loaded with transformers, and its end token out of reach."""
+    """Export a random model of a family and load it with transformers; it cannot generate its end token."""
     if FAMILY_CONFIGS[name].encoder is not None:
         changes = {"generation": BeamConfig(beam=2)} | changes
     export(model_directory(FAMILY_CONFIGS[name], folder / "ours", **changes), folder / "hf")
@@ -30,7 +30,7 @@ def exported(name: str, folder: Path, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_it_stays_in_the_context_and_a_callers_settings_hold(name: str, tmp_path: Path) -> None:
+def test_generate_stays_in_the_context_and_follows_its_arguments(name: str, tmp_path: Path) -> None:
     context = FAMILY_CONFIGS[name].max_len
     theirs = exported(name, tmp_path)
     ids = torch.tensor([TOKENIZER.encode("to be")])
@@ -41,6 +41,6 @@ def test_it_stays_in_the_context_and_a_callers_settings_hold(name: str, tmp_path
 
 
 @pytest.mark.parametrize("name", ["Marian", "T5", "BART"])
-def test_a_target_is_as_long_as_ours(name: str, tmp_path: Path) -> None:
+def test_generate_has_the_target_length_of_glassformer(name: str, tmp_path: Path) -> None:
     theirs = exported(name, tmp_path, generation=BeamConfig(beam=1, max_new_tokens=5))
     assert theirs.generate(torch.tensor([TOKENIZER.encode("to be")])).shape[1] == 1 + 5

@@ -1,4 +1,4 @@
-"""Every recipe, untrained: the family that it goes out as, or the reason why none holds it."""
+"""Every recipe, untrained: its export family, or the reason why no family represents it."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -54,13 +54,13 @@ NO_FAMILY = {
         "recurrent",
     ),
 }
-"""Recipe → what of it no family has."""
+"""Recipe → the setting that no family has."""
 
 
 def untrained(name: str, folder: Path) -> Path:
-    """A model directory of a recipe with random weights: one layer, and a width of 8 per head where it is a large one.
+    """Write a model directory of a recipe with random weights: one layer, and 8 channels per head if it is large.
 
-    Norms, biases, positions, head and special ids are those of the recipe.
+    Norms, biases, positions, head and special ids come from the recipe.
     """
     run = recipes.load(name)
     tokenizer = Tokenizer.train([TEXT * 4], vocab_size=280)
@@ -87,8 +87,8 @@ def untrained(name: str, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_every_recipe_goes_out_or_has_a_reason(name: str, tmp_path: Path) -> None:
-    """`export` holds what it wrote against transformers; an import gives the logits of the recipe's network."""
+def test_every_recipe_is_exported_or_refused_with_its_reason(name: str, tmp_path: Path) -> None:
+    """`export` compares its output with transformers; an import gives the logits of the recipe's network."""
     if NO_FAMILY.get(name) == "recurrent":
         assert not isinstance(recipes.load(name).model, TransformerConfig)
         return
@@ -113,8 +113,8 @@ def test_every_recipe_is_in_one_of_the_two_tables() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name, reason in NO_FAMILY.items() if reason != "recurrent"])
-def test_the_reason_is_one_that_every_family_has(name: str, tmp_path: Path) -> None:
-    """Of encoder-decoders: what is named is no misfit of the nearest family alone."""
+def test_the_reason_applies_to_every_family(name: str, tmp_path: Path) -> None:
+    """For encoder-decoders, not only the nearest family lacks the named setting."""
     model = read_model(untrained(name, tmp_path / "ours")).config
     assert isinstance(model, TransformerConfig)
     misfits = [family.fit(model) for family in FAMILIES if family.name in ("BART", "Marian", "T5")]

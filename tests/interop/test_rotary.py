@@ -1,4 +1,4 @@
-"""Rotary positions in both spellings: the frequencies of transformers, or a refusal with the reason."""
+"""Rotary positions in both formats: the frequencies of transformers, or a refusal with the reason."""
 
 import random
 from dataclasses import replace
@@ -33,13 +33,13 @@ def read(**table: Any) -> RotaryPositions:
 
 
 def old(parameters: dict[str, Any], key: str = "type") -> dict[str, Any]:
-    """As transformers 4 wrote it."""
+    """Return the format of transformers 4."""
     scaling = {key if name == "rope_type" else name: x for name, x in parameters.items() if name != "rope_theta"}
     return {"rope_theta": parameters.get("rope_theta", 10000.0), "rope_scaling": scaling}
 
 
 def drawn(draw: random.Random) -> dict[str, Any]:
-    """Parameters that transformers takes, sensible and not."""
+    """Draw parameters that transformers accepts, typical and unusual."""
     base = {"rope_theta": draw.choice([50.0, 1e4, 5e5])}
     kind = draw.choice(["default", "linear", "llama3", "yarn", "yarn"])
     if kind == "default":
@@ -54,8 +54,8 @@ def drawn(draw: random.Random) -> dict[str, Any]:
     return scaled
 
 
-def test_the_frequencies_are_theirs() -> None:
-    """Of 200 drawn parameters: frequencies to the last bits of fp32, attention factors, and both spellings alike."""
+def test_frequencies_equal_transformers() -> None:
+    """For 200 drawn parameters, frequencies (to fp32 rounding) and attention factors are equal in both formats."""
     draw = random.Random(0)
     for _ in range(200):
         parameters = drawn(draw)
@@ -77,7 +77,7 @@ def replace_positions(positions: RotaryPositions, d_head: int) -> TransformerCon
     return replace(LLAMA, positions=positions, decoder=replace(LLAMA.decoder, n_layers=1, d_head=d_head))
 
 
-def test_both_spellings_are_written() -> None:
+def test_both_formats_are_written() -> None:
     written = write_rotary(read(rope_parameters=YARN | {"rope_theta": 1e6}))
     assert written["rope_theta"] == written["rope_parameters"]["rope_theta"] == 1e6
     assert written["rope_parameters"] == written["rope_scaling"] | {"rope_theta": 1e6}
@@ -87,7 +87,7 @@ def test_both_spellings_are_written() -> None:
     }
 
 
-def test_an_attention_factor_that_is_said_must_be_ours() -> None:
+def test_a_given_attention_factor_must_equal_the_computed_one() -> None:
     assert read(rope_parameters=YARN | {"attention_factor": 1.1386294361119891}) == read(rope_parameters=YARN)
     assert read(rope_parameters=YARN | {"mscale": 0, "mscale_all_dim": 1.0}) == read(rope_parameters=YARN)
     assert read(rope_parameters=YARN | {"beta_fast": None, "truncate": True}) == read(rope_parameters=YARN)
@@ -125,9 +125,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(name: str) -> None:
+def test_unsupported_settings_are_refused(name: str) -> None:
     table, words = REFUSED[name]
     with pytest.raises(UserError) as error:
         positions = read(**table)
-        replace_positions(positions, 6)  # a configuration checks its numbers
+        replace_positions(positions, 6)  # the configuration checks its numbers
     assert words in str(error.value)

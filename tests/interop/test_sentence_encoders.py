@@ -1,4 +1,4 @@
-"""Models of vectors: what the verbs say of them, and a trained one from a package, beside transformers."""
+"""Models of vectors: messages of the commands, and a trained model from a package against transformers."""
 
 import importlib.util
 from collections.abc import Callable
@@ -45,13 +45,13 @@ VERBS: dict[str, Callable[[Model], Any]] = {
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_other_verbs_name_the_right_one(encoder: Path, verb: str) -> None:
+def test_other_commands_name_the_right_one(encoder: Path, verb: str) -> None:
     words = f"learned to compute text vectors: use it with embed, not {verb}"
     with pytest.raises(UserError, match=words):
         VERBS[verb](glassformer.load(encoder, device="cpu"))
 
 
-def test_vectors_are_made(encoder: Path, tmp_path: Path) -> None:
+def test_the_command_writes_vectors(encoder: Path, tmp_path: Path) -> None:
     texts = tmp_path / "texts"
     texts.write_text("to be\nor not to be\n")
     assert command(["embed", str(encoder), "--input", str(texts), "--output", str(tmp_path / "v.npy")]) == 0
@@ -59,14 +59,16 @@ def test_vectors_are_made(encoder: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["train", "plan"])
-def test_there_is_nothing_to_learn(encoder: Path, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_training_an_encoder_of_vectors_is_refused(
+    encoder: Path, verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert command([verb, str(encoder / "run.toml")]) == 2
     said = capsys.readouterr().err
     assert "the run 'ours' has objective.kind none and cannot be trained" in said and said.count("\n") == 1
 
 
-def test_training_goes_on_from_it(encoder: Path, tmp_path: Path) -> None:
-    """A classifier takes the pooler too; the projection is new, and that is said."""
+def test_a_classifier_trains_from_an_encoder(encoder: Path, tmp_path: Path) -> None:
+    """The classifier takes the pooler too; the log reports that the projection is new."""
     run = label_run(tmp_path, max_steps=2)
     head = SequenceHead(pooling="first", pooler="tanh")
     start = replace(run.init, path=str(encoder))
@@ -78,7 +80,7 @@ def test_training_goes_on_from_it(encoder: Path, tmp_path: Path) -> None:
     assert "BertForSequenceClassification" in export(outcome.folder, tmp_path / "hf").said[0]
 
 
-# A trained one
+# A trained model
 
 TEXTS = [
     "A man is playing a guitar.",
@@ -93,7 +95,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def minilm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Its folder in the installed package, and ours."""
+    """Return the folder in the installed package, and the imported model directory."""
     found = importlib.util.find_spec(PACKAGE)
     if found is None or not found.submodule_search_locations:
         pytest.skip(f"{PACKAGE} is not installed")
@@ -104,7 +106,7 @@ def minilm(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 
 
 def their_vectors(hf: Path, texts: list[str]) -> np.ndarray:
-    """As the folder's `modules.json` says: cut at `max_seq_length`, the mean of all tokens, divided by its length."""
+    """Follow the folder's `modules.json`: cut at `max_seq_length`, take the mean of all tokens, normalise."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(hf)
     network = transformers.AutoModel.from_pretrained(hf).eval()
     inputs = tokenizer(texts, padding=True, truncation=True, max_length=256, return_tensors="pt")
@@ -116,7 +118,7 @@ def their_vectors(hf: Path, texts: list[str]) -> np.ndarray:
     return found
 
 
-def test_sentences_have_the_vectors_of_transformers(minilm: tuple[Path, Path]) -> None:
+def test_vectors_equal_transformers(minilm: tuple[Path, Path]) -> None:
     hf, ours = minilm
     model = glassformer.load(ours, device="cpu")
     told: list[str] = []
@@ -126,10 +128,10 @@ def test_sentences_have_the_vectors_of_transformers(minilm: tuple[Path, Path]) -
     assert np.abs(vectors - expected).max() <= 1e-6
     cosines = vectors @ vectors.T
     np.testing.assert_allclose(np.diag(cosines), 1, atol=1e-6)
-    assert cosines[0, 1] > 0.4 > 0.1 > cosines[0, 2], "guitars are nearer to music than to the stock market"
+    assert cosines[0, 1] > 0.4 > 0.1 > cosines[0, 2], "related sentences must be nearer"
 
 
-def test_the_trained_weights_come_back(minilm: tuple[Path, Path], tmp_path: Path) -> None:
+def test_trained_weights_survive_export_and_import(minilm: tuple[Path, Path], tmp_path: Path) -> None:
     hf, ours = minilm
     export(ours, tmp_path / "back")
     before, after = tensors(hf), tensors(tmp_path / "back")

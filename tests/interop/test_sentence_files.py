@@ -1,4 +1,4 @@
-"""Files of sentence-transformers in and out, against a direct computation with transformers."""
+"""Import and export of sentence-transformers files, against a direct computation with transformers."""
 
 import json
 import shutil
@@ -68,7 +68,7 @@ def encoder(
     types: list[str] = OLD_TYPES,
     settings: dict[str, Any] | None = None,
 ) -> Path:
-    """A folder of sentence-transformers: a tiny random model, and its modules."""
+    """Write a folder of sentence-transformers: a tiny random model and its modules."""
     cls, is_roberta = getattr(transformers, name), name.startswith("Roberta")
     rust, roles = families.roberta(TEXTS * 9) if is_roberta else families.bert(TEXTS * 9, lowercase=True)
     sizes = DISTIL if name.startswith("Distil") else BERT
@@ -93,7 +93,7 @@ def encoder(
 
 @torch.no_grad()
 def their_vectors(folder: Path, mode: str, normalize: bool, max_length: int) -> np.ndarray:
-    """The vectors of sentence-transformers, computed one text at a time from the hidden states of transformers."""
+    """Compute the vectors of sentence-transformers, text by text, from the hidden states of transformers."""
     tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_file=str(folder / "tokenizer.json"))
     network = transformers.AutoModel.from_pretrained(folder).eval()
     found = []
@@ -122,8 +122,8 @@ def imported(hf: Path, out: Path) -> tuple[Any, list[str]]:
         ("DistilBertModel", "max", False),
     ],
 )
-def test_modules_in_and_out(tmp_path: Path, name: str, mode: str, normalize: bool) -> None:
-    """The vectors are those of the direct computation; the files that go out are the same, and so is their import."""
+def test_modules_survive_import_and_export(tmp_path: Path, name: str, mode: str, normalize: bool) -> None:
+    """The vectors equal the direct computation; the exported files and their import are equal too."""
     types = OLD_TYPES if normalize else OLD_TYPES[:2]
     settings = {"max_seq_length": 9, "do_lower_case": False}
     hf = encoder(tmp_path / "hf", old_pooling(mode), name=name, types=types, settings=settings)
@@ -150,7 +150,7 @@ def test_modules_in_and_out(tmp_path: Path, name: str, mode: str, normalize: boo
 
 
 @pytest.mark.parametrize("form", ["string", "list", "string_and_old_keys"])
-def test_the_new_form_of_the_settings(tmp_path: Path, form: str) -> None:
+def test_the_new_format_of_the_settings(tmp_path: Path, form: str) -> None:
     pooling = {"embedding_dimension": 16, "pooling_mode": "cls", "include_prompt": True}
     pooling |= {"pooling_mode": ["cls"]} if form == "list" else {}
     pooling |= old_pooling("mean") if form == "string_and_old_keys" else {}
@@ -171,7 +171,7 @@ def test_the_new_form_of_the_settings(tmp_path: Path, form: str) -> None:
     np.testing.assert_allclose(found, their_vectors(hf, "cls", True, 8), rtol=1e-4, atol=1e-5)
 
 
-def test_no_mode_is_the_mean_and_no_length_is_that_of_the_model(tmp_path: Path) -> None:
+def test_defaults_are_the_mean_and_the_models_length(tmp_path: Path) -> None:
     hf = encoder(tmp_path / "hf", {"word_embedding_dimension": 16}, types=OLD_TYPES[:2])
     tokenizer = json.loads((hf / "tokenizer_config.json").read_text())
     write(hf, "tokenizer_config.json", tokenizer | {"model_max_length": int(1e30)})
@@ -179,8 +179,8 @@ def test_no_mode_is_the_mean_and_no_length_is_that_of_the_model(tmp_path: Path) 
     assert model.network.config.head == VectorHead("mean", "unused")
 
 
-def test_a_model_with_another_head_is_read_without_it(tmp_path: Path) -> None:
-    """Its configuration names the class that it was made from, and sentence-transformers loads the bare model."""
+def test_another_head_is_ignored(tmp_path: Path) -> None:
+    """The configuration may name a class with a head, but sentence-transformers loads the bare model."""
     hf = encoder(tmp_path / "hf", old_pooling("mean"), name="RobertaModel")
     write(hf, "config.json", json.loads((hf / "config.json").read_text()) | {"architectures": ["RobertaForMaskedLM"]})
     model, _ = imported(hf, tmp_path / "ours")
@@ -189,8 +189,8 @@ def test_a_model_with_another_head_is_read_without_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("head", [VectorHead("mean"), VectorHead("first"), VectorHead("max", normalize=True)])
-def test_vectors_without_a_pooler_go_out_without_one(tmp_path: Path, head: VectorHead) -> None:
-    """Nothing is added; transformers draws the layer that its module has, which is said, and no vector uses it."""
+def test_a_head_without_pooler_is_exported_without_one(tmp_path: Path, head: VectorHead) -> None:
+    """The export adds no pooler and reports that transformers initialises one, which no vector uses."""
     folder = model_directory(replace(CONFIGS["vectors_mean"], head=head), tmp_path / "ours", objective=NoObjective())
     model = glassformer.load(folder, device="cpu")
     said = export(folder, tmp_path / "hf").said
@@ -203,7 +203,7 @@ def test_vectors_without_a_pooler_go_out_without_one(tmp_path: Path, head: Vecto
         assert torch.equal(again.network(ids), model.network(ids))
 
 
-def test_a_pooler_has_no_module_and_that_is_said(tmp_path: Path) -> None:
+def test_a_pooler_without_a_module_is_reported(tmp_path: Path) -> None:
     folder = model_directory(CONFIGS["vectors_first"], tmp_path / "ours", objective=NoObjective())
     said = export(folder, tmp_path / "hf").said
     assert any(
@@ -307,7 +307,7 @@ def good(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("case", CANNOT)
-def test_what_cannot_be_held_is_refused(good: Path, tmp_path: Path, case: str) -> None:
+def test_what_cannot_be_represented_is_refused(good: Path, tmp_path: Path, case: str) -> None:
     hf = tmp_path / "hf"
     shutil.copytree(good, hf)
     change, words = CANNOT[case]
@@ -317,8 +317,8 @@ def test_what_cannot_be_held_is_refused(good: Path, tmp_path: Path, case: str) -
     assert not (tmp_path / "ours").exists()
 
 
-def test_lower_case_is_the_tokenizers(good: Path, tmp_path: Path) -> None:
-    """`do_lower_case` is held where the tokenizer lowercases by itself, and refused where it does not."""
+def test_do_lower_case_must_agree_with_the_tokenizer(good: Path, tmp_path: Path) -> None:
+    """`do_lower_case` is accepted if the tokenizer lowercases by itself, and refused otherwise."""
     hf = tmp_path / "hf"
     shutil.copytree(good, hf)
     write(hf, "sentence_bert_config.json", {"max_seq_length": 9, "do_lower_case": True})
@@ -340,7 +340,7 @@ def test_sentence_encoders_of_other_families_are_refused(tmp_path: Path) -> None
 
 
 def of_before(folder: Path) -> None:
-    """Write a directory anew as versions wrote it that had no `normalize` and no `max_tokens`."""
+    """Rewrite a directory in the format of versions without `normalize` and `max_tokens`."""
     config = json.loads((folder / "config.json").read_text())
     del config["head"]["normalize"], config["head"]["max_tokens"]
     (folder / "config.json").write_text(json.dumps(config))
@@ -360,8 +360,8 @@ def of_before(folder: Path) -> None:
         (VectorHead("first", "tanh"), VectorHead("mean", "unused")),
     ],
 )
-def test_directories_of_before_give_the_mean_that_they_gave(tmp_path: Path, head: VectorHead, now: VectorHead) -> None:
-    """`embed` gave the mean of the last hidden states, whatever the head said; the pooler's weights are kept."""
+def test_older_directories_still_give_the_mean(tmp_path: Path, head: VectorHead, now: VectorHead) -> None:
+    """`embed` gave the mean of the last hidden states for every head; the pooler's weights are kept."""
     config = replace(CONFIGS["vectors_mean"], head=head)
     folder = model_directory(config, tmp_path / "ours", objective=NoObjective())
     before = glassformer.load(folder, device="cpu")
@@ -383,8 +383,8 @@ def test_directories_of_before_give_the_mean_that_they_gave(tmp_path: Path, head
     assert back.network.config.head == now
 
 
-def test_a_recipe_with_a_head_of_vectors_means_what_it_says() -> None:
-    """Only directories are read as they were meant before: a recipe may leave out what has a default."""
+def test_a_recipe_uses_its_head_of_vectors() -> None:
+    """Only directories have the older meaning: a recipe may omit settings with a default."""
     head = {"kind": "vectors", "pooling": "first", "pooler": "tanh"}
     run = from_dict(Run, {"model": {"encoder": {}, "head": head}})
     assert run.model.head == VectorHead("first", "tanh")  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""OPUS-MT's folders: SentencePiece's files and a table of ids, against transformers' own MarianTokenizer."""
+"""OPUS-MT's folders: SentencePiece files and a table of ids, against transformers' MarianTokenizer."""
 
 import json
 import random
@@ -55,7 +55,7 @@ def pieces(folder: Path, side: str) -> list[str]:
 
 
 def write_table(folder: Path, ignore_tensors: int = 0) -> int:
-    """`vocab.json` as OPUS-MT writes it: the end first, the padding last."""
+    """Write `vocab.json` like OPUS-MT: the end token first, the padding last."""
     plain = dict.fromkeys(piece for side in ("source", "target") for piece in pieces(folder, side))
     names = [piece for piece in plain if piece not in ("<s>", "</s>", "<unk>")]
     names = ["</s>", "<unk>", *names[: len(names) - ignore_tensors], ">>fra<<", "<pad>"]
@@ -95,18 +95,18 @@ def test_ids_and_texts_of_both_sides(opus: Path) -> None:
             assert target.decode(ids) == theirs.decode(ids, skip_special_tokens=True), text
     only_of_source = next(name for name in pieces(opus, "source") if name not in pieces(opus, "target"))
     other = target.token_to_id(" " + only_of_source)
-    assert other is not None, "a piece of the other side has an id, and no text is cut into it"
-    assert target.decode([other]) == theirs.decode([other]), "but it is written as theirs is"
+    assert other is not None, "a piece of the other side has an id but is never encoded"
+    assert target.decode([other]) == theirs.decode([other]), "it must be decoded as in transformers"
 
 
-def test_a_whole_folder_translates_alike(opus: Path, tmp_path: Path) -> None:
+def test_a_complete_folder_translates_like_transformers(opus: Path, tmp_path: Path) -> None:
     hf = tmp_path / "hf"
     shutil.copytree(opus, hf)
     n = len(json.loads((opus / "vocab.json").read_text()))
     special = {"vocab_size": n, "pad_token_id": n - 1, "decoder_start_token_id": n - 1, "eos_token_id": 0}
     theirs = marian(**special, bos_token_id=0, max_position_embeddings=64).eval()
     randomise(theirs)
-    theirs.final_logits_bias[0, 0] += 3  # so that some end
+    theirs.final_logits_bias[0, 0] += 3  # some outputs end early
     theirs.generation_config.bad_words_ids = [[n - 1]]
     theirs.save_pretrained(hf)
     import_model(hf, tmp_path / "ours", log=lambda text: None)
@@ -118,7 +118,7 @@ def test_a_whole_folder_translates_alike(opus: Path, tmp_path: Path) -> None:
     batch = tokenizer(texts, return_tensors="pt", padding=True)
     for beam in (1, 4):
         search = {"num_beams": beam, "max_new_tokens": 16} | ({"early_stopping": "never"} if beam > 1 else {})
-        suppress_ids = [[n - 1], [1]]  # the unknown token stands for no text, and is never written here
+        suppress_ids = [[n - 1], [1]]  # glassformer never generates the unknown token
         found = theirs.generate(**batch, **search, bad_words_ids=suppress_ids)
         expected = tokenizer.batch_decode(found, skip_special_tokens=True)
         assert ours.translate(texts, beam=beam, max_new_tokens=16) == expected
@@ -135,7 +135,7 @@ def test_a_whole_folder_translates_alike(opus: Path, tmp_path: Path) -> None:
     assert after.translator.source_ids(texts[0]) == ours.translator.source_ids(texts[0])
 
 
-def test_pieces_without_an_id_are_told(opus: Path, tmp_path: Path) -> None:
+def test_pieces_without_an_id_are_reported(opus: Path, tmp_path: Path) -> None:
     shutil.copytree(opus, tmp_path / "hf")
     write_table(tmp_path / "hf", ignore_tensors=3)
     said: list[str] = []
@@ -152,14 +152,16 @@ def test_pieces_without_an_id_are_told(opus: Path, tmp_path: Path) -> None:
         ({"treat_whitespace_as_suffix": True}, "its words do not begin with spaces"),
     ],
 )
-def test_models_of_other_kinds_are_refused(opus: Path, tmp_path: Path, options: dict[str, Any], words: str) -> None:
+def test_other_kinds_of_sentencepiece_models_are_refused(
+    opus: Path, tmp_path: Path, options: dict[str, Any], words: str
+) -> None:
     shutil.copytree(opus, tmp_path / "hf")
     learn(tmp_path / "hf", "target", [" ".join(LETTERS), *lines(300, seed=2)], **options)
     with pytest.raises(UserError, match=rf"target\.spm cannot be imported: .*{words}"):
         read_pair(tmp_path / "hf", {}, print)
 
 
-def test_files_that_are_missing_or_damaged(opus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_or_damaged_files_are_refused(opus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hf = tmp_path / "hf"
     shutil.copytree(opus, hf)
     (hf / "target.spm").write_bytes(b"\xff" * 40)
@@ -182,8 +184,8 @@ def test_files_that_are_missing_or_damaged(opus: Path, tmp_path: Path, monkeypat
         read_pair(opus, {}, print)
 
 
-def test_characters_that_one_side_does_not_know(opus: Path, tmp_path: Path) -> None:
-    """Their run is looked up in the table as it stands; what the table lacks is unknown."""
+def test_characters_unknown_to_one_side(opus: Path, tmp_path: Path) -> None:
+    """A run of such characters is looked up in the table; a run that the table lacks is unknown."""
     hf = tmp_path / "hf"
     shutil.copytree(opus, hf)
     learn(hf, "source", [" ".join([*LETTERS, "€", "◊"]), *lines(400, seed=1)])
@@ -192,5 +194,5 @@ def test_characters_that_one_side_does_not_know(opus: Path, tmp_path: Path) -> N
     target, _ = read_pair(hf, {}, print)
     for text in ("a€b", "€", "a◊ €b", "☃a", "☃☃ b"):
         assert target.encode(text) == theirs(text_target=text)["input_ids"][:-1], text
-    assert target.unk_id not in target.encode("€◊"), "transformers makes one unknown token of the two"
+    assert target.unk_id not in target.encode("€◊"), "only transformers gives the unknown token"
     assert theirs(text_target="€◊")["input_ids"].count(1) == 1

@@ -1,4 +1,4 @@
-"""T5 1.0 and 1.1 in and out: odd shapes, every way of tying and scaling, against transformers."""
+"""Import and export of T5 1.0 and 1.1: odd shapes, all kinds of tying and scaling, against transformers."""
 
 import json
 from dataclasses import replace
@@ -55,7 +55,7 @@ def t5(untied: bool = False, **changes: Any) -> Any:
 
 @pytest.mark.parametrize("mask", [False, True])
 @pytest.mark.parametrize("case", CASES)
-def test_same_and_back(tmp_path: Path, case: str, mask: bool) -> None:
+def test_import_equals_transformers_and_exports_back(tmp_path: Path, case: str, mask: bool) -> None:
     both = imported(t5(**CASES[case]), tmp_path)
     both.assert_same(mask)
     both.assert_same(mask, seed=1)
@@ -63,7 +63,7 @@ def test_same_and_back(tmp_path: Path, case: str, mask: bool) -> None:
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_a_head_that_is_not_tied(tmp_path: Path, scaled: bool) -> None:
+def test_an_untied_head(tmp_path: Path, scaled: bool) -> None:
     both = imported(t5(untied=True, **({} if scaled else GATED)), tmp_path)
     assert both.network.config.scale_logits is scaled and not both.network.config.tie_output
     both.assert_same(mask=True)
@@ -71,7 +71,7 @@ def test_a_head_that_is_not_tied(tmp_path: Path, scaled: bool) -> None:
 
 
 def change_config(hf: Path, **changes: Any) -> None:
-    """Keys that are None are taken out."""
+    """Change keys of the configuration; remove keys with the value None."""
     config = {key: value for key, value in (config_of(hf) | changes).items() if value is not None}
     (hf / "config.json").write_text(json.dumps(config))
 
@@ -82,7 +82,7 @@ def change_tensors(hf: Path, **changes: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("case", ["v1.0", "v1.1"])
 def test_older_files(tmp_path: Path, case: str) -> None:
-    """`tie_word_embeddings` says it all, tables repeat, and cross-attention has a bias that nothing reads."""
+    """Only `tie_word_embeddings` defines tying and scaling; tables have copies; cross-attention has an unused bias."""
     theirs = t5(untied=case == "v1.1", **({} if case == "v1.0" else GATED)).eval()
     randomise(theirs)
     hf = save(theirs, tmp_path / "hf")
@@ -100,7 +100,7 @@ def test_older_files(tmp_path: Path, case: str) -> None:
     both.assert_same(mask=True)
 
 
-def test_a_head_that_should_be_tied(tmp_path: Path) -> None:
+def test_an_unequal_tied_head_is_refused(tmp_path: Path) -> None:
     hf = save(t5(), tmp_path / "hf")
     change_config(hf, scale_decoder_outputs=None)
     change_tensors(hf, **{"lm_head.weight": tensors(hf)["shared.weight"] + 1})
@@ -109,8 +109,8 @@ def test_a_head_that_should_be_tied(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", ["v1.0", "v1.1"])
-def test_greedy_and_beam_ids(tmp_path: Path, case: str) -> None:
-    """(A decoder deeper than its encoder cannot `generate` in transformers 5.23: its cache has the encoder's depth.)"""
+def test_greedy_and_beam_search_equal_transformers(tmp_path: Path, case: str) -> None:
+    """A decoder deeper than its encoder is not tested: transformers 5.23 builds its cache with the encoder's depth."""
     both = imported(t5(untied=case == "v1.1", **({"num_decoder_layers": 1} if case == "v1.0" else GATED)), tmp_path)
     assert_same_greedy(both)
     assert_same_beams(both)
@@ -134,7 +134,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_refused(tmp_path: Path, name: str) -> None:
+def test_unsupported_settings_are_refused(tmp_path: Path, name: str) -> None:
     changes, words = REFUSED[name]
     hf = save(t5(), tmp_path / "hf")
     change_config(hf, **changes)
@@ -169,8 +169,8 @@ OURS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_models_of_ours(tmp_path: Path, name: str) -> None:
-    """They go out equal to transformers, and come back as a model that goes out so."""
+def test_models_of_glassformer_survive_export_and_import(tmp_path: Path, name: str) -> None:
+    """Each export equals transformers, and its import exports equally."""
     export(model_directory(replace(T5, **OURS[name]), tmp_path / "ours"), tmp_path / "hf")
     import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None)
     theirs = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "hf").eval()
@@ -189,14 +189,14 @@ MISFITS: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", MISFITS)
-def test_what_cannot_go(name: str) -> None:
+def test_what_t5_cannot_represent_is_refused(name: str) -> None:
     changes, words = MISFITS[name]
     with pytest.raises(UserError, match=f"the nearest is T5.*{words}"):
         choose_family(replace(T5, **changes))
 
 
-def test_texts(tmp_path: Path) -> None:
-    """`translate` and `fill` write what transformers does, `<extra_id_0>` standing for the first `[MASK]`."""
+def test_translate_and_fill_equal_transformers(tmp_path: Path) -> None:
+    """`translate` and `fill` give the texts of transformers; `<extra_id_0>` is the first `[MASK]`."""
     words = ["alpha", "beta", "gamma", "delta", "world", "walking", "speaking", "questions", "answers"]
     rust, roles = t5_tokenizer([f"the cat sat on the mat and said {word} to be or not to be" for word in words * 9])
     named = {f"{role}_token": token for role, token in roles.items()}

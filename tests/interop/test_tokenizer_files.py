@@ -1,4 +1,4 @@
-"""Tokenizers that go out: `AutoTokenizer` reads a text as our model does, and so does ours when it comes back."""
+"""Exported tokenizers: `AutoTokenizer` and a new import give the same ids as the original."""
 
 import json
 from dataclasses import replace
@@ -44,7 +44,7 @@ LINES = ("to be, or not", "edler im  Gemüt?", " the question ", "", "1601", "zz
 
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory: pytest.TempPathFactory) -> StoredModel:
-    """Any model: its parts are replaced."""
+    """A stored model whose parts the tests replace."""
     return read_model(model_directory(DECODER, tmp_path_factory.mktemp("any") / "ours"))
 
 
@@ -63,7 +63,9 @@ def gone_out(stored: StoredModel, folder: Path) -> Path:
 @pytest.mark.parametrize("special", [SPECIAL_TOKENS, FEW], ids=["all", "few"])
 @pytest.mark.parametrize("scheme", SCHEMES)
 @pytest.mark.parametrize("name", MODELS)
-def test_texts_and_pairs(stored: StoredModel, tmp_path: Path, name: str, scheme: Scheme, special: tuple) -> None:
+def test_ids_of_texts_and_pairs_are_equal(
+    stored: StoredModel, tmp_path: Path, name: str, scheme: Scheme, special: tuple
+) -> None:
     config, ours = MODELS[name], learn(scheme, special)
     folder = gone_out(replace(stored, config=config, tokenizer=ours), tmp_path / "hf")
     theirs = transformers.AutoTokenizer.from_pretrained(folder)
@@ -90,10 +92,10 @@ def test_texts_and_pairs(stored: StoredModel, tmp_path: Path, name: str, scheme:
 @pytest.mark.parametrize("n_tokenizers", [1, 2])
 @pytest.mark.parametrize("objective", [Seq2SeqConfig(), InfillingConfig(), SpansConfig()])
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_sources_and_targets(
+def test_ids_of_sources_and_targets_are_equal(
     stored: StoredModel, tmp_path: Path, scheme: Scheme, objective: ObjectiveConfig, n_tokenizers: int
 ) -> None:
-    """Both end with the end token, whatever the model learned and however many vocabularies it has."""
+    """Both end with the end token, for every objective and for one or two vocabularies."""
     target = learn(scheme, FEW)
     source = learn(scheme, FEW, TEXT[::-1]) if n_tokenizers == 2 else None
     run = replace(stored.run, objective=objective)
@@ -116,14 +118,14 @@ def test_sources_and_targets(
 def test_settings_that_change_the_file_are_refused(
     tmp_path: Path, name: str, kind: str, settings: dict[str, Any]
 ) -> None:
-    """Their classes follow the settings, and would give other ids than the file; what they save agrees."""
+    """The classes of transformers follow the settings and would give other ids than the file."""
     rust, roles = families.families([TEXT] * 9)[name]
     rust.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": name}))
     said = settings | {f"{role}_token": token for role, token in roles.items()}
     folder, line = HFFolder(tmp_path, {}, {}), "To be, or nöt 日本"
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(said | {"tokenizer_class": "PreTrainedTokenizerFast"}))
-    ours, _ = read_tokenizers(folder, print)  # this class does not follow them
+    ours, _ = read_tokenizers(folder, print)  # this class ignores the settings
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     as_the_file_says = theirs(line)["input_ids"]
     assert ours.frames.text.around(ours.encode(line)) == as_the_file_says

@@ -1,4 +1,4 @@
-"""`bos_token` names the token that a model was trained to start from, and no other."""
+"""`bos_token` is the start token of training, and no other token."""
 
 import json
 from dataclasses import replace
@@ -24,7 +24,7 @@ BOS = tiny_tokenizer().bos_id
 
 
 def named(folder: Path) -> set[Any]:
-    """The id of `bos_token` in every file that may name one."""
+    """Return the id of `bos_token` in every file that may have one."""
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     found = {tokenizer.bos_token_id, config_of(folder).get("bos_token_id")}
     if (folder / "generation_config.json").exists():
@@ -33,7 +33,7 @@ def named(folder: Path) -> set[Any]:
 
 
 @pytest.mark.parametrize("name", FAMILY_CONFIGS)
-def test_only_what_a_model_was_trained_to_start_from_goes_out_as_bos(name: str, tmp_path: Path) -> None:
+def test_only_a_trained_start_token_is_exported_as_bos(name: str, tmp_path: Path) -> None:
     config = FAMILY_CONFIGS[name]
     folder = model_directory(config, tmp_path / "ours")
     export(folder, tmp_path / "hf")
@@ -41,24 +41,24 @@ def test_only_what_a_model_was_trained_to_start_from_goes_out_as_bos(name: str, 
     assert trained_start(read_model(folder)) == (BOS if is_seq2seq else None)
     assert named(tmp_path / "hf") == ({BOS} if is_seq2seq else {None})
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "hf")
-    assert tokenizer.convert_tokens_to_ids("[BOS]") == BOS, "the token itself stays"
+    assert tokenizer.convert_tokens_to_ids("[BOS]") == BOS, "the vocabulary keeps the token"
     assert tokenizer.decode([BOS], skip_special_tokens=True) == ""
 
 
-def test_a_decoder_that_starts_from_another_token_has_no_bos(tmp_path: Path) -> None:
+def test_a_decoder_with_another_start_token_has_no_bos(tmp_path: Path) -> None:
     config = replace(FAMILY_CONFIGS["Marian"], decoder_start_id=3)
     export(model_directory(config, tmp_path / "ours"), tmp_path / "hf")
     assert named(tmp_path / "hf") == {None}
 
 
-def test_a_classifier_made_of_a_decoder_has_no_bos(tmp_path: Path) -> None:
-    """It keeps the start of its texts in the configuration, and puts none before a text that it classifies."""
+def test_a_classifier_from_a_decoder_has_no_bos(tmp_path: Path) -> None:
+    """The configuration keeps the start token, but the classifier does not read one."""
     config = replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=BOS, head=SequenceHead(2, pooling="last"))
     folder = model_directory(config, tmp_path / "ours", objective=ClassificationConfig())
     assert trained_start(read_model(folder)) is None
 
 
-def test_a_checkpoint_from_elsewhere_keeps_its_own(tmp_path: Path) -> None:
+def test_an_imported_checkpoint_keeps_its_bos(tmp_path: Path) -> None:
     from interop.checkpoints import imported
 
     sizes = {"vocab_size": 290, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 4, "n_inner": 24}
@@ -74,9 +74,9 @@ def text_ids(folder: Path, text: str) -> list[int]:
 
 
 @pytest.mark.parametrize("name", ["GPT-2", "Llama"])
-@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a token of its own", "the end token"])
-def test_a_trained_start_token_goes_out_and_comes_back(name: str, start: int, tmp_path: Path) -> None:
-    """Others name it `bos_token` and put it before a text, and an import reads the same ids."""
+@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a separate start token", "the end token"])
+def test_a_trained_start_token_survives_export_and_import(name: str, start: int, tmp_path: Path) -> None:
+    """transformers has it as `bos_token` and adds it before a text; an import gives the same ids."""
     config = replace(FAMILY_CONFIGS[name], decoder_start_id=start)
     folder = model_directory(config, tmp_path / "ours")
     export(folder, tmp_path / "hf")
@@ -90,8 +90,8 @@ def test_a_trained_start_token_goes_out_and_comes_back(name: str, start: int, tm
     assert again.score("ab").log_prob == pytest.approx(ours.score("ab").log_prob, abs=1e-4)
 
 
-@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a token of its own", "the end token"])
-def test_an_imported_model_is_evaluated_from_the_same_start(start: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("start", [BOS, tiny_tokenizer().eos_id], ids=["a separate start token", "the end token"])
+def test_an_imported_model_is_evaluated_with_the_same_start(start: int, tmp_path: Path) -> None:
     """Each document begins with the start token, before the export and after the import."""
     folder = model_directory(replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=start), tmp_path / "ours")
     export(folder, tmp_path / "hf")
@@ -103,8 +103,8 @@ def test_an_imported_model_is_evaluated_from_the_same_start(start: int, tmp_path
     assert after.loss == pytest.approx(before.loss, abs=1e-5)
 
 
-def test_a_decoder_alone_has_no_start_that_only_its_configuration_names(tmp_path: Path) -> None:
-    """transformers reads no `decoder_start_token_id` there: it puts nothing before a prompt."""
+def test_decoder_start_token_id_of_a_decoder_only_model_is_ignored(tmp_path: Path) -> None:
+    """transformers ignores the key for such a model: it adds no token before a prompt."""
     from interop.checkpoints import imported
 
     sizes = {"vocab_size": 290, "n_positions": 24, "n_embd": 16, "n_layer": 1, "n_head": 4, "n_inner": 24}
@@ -114,8 +114,8 @@ def test_a_decoder_alone_has_no_start_that_only_its_configuration_names(tmp_path
     assert model.prompt_ids("ab") == model.tokenizer.encode("ab")
 
 
-def test_a_tokenizer_from_elsewhere_gets_the_start_that_was_trained(tmp_path: Path) -> None:
-    """Its file put nothing before a text; a run here that trained a start token adds it to the file."""
+def test_an_imported_tokenizer_gets_the_trained_start_token(tmp_path: Path) -> None:
+    """Its file adds no token before a text; after training with a start token the exported file adds it."""
     config = replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=3)
     folder = model_directory(config, tmp_path / "ours")
     rust = json.loads(tiny_tokenizer().to_json())
@@ -126,7 +126,7 @@ def test_a_tokenizer_from_elsewhere_gets_the_start_that_was_trained(tmp_path: Pa
     assert text_ids(folder, "ab") == [3, *tokenizer.encode("ab")]
 
 
-def test_no_bos_comes_back_as_none(tmp_path: Path) -> None:
+def test_a_missing_bos_survives_export_and_import(tmp_path: Path) -> None:
     export(model_directory(FAMILY_CONFIGS["GPT-2"], tmp_path / "ours"), tmp_path / "hf")
     model = import_model(tmp_path / "hf", tmp_path / "again", log=lambda text: None).run.model
     assert (model.bos_id, model.eos_id) == (None, 3)
@@ -141,7 +141,7 @@ def test_the_end_token_begins_a_text_in_llama_cpp(tmp_path: Path) -> None:
     assert not reader.fields["tokenizer.ggml.add_bos_token"].contents()
 
 
-def test_llama_cpp_puts_the_trained_start_token_before_a_text(tmp_path: Path) -> None:
+def test_llama_cpp_adds_the_trained_start_token(tmp_path: Path) -> None:
     gguf = pytest.importorskip("gguf")
     config = replace(FAMILY_CONFIGS["GPT-2"], decoder_start_id=BOS)
     export(model_directory(config, tmp_path / "ours"), tmp_path / "out", "gguf")

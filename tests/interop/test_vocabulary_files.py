@@ -1,4 +1,4 @@
-"""Folders with `vocab.json` and `merges.txt`, or `vocab.txt`, alone: ids are those of transformers."""
+"""Folders with only `vocab.json` and `merges.txt`, or `vocab.txt`, give the ids of transformers."""
 
 import json
 import random
@@ -38,7 +38,7 @@ IDS = dict.fromkeys(("pad_token_id", "bos_token_id", "eos_token_id", "decoder_st
 
 
 def folder_of(kind: str, place: Path) -> Path:
-    """A random model, and the files of its vocabulary alone."""
+    """Write a random model and only the files of its vocabulary."""
     known = transformers.AutoConfig.for_model(kind).to_dict()
     sizes = {key: value for key, value in SIZES.items() if key in known}
     ids = dict(IDS) if kind != "roberta" else {**IDS, "pad_token_id": 1}
@@ -62,7 +62,7 @@ def folder_of(kind: str, place: Path) -> Path:
 
 
 def lines(n: int = 300) -> list[str]:
-    """Random texts of words, numbers, spaces, scripts and signs."""
+    """Return random texts of words, numbers, spaces, scripts and signs."""
     draw = random.Random(0)
     parts = [
         "to be",
@@ -87,7 +87,7 @@ def lines(n: int = 300) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", SPECIAL)
-def test_ids_and_texts_are_those_of_transformers(kind: str, tmp_path: Path) -> None:
+def test_ids_and_texts_equal_transformers(kind: str, tmp_path: Path) -> None:
     hf, told = folder_of(kind, tmp_path / "hf"), list[str]()
     import_model(hf, tmp_path / "ours", log=told.append)
     assert any(line.startswith("no tokenizer.json: the tokenizer is built from vocab") for line in told)
@@ -104,8 +104,8 @@ def test_ids_and_texts_are_those_of_transformers(kind: str, tmp_path: Path) -> N
             assert getattr(ours, f"{role}_id") == token_id, role
 
 
-def test_settings_of_the_folder_hold(tmp_path: Path) -> None:
-    """A cased vocabulary, and tokens that were added behind it."""
+def test_settings_of_the_folder_are_used(tmp_path: Path) -> None:
+    """The vocabulary is cased, and tokens were added after it."""
     hf = folder_of("bert", tmp_path / "hf")
     n = len((hf / "vocab.txt").read_text().splitlines())
     settings = {"do_lower_case": False, "tokenizer_class": "BertTokenizer"}
@@ -127,7 +127,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_one_sentence(damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage_is_refused_in_one_sentence(damage: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name, text, said = DAMAGES[damage]
     hf = folder_of("gpt2", tmp_path / "hf")
     if name == "vocab.json":

@@ -12,11 +12,11 @@ from glassformer.models.transforms import convert, weights_dtype
 from glassformer.nn.positions import Rotary
 
 BOUNDS = {torch.bfloat16: 2**-4, torch.float16: 2**-7}
-"""Largest error as a share of the largest value: 16 and 8 units of the type's rounding, 2^-8 and 2^-11, with room."""
+"""Largest relative error: 16 and 8 times the rounding unit of the dtype, 2^-8 and 2^-11, with a margin."""
 
 
 def error(found: Tensor, exact: Tensor, *, are_logits: bool) -> float:
-    """The largest difference, as a share of the largest value; of logits, between log probabilities."""
+    """Return the largest difference divided by the largest value; logits are compared as log-probabilities."""
     assert found.isfinite().all()
     found, exact = (x.float().log_softmax(-1) if are_logits else x.float() for x in (found, exact))
     return float((found - exact).abs().max() / exact.abs().max())
@@ -65,12 +65,12 @@ def test_the_last_projection_and_the_rotary_frequencies_are_not_rounded(name: st
 
 
 @pytest.mark.parametrize("name", ["int8", "float32", "", "bf32"])
-def test_other_names_are_refused(name: str) -> None:
+def test_other_dtype_names_are_refused(name: str) -> None:
     with pytest.raises(UserError, match=f"dtype is '{name}' and must be fp32, bf16 or fp16"):
         weights_dtype(name, torch.device("cpu"))
 
 
-def test_a_type_that_the_device_cannot_compute_in_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dtype_without_support_on_the_device_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(self: Tensor, other: Tensor) -> Tensor:
         raise RuntimeError("\"addmm_impl\" not implemented for 'Half'\nat some place")
 

@@ -1,4 +1,4 @@
-"""What is read off the hidden states: pooling over real tokens, heads by hand."""
+"""Heads on the hidden states, computed by hand, and pooling over real tokens."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def test_pooling_reads_real_tokens_only(how: str, masked: list[float], whole: li
     torch.testing.assert_close(pool(HIDDEN, None, how).flatten(), torch.tensor(whole))
 
 
-def test_a_pooler_stands_between() -> None:
+def test_a_pooler_is_before_the_classifier() -> None:
     model = random_model("classifier_first")
     token_ids = random_ids(19, 2, 5)
     first = model.hidden(token_ids)[:, 0]
@@ -33,7 +33,7 @@ def test_a_pooler_stands_between() -> None:
     torch.testing.assert_close(model(token_ids), head.proj(torch.tanh(head.pooler(first))))
 
 
-def test_a_vector_is_what_the_pooler_gives() -> None:
+def test_a_vector_is_the_output_of_the_pooler() -> None:
     model = random_model("vectors_first")
     token_ids = random_ids(19, 2, 5)
     expected = torch.tanh(model.output.pooler(model.hidden(token_ids)[:, 0]))
@@ -45,7 +45,7 @@ def test_a_vector_is_what_the_pooler_gives() -> None:
 
 
 def test_token_head_by_hand() -> None:
-    """BERT's: dense, activation, norm, the table, a bias of its own."""
+    """BERT's head: dense layer, activation, norm, token table, bias."""
     model = random_model(BERT)
     token_ids = random_ids(19, 2, 5)
     hidden, transform = model.hidden(token_ids), model.output.transform
@@ -65,7 +65,7 @@ def test_a_constant_bias_is_stored_and_not_trained() -> None:
     torch.testing.assert_close(model.head(hidden), before + 2)
 
 
-def test_narrow_tables_and_scaled_logits() -> None:
+def test_factorised_tables_and_scaled_logits() -> None:
     model = random_model("d_embedding")
     hidden = torch.randn(1, 2, 16).double()
     expected = hidden @ model.output.narrow.weight.T * 16**-0.5 @ model.decoder.embeddings.tokens.weight.T
@@ -76,5 +76,5 @@ def test_narrow_tables_and_scaled_logits() -> None:
     ("name", "shape"),
     [("tagger", (2, 5, 5)), ("classifier_max", (2, 1)), ("gpt", (2, 5, 19)), ("vectors_mean", (2, 16))],
 )
-def test_shapes(name: str, shape: tuple[int, ...]) -> None:
+def test_shapes_of_every_head(name: str, shape: tuple[int, ...]) -> None:
     assert random_model(CONFIGS[name])(random_ids(19, 2, 5)).shape == shape

@@ -1,4 +1,4 @@
-"""How weights start: the statistics of each scheme, with biases 0 and norms 1 in all."""
+"""Initialisation: the statistics of each scheme, with biases 0 and norms 1 in every scheme."""
 
 import math
 from dataclasses import replace
@@ -39,7 +39,7 @@ def linears(model: nn.Module) -> list[tuple[str, nn.Linear]]:
 
 
 @pytest.mark.parametrize(("residual", "factor"), [("same", 1.0), ("scaled", (2 * 3) ** -0.5), ("zero", 0.0)])
-def test_normal(residual: str, factor: float) -> None:
+def test_normal_initialisation(residual: str, factor: float) -> None:
     """3 blocks of 2 sublayers: 6 projections write to the residual stream."""
     model = built(NormalInit(0.05, residual))  # type: ignore[arg-type]
     for name, module in linears(model):
@@ -51,7 +51,7 @@ def test_normal(residual: str, factor: float) -> None:
             assert std(module.weight) == pytest.approx(0.05, rel=0.05)
 
 
-def test_xavier_draws_fused_parts_as_the_matrices_that_they_are() -> None:
+def test_xavier_draws_each_part_of_a_fused_matrix_separately() -> None:
     model = built(XavierInit())
     for name, module in linears(model):
         parts = module.weight.split([96, 48, 48]) if name == "qkv_proj" else [module.weight]
@@ -65,7 +65,7 @@ def test_xavier_draws_fused_parts_as_the_matrices_that_they_are() -> None:
 
 @pytest.mark.parametrize("residual", ["same", "zero"])
 @pytest.mark.parametrize("head", ["same", "zero"])
-def test_fan_in(residual: str, head: str) -> None:
+def test_fan_in_initialisation(residual: str, head: str) -> None:
     model = built(FanInInit(residual, 0.7, head))  # type: ignore[arg-type]
     for name, module in linears(model):
         is_zero = (residual == "zero" and name in RESIDUAL) or (head == "zero" and name == "proj")
@@ -74,7 +74,7 @@ def test_fan_in(residual: str, head: str) -> None:
     assert std(model.decoder.embeddings.tokens.weight) == pytest.approx(0.7, rel=0.05)
 
 
-def test_a_head_of_zeros_leaves_a_tied_table_alone() -> None:
+def test_a_zero_head_does_not_change_a_tied_table() -> None:
     torch.manual_seed(0)
     model = build_model(replace(WIDE, tie_output=True, init=FanInInit(head="zero")))
     assert std(model.output.proj.weight) == pytest.approx(1.0, rel=0.05)
@@ -89,13 +89,13 @@ def test_biases_start_at_zero_and_norms_at_one(name: str) -> None:
             assert bool((parameter == 1).all()), path
 
 
-def test_every_sublayer_ends_in_a_residual_projection() -> None:
+def test_every_sublayer_has_a_residual_projection() -> None:
     assert len(residual_projections(build_model(CONFIGS["paper"]))) == 2 * 2 + 2 * 3
     assert len(residual_projections(build_model(CONFIGS["attention_only"]))) == 2
-    assert len(residual_projections(build_model(CONFIGS["no_out_proj"]))) == 2  # feed-forward alone
+    assert len(residual_projections(build_model(CONFIGS["no_out_proj"]))) == 2  # only feed-forward
 
 
-def test_a_seed_decides_every_weight() -> None:
+def test_a_seed_determines_every_weight() -> None:
     models = []
     for seed in (3, 3, 4):
         torch.manual_seed(seed)
@@ -105,8 +105,8 @@ def test_a_seed_decides_every_weight() -> None:
     assert not all(torch.equal(a, b) for a, b in zip(first, other, strict=True))
 
 
-def test_a_fresh_model_is_uncertain() -> None:
-    """Its loss is near ln V: no token is favoured before training."""
+def test_the_initial_loss_is_near_ln_v() -> None:
+    """No token is more likely than others before training."""
     for scheme in (NormalInit(), FanInInit(head="zero")):
         logits = built(scheme)(torch.randint(200, (4, 32)))
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), torch.randint(200, (4 * 32,)))

@@ -1,4 +1,4 @@
-"""The recurrent lineage in every way it is used: padded, step by step, tapped, trained, built."""
+"""Recurrent models in every use: padded, step by step, with a tap, in training, when they are built."""
 
 import math
 from dataclasses import replace
@@ -24,12 +24,12 @@ SOURCE_MASK = torch.tensor([[True] * S, [True, True, False, False, False], [Fals
 
 
 def close(ours: Tensor, expected: Tensor) -> None:
-    """Equal but for the rounding of float64."""
+    """Check that two tensors are equal up to the rounding of float64."""
     torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
 
 
 @EVERY
-def test_gradients_reach_the_past_the_whole_source_and_no_other_row(name: str) -> None:
+def test_gradients_reach_only_the_past_and_the_source_of_the_row(name: str) -> None:
     model, leaves = random_model(name), {}
 
     def leaf(stack: str) -> object:
@@ -46,7 +46,7 @@ def test_gradients_reach_the_past_the_whole_source_and_no_other_row(name: str) -
 @EVERY
 @pytest.mark.parametrize("tapped", [False, True])
 def test_padding_anywhere_changes_nothing(name: str, tapped: bool) -> None:
-    """Left, right and between, in target and source, together in one batch, with the future unseen."""
+    """One batch has padding left, right and inside, in target and source; later tokens change nothing."""
     model = random_model(name)
     inputs = random_inputs(model, B, T, S)
     token_ids, source_ids = inputs.token_ids, inputs.others["source_ids"]
@@ -62,8 +62,8 @@ def test_padding_anywhere_changes_nothing(name: str, tapped: bool) -> None:
 
 
 @EVERY
-def test_rows_of_nothing_but_padding_are_finite(name: str) -> None:
-    """On both sides, in logits and gradients; other rows are untouched."""
+def test_rows_of_only_padding_are_finite(name: str) -> None:
+    """Source and target rows, logits and gradients; other rows do not change."""
     model = random_model(name)
     inputs = random_inputs(model, B, T, S)
     mask, source_mask = MASK.clone(), SOURCE_MASK.clone()
@@ -76,8 +76,8 @@ def test_rows_of_nothing_but_padding_are_finite(name: str) -> None:
 
 
 @EVERY
-def test_the_memory_stands_in_the_order_of_the_source(name: str) -> None:
-    """Whichever way it was read: a state depends on its own token, and on others from the side that it came from."""
+def test_the_memory_has_the_order_of_the_source(name: str) -> None:
+    """In each reading direction, a state depends on its own token and on the tokens that were read before it."""
     model = random_model(name)
     source_ids = random_inputs(model, 1, T, S).others["source_ids"]
     memory = model.encode(source_ids, torch.ones_like(source_ids, dtype=torch.bool)).memory
@@ -94,7 +94,7 @@ def test_the_memory_stands_in_the_order_of_the_source(name: str) -> None:
 
 @EVERY
 @pytest.mark.parametrize("n_prefill", [1, 4])
-def test_steps_are_the_forward(name: str, n_prefill: int) -> None:
+def test_steps_equal_the_forward_pass(name: str, n_prefill: int) -> None:
     model = random_model(name)
     inputs = random_inputs(model, B, T, S)
     source = {**inputs.others, "source_attention_mask": SOURCE_MASK}
@@ -108,8 +108,8 @@ def test_steps_are_the_forward(name: str, n_prefill: int) -> None:
 
 
 @EVERY
-def test_padding_leaves_no_trace_in_the_state(name: str) -> None:
-    """A padded prefill, a row without a token in one of the pieces; then each row goes on as if alone."""
+def test_padding_does_not_change_the_state(name: str) -> None:
+    """Prefill with padding, where one row has no token in one part; then each row continues as if alone."""
     model = random_model(name)
     inputs = random_inputs(model, B, T, S)
     state = model.start(B, T, **inputs.others)
@@ -138,7 +138,7 @@ def test_select_expands_reorders_and_drops_and_keeps_the_old_state(name: str) ->
     assert selected.cache_bytes * 3 == state.cache_bytes * 4 > 0
 
 
-def test_what_a_state_cannot_do_is_said() -> None:
+def test_a_state_refuses_a_missing_or_unequal_source() -> None:
     model = random_model("luong")
     source_ids = random_ids(19, 2, 3)
     with pytest.raises(ValueError, match="source_ids"):
@@ -148,8 +148,8 @@ def test_what_a_state_cannot_do_is_said() -> None:
 
 
 @pytest.mark.parametrize("name", AT_ONCE)
-def test_the_loop_is_the_whole_call(name: str) -> None:
-    """Logits and every gradient; a tap sees the loop."""
+def test_the_loop_equals_the_whole_call(name: str) -> None:
+    """Compare logits and every gradient; a tap makes the model use the loop."""
     results = []
     for tap in (None, Recorder()):
         model = random_model(name)
@@ -176,7 +176,7 @@ class Calls(Recorder):
 
 
 @pytest.mark.parametrize("name", LOOKING)
-def test_a_tap_sees_the_alignment_of_every_step(name: str) -> None:
+def test_a_tap_receives_the_alignment_of_every_step(name: str) -> None:
     model, tap = random_model(name), Calls()
     inputs = random_inputs(model, B, T, S)
     model(inputs.token_ids, **inputs.others, source_attention_mask=SOURCE_MASK, tap=tap)
@@ -196,7 +196,7 @@ def test_a_tap_sees_the_alignment_of_every_step(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOOKING)
 def test_weights_that_a_tap_replaces_are_used(name: str) -> None:
-    """All on source position 1, in every step: the memory is one position then, and nothing else counts."""
+    """With all weight on source position 1 in every step, only that position of the memory matters."""
     model = random_model(name)
     inputs = random_inputs(model, B, T, S)
 
@@ -210,8 +210,8 @@ def test_weights_that_a_tap_replaces_are_used(name: str) -> None:
 
 
 @EVERY
-def test_a_hidden_state_that_a_tap_replaces_goes_on(name: str) -> None:
-    """Zeroed, at every step, it alters every position; where nothing else is read, nothing is left."""
+def test_a_hidden_state_that_a_tap_replaces_is_used(name: str) -> None:
+    """Zeros at every step change every position; if the head reads nothing else, the logits are 0."""
     model, tap = random_model(name), Recorder({"decoder.hidden": torch.zeros_like})
     inputs = random_inputs(model, B, T, S)
     zeroed = model(inputs.token_ids, **inputs.others, tap=tap)
@@ -223,7 +223,7 @@ def test_a_hidden_state_that_a_tap_replaces_goes_on(name: str) -> None:
 
 @EVERY
 @pytest.mark.parametrize("autocast", [False, True])
-def test_one_batch_is_learned_and_every_parameter_with_it(name: str, autocast: bool) -> None:
+def test_training_fits_one_batch_and_changes_every_parameter(name: str, autocast: bool) -> None:
     torch.manual_seed(0)
     model = build_model(replace(RECURRENT[name], layer_dropout=0.01, embedding_dropout=0.01, output_dropout=0.01))
     inputs = random_inputs(model, B, T, S)
@@ -253,14 +253,14 @@ KINDS: dict[str, NoAttention | AttendBefore | AttendAfter] = {
 
 
 def halved(x: Any) -> Any:
-    """Tensors, packed or not, in fp16, as autocast's wrapper of cuDNN's cells casts them."""
+    """Cast tensors, packed or not, to fp16, as autocast does for cuDNN's cells."""
     if isinstance(x, tuple) and not isinstance(x, PackedSequence):
         return tuple(map(halved, x))
     return x.to(FP16) if isinstance(x, (Tensor, PackedSequence)) else x
 
 
 def cudnn_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gives PyTorch's recurrent modules on the CPU the outputs that cuDNN's have under autocast of any type: fp16."""
+    """Make PyTorch's recurrent modules on the CPU return fp16, as cuDNN's do under autocast to any dtype."""
     for module in (nn.RNN, nn.GRU, nn.LSTM):
 
         def forward(self: Any, x: Any, states: Any = None, *, plain: Any = module.forward) -> Any:
@@ -272,7 +272,7 @@ def cudnn_under_autocast(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "forward", forward)
 
 
-def test_autocast_reaches_the_cells_of_the_cpu_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_autocast_reaches_only_cells_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     has_bf16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
     assert recurrence._obeys_autocast("cpu") == has_bf16, "an LSTM in bf16 fails on other CPUs"
     monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
@@ -291,7 +291,7 @@ def test_autocast_reaches_the_cells_of_the_cpu_alone(monkeypatch: pytest.MonkeyP
 def test_bf16_never_reaches_cells_that_would_compute_in_fp16(
     kind: str, cell: str, padded: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With cuDNN's habits the loss and all gradients are those without, and near those in fp32."""
+    """With cuDNN's casts the loss and all gradients are equal to those without, and close to those in fp32."""
     monkeypatch.setattr(recurrence, "_obeys_autocast", lambda _: False)
     config = RecurrentConfig(
         cell=cell, attention=KINDS[kind], bidirectional=False, d_embedding=8, d_encoder=8, d_decoder=8, vocab_size=19
@@ -329,7 +329,7 @@ def test_each_dropout_acts_in_training_only() -> None:
 
 
 @EVERY
-def test_tables_are_shared_as_the_configuration_says(name: str) -> None:
+def test_tables_are_shared_as_configured(name: str) -> None:
     model, config = build_model(RECURRENT[name]), RECURRENT[name]
     source, target, head = model.encoder.tokens, model.decoder.tokens, model.output.proj
     assert (source.weight is target.weight) == config.share_embeddings
@@ -343,7 +343,7 @@ def test_tables_are_shared_as_the_configuration_says(name: str) -> None:
     assert build_model(config, device="meta").n_parameters() == model.n_parameters()
 
 
-def test_weights_start_by_what_they_are_for() -> None:
+def test_each_kind_of_weight_has_its_initial_distribution() -> None:
     torch.manual_seed(0)
     config = replace(RECURRENT["luong"], d_embedding=64, d_encoder=48, d_decoder=48, vocab_size=200)
     model = build_model(config)
@@ -360,7 +360,7 @@ def test_weights_start_by_what_they_are_for() -> None:
     assert not any(p.any() for n, p in model.named_parameters() if p.dim() == 1 and "cells" not in n)
 
 
-def test_weights_start_uniform_where_a_range_is_given() -> None:
+def test_an_init_range_gives_uniform_weights() -> None:
     model = build_model(replace(RECURRENT["bahdanau"], init_range=0.08, vocab_size=200))
     weights = torch.cat([p.detach().flatten() for p in model.parameters()])
     assert 0.079 < weights.abs().max() <= 0.08
@@ -369,8 +369,8 @@ def test_weights_start_uniform_where_a_range_is_given() -> None:
 
 
 @EVERY
-def test_a_fresh_model_is_uncertain(name: str) -> None:
-    """Its loss on random targets is near ln V."""
+def test_the_initial_loss_is_near_ln_v(name: str) -> None:
+    """The targets are random."""
     torch.manual_seed(0)
     widths = {"d_embedding": 64, "d_encoder": 64 if not RECURRENT[name].bidirectional else 32, "d_decoder": 64}
     model = build_model(replace(RECURRENT[name], vocab_size=300, **widths))
@@ -380,7 +380,7 @@ def test_a_fresh_model_is_uncertain(name: str) -> None:
 
 
 def test_parameters_are_counted() -> None:
-    """Bahdanau's: tables 2·19·6; GRUs 2·3·(5·(6 + 5) + 10) and 3·(16·(6 + 10 + 16) + 32); bridge 10·16 + 16;
+    """Bahdanau's model: tables 2·19·6; GRUs 2·3·(5·(6 + 5) + 10) and 3·(16·(6 + 10 + 16) + 32); bridge 10·16 + 16;
     attention 16·16 + 16·10 + 16; maxout 12·(16 + 6 + 10) + 12; head 19·6."""
     expected = 228 + 6 * 65 + 3 * 544 + 176 + 432 + 396 + 114
     assert build_model(RECURRENT["bahdanau"]).n_parameters() == expected

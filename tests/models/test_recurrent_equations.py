@@ -1,4 +1,4 @@
-"""Every recurrent variant against the equations of its paper, one row, one token and one source position at a time."""
+"""Every recurrent variant against its paper's equations, for one row, token and source position at a time."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ Weights = dict[str, Tensor]
 
 
 def close(ours: Tensor, expected: Tensor) -> None:
-    """Equal but for the rounding of float64."""
+    """Check that two tensors are equal up to the rounding of float64."""
     torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -33,7 +33,7 @@ def cell(kind: str, p: Weights, at: str, x: Tensor, state: list[Tensor]) -> list
 
 
 def encoded(model: RecurrentModel, p: Weights, source: list[int]) -> tuple[list[Tensor], list[list[Tensor]]]:
-    """What stands at each source position, and where each layer ends."""
+    """Return the encoder's output at each source position, and the last state of each layer."""
     config, ends = model.config, []
     xs = [p["encoder.tokens.weight"][token] for token in source]
     xs = xs[::-1] if config.reverse_source else xs
@@ -53,7 +53,7 @@ def encoded(model: RecurrentModel, p: Weights, source: list[int]) -> tuple[list[
 
 
 def begun(p: Weights, ends: list[list[Tensor]]) -> list[list[Tensor]]:
-    """The decoder's first states: handed over, or through the bridge."""
+    """Return the decoder's first states: the encoder's last states, or the output of the bridge."""
     if "bridge.hidden.0.weight" not in p:
         return ends
     states = []
@@ -80,7 +80,7 @@ def seen(model: RecurrentModel, p: Weights, h: Tensor, memory: list[Tensor]) -> 
 
 
 def by_hand(model: RecurrentModel, source: list[int], target: list[int]) -> Tensor:
-    """Logits (T, V): Sutskever and Cho, Bahdanau, or Luong, by what `attention` is."""
+    """Compute logits (T, V) by Sutskever and Cho, Bahdanau, or Luong, as `attention` selects."""
     p, attention = dict(model.state_dict()), model.config.attention
     memory, ends = encoded(model, p, source)
     states, summary = begun(p, ends), ends[-1][0]
@@ -112,7 +112,7 @@ def by_hand(model: RecurrentModel, source: list[int], target: list[int]) -> Tens
 
 
 @pytest.mark.parametrize("name", RECURRENT)
-def test_logits_are_those_of_the_equations(name: str) -> None:
+def test_logits_follow_the_equations(name: str) -> None:
     model = random_model(name)
     inputs = random_inputs(model, 2, 5, 4)
     logits = model(inputs.token_ids, **inputs.others)
@@ -123,8 +123,8 @@ def test_logits_are_those_of_the_equations(name: str) -> None:
 
 
 @pytest.mark.parametrize(("kind", "module"), [("rnn", nn.RNN), ("gru", nn.GRU), ("lstm", nn.LSTM)])
-def test_without_attention_it_is_two_of_pytorchs_modules(kind: str, module: type[nn.RNNBase]) -> None:
-    """One's last state is the other's first; the loop that a tap sees is the same."""
+def test_a_model_without_attention_equals_two_pytorch_modules(kind: str, module: type[nn.RNNBase]) -> None:
+    """The encoder's last state is the decoder's first; the loop with a tap gives the same."""
     model = random_model(replace(RECURRENT["sutskever"], cell=kind, reverse_source=False))
     encoder, decoder = (module(6, 16, 2, batch_first=True).double() for _ in range(2))
     encoder.load_state_dict(model.encoder.cells.state_dict())

@@ -1,4 +1,4 @@
-"""The model as its callers use it: what the constructor chooses, what a tap may do, what is refused."""
+"""The public behaviour of the model: the choices of the constructor, the effects of a tap, refused inputs."""
 
 from dataclasses import replace
 
@@ -10,7 +10,7 @@ from glassformer.config.transformer import Stack
 from glassformer.models.build import build_model
 
 
-def test_presence_of_stacks_says_what_kind_it_is() -> None:
+def test_the_stacks_determine_the_kind_of_model() -> None:
     gpt, bert, paper = (build_model(CONFIGS[name]) for name in ("gpt", "bert", "paper"))
     assert gpt.encoder is None and gpt.decoder is not None
     assert bert.decoder is None and bert.encoder is not None
@@ -18,13 +18,13 @@ def test_presence_of_stacks_says_what_kind_it_is() -> None:
     assert all(block.cross_attn is None for block in [*gpt.decoder.blocks, *paper.encoder.blocks])
 
 
-def test_windows_take_turns_over_the_layers() -> None:
+def test_windows_repeat_over_the_layers() -> None:
     config = replace(GPT, decoder=Stack(5, 4, d_ff=8, window_pattern=(2, 3, 0)))
     assert build_model(config).decoder.windows == (2, 3, 0, 2, 3)
     assert build_model(GPT).decoder.windows == (0, 0)
 
 
-def test_source_and_target_have_tables_of_their_own() -> None:
+def test_source_and_target_have_separate_or_shared_tables() -> None:
     model = build_model(CONFIGS["two_vocabularies"])
     assert model.encoder.embeddings.tokens.num_embeddings == 13
     assert model.decoder.embeddings.tokens.num_embeddings == 19
@@ -32,8 +32,8 @@ def test_source_and_target_have_tables_of_their_own() -> None:
     assert shared.encoder.embeddings.tokens is shared.decoder.embeddings.tokens
 
 
-def test_tables_of_positions_belong_to_their_stack() -> None:
-    """Encoder buckets look both ways, the decoder's back only, and cross-attention has none."""
+def test_each_stack_has_its_own_relative_positions() -> None:
+    """Encoder buckets are bidirectional, decoder buckets causal, and cross-attention has no score bias."""
     model = build_model(CONFIGS["t5"])
     assert model.encoder.score_bias.bidirectional and not model.decoder.score_bias.bidirectional
     assert model.encoder.score_bias.table is not model.decoder.score_bias.table
@@ -57,7 +57,7 @@ def test_rotary_angles_never_reach_cross_attention() -> None:
 
 
 def test_a_tap_can_patch_one_run_into_another() -> None:
-    """The residual stream of a clean run, put into a run on other tokens, gives the clean run's logits."""
+    """The residual stream of a clean run, patched into a run on other tokens, gives the clean run's logits."""
     model, clean = random_model("llama"), Recorder()
     token_ids = random_ids(19, 2, 6)
     logits = model(token_ids, tap=clean)
@@ -78,11 +78,11 @@ def test_a_tap_can_ablate_one_head() -> None:
 
     ablated = model(token_ids, tap=Recorder({name: without_head_2}))
     with torch.no_grad():
-        model.decoder.blocks[1].self_attn.out_proj.weight[:, 8:12] = 0  # the columns that read head 2
+        model.decoder.blocks[1].self_attn.out_proj.weight[:, 8:12] = 0  # the columns of head 2
     torch.testing.assert_close(model(token_ids), ablated)
 
 
-def test_a_tap_sees_the_steps_of_generation() -> None:
+def test_a_tap_receives_the_steps_of_generation() -> None:
     model, whole, stepped = random_model("paper"), Recorder(), Recorder()
     inputs = random_inputs(model)
     model(inputs.token_ids, **inputs.others, tap=whole)
@@ -94,7 +94,7 @@ def test_a_tap_sees_the_steps_of_generation() -> None:
 
 
 class EmptyTap(dict):  # type: ignore[type-arg]
-    """A tap that is falsy: only None means that there is no tap."""
+    """A tap that is falsy: only None means no tap."""
 
     def __init__(self, prefix: str, names: list[str]) -> None:
         self.prefix, self.names = prefix, names
@@ -107,7 +107,7 @@ class EmptyTap(dict):  # type: ignore[type-arg]
         return EmptyTap(f"{self.prefix}{name}.", self.names)
 
 
-def test_a_tap_need_not_be_true() -> None:
+def test_a_falsy_tap_is_used() -> None:
     model, reference = random_model("paper"), Recorder()
     inputs = random_inputs(model)
     tap = EmptyTap("", [])
@@ -126,15 +126,15 @@ def test_a_source_without_an_encoder_is_refused() -> None:
 
 
 def test_parameters_are_counted_once() -> None:
-    """Tokens 19·16 and positions 24·16; 2 blocks of 4·(16² + 16) + 2·16·24 + 24 + 16 + 2·32; a final norm."""
+    """Count tokens 19·16, positions 24·16, 2 blocks of 4·(16² + 16) + 2·16·24 + 24 + 16 + 2·32, a final norm."""
     block = 4 * (16**2 + 16) + 2 * 16 * 24 + 24 + 16 + 2 * 32
     assert build_model(GPT).n_parameters() == 19 * 16 + 24 * 16 + 2 * block + 32
     assert build_model(replace(GPT, tie_output=False)).n_parameters() == build_model(GPT).n_parameters() + 19 * 16
 
 
 @pytest.mark.parametrize("name", ["gpt", "bert", "paper"])
-def test_recomputed_blocks_drop_what_they_dropped_the_first_time(name: str) -> None:
-    """Activation checkpointing under dropout: the same loss and the same gradients from the same seed."""
+def test_recomputed_blocks_repeat_their_dropout(name: str) -> None:
+    """Activation checkpointing with dropout gives the same loss and gradients for the same seed."""
     dropouts = dict.fromkeys(("embedding_dropout", "residual_dropout", "attention_dropout", "ff_dropout"), 0.3)
     model = random_model(replace(CONFIGS[name], **dropouts)).train()
     inputs = random_inputs(model)
@@ -146,7 +146,7 @@ def test_recomputed_blocks_drop_what_they_dropped_the_first_time(name: str) -> N
         model.zero_grad()
         torch.manual_seed(5)
         loss = model(inputs.token_ids, **inputs.others).square().mean()
-        torch.manual_seed(6)  # the backward must not depend on where the generator stands by then
+        torch.manual_seed(6)  # the backward must not depend on the generator's later state
         loss.backward()
         results.append([loss.detach(), *(p.grad.clone() for p in model.parameters())])
     for plain, recomputed in zip(*results, strict=True):

@@ -1,4 +1,4 @@
-"""Low-rank adaptation changes nothing at first and nothing else later; weights are taken over to the bit."""
+"""Low-rank adaptation starts without effect and trains only its updates; loaded weights are bit-equal."""
 
 from dataclasses import replace
 from typing import Any
@@ -50,8 +50,8 @@ def assert_unchanged(model: nn.Module, before: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("name", ADAPTED)
-def test_adapted_then_trained_then_merged(name: str) -> None:
-    model = random_model(name).requires_grad_(False)  # torch may choose another kernel where a gradient is wanted
+def test_adapt_then_train_then_merge(name: str) -> None:
+    model = random_model(name).requires_grad_(False)  # torch may choose another kernel when it needs gradients
     plain, before = logits(model), copies(weights_of(model))
 
     adapted = add_lora(model, ADAPTED[name], RANK, alpha=6.0)
@@ -61,7 +61,7 @@ def test_adapted_then_trained_then_merged(name: str) -> None:
     assert set(weights_of(model)) == set(before) | own
 
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, weight_decay=0.5)
-    for _ in range(2):  # B is zero at first, and A without a gradient
+    for _ in range(2):  # B is zero at first, so A has no gradient
         optimizer.zero_grad()
         logits(model).square().sum().sqrt().backward()
         assert {name for name, p in model.named_parameters() if p.grad is not None} == own
@@ -102,8 +102,8 @@ def test_a_merged_model_in_single_precision_equals_the_adapted_one() -> None:
 
 @pytest.mark.parametrize("d_in", [256, 768, 4096])
 @pytest.mark.parametrize("rank", [1, 8, 64])
-def test_what_a_new_update_reads_has_one_spread_for_every_width_and_rank(d_in: int, rank: int) -> None:
-    """A x of unit-normal x has a standard deviation of 1 / √3, so a learning rate carries over between widths."""
+def test_the_scale_of_a_new_update_is_independent_of_width_and_rank(d_in: int, rank: int) -> None:
+    """For standard normal x, A x has a standard deviation of 1 / √3: one learning rate fits every width."""
     torch.manual_seed(0)
     layer = LoraLinear(nn.Linear(d_in, 3), rank, alpha=1.0, dropout=0.0)
     assert layer.lora_a.abs().max() <= d_in**-0.5 and layer.lora_b.count_nonzero() == 0
@@ -111,8 +111,8 @@ def test_what_a_new_update_reads_has_one_spread_for_every_width_and_rank(d_in: i
     assert low.std().item() == pytest.approx(3**-0.5, rel=0.1 if rank == 1 else 0.05)
 
 
-def test_a_new_update_is_drawn_by_the_rule_of_peft() -> None:
-    """kaiming_uniform_ with a = √5, as `peft.tuners.lora.layer` and loralib state it, from the same random stream."""
+def test_a_new_update_is_drawn_as_in_peft() -> None:
+    """The rule is kaiming_uniform_ with a = √5, as in `peft.tuners.lora.layer` and loralib, from the same seed."""
     torch.manual_seed(0)
     layer = LoraLinear(nn.Linear(40, 3, device="meta").to_empty(device="cpu"), rank=5, alpha=1.0, dropout=0.0)
     torch.manual_seed(0)
@@ -120,8 +120,8 @@ def test_a_new_update_is_drawn_by_the_rule_of_peft() -> None:
     torch.testing.assert_close(layer.lora_a.detach(), expected, rtol=1e-6, atol=0)
 
 
-def test_updates_that_were_drawn_by_another_rule_load_as_they_are() -> None:
-    """Versions before drew A from N(0, 1 / rank): weights from a file replace what is drawn."""
+def test_updates_of_older_versions_load_unchanged() -> None:
+    """Older versions drew A from N(0, 1 / rank): the weights of a file replace the drawn ones."""
     old = random_model(GPT)
     add_lora(old, ["*_proj"], RANK, alpha=6.0)
     for name, parameter in old.named_parameters():
@@ -134,7 +134,7 @@ def test_updates_that_were_drawn_by_another_rule_load_as_they_are() -> None:
     assert torch.equal(logits(new), logits(old))
 
 
-def test_dropout_is_on_the_update_and_in_training_only() -> None:
+def test_dropout_acts_on_the_update_in_training_only() -> None:
     torch.manual_seed(0)
     base = nn.Linear(4, 5)
     x = torch.ones(3, 4)
@@ -148,7 +148,7 @@ def test_dropout_is_on_the_update_and_in_training_only() -> None:
 
 
 @pytest.mark.parametrize(("pattern", "n_in", "n_out"), [("*.q_proj", 16, 16), ("*.up_proj", 16, 24), ("*ff.*", 16, 24)])
-def test_trained_parameters_are_rank_times_widths(pattern: str, n_in: int, n_out: int) -> None:
+def test_trained_parameters_are_rank_times_sum_of_widths(pattern: str, n_in: int, n_out: int) -> None:
     model = random_model(GPT)
     n_layers = len(add_lora(model, [pattern, pattern], RANK, alpha=1.0))
     assert n_layers == (4 if pattern == "*ff.*" else 2)
@@ -164,7 +164,7 @@ def test_trained_parameters_are_rank_times_widths(pattern: str, n_in: int, n_out
         (["output.proj"], "tied to the embeddings"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused_and_nothing_is_changed(patterns: list[str], message: str) -> None:
+def test_what_cannot_be_adapted_is_refused_and_changes_nothing(patterns: list[str], message: str) -> None:
     model = random_model(GPT)
     names = list(weights_of(model))
     with pytest.raises(UserError, match=message):
@@ -173,7 +173,7 @@ def test_what_cannot_be_adapted_is_refused_and_nothing_is_changed(patterns: list
     assert all(parameter.requires_grad for parameter in model.parameters())
 
 
-def test_a_layer_is_adapted_once_and_with_a_rank() -> None:
+def test_a_second_adaptation_or_rank_0_is_refused() -> None:
     model = random_model(GPT)
     add_lora(model, ["*.q_proj"], RANK, alpha=1.0)
     with pytest.raises(UserError, match="already adapted"):
@@ -182,11 +182,11 @@ def test_a_layer_is_adapted_once_and_with_a_rank() -> None:
         LoraLinear(nn.Linear(2, 2), rank=0, alpha=1.0, dropout=0.0)
 
 
-# Taking over weights
+# Loading weights of another model
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, *RECURRENT])
-def test_a_model_takes_all_of_its_like(name: str) -> None:
+def test_a_model_takes_all_weights_of_an_equal_model(name: str) -> None:
     stored = weights_of(random_model(name))
     model = random_model(name, seed=1)
     taken = take_weights(model, stored)
@@ -213,7 +213,7 @@ def test_a_model_takes_all_of_its_like(name: str) -> None:
         (RECURRENT["before_scaled_dot"], ["encoder.tokens.weight"]),
     ],
 )
-def test_a_larger_vocabulary_keeps_the_old_rows_to_the_bit(config: Any, extended: list[str]) -> None:
+def test_a_larger_vocabulary_keeps_the_old_rows_exactly(config: Any, extended: list[str]) -> None:
     model = random_model(config)
     stored = weights_of(model)
     larger = random_model(replace(config, vocab_size=23), seed=1)
@@ -231,7 +231,7 @@ def test_a_larger_vocabulary_keeps_the_old_rows_to_the_bit(config: Any, extended
     torch.testing.assert_close(new, old, rtol=0, atol=1e-12)
 
 
-def test_fewer_rows_are_not_taken() -> None:
+def test_a_smaller_vocabulary_takes_no_rows() -> None:
     model = random_model(GPT, seed=1)
     before = copies(weights_of(model))
     table = "decoder.embeddings.tokens.weight"
@@ -240,8 +240,8 @@ def test_fewer_rows_are_not_taken() -> None:
     assert_unchanged(model, {table: before[table]})
 
 
-def test_another_head_is_new() -> None:
-    """What was the language model's is left, what is the tagger's is new, and the rest is taken."""
+def test_a_different_head_is_new() -> None:
+    """The language model's head is left, the tagger's head is new, and the rest is taken."""
     tagger = build_model(CONFIGS["tagger"]).double()
     taken = take_weights(tagger, weights_of(random_model(BERT)))
     assert taken.new == ["output.proj.weight", "output.proj.bias"]
@@ -252,8 +252,8 @@ def test_another_head_is_new() -> None:
     assert str(taken).splitlines()[1] == "new: output.proj.weight, output.proj.bias"
 
 
-def test_labels_are_never_taken_for_tokens() -> None:
-    """Rows of a tagger's head, fewer than the vocabulary or than the labels of another, are not a table's."""
+def test_rows_of_labels_are_never_loaded_as_rows_of_tokens() -> None:
+    """A tagger's head with fewer rows than the vocabulary, or than another head's labels, is not loaded."""
     five = weights_of(random_model(CONFIGS["tagger"]))
     for config in (replace(BERT, head=PositionHead(7)), replace(BERT, head=TokenHead(), tie_output=False)):
         taken = take_weights(random_model(config, seed=1), five)
@@ -261,7 +261,7 @@ def test_labels_are_never_taken_for_tokens() -> None:
         assert not taken.extended
 
 
-def test_other_widths_and_depths_take_what_fits() -> None:
+def test_other_widths_and_depths_take_matching_weights() -> None:
     deeper = random_model(replace(GPT, decoder=replace(GPT.decoder, n_layers=3)), seed=1)
     stored = weights_of(random_model(GPT))
     taken = take_weights(deeper, stored)
@@ -274,7 +274,7 @@ def test_other_widths_and_depths_take_what_fits() -> None:
     assert set(taken.left) == set(stored) - set(taken.taken)
 
 
-def test_positions_are_no_table_of_tokens() -> None:
+def test_a_longer_position_table_is_not_extended() -> None:
     longer = random_model(replace(GPT, max_len=30), seed=1)
     taken = take_weights(longer, weights_of(random_model(GPT)))
     assert taken.new == taken.left == ["decoder.embeddings.positions.table.weight"]

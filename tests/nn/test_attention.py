@@ -1,4 +1,4 @@
-"""The fused path computes what the readable reference computes; the module reshapes, caches and taps rightly."""
+"""The fused path equals the readable reference; the module reshapes, caches and taps correctly."""
 
 import itertools
 from typing import Any
@@ -51,7 +51,7 @@ def tensors(n_kv_heads: int = H, d_value: int = K, dtype: torch.dtype = torch.fl
 
 
 def assert_same(mask: Mask, biased: bool, scale: float | None, made: list[Tensor], tolerance: float) -> None:
-    """Context and every gradient of the two paths, all finite."""
+    """Compare context and every gradient of the two paths; all are finite."""
     results = []
     for path in (attention_fused, attention_reference):
         leaves = [x.detach().requires_grad_() for x in made]
@@ -78,11 +78,11 @@ def test_fused_equals_reference(
 
 
 class KernelCalls:
-    """Notes what the fused kernel is called with, and calls it."""
+    """A recorder of the arguments of the fused kernel, which it then calls."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.heads: list[tuple[int, int]] = []
-        """Of queries and keys."""
+        """Number of query heads and key heads per call."""
         self.is_grouped: list[bool] = []
         kernel = F.scaled_dot_product_attention
 
@@ -98,10 +98,10 @@ class KernelCalls:
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize(("n_kv_heads", "d_value"), [(H, K), (2, K), (1, 7)])
-def test_repeated_keys_and_values_give_the_reference(
+def test_repeated_keys_and_values_equal_the_reference(
     mask: str, biased: bool, n_kv_heads: int, d_value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What CUDA computes where no fused kernel takes groups, in context and gradient: heads of one number."""
+    """On CUDA, when no fused kernel takes groups, keys and values are repeated to as many heads as queries."""
     monkeypatch.setattr(attention_functions, "_kernel_takes_groups", lambda *_: False)
     calls = KernelCalls(monkeypatch)
     assert_same(MASKS[mask], biased, None, tensors(n_kv_heads, d_value), 1e-10)
@@ -109,7 +109,7 @@ def test_repeated_keys_and_values_give_the_reference(
 
 
 @pytest.mark.parametrize(("device", "grouped_unmasked"), [("cpu", True), ("meta", False)])
-def test_groups_reach_a_kernel_only_where_it_takes_them(
+def test_groups_reach_only_kernels_that_take_them(
     device: str, grouped_unmasked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`meta` stands for any device that is not the CPU."""
@@ -133,7 +133,7 @@ def test_groups_reach_a_kernel_only_where_it_takes_them(
 @pytest.mark.parametrize("n_kv_heads", [H, 2])
 @pytest.mark.parametrize("mask", MASKS)
 def test_the_kernel_of_the_cpu_is_fused_for_every_mask(mask: str, n_kv_heads: int) -> None:
-    """With everything but the fused kernel forbidden, it still runs: no scores are written out."""
+    """It runs with every kernel except the fused one disabled: the scores are never materialised."""
     query, key, value, _ = (x.detach().float() for x in tensors(n_kv_heads))
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         context = attention_fused(query, key, value, MASKS[mask])
@@ -164,7 +164,7 @@ def test_fused_equals_reference_on_any_mask(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_on_the_cpu(dtype: torch.dtype) -> None:
-    """Forward and backward keep their type and stay near the reference in double precision."""
+    """Forward and backward keep their dtype and are close to the reference in double precision."""
     query, key, value, _ = tensors(2, 7)
     expected, _, _ = attention_reference(query, key, value, MASKS["everything"])
     halves = [x.detach().to(dtype).requires_grad_() for x in (query, key, value)]
@@ -177,8 +177,8 @@ def test_half_precision_on_the_cpu(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("n_queries", [T, 1])
-def test_half_precision_on_the_cpu_has_bias_and_scale(dtype: torch.dtype, n_queries: int) -> None:
-    """Of a scale that is not 1 / √K, and a bias that turns the weights over: each alone and both."""
+def test_half_precision_on_the_cpu_applies_bias_and_scale(dtype: torch.dtype, n_queries: int) -> None:
+    """Use a scale that is not 1 / √K and a bias that reverses the weights: each alone, then both."""
     query, key, value, bias = (x.detach() for x in tensors())
     query, bias = query[:, :, :n_queries], 3 * bias[:, :, :n_queries]
     mask = Mask(keys=KEYS)
@@ -188,28 +188,28 @@ def test_half_precision_on_the_cpu_has_bias_and_scale(dtype: torch.dtype, n_quer
         halves = [x.to(dtype).requires_grad_() for x in (query, key, value)]
         context = attention_fused(*halves, mask, one_bias, scale)
         torch.testing.assert_close(context.double(), expected, rtol=0.05, atol=0.05)
-        assert (expected - without).abs().max() > 0.5, "left out, it would be seen"
+        assert (expected - without).abs().max() > 0.5, "the test would detect a missing bias or scale"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("n_queries", [32, 1])
 def test_the_fused_path_drops_weights(dtype: torch.dtype, n_queries: int) -> None:
-    """With values of 1 the context is the sum of the kept weights: spread around 1 as dropout of 0.5 gives it."""
+    """With values of 1 the context is the sum of the kept weights: mean 1, with the variance of dropout 0.5."""
     query = torch.zeros(64, H, n_queries, K, dtype=dtype, requires_grad=True)
     key, value = torch.zeros(64, H, S, K, dtype=dtype), torch.ones(64, H, S, K, dtype=dtype)
     assert torch.equal(attention_fused(query, key, value, Mask()), torch.ones_like(query))
     sums = attention_fused(query, key, value, Mask(), dropout=0.5)[..., 0].double()
     assert sums.mean().item() == pytest.approx(1.0, abs=0.1)
-    assert sums.std().item() == pytest.approx(S**-0.5, rel=0.2)  # of S weights 1 / S, each 0 or doubled
+    assert sums.std().item() == pytest.approx(S**-0.5, rel=0.2)  # S weights of 1 / S, each 0 or doubled
 
 
 @pytest.mark.parametrize("outlier", [1e3, 1e6, 1e10, 1e20])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_no_bias_out_votes_the_mask(outlier: float, dtype: torch.dtype) -> None:
-    """A hidden key with a large bias, or an allowed one with a large negative bias: a finite mask value would lose."""
+def test_no_bias_overrides_the_mask(outlier: float, dtype: torch.dtype) -> None:
+    """A hidden key has a large bias, or a visible key a large negative one: a finite mask value would fail."""
     query, key, value, _ = (x.detach() for x in tensors(dtype=dtype))
     mask = Mask(causal=True)
-    query = torch.zeros_like(query)  # scores are the bias alone, which leaves no room for rounding
+    query = torch.zeros_like(query)  # scores are the bias alone, without rounding
     hidden = ~mask.dense(T, S)
     for bias in (torch.where(hidden, outlier, 0.0), torch.where(hidden, 0.0, -outlier)):
         made = [query, key, value, bias.to(dtype).expand(B, H, T, S)]
@@ -221,10 +221,8 @@ def test_no_bias_out_votes_the_mask(outlier: float, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("n_kv_heads", [H, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
-def test_rows_that_may_attend_to_nothing_give_zeros_and_no_gradient(
-    biased: bool, n_kv_heads: int, dtype: torch.dtype
-) -> None:
-    """On the fused path: a batch row of padding alone, and queries whose document no key has."""
+def test_fully_masked_rows_give_zeros_and_no_gradient(biased: bool, n_kv_heads: int, dtype: torch.dtype) -> None:
+    """On the fused path: a batch row of only padding, and queries whose document has no key."""
     documents = DOCUMENTS.clone()
     documents[:, 0] = 7
     mask = Mask(keys=KEYS, documents=(documents, DOCUMENTS))
@@ -242,7 +240,7 @@ def test_rows_that_may_attend_to_nothing_give_zeros_and_no_gradient(
     assert value.grad[2].count_nonzero() == 0 and value.grad[:2].count_nonzero() > 0
 
 
-def test_reference_is_equation_1_entry_by_entry() -> None:
+def test_the_reference_equals_equation_1_entry_by_entry() -> None:
     query, key, value, _ = tensors(2)
     context, weights, scores = attention_reference(query, key, value, Mask(causal=True))
     for b, h, t in itertools.product(range(B), range(H), range(T)):
@@ -261,7 +259,7 @@ def test_masked_softmax_of_an_empty_row_has_finite_gradients() -> None:
     assert scores.grad[0].abs().sum() > 0 and scores.grad[1].abs().sum() == 0
 
 
-def test_scores_of_the_other_kinds() -> None:
+def test_additive_and_multiplicative_scores() -> None:
     query, key, vector = torch.randn(2, 3, 4), torch.randn(2, 5, 4), torch.randn(4)
     for b, t, s in itertools.product(range(2), range(3), range(5)):
         added = (vector * torch.tanh(query[b, t] + key[b, s])).sum()
@@ -271,7 +269,7 @@ def test_scores_of_the_other_kinds() -> None:
     torch.testing.assert_close(scaled_dot_product_scores(query, key, 3.0), multiplicative_scores(query, key) * 3)
 
 
-def test_neighbouring_heads_share_keys() -> None:
+def test_adjacent_query_heads_share_keys() -> None:
     x = torch.arange(2.0)[None, :, None, None]
     assert repeat_kv(x, 6).flatten().tolist() == [0, 0, 0, 1, 1, 1]
 
@@ -282,7 +280,7 @@ def attention(**changes: object) -> MultiHeadAttention:
     return made
 
 
-def test_fused_projection_is_the_three_projections_stacked() -> None:
+def test_the_fused_projection_stacks_three_projections() -> None:
     apart, fused = attention(n_kv_heads=2, d_value=5), attention(n_kv_heads=2, d_value=5, fused_qkv=True)
     with torch.no_grad():
         fused.out_proj.load_state_dict(apart.out_proj.state_dict())
@@ -301,7 +299,7 @@ def test_without_output_projection_the_heads_are_returned() -> None:
     torch.testing.assert_close(whole.out_proj(bare(x)), whole(x))
 
 
-def test_each_head_is_normed_before_the_product() -> None:
+def test_each_head_is_normed_before_the_scores() -> None:
     made = attention(qk_norm=RMSNorm)
     tap = Recorder()
     made(torch.randn(2, 3, 12, dtype=torch.float64), tap=tap)
@@ -310,13 +308,13 @@ def test_each_head_is_normed_before_the_product() -> None:
         torch.testing.assert_close(lengths, torch.ones_like(lengths), rtol=1e-3, atol=1e-3)
 
 
-def test_a_memory_may_be_projected_ahead() -> None:
+def test_a_memory_can_be_projected_in_advance() -> None:
     made = attention(d_memory=7, n_kv_heads=2)
     x, memory = torch.randn(2, 3, 12).double(), torch.randn(2, 5, 7).double()
     torch.testing.assert_close(made(x, memory_kv=made.project_memory(memory)), made(x, memory))
 
 
-def test_cache_is_the_keys_and_values_seen_so_far() -> None:
+def test_the_cache_holds_all_earlier_keys_and_values() -> None:
     made = attention(n_kv_heads=2)
     x = torch.randn(2, 4, 12).double()
     cache = new_layer_cache(made, 2, 4, torch.float64, x.device)
@@ -327,29 +325,29 @@ def test_cache_is_the_keys_and_values_seen_so_far() -> None:
 
 
 @pytest.mark.parametrize("name", ["query", "key", "value", "scores", "weights", "context"])
-def test_a_tap_replaces_what_it_is_shown(name: str) -> None:
-    """Each named tensor leads to the output: another in its place gives another result, the one by hand."""
+def test_a_tap_replaces_each_named_tensor(name: str) -> None:
+    """Each named tensor contributes to the output: a replacement gives the result that is computed by hand."""
     made = attention(n_kv_heads=2)
     x = torch.randn(2, 5, 12).double()
     seen = Recorder()
     before = made(x, mask=Mask(causal=True), tap=seen)
     assert not torch.allclose(made(x, mask=Mask(causal=True), tap=Recorder({name: lambda x: x.flip(-1)})), before)
     ablated = made(x, mask=Mask(causal=True), tap=Recorder({name: torch.zeros_like}))
-    if name in ("value", "weights", "context"):  # nothing flows through: what is left is the output's bias
+    if name in ("value", "weights", "context"):  # zeros: only the output's bias is left
         torch.testing.assert_close(ablated, made.out_proj.bias.expand(2, 5, 12))
     else:  # equal scores: the mean of the values so far
         values = repeat_kv(seen.seen["value"], 4).cumsum(2) / torch.arange(1, 6)[:, None]
         torch.testing.assert_close(ablated, made.out_proj(values.transpose(1, 2).flatten(2)))
 
 
-def test_weights_that_a_tap_sees_are_those_before_dropout() -> None:
+def test_a_tap_receives_the_weights_before_dropout() -> None:
     made = attention(dropout=0.5).train()
     tap = Recorder()
     made(torch.randn(2, 5, 12).double(), tap=tap)
     torch.testing.assert_close(tap.seen["weights"].sum(-1), torch.ones(2, 4, 5).double())
 
 
-def test_a_wrong_mask_or_width_is_named() -> None:
+def test_a_wrong_mask_or_width_is_refused_by_name() -> None:
     attention = MultiHeadAttention(8, 2)
     with pytest.raises(
         TypeError, match=r"mask must be a glassformer\.nn\.Mask, such as Mask\(causal=True\), not Tensor"

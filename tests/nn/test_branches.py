@@ -1,4 +1,4 @@
-"""Rows that branch: whatever grows from whatever, each row's logits are those of one forward over its own past."""
+"""Rows that branch: for every order of branches, a row's logits equal one forward pass over its own past."""
 
 import random
 
@@ -10,14 +10,14 @@ from configs import CROSS, GENERATORS, SEQ2SEQ, random_ids, random_model
 from glassformer.nn.kv_cache import Branches, Grid, Kept
 
 CPU = torch.device("cpu")
-LENGTHS = (3, 1, 5)  # of what was read before the rows branch
+LENGTHS = (3, 1, 5)  # lengths before the rows branch
 EVERY = {name: name for name in GENERATORS} | {"alibi_source": SEQ2SEQ["alibi_source"]}
 
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("width", [1, 4])
 def test_every_row_has_its_own_past(name: str, width: int) -> None:
-    """Rows are expanded, reordered, mixed among the groups' neighbours, dropped; groups die; buffers are compacted."""
+    """Rows are expanded, reordered, mixed with neighbouring groups and dropped; groups end; buffers are compacted."""
     model, draw = random_model(EVERY[name]), random.Random(width)
     source: dict[str, Tensor] = {}
     if model.encoder is not None:
@@ -58,11 +58,11 @@ def test_every_row_has_its_own_past(name: str, width: int) -> None:
     assert n_compacted == 0 if width == 1 else n_compacted > 0
 
 
-def test_the_names_cover_both_kinds() -> None:
+def test_the_tested_models_cover_both_kinds() -> None:
     assert set(CROSS) < set(EVERY) and "gpt" in EVERY
 
 
-def test_a_grid_puts_rows_in_their_places_and_back() -> None:
+def test_a_grid_folds_and_unfolds_rows() -> None:
     full, ragged = Grid.of([0, 0, 1, 1], 2, CPU), Grid.of([2, 0, 2], 3, CPU)
     assert full.cells is None and ragged.cells is not None
     x = torch.arange(12.0).view(4, 1, 3)
@@ -72,8 +72,8 @@ def test_a_grid_puts_rows_in_their_places_and_back() -> None:
     assert torch.equal(ragged.unfold(folded), x[:3])
 
 
-def test_compacting_keeps_every_rows_past_in_its_order() -> None:
-    """What a row sees of a buffer, before and after; group 0 dies and most of group 1's slots with it."""
+def test_compacting_keeps_the_order_of_every_past() -> None:
+    """Compare a row's slots before and after; group 0 ends, and most slots of group 1 are released."""
     branches, lengths = Branches.at(torch.tensor([2, 1, 2]), 2), torch.tensor([2, 1, 2])
     for _ in range(4):
         branches, _ = branches.select(torch.arange(len(lengths)).repeat_interleave(1 if len(lengths) == 9 else 3))
@@ -87,13 +87,13 @@ def test_compacting_keeps_every_rows_past_in_its_order() -> None:
     compact, kept = branches.select(rows)
     assert isinstance(kept, Kept) and kept.groups.tolist() == [1, 2] and compact.groups == [1, 0, 1]
     moved = kept.move(buffer)
-    assert moved.shape == (2, 2, n_slots + 3, 4) and compact.n_slots == 6  # 2 tokens at first and 4 since
+    assert moved.shape == (2, 2, n_slots + 3, 4) and compact.n_slots == 6  # 2 tokens at first and 4 later
     for row, group in enumerate(compact.groups):
         assert torch.equal(moved[group][:, : compact.n_slots][:, compact.seen[row]], before[row])
         assert torch.equal(compact.positions[group][compact.seen[row]], positions[row])
 
 
-def test_a_branched_state_takes_one_token_a_row() -> None:
+def test_a_branched_state_takes_one_token_per_row() -> None:
     model = random_model("paper")
     with torch.inference_mode():
         state = model.start(2, 9, random_ids(19, 2, 4)).branched()
@@ -101,7 +101,7 @@ def test_a_branched_state_takes_one_token_a_row() -> None:
             model.step(random_ids(19, 2, 2), state)
 
 
-def test_the_memory_of_branches_follows_what_is_filled_and_not_the_limit() -> None:
+def test_the_memory_of_branches_depends_on_filled_slots_not_on_max_len() -> None:
     model, n_steps = random_model("paper"), 12
     with torch.inference_mode():
         source = {"source_ids": random_ids(13, 2, 4), "source_attention_mask": None}

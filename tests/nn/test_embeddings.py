@@ -21,7 +21,7 @@ def test_tokens_alone() -> None:
     assert torch.equal(embeddings(IDS, POSITIONS), embeddings.tokens.weight[IDS])
 
 
-def test_all_parts_in_their_order() -> None:
+def test_all_parts_in_order() -> None:
     embeddings = Embeddings(
         nn.Embedding(5, 4), LearnedPositions(6, 4), nn.Embedding(2, 4), LayerNorm(4), d_model=9, scale=True
     )
@@ -34,7 +34,7 @@ def test_all_parts_in_their_order() -> None:
     assert torch.equal(embeddings(IDS, POSITIONS), embeddings(IDS, POSITIONS, zeros))
 
 
-def test_token_dropout_takes_whole_words_and_leaves_their_places() -> None:
+def test_token_dropout_drops_whole_embeddings_and_keeps_positions() -> None:
     torch.manual_seed(0)
     embeddings = Embeddings(nn.Embedding(5, 4), LearnedPositions(400, 4), None, None, d_model=4, token_dropout=0.25)
     ids, places = torch.randint(5, (8, 400)), torch.arange(400)
@@ -48,7 +48,7 @@ def test_token_dropout_takes_whole_words_and_leaves_their_places() -> None:
     )
 
 
-def test_types_where_there_are_none_are_an_error() -> None:
+def test_types_without_a_table_of_types_are_refused() -> None:
     with pytest.raises(ValueError, match="n_token_types"):
         Embeddings(nn.Embedding(5, 4), None, None, None, d_model=4)(IDS, POSITIONS, TYPES)
 
@@ -85,7 +85,7 @@ def test_activations_by_formula() -> None:
     assert relu2(torch.tensor(-1.0)) == 0
 
 
-def test_the_default_activation_is_that_of_the_configuration() -> None:
+def test_the_default_activation_equals_the_configurations_default() -> None:
     layer = FeedForward(4, 7).double()
     x = torch.randn(2, 3, 4, dtype=torch.float64)
     expected = ACTIVATIONS[TransformerConfig(decoder=Stack()).activation](layer.up_proj(x)) @ layer.down_proj.weight.T

@@ -1,4 +1,4 @@
-"""Buffers of keys and values: where tokens land, what select and crop leave."""
+"""Buffers of keys and values: the slots of tokens, and the result of select and crop."""
 
 import torch
 
@@ -27,7 +27,7 @@ def test_a_run_of_slots() -> None:
 
 
 def test_a_slot_for_each_token() -> None:
-    """Row 0 writes slots 2 and 3, row 1 slot 0 after padding, row 2 slot 5 before padding."""
+    """Row 0 writes slots 2 and 3; row 1 slot 0, after padding; row 2 slot 5, before padding."""
     cache = layer()
     key, value = torch.randn(N_ROWS, G, 2, K), torch.randn(N_ROWS, G, 2, W)
     keys, values = cache.append(key, value, Slots(None, 6, torch.tensor([[2, 3], [MAX_LEN, 0], [5, MAX_LEN]])))
@@ -38,7 +38,7 @@ def test_a_slot_for_each_token() -> None:
     assert torch.equal(keys, expected_keys) and torch.equal(values, expected_values)
 
 
-def test_select_takes_rows_of_everything_and_copies() -> None:
+def test_select_copies_the_rows_of_every_buffer() -> None:
     before = state()
     rows = torch.tensor([1, 1, 0, 2])
     after = before.select(rows)
@@ -50,8 +50,8 @@ def test_select_takes_rows_of_everything_and_copies() -> None:
     assert before.layers[0].keys.abs().sum() == 0 and after.layers[0].keys[1].abs().sum() == 0
 
 
-def test_buffers_double_as_they_fill_and_hold_what_was_there() -> None:
-    """Two slots at first; the slot for padding is not taken over, and unfilled slots are 0."""
+def test_buffers_double_when_full_and_keep_their_contents() -> None:
+    """Start with two slots; the slot for padding is not copied, and unfilled slots are 0."""
     cache = LayerCache(torch.full((N_ROWS, G, 2, K), torch.nan), torch.full((N_ROWS, G, 2, W), torch.nan))
     grown = TransformerState([cache], 20, torch.zeros(N_ROWS, dtype=torch.long), 0)
     key, value = torch.randn(N_ROWS, G, 20, K), torch.randn(N_ROWS, G, 20, W)
@@ -66,7 +66,7 @@ def test_buffers_double_as_they_fill_and_hold_what_was_there() -> None:
     assert sizes == [2, 4, 4, *[8] * 4, *[16] * 8, *[21] * 5]
 
 
-def test_select_copies_filled_slots_alone() -> None:
+def test_select_copies_only_filled_slots() -> None:
     before = state()
     before.layers[0].keys[:, :, :4] = torch.randn(N_ROWS, G, 4, K)
     before.layers[0].keys[:, :, 4:] = torch.nan
@@ -76,15 +76,15 @@ def test_select_copies_filled_slots_alone() -> None:
     assert after.shape == (2, G, MAX_LEN + 1, K) and after[:, :, 4:].abs().sum() == 0
 
 
-def test_a_state_that_branches_copies_filled_slots_alone() -> None:
+def test_a_branching_state_copies_only_filled_slots() -> None:
     branched = state().branched()
     assert branched.layers[0].keys.shape == (N_ROWS, G, 4 + 1, K)
-    branched.make_room(10)  # more than max_len: the tokens of several branches
+    branched.make_room(10)  # more than max_len: tokens of several branches
     assert branched.layers[0].values.shape == (N_ROWS, G, 11, W)
 
 
-def test_a_buffer_grows_without_what_padding_wrote() -> None:
-    """The slot for padding becomes one of a token; of a shorter row it is masked, and NaN times 0 would be NaN."""
+def test_a_growing_buffer_drops_the_slot_of_padding() -> None:
+    """The slot for padding becomes a token's slot; shorter rows mask it, but NaN times 0 would be NaN."""
     cache = LayerCache(torch.randn(N_ROWS, G, 4, K), torch.randn(N_ROWS, G, 4, W))
     cache.keys[:, :, -1] = cache.values[:, :, -1] = torch.nan
     kept = cache.keys[:, :, :3].clone(), cache.values[:, :, :3].clone()

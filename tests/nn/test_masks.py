@@ -1,4 +1,4 @@
-"""Rules of attention, against one sentence each."""
+"""Attention masks against the rule of each kind."""
 
 import itertools
 
@@ -13,7 +13,7 @@ CPU = torch.device("cpu")
 
 @settings(max_examples=40, derandomize=True, deadline=None)
 @given(st.booleans(), st.integers(0, 4), st.integers(0, 99), st.sets(st.sampled_from("kqd")))
-def test_dense_is_what_the_rules_say(causal: bool, window: int, seed: int, given: set[str]) -> None:
+def test_the_dense_mask_follows_the_rules(causal: bool, window: int, seed: int, given: set[str]) -> None:
     n_rows, n_queries, n_keys = 2, 3, 5
     generator = torch.Generator().manual_seed(seed)
     keys = torch.rand(n_rows, n_keys, generator=generator) > 0.4
@@ -43,7 +43,7 @@ def test_dense_is_what_the_rules_say(causal: bool, window: int, seed: int, given
         assert dense.any(-1).all()
 
 
-def test_a_kernel_can_see_only_causal_without_a_matrix() -> None:
+def test_only_a_causal_mask_needs_no_matrix() -> None:
     keys = torch.ones(1, 3, dtype=torch.bool)
     assert Mask(causal=True).is_only_causal and Mask().is_trivial
     assert Mask(causal=True).worked_out(3, 3, CPU).allowed is None
@@ -67,8 +67,8 @@ def test_positions_count_real_tokens() -> None:
     assert positions_from_mask(mask).min() == 0
 
 
-def test_pairs_and_keys_that_stand_elsewhere() -> None:
-    """Keys may stand in any order; what each query sees can be given one by one."""
+def test_pairs_and_key_positions() -> None:
+    """Keys may have any order of positions, and visibility can be given per pair of query and key."""
     where = torch.tensor([[3, 0, 1, 2]])
     query = torch.tensor([[1, 3]])
     pairs = torch.tensor([[[True, True, True, False], [True, False, True, True]]])

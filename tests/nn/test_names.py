@@ -13,10 +13,10 @@ import glassformer.nn
 
 INNER = {"Branches", "CellStep", "Grid", "Kept", "Stepper", "in_order", "reading_order", "run", "run_masked", "scoped"}
 INNER |= {"where"}
-"""Parts of the caches and of the recurrent loop, which no other code needs."""
+"""Parts of the caches and of the recurrent loop that no other code needs."""
 
 
-def test_one_import_gives_every_part() -> None:
+def test_one_import_gives_every_public_name() -> None:
     folder = Path(glassformer.nn.__file__).parent
     for path in folder.glob("[a-z]*.py"):
         module = import_module(f"glassformer.nn.{path.stem}")
@@ -27,13 +27,13 @@ def test_one_import_gives_every_part() -> None:
 
 
 @pytest.mark.parametrize("package", [glassformer.nn, glassformer.models])
-def test_every_public_part_says_what_it_is(package: object) -> None:
+def test_every_public_name_has_a_docstring(package: object) -> None:
     for name in package.__all__:  # type: ignore[attr-defined]
         part = getattr(package, name)
         assert isinstance(part, dict) or (part.__doc__ and not part.__doc__.startswith(f"{name}(")), name
 
 
-def test_the_layers_need_torch_alone() -> None:
+def test_the_layers_need_only_torch() -> None:
     program = (
         "import sys\nfrom glassformer.nn import MultiHeadAttention, FeedForward, Mask\n"
         "ours = {name for name in sys.modules if name.startswith('glassformer.')}\n"

@@ -50,7 +50,7 @@ def test_rms_norm(weight: bool, eps: float, dtype: torch.dtype) -> None:
         torch.testing.assert_close(norm(x), theirs(x))
 
 
-def test_fresh_norms_only_normalise() -> None:
+def test_untrained_norms_only_normalise() -> None:
     x = torch.randn(5, WIDTH) * 4 + 2
     y = LayerNorm(WIDTH, eps=0.0)(x)
     torch.testing.assert_close(y.mean(-1), torch.zeros(5), rtol=0, atol=1e-5)
@@ -59,7 +59,7 @@ def test_fresh_norms_only_normalise() -> None:
 
 
 def test_rms_norm_takes_narrower_input_than_its_weight() -> None:
-    """What a linear layer under autocast hands over; no warning, and no change of type."""
+    """A linear layer under autocast returns such input: no warning, and no change of dtype."""
     x = torch.randn(5, WIDTH, dtype=torch.bfloat16)
     y = RMSNorm(WIDTH)(x)
     assert y.dtype == torch.bfloat16

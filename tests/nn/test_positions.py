@@ -1,4 +1,4 @@
-"""Five ways to say where a token stands: what each promises."""
+"""Five kinds of positions and the properties of each."""
 
 import pytest
 import torch
@@ -22,7 +22,7 @@ from glassformer.nn.positions import (
 
 
 def rotated_scores(rotary: Rotary, query: Tensor, key: Tensor, positions: Tensor) -> Tensor:
-    """All products of one query vector and one key vector, each placed at every position."""
+    """Return the products of one query vector and one key vector, each at every position."""
     n = positions.shape[-1]
     query, key = (x.expand(1, 1, n, -1) for x in (query, key))
     return (apply_rotary(query, *rotary(positions)) @ apply_rotary(key, *rotary(positions)).mT)[0, 0]
@@ -58,15 +58,15 @@ def test_rotary_scores_depend_on_the_distance_alone(d_rotary: int) -> None:
     assert scores[0].std() > 0.01
 
 
-def test_rotary_turns_pairs_of_the_two_halves() -> None:
+def test_rotary_rotates_pairs_of_the_two_halves() -> None:
     rotary = Rotary(torch.tensor([torch.pi / 2, 0.0]))
     x = torch.tensor([1.0, 2.0, 3.0, 4.0, 9.0])[None, None, None]
-    turned = apply_rotary(x, *rotary(torch.tensor([1])))  # (1, 3) by a quarter, (2, 4) not, 9 passes
+    turned = apply_rotary(x, *rotary(torch.tensor([1])))  # (1, 3) by a quarter turn, (2, 4) not; 9 is not rotated
     torch.testing.assert_close(turned.flatten(), torch.tensor([-3.0, 2.0, 1.0, 4.0, 9.0]))
     torch.testing.assert_close(turned.norm(), x.norm())
 
 
-def test_scalings_leave_fast_waves_and_stretch_slow_ones() -> None:
+def test_scalings_keep_high_frequencies_and_lower_low_ones() -> None:
     plain = rotary_frequencies(10000.0, 64)
     torch.testing.assert_close(linear_scaled(plain, 4.0), plain / 4)
     for scaled in (llama3_scaled(plain, 4.0, 1.0, 4.0, 2048), yarn_scaled(plain, 10000.0, 4.0, 2048, 32, 1)[0]):
@@ -77,14 +77,14 @@ def test_scalings_leave_fast_waves_and_stretch_slow_ones() -> None:
     assert yarn_scaled(plain, 10000.0, 1.0, 2048, 32, 1)[1] == 1.0
 
 
-def test_attention_factor_multiplies_both() -> None:
+def test_the_attention_factor_multiplies_queries_and_keys() -> None:
     frequencies = rotary_frequencies(10.0, 4)
     plain, warm = Rotary(frequencies)(torch.arange(3)), Rotary(frequencies, 1.5)(torch.arange(3))
     torch.testing.assert_close(warm, tuple(1.5 * x for x in plain))
 
 
 def test_alibi_slopes_of_twelve_heads() -> None:
-    """Eight heads halve from 1/2 to 1/256; the four that are left take every other slope of sixteen."""
+    """The slopes of eight heads halve from 1/2 to 1/256; the other four use every second slope of sixteen heads."""
     assert alibi_slopes(12)[:8] == [2.0**-h for h in range(1, 9)]
     assert alibi_slopes(12)[8:] == [2.0**-h for h in (0.5, 1.5, 2.5, 3.5)]
 
@@ -96,7 +96,7 @@ def test_alibi_is_a_penalty_on_distance() -> None:
     assert bias[0, 0].tolist() == [[-3 * slope, -2 * slope, -2 * slope], [0, -slope, -5 * slope]]
 
 
-def test_relative_bias_looks_both_ways_or_back_only() -> None:
+def test_relative_bias_is_bidirectional_or_causal() -> None:
     for bidirectional in (True, False):
         module = RelativeBias(3, 8, 16, bidirectional)
         bias = module(torch.arange(5), torch.arange(5))
@@ -110,7 +110,7 @@ def test_relative_bias_looks_both_ways_or_back_only() -> None:
 
 
 def test_casting_keeps_frequencies_and_slopes_exact() -> None:
-    """In bfloat16 a frequency of 0.3 would be 0.3008: eight radians off after ten thousand tokens."""
+    """In bfloat16 a frequency of 0.3 would be 0.3008: an error of eight radians after ten thousand tokens."""
     for module in (Rotary(rotary_frequencies(10000.0, 16)), AlibiBias(12)):
         (before,) = [x.clone() for x in module.buffers()]
         for dtype in (torch.bfloat16, torch.float16):
@@ -120,7 +120,7 @@ def test_casting_keeps_frequencies_and_slopes_exact() -> None:
         assert all(x.is_meta for x in module.to("meta").buffers())
 
 
-# Buckets of T5's public code, of 32 buckets and 128 tokens: (distance, seen both ways, seen back only).
+# Buckets of T5's public code, for 32 buckets and 128 tokens: (distance, bidirectional, causal).
 BUCKETS = [
     (0, 0, 0), (-1, 1, 1), (-7, 7, 7), (-8, 8, 8), (-9, 8, 9), (-11, 8, 11), (-12, 9, 12), (-15, 9, 15), (-16, 10, 16),
     (-18, 10, 16), (-19, 10, 17), (-20, 10, 17), (-21, 10, 18), (-31, 11, 21), (-32, 12, 21), (-63, 13, 26),

@@ -1,4 +1,4 @@
-"""Steps in the open against PyTorch's modules; padding anywhere against rows without any."""
+"""Single steps against PyTorch's modules; padding at any place against rows without padding."""
 
 import pytest
 import torch
@@ -33,8 +33,8 @@ def states(cell: str, n_layers: int = 2) -> tuple[tuple[Tensor, ...], ...]:
 @EVERY
 @pytest.mark.parametrize("d_fed", [0, D_FED])
 @pytest.mark.parametrize("n_layers", [1, 2])
-def test_the_loop_is_pytorchs_module(cell: str, d_fed: int, n_layers: int) -> None:
-    """Outputs, last states and every gradient."""
+def test_the_loop_equals_pytorchs_module(cell: str, d_fed: int, n_layers: int) -> None:
+    """Compare outputs, last states and every gradient."""
     x, fed = random(B, T, D_X), random(B, T, d_fed, seed=1)
     results = []
     for looped in (True, False):
@@ -56,13 +56,13 @@ def test_the_loop_is_pytorchs_module(cell: str, d_fed: int, n_layers: int) -> No
 
 @EVERY
 def test_cells_run_on_a_device_without_autocast(cell: str) -> None:
-    """The meta device, on which costs are counted."""
+    """Costs are counted on the meta device."""
     outputs, last = run(made(cell).to("meta"), random(B, T, D_X + D_FED).to("meta"))
     assert outputs.shape == (B, T, D) and last[1][0].shape == (B, D)
 
 
-def test_dropout_stands_between_layers_in_training_only() -> None:
-    """Of three layers the outputs of two are dropped; with p near 1 the top one sees zeros."""
+def test_dropout_acts_between_layers_in_training_only() -> None:
+    """Dropout acts on the outputs of two of three layers; with p near 1 the top layer reads zeros."""
     cells = nn.GRU(D_X, D, 3, batch_first=True, dropout=0.999).double()
     randomise(cells)
     x, begin = random(B, T, D_X), states("gru", 3)
@@ -78,7 +78,7 @@ def test_dropout_stands_between_layers_in_training_only() -> None:
 
 @EVERY
 @pytest.mark.parametrize(("bidirectional", "begins"), [(False, False), (True, False), (False, True)])
-def test_padding_anywhere_leaves_no_trace(cell: str, bidirectional: bool, begins: bool) -> None:
+def test_padding_anywhere_changes_nothing(cell: str, bidirectional: bool, begins: bool) -> None:
     cells, x = made(cell, bidirectional=bidirectional, d_fed=0), random(B, T, D_X)
     begin = states(cell) if begins else None
     order = reading_order(REAL)
@@ -91,13 +91,13 @@ def test_padding_anywhere_leaves_no_trace(cell: str, bidirectional: bool, begins
         torch.testing.assert_close(outputs[b, REAL[b]], alone[0])
         for layer, of_row in zip(last, ends, strict=True):
             torch.testing.assert_close([part[b] for part in layer], [part[0] for part in of_row])
-    for i, layer in enumerate(last):  # the empty row ends where it began
+    for i, layer in enumerate(last):  # the empty row keeps its first state
         for j, part in enumerate(layer):
             assert torch.equal(part[-1], begin[i][j][-1] if begin else torch.zeros_like(part[-1]))
 
 
-def test_both_directions_stand_side_by_side() -> None:
-    """The last state of the forward direction is that at the last token, of the backward one that at the first."""
+def test_both_directions_are_concatenated() -> None:
+    """The last state of the forward direction is at the last token, that of the backward direction at the first."""
     cells, x = made("lstm", bidirectional=True, d_fed=0), random(B, T, D_X)
     outputs, last = run(cells, x)
     assert [tuple(part.shape for part in layer) for layer in last] == [((B, 2 * D), (B, 2 * D))] * 2
@@ -105,7 +105,7 @@ def test_both_directions_stand_side_by_side() -> None:
     assert torch.equal(last[-1][0][:, D:], outputs[:, 0, D:])
 
 
-def test_gradients_pass_over_padding() -> None:
+def test_gradients_skip_padding() -> None:
     cells, x = made("gru", d_fed=0), random(B, T, D_X).requires_grad_()
     order = reading_order(REAL)
     outputs, last = run_masked(cells, in_order(x, order), REAL.sum(dim=1))

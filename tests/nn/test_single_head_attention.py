@@ -1,4 +1,4 @@
-"""One state over a memory: every score from its formula, masks, taps, widths."""
+"""Attention of one state over a memory: scores by their formulas, masks, taps and widths."""
 
 import math
 
@@ -15,7 +15,7 @@ SCORES = {"additive": A, "dot": None, "general": None, "scaled_dot": A}
 
 
 def made(score: str) -> tuple[SingleHeadAttention, Tensor, Tensor]:
-    """The module with every parameter random, queries (B, T, ·) and a memory (B, S, D_MEMORY)."""
+    """Return the module with random parameters, queries (B, T, ·) and a memory (B, S, D_MEMORY)."""
     d_query = D_MEMORY if score == "dot" else D_QUERY
     attention = SingleHeadAttention(d_query, D_MEMORY, score, SCORES[score]).double()
     randomise(attention)
@@ -25,7 +25,7 @@ def made(score: str) -> tuple[SingleHeadAttention, Tensor, Tensor]:
 
 
 def by_hand(attention: SingleHeadAttention, score: str, h: Tensor, memory: Tensor, real: Tensor) -> Tensor:
-    """The context of one state (·,) over the real rows of a memory (S, D_MEMORY), one position after the other."""
+    """Compute the context of one state (·,) over the real rows of a memory (S, D_MEMORY), position by position."""
     p = dict(attention.named_parameters())
     scores, values = [], []
     for s in memory[real]:
@@ -47,7 +47,7 @@ def by_hand(attention: SingleHeadAttention, score: str, h: Tensor, memory: Tenso
 
 @pytest.mark.parametrize("score", SCORES)
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_context_is_the_formulas(score: str, masked: bool) -> None:
+def test_the_context_follows_the_formulas(score: str, masked: bool) -> None:
     attention, query, memory = made(score)
     context = attention(query, *attention.project_memory(memory), MASK if masked else None)
     assert context.shape == (B, T, attention.d_context)
@@ -57,8 +57,8 @@ def test_the_context_is_the_formulas(score: str, masked: bool) -> None:
             torch.testing.assert_close(context[b, t], by_hand(attention, score, query[b, t], memory[b], real))
 
 
-def test_luongs_concat_is_the_additive_score_with_one_matrix_in_two_halves() -> None:
-    """vᵀ tanh(W[h; s]) with W = [W₁ W₂]."""
+def test_luongs_concat_equals_the_additive_score() -> None:
+    """Compare with vᵀ tanh(W[h; s]), where W = [W₁ W₂]."""
     attention, query, memory = made("additive")
     joined = torch.cat((attention.q_proj.weight, attention.k_proj.weight), dim=1)
     pairs = torch.cat((query[:, :, None].expand(-1, -1, S, -1), memory[:, None].expand(-1, T, -1, -1)), dim=3)
@@ -68,7 +68,7 @@ def test_luongs_concat_is_the_additive_score_with_one_matrix_in_two_halves() -> 
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_gradients_reach_everything_but_padding_and_are_finite(score: str) -> None:
+def test_gradients_are_finite_and_reach_all_but_padding(score: str) -> None:
     attention, query, memory = made(score)
     attention(query, *attention.project_memory(memory), MASK).square().sum().backward()
     assert memory.grad is not None and torch.equal(memory.grad.abs().sum(dim=2) > 0, MASK)
@@ -77,7 +77,7 @@ def test_gradients_reach_everything_but_padding_and_are_finite(score: str) -> No
 
 
 @pytest.mark.parametrize("score", SCORES)
-def test_a_tap_sees_one_head_and_what_it_returns_is_used(score: str) -> None:
+def test_a_tap_receives_one_head_and_its_result_is_used(score: str) -> None:
     attention, query, memory = made(score)
     keys, values = attention.project_memory(memory)
     tap = Recorder()
@@ -98,8 +98,8 @@ def test_a_tap_sees_one_head_and_what_it_returns_is_used(score: str) -> None:
     torch.testing.assert_close(attention(query, keys, values, MASK, doubled), 2 * attention(query, keys, values, MASK))
 
 
-def test_no_score_outvotes_the_mask() -> None:
-    """The hidden position scores +30000, the open one -30000."""
+def test_no_score_overrides_the_mask() -> None:
+    """The hidden position scores +30000, the visible one -30000."""
     attention = SingleHeadAttention(1, 1, "dot")
     memory = torch.tensor([[[-300.0], [300.0]]])
     context = attention(torch.tensor([[[100.0]]]), memory, memory, torch.tensor([[True, False]]))

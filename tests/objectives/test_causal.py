@@ -1,4 +1,4 @@
-"""Next-token prediction: shifted once, padding and neighbours never scored."""
+"""Next-token prediction: labels are shifted once; padding and other documents are never scored."""
 
 import math
 
@@ -28,8 +28,8 @@ def test_pitfall_18_labels_are_the_inputs_shifted_once() -> None:
 
 
 @pytest.mark.parametrize(("ahead", "is_right"), [(0, False), (1, True), (2, False)])
-def test_pitfall_18_only_the_next_token_is_credited(ahead: int, is_right: bool) -> None:
-    """A model that copies its input, one that knows the next token, and one that knows the one after it."""
+def test_pitfall_18_only_the_next_token_is_scored_as_right(ahead: int, is_right: bool) -> None:
+    """Compare models that predict the current token, the next token, and the token after the next."""
     ids = np.array([3, 1, 4, 0, 5, 2, 6])  # no token twice, so that a copy is never right by chance
 
     def model(token_ids: Tensor, **_: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def test_pitfall_18_only_the_next_token_is_credited(ahead: int, is_right: bool) 
         assert float(sums.nats) >= 50 * 5
 
 
-def test_pitfall_19_padding_is_neither_scored_nor_seen() -> None:
+def test_pitfall_19_padding_is_neither_scored_nor_attended_to() -> None:
     network = random_model("gpt")
     objective = CausalObjective()
     rows = [example(*RNG.integers(19, size=n).tolist()) for n in (9, 4, 2)]
@@ -56,7 +56,7 @@ def test_pitfall_19_padding_is_neither_scored_nor_seen() -> None:
     assert float(together.nats) == pytest.approx(sum(float(one.nats) for one in alone), rel=1e-6)
 
 
-def test_a_packed_row_scores_and_sees_each_document_apart() -> None:
+def test_a_packed_row_separates_its_documents() -> None:
     network = random_model("gpt")
     objective = CausalObjective()
     first, second = RNG.integers(19, size=5).tolist(), RNG.integers(19, size=7).tolist()

@@ -1,4 +1,4 @@
-"""Objectives that corrupt: targets never leak into inputs; logits of what is scored are those of the whole."""
+"""Masked and denoising objectives: targets never leak into inputs; the loss needs only the scored logits."""
 
 import itertools
 from typing import Any
@@ -41,7 +41,7 @@ def examples(tokenizer: Tokenizer) -> list[Example]:
     return [Example(ids), Example(ids[:9]), Example(ids[4:20])]
 
 
-def test_the_loss_is_that_of_all_logits_where_labels_stand(tokenizer: Tokenizer) -> None:
+def test_the_loss_at_labels_equals_the_loss_of_all_logits(tokenizer: Tokenizer) -> None:
     config = TransformerConfig(
         encoder=Stack(2, 2), d_model=16, vocab_size=tokenizer.vocab_size, max_len=64,
         norm_order="post", embedding_norm=True, head=TokenHead(transform=True, bias="learned"),
@@ -56,11 +56,11 @@ def test_the_loss_is_that_of_all_logits_where_labels_stand(tokenizer: Tokenizer)
     assert sums.n_targets == int((batch.labels != NOT_SCORED).sum()) == len(batch.loss_positions)  # type: ignore[arg-type]
 
 
-def test_no_special_token_is_chosen_or_put_in(tokenizer: Tokenizer) -> None:
-    """The end of a document stands in the middle of a row, where windows run over several."""
+def test_no_special_token_is_chosen_or_drawn_as_replacement(tokenizer: Tokenizer) -> None:
+    """A window over several documents has an end token in the middle of a row."""
     assert tokenizer.eos_id is not None
     row = np.array([*tokenizer.encode(TEXT), tokenizer.eos_id, *tokenizer.encode(TEXT)])
-    place = 1 + len(tokenizer.encode(TEXT))  # behind [CLS]
+    place = 1 + len(tokenizer.encode(TEXT))  # after [CLS]
     special = {tokenizer.vocab[token] for token in tokenizer.special_tokens}
     replaced = set()
     for seed in range(300):
@@ -70,7 +70,7 @@ def test_no_special_token_is_chosen_or_put_in(tokenizer: Tokenizer) -> None:
     assert replaced & special == {tokenizer.mask_id} and len(replaced) > 0.9 * (tokenizer.vocab_size - len(special))
 
 
-def test_special_tokens_stand_around_rows_and_are_never_chosen(tokenizer: Tokenizer) -> None:
+def test_special_tokens_frame_rows_and_are_never_chosen(tokenizer: Tokenizer) -> None:
     for seed in range(30):
         batch = objective(tokenizer, mask_prob=0.5).collate(examples(tokenizer), np.random.default_rng(seed))
         for row, labels, example in zip(batch.token_ids, batch.labels, examples(tokenizer), strict=True):
@@ -79,14 +79,14 @@ def test_special_tokens_stand_around_rows_and_are_never_chosen(tokenizer: Tokeni
             assert labels[0] == labels[n + 1] == NOT_SCORED and (labels[n + 2 :] == NOT_SCORED).all()
 
 
-def test_a_step_decides_the_masks_and_the_next_one_other_masks(tokenizer: Tokenizer) -> None:
+def test_each_seed_gives_different_masks(tokenizer: Tokenizer) -> None:
     draw = lambda seed: objective(tokenizer).collate(examples(tokenizer), np.random.default_rng(seed)).labels  # noqa: E731
     assert torch.equal(draw(1), draw(1)) and not torch.equal(draw(1), draw(2))
 
 
 @pytest.mark.parametrize("scheme", ["byte", "char"])
-def test_whole_words_are_words_of_the_text(scheme: Any) -> None:
-    """With accents and vowel signs that combine, an ideograph for itself, digits and underlines inside."""
+def test_whole_words_follow_the_words_of_the_text(scheme: Any) -> None:
+    """Words have combining accents, vowel signs, digits or underscores; each ideograph is a word."""
     words = ["naïve", "cafe\u0301s", "well", "known", "wordings", "हिन्दी", "東", "京", "42nd", "re_read"]
     text = "naïve cafe\u0301s, well-known wordings. हिन्दी 東京 42nd re_read"
     tokenizer = Tokenizer.train([text], vocab_size=270, scheme=scheme)
@@ -109,12 +109,12 @@ def test_whole_words_are_words_of_the_text(scheme: Any) -> None:
         assert (chosen[:, place] == chosen[:, place[:1]]).all() and 0 < chosen[:, place[0]].mean() < 1
     firsts = chosen[:, [place[0] for place in places]]
     for one, other in itertools.combinations(range(len(words)), 2):
-        if scheme == "char" or words[other] != "京":  # bytes of two ideographs do not tell where one ends
+        if scheme == "char" or words[other] != "京":  # bytes of two ideographs have no boundary between words
             assert (firsts[:, one] != firsts[:, other]).any(), (words[one], words[other])
 
 
 def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer) -> None:
-    """A model that says what it reads is right only where a chosen token was left as it was: about one in ten."""
+    """A model that copies its input is right only at chosen tokens that stay unchanged: about one in ten."""
 
     class Copy(nn.Module):
         def forward(self, token_ids: torch.Tensor, loss_positions: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
@@ -129,7 +129,7 @@ def test_masks_hide_their_targets_from_a_model_that_copies(tokenizer: Tokenizer)
     assert abs(right / n - 0.1) < 0.03
 
 
-def test_denoising_makes_pairs_that_sequence_to_sequence_reads(tokenizer: Tokenizer) -> None:
+def test_denoising_makes_pairs_for_sequence_to_sequence(tokenizer: Tokenizer) -> None:
     assert tokenizer.mask_id is not None and tokenizer.eos_id is not None
     pairs = Seq2SeqObjective(2, tokenizer.frames.source, tokenizer.frames.target)
     bart = DenoisingObjective(infilling(word_boundaries(tokenizer), tokenizer.mask_id, 0.3, 3.0, permute=True), pairs)
@@ -144,13 +144,13 @@ def test_denoising_makes_pairs_that_sequence_to_sequence_reads(tokenizer: Tokeni
     assert len(removed) == round(0.3 * len(whole)) and batch.labels[0, 0] == sentinels[0]
 
 
-def test_sentences_end_where_they_end(tokenizer: Tokenizer) -> None:
+def test_sentence_boundaries(tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode(TEXT)
     ends = word_boundaries(tokenizer).ends_sentence[ids]
     assert [tokenizer.decode([i]).strip() for i in np.array(ids)[ends]] == [".", "!", "?", "."]
 
 
-def test_the_loss_of_a_number_is_that_of_a_normal_distribution() -> None:
+def test_the_loss_of_a_number_is_gaussian() -> None:
     class Zero(nn.Module):
         def forward(self, token_ids: torch.Tensor, **_: torch.Tensor) -> torch.Tensor:
             return torch.zeros(len(token_ids), 1)

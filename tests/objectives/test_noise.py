@@ -1,6 +1,6 @@
-"""Noise by its own rules: shares and lengths as the distributions say, nothing leaked, nothing lost, seeded.
+"""Noise: shares and lengths follow their distributions, no target leaks, no token is lost, seeds decide.
 
-Bounds of statistics lie five standard deviations off, for seeds that are fixed.
+Bounds of statistics are five standard deviations from the mean; seeds are fixed.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Bools = npt.NDArray[np.bool_]
 
 MASK = 1
 TEXT = np.arange(100, 200)
-"""Ids that may stand for text; no row of the tests holds one, so that a replacement is told from what stays."""
+"""Ids of replacements; no row of the tests contains one, so a replacement differs from every kept token."""
 SENTINELS = list(range(10, 20))
 
 few = settings(derandomize=True, max_examples=200, deadline=None)
@@ -33,7 +33,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def row(n: int) -> Ids:
-    """Ids that all differ, and are neither masks nor sentinels nor replacements."""
+    """Return distinct ids that are neither masks nor sentinels nor replacements."""
     return np.arange(1000, 1000 + n)
 
 
@@ -55,7 +55,7 @@ def assert_binomial(count: int, n: int, p: float) -> None:
     assert abs(count - n * p) < 5 * sqrt(n * p * (1 - p)), f"{count} of {n}, for a probability of {p:.4f}"
 
 
-# Masks: which
+# Masks: choice of tokens
 
 
 @pytest.mark.parametrize("mask_prob", [0.05, 0.15, 0.4])
@@ -63,12 +63,12 @@ def test_the_number_of_chosen_tokens_is_binomial(mask_prob: float) -> None:
     n, n_rows = 200, 600
     counts = np.array([(mask(row(n), seed, mask_prob=mask_prob)[1] != NOT_SCORED).sum() for seed in range(n_rows)])
     assert_binomial(int(counts.sum()), n * n_rows, mask_prob)
-    # The variance too: a fixed count in every row would have the right mean.
+    # Check the variance too: a fixed count in every row would have the right mean.
     variance = n * mask_prob * (1 - mask_prob)
     assert abs(counts.var() / variance - 1) < 5 * sqrt(2 / n_rows)
 
 
-def test_every_place_is_as_likely_as_any_and_on_its_own() -> None:
+def test_positions_are_chosen_uniformly_and_independently() -> None:
     n, n_rows = 20, 4000
     chosen = np.array([mask(row(n), seed, mask_prob=0.3)[1] != NOT_SCORED for seed in range(n_rows)])
     for count in chosen.sum(0).tolist():
@@ -77,7 +77,7 @@ def test_every_place_is_as_likely_as_any_and_on_its_own() -> None:
         assert_binomial(count, n_rows, 0.09)
 
 
-def test_of_the_chosen_80_percent_are_masked_10_replaced_and_10_stay() -> None:
+def test_80_percent_of_the_chosen_are_masked_10_replaced_10_kept() -> None:
     original = row(4000)
     corrupted, labels = mask(original, 5, mask_prob=0.5)
     chosen = labels != NOT_SCORED
@@ -91,14 +91,14 @@ def test_of_the_chosen_80_percent_are_masked_10_replaced_and_10_stay() -> None:
     assert_binomial(int(stays.sum()), n, 0.1)
 
 
-def test_replacements_are_drawn_evenly_from_all_of_them() -> None:
+def test_replacements_are_drawn_uniformly() -> None:
     corrupted, _ = mask(row(200_000), 0, mask_prob=0.5)
     replaced = corrupted[np.isin(corrupted, TEXT)]
     for replacement in TEXT.tolist():
         assert_binomial(int((replaced == replacement).sum()), len(replaced), 1 / len(TEXT))
 
 
-def test_what_may_not_be_masked_is_neither_changed_nor_scored() -> None:
+def test_unmaskable_tokens_are_neither_changed_nor_scored() -> None:
     original = row(60)
     for seed in range(100):
         maskable = rng(seed).random(60) < 0.5
@@ -108,8 +108,8 @@ def test_what_may_not_be_masked_is_neither_changed_nor_scored() -> None:
         assert (labels[maskable] != NOT_SCORED).any()
 
 
-def test_a_target_is_in_the_input_only_where_the_rule_lets_it_stay() -> None:
-    original = row(2000)  # each id once: a target anywhere in the input is its own copy
+def test_a_target_is_in_the_input_only_if_it_is_kept() -> None:
+    original = row(2000)  # each id occurs once: a target in the input is its own copy
     corrupted, labels = mask(original, 8, mask_prob=0.5)
     chosen = labels != NOT_SCORED
     leaked = np.isin(labels, corrupted) & chosen
@@ -121,14 +121,14 @@ def test_a_target_is_in_the_input_only_where_the_rule_lets_it_stay() -> None:
 
 
 def words_of(lengths: list[int]) -> tuple[Bools, Ids]:
-    """Whether each token goes on with a word, and the word that it is of."""
+    """Return for each token whether it continues a word, and the number of its word."""
     word = np.repeat(np.arange(len(lengths)), lengths)
     return np.concatenate(([False], word[1:] == word[:-1])), word
 
 
 @few
 @given(seed=seeds, lengths=st.lists(st.integers(1, 5), min_size=1, max_size=20), mask_prob=st.floats(0.05, 0.9))
-def test_words_are_chosen_whole_or_not_at_all(seed: int, lengths: list[int], mask_prob: float) -> None:
+def test_words_are_chosen_completely_or_not_at_all(seed: int, lengths: list[int], mask_prob: float) -> None:
     continues, word = words_of(lengths)
     maskable = rng(seed).random(len(word)) < 0.8
     _, labels = mask(row(len(word)), seed, maskable, continues, mask_prob)
@@ -140,7 +140,7 @@ def test_words_are_chosen_whole_or_not_at_all(seed: int, lengths: list[int], mas
     assert not chosen[~maskable].any()
 
 
-def test_the_share_is_counted_in_words_that_have_a_token_to_mask() -> None:
+def test_the_share_counts_words_with_a_maskable_token() -> None:
     continues, word = words_of([1, 4] * 100)
     maskable = np.arange(len(word)) >= 50  # the first 20 words are special
     n_chosen = 0
@@ -150,7 +150,7 @@ def test_the_share_is_counted_in_words_that_have_a_token_to_mask() -> None:
     assert_binomial(n_chosen, 180 * 200, 0.15)
 
 
-def test_each_token_of_a_word_draws_its_own_fate() -> None:
+def test_each_token_of_a_word_is_replaced_independently() -> None:
     continues, word = words_of([2] * 3000)
     corrupted, labels = mask(row(len(word)), 0, None, continues, mask_prob=0.9)
     is_masked = (corrupted == MASK).reshape(-1, 2)[labels[::2] != NOT_SCORED]
@@ -158,17 +158,17 @@ def test_each_token_of_a_word_draws_its_own_fate() -> None:
     assert_binomial(int((~is_masked).all(1).sum()), len(is_masked), 0.2**2)
 
 
-def test_the_tail_of_a_word_that_was_cut_off_is_a_word() -> None:
+def test_the_tail_of_a_cut_word_is_a_word() -> None:
     continues = np.array([True, True, False, True])
     seen = {tuple((mask(row(4), seed, None, continues, mask_prob=0.5)[1] != NOT_SCORED).tolist()) for seed in range(60)}
     assert seen == {(True, True, False, False), (False, False, True, True), (True, True, True, True)}
 
 
-# Masks: edges
+# Masks: edge cases
 
 
 @pytest.mark.parametrize("n", [1, 2, 50])
-def test_one_token_is_chosen_where_a_share_is_too_small_for_any(n: int) -> None:
+def test_a_small_share_chooses_at_least_one_token(n: int) -> None:
     places = set()
     for seed in range(400):
         _, labels = mask(row(n), seed, mask_prob=1e-9)
@@ -178,7 +178,7 @@ def test_one_token_is_chosen_where_a_share_is_too_small_for_any(n: int) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 3])
-def test_a_row_with_nothing_to_mask_stays(n: int) -> None:
+def test_a_row_without_maskable_tokens_is_unchanged(n: int) -> None:
     corrupted, labels = mask(row(n), 0, np.zeros(n, dtype=bool))
     assert corrupted.tolist() == row(n).tolist() and labels.tolist() == [NOT_SCORED] * n
 
@@ -187,7 +187,7 @@ def test_a_row_with_nothing_to_mask_stays(n: int) -> None:
 
 
 def span_lengths(corrupted: Ids, n: int) -> list[int]:
-    """How many tokens each mask stands for: it is known from its neighbours, as the ids of a `row` count up."""
+    """Return the number of tokens of each mask, from its neighbours: the ids of a `row` increase by 1."""
     ids = np.concatenate(([999], corrupted, [1000 + n]))
     return [int(ids[i + 1] - ids[i - 1] - 1) for i in np.flatnonzero(ids == MASK)]
 
@@ -197,8 +197,8 @@ def letters(ids: Ids) -> str:
 
 
 @pytest.mark.parametrize("mean_span_length", [2.0, 3.0, 6.0])
-def test_lengths_of_spans_are_poisson_and_so_is_the_number_of_empty_ones(mean_span_length: float) -> None:
-    # A row so long that the one span which is cut does not tell.
+def test_lengths_of_spans_are_poisson_and_can_be_0(mean_span_length: float) -> None:
+    # The row is so long that the single cut span has no effect.
     n = 60_000
     lengths = span_lengths(infill(row(n), rng(3), mask_id=MASK, mean_span_length=mean_span_length), n)
     assert sum(lengths) == 0.3 * n
@@ -208,7 +208,7 @@ def test_lengths_of_spans_are_poisson_and_so_is_the_number_of_empty_ones(mean_sp
         assert_binomial(lengths.count(length), len(lengths), probability)
 
 
-def test_spans_lie_anywhere_though_less_often_at_the_ends() -> None:
+def test_spans_cover_all_positions_and_less_often_the_ends() -> None:
     n, n_rows = 40, 4000
     taken, n_spans, first, last = np.zeros(n), 0, 0, 0
     for seed in range(n_rows):
@@ -216,15 +216,15 @@ def test_spans_lie_anywhere_though_less_often_at_the_ends() -> None:
         taken[~np.isin(row(n), corrupted)] += 1
         n_spans += int((corrupted == MASK).sum())
         first, last = first + int(corrupted[0] == MASK), last + int(corrupted[-1] == MASK)
-    # About the share; neighbours depend on each other, so the bound is no binomial's.
+    # Near the share; neighbours are dependent, so the binomial bound does not apply.
     assert np.abs(taken[5:-5] / n_rows - 0.3).max() < 0.04
-    # The 28 tokens that are kept make 29 places, and the two ends are as likely as any other.
+    # The 28 kept tokens make 29 gaps, and the gaps at both ends are as likely as the others.
     assert abs(first * 29 / n_spans - 1) < 0.15 and abs(last * 29 / n_spans - 1) < 0.15
 
 
 @few
 @given(seed=seeds, n=st.integers(0, 60), noise_density=st.floats(0.0, 0.5), mean_span_length=st.floats(1.0, 8.0))
-def test_a_share_of_up_to_a_half_is_taken_and_what_is_left_is_in_its_order(
+def test_the_share_is_removed_and_the_rest_keeps_its_order(
     seed: int, n: int, noise_density: float, mean_span_length: float
 ) -> None:
     corrupted = infill(row(n), rng(seed), mask_id=MASK, noise_density=noise_density, mean_span_length=mean_span_length)
@@ -247,8 +247,8 @@ def test_masks_never_touch_and_a_row_never_grows(
 
 
 @pytest.mark.parametrize("noise_density", [0.8, 0.95, 1.0])
-def test_a_share_without_room_takes_what_there_is_room_for(noise_density: float) -> None:
-    n = 3000  # spans of 3, each with a token behind it: 3 of 4, and a little more, as empty spans give way
+def test_a_share_that_is_too_large_takes_as_much_as_fits(noise_density: float) -> None:
+    n = 3000  # spans of 3, each with a token after it: 3 of 4, and a little more, as empty spans are dropped
     corrupted = infill(row(n), rng(1), mask_id=MASK, noise_density=noise_density)
     assert 0.73 < (corrupted == MASK).sum() / n + (n - len(corrupted)) / n < 0.79
 
@@ -257,7 +257,7 @@ def test_a_share_without_room_takes_what_there_is_room_for(noise_density: float)
     ("n", "noise_density", "expected"),
     [(0, 0.3, {""}), (1, 0.3, {"a"}), (1, 0.9, {"_"}), (2, 0.3, {"_b", "a_"}), (2, 1.0, {"_", "_b", "a_"})],
 )
-def test_infilling_tiny_rows(n: int, noise_density: float, expected: set[str]) -> None:
+def test_infilling_of_very_short_rows(n: int, noise_density: float, expected: set[str]) -> None:
     assert {
         letters(infill(row(n), rng(seed), mask_id=MASK, noise_density=noise_density)) for seed in range(100)
     } == expected
@@ -268,7 +268,7 @@ def test_infilling_tiny_rows(n: int, noise_density: float, expected: set[str]) -
 
 @few
 @given(seed=seeds, ends=st.lists(st.booleans(), max_size=30))
-def test_sentences_move_whole(seed: int, ends: list[bool]) -> None:
+def test_permutation_keeps_sentences_whole(seed: int, ends: list[bool]) -> None:
     original = row(len(ends))
     permuted = permute_sentences(original, rng(seed), ends_sentence=np.array(ends, dtype=bool))
     assert sorted(permuted.tolist()) == original.tolist()
@@ -276,7 +276,7 @@ def test_sentences_move_whole(seed: int, ends: list[bool]) -> None:
     assert all(following[i] == i + 1 for i, end in zip(original.tolist()[:-1], ends, strict=False) if not end)
 
 
-def test_every_order_of_sentences_is_as_likely() -> None:
+def test_all_orders_of_sentences_are_equally_likely() -> None:
     ends, n = np.array([False, True, True, False, True]), 6000
     orders = [tuple(permute_sentences(row(5), rng(seed), ends_sentence=ends).tolist()) for seed in range(n)]
     assert len(set(orders)) == 6
@@ -295,10 +295,10 @@ def test_every_order_of_sentences_is_as_likely() -> None:
     mean_span_length=st.floats(1.0, 8.0),
     n_sentinels=st.integers(1, 10),
 )
-def test_spans_put_back_make_the_row(
+def test_spans_put_back_restore_the_row(
     seed: int, token_ids: list[int], noise_density: float, mean_span_length: float, n_sentinels: int
 ) -> None:
-    sentinels = SENTINELS[::-1][:n_sentinels]  # counting down, as T5's own do
+    sentinels = SENTINELS[::-1][:n_sentinels]  # decreasing, as in T5
     original = np.array(token_ids, dtype=np.int64)
     source, target = corrupt_spans(
         original, rng(seed), sentinel_ids=sentinels, noise_density=noise_density, mean_span_length=mean_span_length
@@ -315,7 +315,7 @@ def test_spans_put_back_make_the_row(
 @pytest.mark.parametrize(
     ("n", "noise_density", "mean_span_length", "n_noise", "n_spans"),
     [
-        (512, 0.15, 3.0, 77, 10),  # 26 spans, but for the sentinels
+        (512, 0.15, 3.0, 77, 10),  # 26 spans, except for the sentinels
         (100, 0.15, 3.0, 15, 5),
         (40, 0.5, 2.0, 20, 10),
         (40, 0.15, 3.0, 6, 2),
@@ -328,7 +328,7 @@ def test_spans_put_back_make_the_row(
         (0, 0.15, 3.0, 0, 1),
     ],
 )
-def test_lengths_are_known_beforehand(
+def test_lengths_follow_from_the_length_of_the_row(
     n: int, noise_density: float, mean_span_length: float, n_noise: int, n_spans: int
 ) -> None:
     for seed in range(20):
@@ -339,7 +339,7 @@ def test_lengths_are_known_beforehand(
         assert sorted([*source.tolist(), *target.tolist()]) == sorted([*row(n).tolist(), *SENTINELS[:n_spans] * 2])
 
 
-def test_every_cut_into_spans_is_as_likely() -> None:
+def test_all_cuts_into_spans_are_equally_likely() -> None:
     n = 4500
     sources = []
     for seed in range(n):
@@ -350,7 +350,7 @@ def test_every_cut_into_spans_is_as_likely() -> None:
         assert_binomial(sources.count(cut), n, 1 / 9)
 
 
-def test_a_row_begins_with_what_is_kept_and_ends_with_a_span() -> None:
+def test_a_row_begins_with_kept_tokens_and_ends_with_a_span() -> None:
     source, _ = corrupt_spans(row(30), rng(), sentinel_ids=SENTINELS)
     assert source[0] == 1000 and source[-1] in SENTINELS
 
@@ -364,14 +364,14 @@ def test_span_corruption_without_sentinels_is_refused() -> None:
     ("target", "expected"),
     [
         ([10, 1001, 11, 1004], [1000, 1001, 1002, 1003, 1004]),
-        ([10, 1001, 11, 1004, 12], [1000, 1001, 1002, 1003, 1004]),  # closed by one sentinel more
+        ([10, 1001, 11, 1004, 12], [1000, 1001, 1002, 1003, 1004]),  # one more sentinel ends the target
         ([11, 1004, 10, 1001], [1000, 1001, 1002, 1003, 1004]),
-        ([7, 10, 1001], [1000, 1001, 1002, 1003]),  # begun with no sentinel, and one never answered
+        ([7, 10, 1001], [1000, 1001, 1002, 1003]),  # no first sentinel, and one sentinel without a span
         ([12, 9], [1000, 1002, 1003]),
         ([], [1000, 1002, 1003]),
     ],
 )
-def test_what_a_model_wrote_is_put_where_its_sentinels_say(target: list[int], expected: list[int]) -> None:
+def test_generated_spans_replace_their_sentinels(target: list[int], expected: list[int]) -> None:
     source = np.array([1000, 10, 1002, 1003, 11])
     assert restore_spans(source.tolist(), target, SENTINELS) == expected
 
@@ -389,7 +389,7 @@ NOISES: dict[str, Noise] = {
 
 
 @pytest.mark.parametrize("name", NOISES)
-def test_a_seed_is_a_noise_and_the_row_that_was_given_stays(name: str) -> None:
+def test_a_seed_determines_the_noise_and_the_input_is_unchanged(name: str) -> None:
     given_row = row(50)
     given_row.flags.writeable = False
     runs = [[part.tolist() for part in NOISES[name](given_row, rng(seed))] for seed in (0, 0, 1)]

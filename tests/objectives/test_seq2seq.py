@@ -1,4 +1,4 @@
-"""Teacher forcing: one shift, one place for start and end tokens, sums over the target alone."""
+"""Teacher forcing: one shift, one position for start and end tokens, sums over the target alone."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def pair(source: list[int], target: list[int]) -> Example:
 PAIRS = [pair([5, 6, 7], [8, 9]), pair([10], [11, 12, 13, 14]), pair([15, 16], [])]
 
 
-def test_pitfall_18_what_is_read_and_what_is_predicted_are_one_apart() -> None:
+def test_pitfall_18_inputs_and_labels_are_shifted_by_one() -> None:
     batch = Seq2SeqObjective(START, Frame(behind=(SOURCE_END,)), Frame(behind=(END,))).collate(PAIRS, RNG)
     assert batch.token_ids.tolist() == [[1, 8, 9, 0, 0], [1, 11, 12, 13, 14], [1, 0, 0, 0, 0]]
     assert batch.labels.tolist() == [[8, 9, 2, -100, -100], [11, 12, 13, 14, 2], [2, -100, -100, -100, -100]]
@@ -30,7 +30,7 @@ def test_pitfall_18_what_is_read_and_what_is_predicted_are_one_apart() -> None:
     assert batch.n_targets == 3 + 5 + 1
 
 
-def test_masks_are_of_each_side_by_its_own_length() -> None:
+def test_source_and_target_have_masks_of_their_own_lengths() -> None:
     batch = Seq2SeqObjective(START, Frame(behind=(SOURCE_END,)), Frame(behind=(END,))).collate(PAIRS, RNG)
     assert batch.attention_mask is not None and batch.attention_mask.sum(1).tolist() == [3, 5, 1]
     assert batch.source_attention_mask is not None and batch.source_attention_mask.sum(1).tolist() == [4, 2, 3]
@@ -48,7 +48,7 @@ def test_an_example_without_a_source_is_refused() -> None:
         Seq2SeqObjective(START, Frame(), Frame(behind=(END,))).collate([Example(np.array([4]))], RNG)
 
 
-def test_the_loss_is_the_sum_over_the_pairs_one_at_a_time_with_and_without_smoothing() -> None:
+def test_the_loss_is_the_sum_over_single_pairs() -> None:
     torch.manual_seed(0)
     config = TransformerConfig(
         encoder=Stack(1, 2, d_ff=16), decoder=Stack(1, 2, d_ff=16), d_model=8, vocab_size=20, max_len=16,

@@ -1,4 +1,4 @@
-"""Which parameter of ours is which of theirs: copies values across, and holds gradients equal."""
+"""Pairs of parameters of glassformer and of a reference model: copy the values and compare the gradients."""
 
 from dataclasses import dataclass
 
@@ -14,15 +14,15 @@ class Pair:
     transposed: bool = False
 
     def part(self, theirs: Tensor) -> Tensor:
-        """What corresponds to ours, in a tensor of theirs."""
+        """Return the part of the reference tensor that corresponds to the parameter of glassformer."""
         theirs = theirs.mT if self.transposed and theirs.dim() == 2 else theirs
         return theirs if self.rows is None else theirs[self.rows]
 
 
 class Pairs:
-    """A mapping that must cover both models whole: no parameter without its counterpart.
+    """A mapping that must cover both models completely: every parameter has its counterpart.
 
-    `without` are prefixes of parameters of ours that they lack, and that have no part in what is compared.
+    `without`: prefixes of glassformer's parameters that the reference lacks and that the comparison does not use.
     """
 
     def __init__(self, ours: nn.Module, theirs: nn.Module, without: tuple[str, ...] = ()) -> None:
@@ -30,7 +30,7 @@ class Pairs:
         self.pairs: list[Pair] = []
 
     def module(self, ours: str, theirs: str, rows: slice | None = None, transposed: bool = False) -> None:
-        """Pairs weight and bias of two linear layers, tables or norms by their paths."""
+        """Pair weight and bias of two linear layers, tables or norms by their paths."""
         mine, other = self.ours.get_submodule(ours), self.theirs.get_submodule(theirs)
         self.parameter(mine.weight, other.weight, rows, transposed)
         bias = getattr(mine, "bias", None)
@@ -45,7 +45,7 @@ class Pairs:
 
     @torch.no_grad()
     def copy(self) -> None:
-        """Theirs into ours, after making sure that nothing on either side is left out."""
+        """Copy the reference weights into glassformer's model; raise if a parameter of either model has no pair."""
         mine, theirs = {pair.ours for pair in self.pairs}, {pair.theirs for pair in self.pairs}
         needed = {n: p for n, p in self.ours.named_parameters() if not n.startswith(self.without)}
         forgotten = [name for name, p in needed.items() if p not in mine]

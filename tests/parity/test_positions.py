@@ -1,4 +1,4 @@
-"""Frequencies, slopes, buckets and sinusoids equal to transformers' own, number for number."""
+"""Frequencies, slopes, buckets and sinusoids equal those of transformers, value by value."""
 
 import math
 import os
@@ -55,7 +55,7 @@ def test_scaled_frequencies(kind: str, d_head: int, base: float) -> None:
 
 @pytest.mark.parametrize("n_heads", [1, 2, 3, 6, 8, 12, 20])
 def test_alibi(n_heads: int) -> None:
-    """Theirs is slope · key position: the same as ours but for a constant in each row, which softmax ignores."""
+    """transformers adds slope · key position: it differs by a constant per row, which softmax ignores."""
     from transformers.models.bloom.modeling_bloom import build_alibi_tensor
 
     mask = torch.tensor([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]])
@@ -77,7 +77,7 @@ def test_relative_buckets(n_buckets: int, max_distance: int, bidirectional: bool
     assert torch.equal(relative_bucket(distance, n_buckets, max_distance, bidirectional), expected)
 
 
-def test_sinusoids_in_halves_are_marians() -> None:
+def test_sinusoids_in_halves_equal_marian() -> None:
     from transformers.models.marian.modeling_marian import MarianSinusoidalPositionalEmbedding
 
     table = MarianSinusoidalPositionalEmbedding(40, 16)
@@ -86,7 +86,7 @@ def test_sinusoids_in_halves_are_marians() -> None:
     torch.testing.assert_close(sinusoid(torch.arange(40), 16, "halves"), expected.detach(), rtol=0, atol=1e-5)
 
 
-def test_sinusoids_are_the_papers_formula() -> None:
+def test_sinusoids_follow_the_formula_of_the_paper() -> None:
     table = sinusoid(torch.arange(50), 12)
     for position in (0, 1, 7, 49):
         for i in range(6):
@@ -95,8 +95,8 @@ def test_sinusoids_are_the_papers_formula() -> None:
             assert table[position, 2 * i + 1].item() == pytest.approx(math.cos(angle), abs=1e-5)
 
 
-def test_rotary_turns_as_llama_does() -> None:
-    """Angles of rows with positions of their own, and the turn itself."""
+def test_rotary_equals_llama() -> None:
+    """Compare the angles of rows with different positions, and the rotated vectors."""
     from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
     from glassformer.nn.positions import apply_rotary

@@ -1,4 +1,4 @@
-"""Outputs and gradients equal to torch.nn's own layers with the same weights, in float64."""
+"""Outputs and gradients equal those of torch.nn's layers with the same weights, in float64."""
 
 import functools
 import itertools
@@ -44,7 +44,7 @@ def float64() -> object:
 
 
 def vectors(*shape: int, seed: int) -> tuple[Tensor, Tensor]:
-    """The same random vectors twice, to collect two gradients."""
+    """Return the same random vectors twice, to collect two gradients."""
     x = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
     return x.clone().requires_grad_(), x.clone().requires_grad_()
 
@@ -54,7 +54,7 @@ def close(ours: Tensor, theirs: Tensor) -> None:
 
 
 def assert_equal(ours: Tensor, theirs: Tensor, pairs: Pairs, *inputs: tuple[Tensor, Tensor]) -> None:
-    """Outputs, and gradients of every parameter and input, for a loss with a direction of its own."""
+    """Compare outputs and the gradients of every parameter and input, for a loss with random weights."""
     close(ours, theirs)
     direction = torch.randn(ours.shape, generator=torch.Generator().manual_seed(99))
     (ours * direction).sum().backward()
@@ -66,7 +66,7 @@ def assert_equal(ours: Tensor, theirs: Tensor, pairs: Pairs, *inputs: tuple[Tens
 
 
 def pair_attention(pairs: Pairs, ours: str, theirs: str) -> None:
-    """torch.nn keeps W_q, W_k and W_v in one matrix, or apart where the memory has widths of its own."""
+    """Pair the matrices: torch.nn has W_q, W_k and W_v in one, or separate if the memory has other widths."""
     mine, other = pairs.ours.get_submodule(ours), pairs.theirs.get_submodule(theirs)
     assert isinstance(mine, MultiHeadAttention) and isinstance(other, nn.MultiheadAttention)
     thirds = [slice(i * other.embed_dim, (i + 1) * other.embed_dim) for i in range(3)]
@@ -86,7 +86,7 @@ def pair_attention(pairs: Pairs, ours: str, theirs: str) -> None:
 
 
 def pair_layer(pairs: Pairs, ours: str, theirs: str, cross: bool) -> None:
-    """A Block and a TransformerEncoderLayer or TransformerDecoderLayer."""
+    """Pair a Block with a TransformerEncoderLayer or TransformerDecoderLayer."""
     pair_attention(pairs, f"{ours}self_attn", f"{theirs}self_attn")
     norms = ["self_attn_norm", "ff_norm"]
     if cross:
@@ -199,7 +199,7 @@ def test_decoder_layer(mask: str, norm_first: bool, kind: tuple[str, bool], sour
 @pytest.mark.parametrize("norm_first", [False, True])
 @pytest.mark.parametrize("padded", [False, True])
 def test_whole_transformer(norm_first: bool, padded: bool) -> None:
-    """nn.Transformer has no embeddings: a tap puts its inputs where our embeddings come out."""
+    """nn.Transformer has no embeddings: a tap replaces glassformer's embeddings with its inputs."""
     config = TransformerConfig(
         encoder=Stack(3, HEADS, d_ff=D_FF),
         decoder=Stack(2, HEADS, d_ff=D_FF),
@@ -240,7 +240,7 @@ def test_whole_transformer(norm_first: bool, padded: bool) -> None:
 
 
 class TorchGPT(nn.Module):
-    """A decoder-only language model of torch.nn parts: pre-norm, learned positions, head tied to the table."""
+    """A decoder-only language model of torch.nn layers: pre-norm, learned positions, tied head."""
 
     def __init__(self, vocab_size: int, max_len: int) -> None:
         super().__init__()
@@ -253,8 +253,8 @@ class TorchGPT(nn.Module):
         return F.linear(self.layers(x, CAUSAL_HIDDEN), self.tokens.weight)
 
 
-def test_gpt_of_torch_parts() -> None:
-    """Logits, the loss of the next token, and all gradients, through the tied table twice."""
+def test_gpt_equals_torch_layers() -> None:
+    """Compare logits, next-token loss and all gradients; the tied table gets gradients twice."""
     config = replace(GPT, decoder=Stack(2, HEADS, d_ff=D_FF), d_model=D, vocab_size=11, max_len=T)
     ours, theirs = build_model(config), TorchGPT(11, T)
     pairs = Pairs(ours, theirs)

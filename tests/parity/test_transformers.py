@@ -1,4 +1,4 @@
-"""Six families and their relatives as configurations: logits and gradients equal to transformers', in float32."""
+"""Six families and their variants as configurations: logits and gradients equal transformers', in float32."""
 
 import os
 from collections.abc import Callable
@@ -166,7 +166,7 @@ def t5(**changes: Any) -> nn.Module:
 
 def t5_v1_1() -> nn.Module:
     model = t5(feed_forward_proj="gated-gelu", tie_word_embeddings=False)
-    # transformers 5.23 takes this flag for "logits are not scaled" only, and ties the head all the same.
+    # transformers 5.23 uses this flag only for "logits are not scaled", and ties the head anyway.
     model.lm_head.weight = nn.Parameter(model.lm_head.weight.detach().clone())
     return model
 
@@ -317,7 +317,7 @@ FAMILIES = {
 
 
 def both(name: str) -> tuple[Transformer, nn.Module, Pairs]:
-    """Ours and theirs with the same random weights, biases of the logits included."""
+    """Return glassformer's and transformers' model with equal random weights, biases of the logits included."""
     family = FAMILIES[name]
     ours, theirs = build_model(family.config).eval(), family.theirs().eval()
     randomise(theirs)
@@ -340,10 +340,10 @@ def right_padded(n_rows: int, n_tokens: int, shortest: int) -> Tensor:
 
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_family(name: str, padded: bool) -> None:
+def test_every_family_equals_transformers(name: str, padded: bool) -> None:
     ours, theirs, pairs = both(name)
     n_rows, n_tokens, n_source = 3, 11, 8
-    # Not their padding token 0: they hide the gradient of its row.
+    # Not padding token 0: transformers zeroes the gradient of its row.
     token_ids = 1 + random_ids(V - 1, n_rows, n_tokens)
     mask = right_padded(n_rows, n_tokens, 5) if padded else torch.ones(n_rows, n_tokens, dtype=torch.bool)
     mine: dict[str, Any] = {"attention_mask": mask if padded else None}

@@ -1,4 +1,4 @@
-"""Every document begins with the start token that generation and scores use, in every arrangement and tokenizer."""
+"""Every document begins with the start token that generation and scores use, for every arrangement and tokenizer."""
 
 import json
 import random
@@ -24,7 +24,7 @@ from glassformer.tasks.language_modeling import TASK
 from glassformer.tokenization.tokenizer import Tokenizer
 
 ARRANGEMENTS = {"windows": WindowRows(), "examples": ExampleRows(), "packed": PackedRows()}
-SPECIAL = {"a token of its own": ("[PAD]", "[BOS]", "[EOS]"), "the end token": ("[EOS]",)}
+SPECIAL = {"a separate start token": ("[PAD]", "[BOS]", "[EOS]"), "the end token": ("[EOS]",)}
 MODEL = TransformerConfig(decoder=Stack(1, 2, d_ff=64), d_model=32, max_len=24, positions=RotaryPositions())
 FIRST = "alpha"
 
@@ -61,7 +61,7 @@ def model(request: Any, corpus: Path, tmp_path_factory: pytest.TempPathFactory) 
     return api.load(folder)
 
 
-def test_the_word_that_begins_every_document_is_expected_and_written(model: Model) -> None:
+def test_the_first_word_of_every_document_is_predicted_and_generated(model: Model) -> None:
     tokenizer = model.tokenizer
     start = tokenizer.eos_id if tokenizer.bos_id is None else tokenizer.bos_id
     assert model.network.config.decoder_start_id == start
@@ -72,11 +72,11 @@ def test_the_word_that_begins_every_document_is_expected_and_written(model: Mode
 
 
 def test_bits_per_byte_count_every_byte_of_the_validation_text_once(model: Model) -> None:
-    """Equal in every arrangement and tokenizer: the divisor is the text, and each of its tokens is a target."""
+    """The value is equal for every arrangement and tokenizer: each token is a target, and the divisor is the text."""
     report = model.evaluate()
     corpus = text_data.corpus_of(model.run)
     texts = [piece.text for piece in corpus.pieces("valid")]
-    assert report.n_tokens == sum(len(model.tokenizer.encode(text)) + 1 for text in texts), "and one end for each"
+    assert report.n_tokens == sum(len(model.tokenizer.encode(text)) + 1 for text in texts), "one end token per text"
     assert report.bits_per_byte is not None
     n_bytes = report.loss * report.n_tokens / np.log(2) / report.bits_per_byte
     assert n_bytes == pytest.approx(sum(len(text.encode()) for text in texts))
@@ -86,7 +86,7 @@ def test_bits_per_byte_count_every_byte_of_the_validation_text_once(model: Model
 @pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
 @pytest.mark.parametrize("n", [2, 3, 20])
 def test_every_arrangement_has_the_same_targets(scheme: Any, special: tuple[str, ...], n: int) -> None:
-    """Every token of every text and one end of each, whatever the context; never a start token of its own."""
+    """The targets are every token and one end token per text, for every context length, and no start token."""
     texts = documents(n)
     tokenizer = Tokenizer.train(texts, vocab_size=0, scheme=scheme, special_tokens=("[UNK]", *special))
     start = tokenizer.start_id
@@ -129,8 +129,8 @@ def test_every_document_begins_with_its_start_token() -> None:
         assert all(len(example.token_ids) == 11 for example in Windows(tokens, 10, 5, seed=0).batch(0))
 
 
-def test_bytes_that_nothing_predicts_do_not_count(corpus: Path) -> None:
-    """Without a start token: the first token of each row's document, or of the one stream, is context alone."""
+def test_bytes_without_a_prediction_do_not_count(corpus: Path) -> None:
+    """Without a start token the first token of a row's document, or of the single stream, is only context."""
     texts = ["日本 abc", "é abc def", "abc"]
     tokenizer = Tokenizer.train(texts, vocab_size=0, scheme="byte", special_tokens=("[EOS]",))
     tokens: TokenFile = encode_text(tokenizer, texts)
@@ -144,9 +144,9 @@ def test_bytes_that_nothing_predicts_do_not_count(corpus: Path) -> None:
     assert text_data.predicted_bytes(TASK, run, tokenizer, started) == n_bytes
 
 
-def test_a_resumed_run_keeps_the_start_that_it_was_made_with(corpus: Path, tmp_path: Path) -> None:
-    """A directory that records no start was trained without one: its text is read as before."""
-    run = run_on(corpus, ExampleRows(), SPECIAL["a token of its own"])
+def test_a_resumed_run_keeps_its_start_token(corpus: Path, tmp_path: Path) -> None:
+    """A run directory without a recorded start token was trained without one: its text is read as before."""
+    run = run_on(corpus, ExampleRows(), SPECIAL["a separate start token"])
     run = replace(run, train=replace(run.train, max_steps=2))
     outcome = api.train(run, tmp_path / "run")
     assert outcome.run.model.decoder_start_id == api.load(tmp_path / "run").tokenizer.bos_id
@@ -160,22 +160,22 @@ def test_a_resumed_run_keeps_the_start_that_it_was_made_with(corpus: Path, tmp_p
 
 
 @pytest.mark.parametrize("special", SPECIAL.values(), ids=SPECIAL)
-def test_a_document_that_the_split_cuts_has_no_beginning_in_validation_and_no_end_in_training(
+def test_a_split_document_has_no_start_in_validation_and_no_end_in_training(
     special: tuple[str, ...], tmp_path: Path
 ) -> None:
-    """Where one token ends and starts a text, it stands between all documents all the same."""
+    """A token that both ends and starts a text is still between all documents."""
     long = "\n\n".join(documents(40))
     path = tmp_path / "documents.jsonl"
     path.write_text("".join(json.dumps({"text": text}) + "\n" for text in [long, "beta", "gamma delta"]), "utf-8")
     corpus = Corpus([path], valid_fraction=0.3)
-    assert corpus.plan.cut, "the long document is on both sides"
+    assert corpus.plan.cut, "the long document is in both splits"
     tokenizer = Tokenizer.train([long], vocab_size=320, special_tokens=special)
     splits = prepare(corpus, tokenizer, tmp_path / "cache", start_id=tokenizer.start_id)
     start, end, is_shared = tokenizer.start_id, tokenizer.eos_id, tokenizer.bos_id is None
     train, valid = splits.train.ids.tolist(), splits.valid.ids.tolist()
     assert valid[0] != start and valid[-1] == end, "validation begins inside the long document"
     n_valid, n_train = splits.valid.n_documents, splits.train.n_documents
-    assert n_valid + n_train == 4, "the long document counts on both sides"
+    assert n_valid + n_train == 4, "the long document counts in both splits"
     assert valid.count(start) == (n_valid if is_shared else n_valid - 1) and valid.count(end) == n_valid
     assert train.count(start) == n_train + is_shared and train.count(end) == (n_train + 1 if is_shared else n_train - 1)
     assert long.endswith(tokenizer.decode(valid[: splits.valid.document_lengths[0]]))

@@ -1,4 +1,4 @@
-"""Pitfalls 31 and 32: step by step with a cache computes what one forward over the whole text computes."""
+"""Pitfalls 31 and 32: steps with a cache compute the same logits as one forward pass over the whole text."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ def close(ours: Tensor, expected: Tensor) -> None:
 
 
 class Story:
-    """A model, rows of tokens, and the logits of one uncached forward over all of them."""
+    """A model, rows of tokens, and the logits of one uncached forward pass over all rows."""
 
     def __init__(self, name: str, n_rows: int = 3, n_tokens: int = 14) -> None:
         self.model: Transformer = random_model(name)
@@ -38,7 +38,7 @@ class Story:
     def step(
         self, state: TransformerState, first: int, last: int, rows: Tensor | slice = slice(None)
     ) -> TransformerState:
-        """Feeds tokens `first` to `last` - 1 of every row, and checks their logits."""
+        """Feed tokens `first` to `last` - 1 of every row and check their logits."""
         with torch.no_grad():
             logits, state = self.model.step(self.token_ids[rows, first:last], state)
         close(logits, self.logits[rows, first:last])
@@ -47,7 +47,7 @@ class Story:
     def feed(
         self, state: TransformerState, lengths: tuple[int, ...], side: str = "right", past: int = 0
     ) -> TransformerState:
-        """Feeds tokens `past` to `past + lengths[row]` - 1 of each row in one padded batch; checks real ones."""
+        """Feed tokens `past` to `past + lengths[row]` - 1 of each row in one padded batch; check real tokens."""
         width = max(lengths)
         token_ids = torch.zeros(len(lengths), width, dtype=torch.long)
         mask = torch.zeros(len(lengths), width, dtype=torch.bool)
@@ -64,7 +64,7 @@ class Story:
         return state
 
     def each_its_own(self, state: TransformerState, n_steps: int) -> TransformerState:
-        """One more token a row, from wherever each row stands."""
+        """Feed one more token per row, each at the row's own length."""
         rows = torch.arange(len(self.token_ids))
         for _ in range(n_steps):
             at = state.lengths
@@ -75,7 +75,7 @@ class Story:
 
 
 @GENERATED
-def test_token_by_token_from_nothing(name: str) -> None:
+def test_token_by_token_from_an_empty_state(name: str) -> None:
     story = Story(name)
     state = story.start()
     for t in range(14):
@@ -84,7 +84,7 @@ def test_token_by_token_from_nothing(name: str) -> None:
 
 
 @GENERATED
-def test_prefill_then_steps_then_several_at_once(name: str) -> None:
+def test_prefill_then_single_steps_then_several_tokens(name: str) -> None:
     story = Story(name)
     state = story.step(story.start(), 0, 5)
     state = story.step(state, 5, 6)
@@ -104,7 +104,7 @@ def test_prompts_of_unequal_length(name: str, side: str) -> None:
 
 @GENERATED
 @pytest.mark.parametrize("side", ["left", "right"])
-def test_uneven_additions_to_what_is_there(name: str, side: str) -> None:
+def test_uneven_additions_to_a_filled_state(name: str, side: str) -> None:
     story = Story(name)
     state = story.step(story.start(), 0, 4)
     state = story.feed(state, (2, 5, 1), side, past=4)
@@ -112,9 +112,9 @@ def test_uneven_additions_to_what_is_there(name: str, side: str) -> None:
 
 
 @GENERATED
-def test_a_row_of_padding_alone_rests(name: str) -> None:
-    """A finished row may be fed padding, even when it is full: nothing of it changes."""
-    story = Story(name, n_tokens=24)  # all positions that the learned tables have
+def test_a_row_of_padding_alone_stays_unchanged(name: str) -> None:
+    """A finished row may be fed padding, even when it is full: its state does not change."""
+    story = Story(name, n_tokens=24)  # every position of the learned tables
     state = story.feed(story.start(max_len=24), (24, 7, 1))
     for past in (7, 8):
         token_ids = torch.stack([torch.tensor(0), story.token_ids[1, past], torch.tensor(0)])[:, None]
@@ -140,12 +140,12 @@ def test_select_expands_reorders_and_drops(name: str) -> None:
 def test_select_among_rows_of_unequal_length(name: str) -> None:
     story = Story(name)
     state = story.feed(story.start(), LENGTHS)
-    rows = torch.tensor([2, 0])  # the longest is dropped
+    rows = torch.tensor([2, 0])  # the longest row is dropped
     story.token_ids, story.logits = story.token_ids[rows], story.logits[rows]
     story.each_its_own(state.select(rows), 4)
 
 
-def test_a_state_refuses_to_grow_beyond_its_size() -> None:
+def test_a_state_refuses_more_tokens_than_its_size() -> None:
     story = Story("llama")
     state = story.step(story.start(max_len=5), 0, 5)
     with pytest.raises(ValueError, match="expected at most 5 tokens in this state, got 6"):
@@ -159,7 +159,7 @@ def test_cache_bytes_counts_the_buffers() -> None:
     assert story.start().cache_bytes == 2 * 3 * 4 * (15 + 6) * 8 * 8
 
 
-def test_the_source_is_encoded_once() -> None:
+def test_the_source_is_encoded_once_per_state() -> None:
     story = Story("paper")
     calls = []
     assert story.model.encoder is not None
@@ -170,6 +170,6 @@ def test_the_source_is_encoded_once() -> None:
     assert len(calls) == 1
 
 
-def test_an_encoder_alone_has_no_steps() -> None:
+def test_a_model_without_decoder_has_no_steps() -> None:
     with pytest.raises(ValueError, match="encoder alone"):
         random_model("bert").start(1, 4)

@@ -1,4 +1,4 @@
-"""What must hold for every kind of model, over configurations that cover every axis."""
+"""Properties of every kind of model, over configurations that cover every axis."""
 
 import copy
 from dataclasses import replace
@@ -15,7 +15,7 @@ EVERY = pytest.mark.parametrize("name", CONFIGS)
 
 
 def close(ours: Tensor, expected: Tensor) -> None:
-    """Equal but for the rounding of float64."""
+    """Check that two tensors are equal up to the rounding of float64."""
     torch.testing.assert_close(ours, expected, rtol=1e-10, atol=1e-10)
 
 
@@ -37,7 +37,7 @@ def test_a_changed_token_alters_nothing_before_it(name: str) -> None:
 
 
 @EVERY
-def test_gradients_reach_exactly_the_tokens_that_may_be_seen(name: str) -> None:
+def test_gradients_reach_exactly_the_visible_tokens(name: str) -> None:
     model = random_model(name)
     inputs = random_inputs(model)
     stack, n_tokens, t = stack_of(name), inputs.token_ids.shape[1], 4
@@ -50,7 +50,7 @@ def test_gradients_reach_exactly_the_tokens_that_may_be_seen(name: str) -> None:
     sees = leaf["x"].grad.abs().amax(dim=(0, 2)) > 0
     pattern, n_layers = getattr(CONFIGS[name], stack).window_pattern, getattr(CONFIGS[name], stack).n_layers
     reach = n_tokens
-    if pattern and 0 not in pattern:  # each block adds its own reach
+    if pattern and 0 not in pattern:  # each block adds its own window
         reach = sum(pattern[i % len(pattern)] - 1 for i in range(n_layers))
     expected = torch.arange(n_tokens).sub(t).abs() <= reach
     if stack == "decoder":
@@ -83,7 +83,7 @@ def test_padding_changes_nothing(name: str, side: str) -> None:
 
 
 @EVERY
-def test_a_row_is_alone_in_its_batch(name: str) -> None:
+def test_rows_of_a_batch_are_independent(name: str) -> None:
     model = random_model(name)
     inputs = random_inputs(model, n_rows=3)
     together = model(inputs.token_ids, **inputs.others)
@@ -93,7 +93,7 @@ def test_a_row_is_alone_in_its_batch(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", BY_TOKEN)
-def test_packed_documents_are_as_if_apart(name: str) -> None:
+def test_packed_documents_equal_separate_documents(name: str) -> None:
     model = random_model(name)
     inputs = random_inputs(model, n_rows=1, n_tokens=10)
     lengths = (4, 1, 5)
@@ -141,7 +141,7 @@ def test_activation_checkpointing_gives_the_same_gradients(name: str) -> None:
         model(inputs.token_ids, **inputs.others).square().mean().backward()
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     for parameter, grad in gradients[0].items():
-        assert grad is not None, f"{parameter} has no part in the logits"
+        assert grad is not None, f"{parameter} does not contribute to the logits"
         close(gradients[1][parameter], grad)
 
 
@@ -154,7 +154,7 @@ def test_meta_device_build_has_the_same_shapes(name: str) -> None:
 
 
 @EVERY
-def test_copies_and_reloaded_weights_compute_the_same(name: str) -> None:
+def test_copies_and_reloaded_weights_give_equal_logits(name: str) -> None:
     model = random_model(name)
     inputs = random_inputs(model)
     expected = model(inputs.token_ids, **inputs.others)
@@ -180,7 +180,7 @@ def test_both_stacks_need_a_source(name: str) -> None:
 
 
 @EVERY
-def test_forward_is_the_head_of_the_hidden_states(name: str) -> None:
+def test_forward_applies_the_head_to_the_hidden_states(name: str) -> None:
     model = random_model(name)
     inputs = random_inputs(model)
     hidden = model.hidden(inputs.token_ids, **inputs.others)
@@ -189,7 +189,7 @@ def test_forward_is_the_head_of_the_hidden_states(name: str) -> None:
 
 
 def test_half_precision_keeps_exact_angles() -> None:
-    """A cast model turns by fp32 angles: far tokens would be turned by wrong ones otherwise."""
+    """A model cast to half precision computes rotary angles in fp32: rounded angles would be wrong for far tokens."""
     for name in ("llama", "alibi"):
         model = build_model(CONFIGS[name])
         exact = {k: x.clone() for k, x in model.named_buffers()}

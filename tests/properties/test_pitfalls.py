@@ -47,7 +47,7 @@ def attend(fused: bool, query: Tensor, key: Tensor, value: Tensor, mask: Mask, s
 
 @PATHS
 def test_pitfall_01_a_score_of_exactly_zero_is_not_masked(fused: bool) -> None:
-    """All scores are zero: every key that may be seen has an equal share."""
+    """All scores are zero: every visible key has an equal weight."""
     zero, value = torch.zeros(1, 1, 4, 2), torch.arange(4.0)[None, None, :, None]
     context = attend(fused, zero, zero, value, Mask(causal=True))
     torch.testing.assert_close(context.flatten(), torch.tensor([0.0, 0.5, 1.0, 1.5]))
@@ -55,8 +55,8 @@ def test_pitfall_01_a_score_of_exactly_zero_is_not_masked(fused: bool) -> None:
 
 @PATHS
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_pitfall_02_no_score_outvotes_a_mask(fused: bool, dtype: torch.dtype) -> None:
-    """What may be seen scores -30000, what may not +30000: a finite mask would lose, or overflow."""
+def test_pitfall_02_no_score_overrides_a_mask(fused: bool, dtype: torch.dtype) -> None:
+    """Visible keys score -30000, hidden keys +30000: a finite mask value would be too small, or overflow."""
     query = torch.full((1, 1, 3, 1), 100.0, dtype=dtype)
     key = torch.tensor([-300.0, 300.0, 300.0], dtype=dtype)[None, None, :, None]
     value = torch.tensor([1.0, 7.0, 9.0], dtype=dtype)[None, None, :, None]
@@ -67,7 +67,7 @@ def test_pitfall_02_no_score_outvotes_a_mask(fused: bool, dtype: torch.dtype) ->
 
 @PATHS
 def test_pitfall_03_padding_combines_with_causality(fused: bool) -> None:
-    """Weights against the triangle and the padding at once; one-hot values make the context the weights."""
+    """Compare weights with the causal mask and padding combined; one-hot values make the context the weights."""
     keys = torch.tensor([[True, True, True, False], [False, True, True, True]])
     query, key = torch.randn(2, 1, 4, 3), torch.randn(2, 1, 4, 3)
     weights = attend(fused, query, key, torch.eye(4).expand(2, 1, 4, 4), Mask(causal=True, keys=keys))
@@ -80,11 +80,11 @@ def test_pitfall_04_padding_masks_keys_not_queries(fused: bool) -> None:
     keys = torch.tensor([[True, False]])
     query, key = torch.randn(1, 1, 3, 2), torch.randn(1, 1, 2, 2)
     weights = attend(fused, query, key, torch.eye(2).expand(1, 1, 2, 2), Mask(keys=keys))
-    assert weights[0, 0].tolist() == [[1.0, 0.0]] * 3  # a padding query still sees the real key
+    assert weights[0, 0].tolist() == [[1.0, 0.0]] * 3  # a padding query still attends to the real key
 
 
 @PATHS
-def test_pitfall_05_a_row_that_sees_nothing_is_zero_with_finite_gradients(fused: bool) -> None:
+def test_pitfall_05_a_fully_masked_row_is_zero_with_finite_gradients(fused: bool) -> None:
     keys = torch.tensor([[False, False, False], [True, True, False]])
     leaves = [torch.randn(2, 2, 3, 4, requires_grad=True) for _ in range(3)]
     query, key, value = leaves
@@ -95,8 +95,8 @@ def test_pitfall_05_a_row_that_sees_nothing_is_zero_with_finite_gradients(fused:
 
 
 @pytest.mark.parametrize("name", ["gpt", "bert", "paper", "alibi", "relative", "t5"])
-def test_pitfall_05_in_a_whole_model(name: str) -> None:
-    """One row of nothing but padding, on each side: finite logits, finite gradients, others untouched."""
+def test_pitfall_05_fully_masked_rows_of_a_model_are_finite(name: str) -> None:
+    """One row of only padding, in source and target: finite logits and gradients, other rows unchanged."""
     model = random_model(name)
     inputs = random_inputs(model)
     mask = torch.ones_like(inputs.token_ids, dtype=torch.bool)
@@ -130,8 +130,8 @@ def test_pitfall_07_scores_are_scaled_by_the_head_width(d_head: int | None) -> N
 
 @pytest.mark.parametrize("name", ["paper", *RECURRENT])
 @pytest.mark.parametrize(("n_target", "n_source"), [(1, 7), (7, 1), (3, 5)])
-def test_pitfall_08_source_and_target_have_lengths_of_their_own(name: str, n_target: int, n_source: int) -> None:
-    """Other target tokens behind, and other rows beside, change nothing that a position reads of the source."""
+def test_pitfall_08_source_and_target_may_differ_in_length(name: str, n_target: int, n_source: int) -> None:
+    """Later target tokens and other rows do not change what a position reads from the source."""
     model = random_model(name)
     inputs = random_inputs(model, 2, n_target, n_source)
     logits = model(inputs.token_ids, **inputs.others)
@@ -143,8 +143,8 @@ def test_pitfall_08_source_and_target_have_lengths_of_their_own(name: str, n_tar
             torch.testing.assert_close(one[0, t], logits[row, t])
 
 
-def test_pitfall_09_no_mask_is_accepted_and_ignored() -> None:
-    """Every argument that can alter what is seen does so, in every kind of model that takes it."""
+def test_pitfall_09_every_mask_argument_changes_the_logits() -> None:
+    """Every mask argument changes the logits, in every kind of model that takes it."""
     for name in ("gpt", "bert", "paper"):
         model = random_model(name)
         inputs = random_inputs(model)
@@ -163,7 +163,7 @@ def test_pitfall_09_no_mask_is_accepted_and_ignored() -> None:
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("name", ["window", "fused_qkv", "relative", "alibi_window", "unequal_stacks"])
 def test_pitfall_10_the_fused_path_keeps_window_mask_and_scale(name: str, training: bool) -> None:
-    """The path in the open (a tap) and the fused path, with padding on the left."""
+    """Compare the reference path (with a tap) and the fused path, with padding on the left."""
     model = random_model(name).train(training)
     inputs = random_inputs(model)
     mask = torch.arange(9)[None] > torch.tensor([[-1], [3]])
@@ -172,8 +172,8 @@ def test_pitfall_10_the_fused_path_keeps_window_mask_and_scale(name: str, traini
 
 
 @PATHS
-def test_pitfall_10_and_dropout(fused: bool) -> None:
-    """With values of one, a context entry is a sum of kept weights / (1 - p): 1 on average, spread by dropout."""
+def test_pitfall_10_the_fused_path_applies_dropout(fused: bool) -> None:
+    """With values of 1, a context entry is a sum of kept weights / (1 - p): mean 1, with variance from dropout."""
     zero, one = torch.zeros(4, 4, 64, 2), torch.ones(4, 4, 64, 1)
     path = attention_fused if fused else lambda *a, **k: attention_reference(*a, **k)[0]
     context = path(zero, zero, one, Mask(), dropout=0.5)
@@ -181,8 +181,8 @@ def test_pitfall_10_and_dropout(fused: bool) -> None:
     assert context.std().item() == pytest.approx((1 / 64) ** 0.5, rel=0.2)  # √(p / (1-p) / 64)
 
 
-def test_pitfall_11_positions_go_anywhere_and_are_not_trained() -> None:
-    """Far beyond max_len, on the device of the input, without parameters or buffers that could stay behind."""
+def test_pitfall_11_computed_positions_have_no_limit_or_parameters() -> None:
+    """They work far beyond max_len, on the device of the input, without parameters or buffers on another device."""
     for name in ("paper", "llama", "alibi", "no_positions", "relative"):
         config = CONFIGS[name]
         assert config.max_len == 24
@@ -197,7 +197,7 @@ def test_pitfall_11_positions_go_anywhere_and_are_not_trained() -> None:
         assert meta(inputs.token_ids.to("meta"), **moved).is_meta
 
 
-def test_pitfall_11_learned_positions_say_where_they_end() -> None:
+def test_pitfall_11_learned_positions_refuse_more_than_max_len() -> None:
     model = random_model("learned_offset")
     assert model(random_ids(19, 1, 24)).isfinite().all()
     with pytest.raises(ValueError, match=r"at most 24 tokens, .*, got 25"):
@@ -212,7 +212,7 @@ def test_pitfall_11_learned_positions_say_where_they_end() -> None:
 
 
 @pytest.mark.parametrize("norm_order", ["pre", "post", "sandwich"])
-def test_pitfall_12_the_norm_stands_where_the_configuration_says(norm_order: str) -> None:
+def test_pitfall_12_the_norm_order_follows_the_configuration(norm_order: str) -> None:
     model = random_model(replace(GPT, norm_order=norm_order))
     tap = Recorder()
     model(random_ids(19, 2, 5), tap=tap)
@@ -233,8 +233,8 @@ def test_pitfall_12_the_norm_stands_where_the_configuration_says(norm_order: str
 
 
 @pytest.mark.parametrize("name", [n for n, c in RECURRENT.items() if not isinstance(c.attention, NoAttention)])
-def test_pitfall_12_the_recurrent_attention_stands_where_the_configuration_says(name: str) -> None:
-    """Before the step the state of the step before looks, after it the new one: the scores are those of its query."""
+def test_pitfall_12_the_recurrent_attention_order_follows_the_configuration(name: str) -> None:
+    """The query is the previous state for attention before the step, and the new state for attention after it."""
     model, tap = random_model(name), Recorder()
     inputs = random_inputs(model, n_tokens=6)
     _, state = model.step(inputs.token_ids[:, :5], model.start(2, 6, **inputs.others))
@@ -257,7 +257,7 @@ DROPOUTS = {
 
 
 @pytest.mark.parametrize("tapped", [False, True])
-def test_pitfall_14_each_dropout_once_and_in_training_only(tapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pitfall_14_each_dropout_acts_once_and_in_training_only(tapped: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[float] = []
     dropout, sdpa = F.dropout, F.scaled_dot_product_attention
 
@@ -294,7 +294,7 @@ def test_pitfall_14_dropout_keeps_the_mean() -> None:
     torch.testing.assert_close(dropped[dropped != 0], x[dropped != 0] / 0.75)
 
 
-def test_pitfall_14_evaluation_is_deterministic_and_leaves_the_generator_alone() -> None:
+def test_pitfall_14_evaluation_is_deterministic_and_draws_nothing() -> None:
     model = random_model(replace(GPT, **DROPOUTS))
     token_ids = random_ids(19, 2, 5)
     before = torch.get_rng_state()
@@ -305,8 +305,8 @@ def test_pitfall_14_evaluation_is_deterministic_and_leaves_the_generator_alone()
 
 
 @pytest.mark.parametrize("name", ["gpt", "d_embedding", "bert", "bert_narrow_table", "paper", "two_vocabularies"])
-def test_pitfall_15_tied_stays_tied(name: str) -> None:
-    """Through a copy, a cast, a saved state and a step of an optimizer: one parameter under its names."""
+def test_pitfall_15_tied_tables_stay_tied(name: str) -> None:
+    """After a copy, a cast, a saved state and an optimizer step, one parameter has all its names."""
     fresh = build_model(CONFIGS[name])
     loaded = build_model(CONFIGS[name])
     loaded.load_state_dict(fresh.state_dict())
@@ -334,7 +334,7 @@ def test_pitfall_15_tied_tables_are_drawn_once(monkeypatch: pytest.MonkeyPatch) 
     assert sum(x is model.output.proj.weight for x in drawn) == 1
 
 
-def test_pitfall_16_widths_that_do_not_divide_are_named() -> None:
+def test_pitfall_16_widths_that_do_not_divide_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match="7"):
         sinusoid(torch.arange(3), 7)
     with pytest.raises(UserError, match="15"):
@@ -362,7 +362,7 @@ def test_pitfall_30_logits_and_tables_have_the_vocabularys_size() -> None:
 
 
 @pytest.mark.parametrize("config", [GPT, BERT, CONFIGS["tagger"]])
-def test_pitfall_30_a_model_without_a_vocabulary_is_not_built(config: TransformerConfig) -> None:
+def test_pitfall_30_a_model_without_a_vocabulary_is_refused(config: TransformerConfig) -> None:
     with pytest.raises(UserError, match="vocab_size"):
         build_model(replace(config, vocab_size=0))
 
@@ -370,7 +370,7 @@ def test_pitfall_30_a_model_without_a_vocabulary_is_not_built(config: Transforme
 @pytest.mark.parametrize("name", SEQ2SEQ)
 @pytest.mark.parametrize("end", range(4, 8))
 def test_pitfall_35_finished_hypotheses_are_never_extended(name: str, end: int) -> None:
-    """An end token is a hypothesis' last token or none of it, and is never fed back to the model."""
+    """An end token is only ever the last token of a hypothesis, and is never fed back to the model."""
     model, fed = random_model(SEQ2SEQ[name]), []
     step = model.step
     model.step = lambda ids, *rest: (fed.append(ids), step(ids, *rest))[1]
@@ -386,7 +386,7 @@ def test_pitfall_35_finished_hypotheses_are_never_extended(name: str, end: int) 
 @pytest.mark.parametrize("length_penalty_type", ["gnmt", "average"])
 @pytest.mark.parametrize("penalty", [0.0, 0.6, 1.0, -0.5])
 def test_pitfall_35_the_length_penalty_is_applied_once(penalty: float, length_penalty_type: str) -> None:
-    """Whenever a hypothesis ended: its score is log p, as forced decoding gives it, divided by one penalty."""
+    """The score of each hypothesis is log p from forced decoding, divided by one penalty."""
     model = random_model("paper")
     source_ids = random_ids(19, 6, 5)
     config = BeamConfig(5, penalty, length_penalty_type, max_new_tokens=12)
