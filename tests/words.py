@@ -23,7 +23,7 @@ CODE = re.compile(r"```.*?^```|`[^`\n]+`|^\s*(?:>>>|\.\.\.).*(?:\n(?!\s*\n).*)*"
 
 @dataclass(frozen=True)
 class Sign:
-    """A pattern that is refused, what to write instead, and the phrases with it that are right."""
+    """A refused pattern, what to write instead, and the allowed phrases that contain it."""
 
     pattern: str
     instead: str

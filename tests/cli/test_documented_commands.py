@@ -1,19 +1,19 @@
-"""The commands of the documents are run, and what they print has the shape that the documents show.
+"""Run the commands of the documents and compare the shape of their output with the documents.
 
 A shell with stand-ins for the programs reads each block of a document, so quotes, loops, variables and continued lines
-mean what they mean to a reader. Then every command of ours is run in this process, in the order of the documents, in
-one folder of made-up files. What is not run as it stands is in the tables below:
+mean what they mean to a reader. Then every command of glassformer is run in this process, in the order of the
+documents, in one folder of made-up files. The exceptions are in the tables below:
 
-- `PLACEHOLDERS`: what words such as RECIPE and DIR stand for here, and small data in the place of large;
+- `PLACEHOLDERS`: values for words such as RECIPE and DIR, and small data in place of large data;
 - `SMALLER`: flags that are added to a verb, so that it takes a few steps;
 - `NOT_RUN`: commands that are not run, with the reason;
-- `World.parse`: a command behind `torchrun` is parsed alone. torch's parser reads the words of torchrun, and ours the
-  rest, on data that does not exist, which must be the only thing that is wrong.
+- `World.parse`: a command after `torchrun` is only parsed. torch's parser reads the words of torchrun, and the parser
+  of glassformer reads the rest. The data does not exist, and this must be the only error.
 
-Any other command must end with code 0, so a new one that cannot be run as it stands fails until a table has it.
+Any other command must end with code 0, so a new command that cannot be run unchanged fails until a table has it.
 
-In the how-to guides every `shell` block is commands. A `text` block directly behind a block of commands or of Python is
-what the block prints; one behind a sentence is the output of a longer run that the sentence names.
+In the how-to guides every `shell` block is commands. A `text` block directly after a block of commands or of Python is
+its output. A `text` block after a sentence is the output of a longer run that the sentence names.
 """
 
 import importlib.util
@@ -60,7 +60,7 @@ PLACEHOLDERS = {
     "builtin:docstrings": "dev.tsv",
     "/shared/": "shared/",
 }
-"""Words of the documents, and what they stand for here."""
+"""Words of the documents, and their values in these tests."""
 
 FEW_STEPS = ["--train.max-steps", "2", "--train.eval-every", "1", "--train.log-every", "1"]
 ONE_LAYER = ["--model.decoder.n-layers", "1"]
@@ -75,7 +75,7 @@ SMALLER = {
     "reproduce": FEW_STEPS,
     "generate": ["--max-new-tokens", "4"],
 }
-"""Flags that are added to a command which begins so (the longest beginning counts)."""
+"""Flags that are added to a command with this beginning (the longest match counts)."""
 
 NOT_RUN = {
     "git clone": "needs the network",
@@ -87,7 +87,7 @@ NOT_RUN = {
 OUTPUT_BLOCKS = {
     "python-docs: ": ("glassformer demo", "python-docs: |step |validation loss|longest verbatim|the model is in"),
 }
-"""Blocks without a command, by their beginning: the command, and how the lines begin that no model wrote."""
+"""Blocks without a command, by their beginning: the command, and the beginnings of lines that no model generated."""
 
 NO_COMMANDS = {
     "training step, ": "printed by make bench, which takes minutes; tests/test_benchmarks.py holds the peers",
@@ -99,7 +99,7 @@ NO_COMMANDS = {
     "text, pairs or labels ": "a diagram",
     "cli → ": "a diagram",
 }
-"""Blocks that show no command of ours, by their beginning, with the reason."""
+"""Blocks that show no command of glassformer, by their beginning, with the reason."""
 
 WRITTEN = [
     (r"\S*│\S*( +\(.* \+ .*\))?", "PIECES"),  # tokenizer explain
@@ -110,10 +110,10 @@ WRITTEN = [
     (r"( characters: ).*", r"\1TEXT"),  # demo
     (r" \(the text gives no [\d,]+\)", ""),
 ]
-"""What depends on the weights or on the text, as patterns that are replaced before lines are compared."""
+"""Patterns for output that depends on the weights or on the text; they are replaced before lines are compared."""
 
 PYTHON = {"mybook.txt": "lines.txt", "max_steps=500": "max_steps=2", "runs/mybook": "runs/lines"}
-"""What is replaced in the Python of the documents."""
+"""Replacements in the Python code of the documents."""
 
 
 @dataclass(frozen=True)
@@ -135,21 +135,21 @@ STAND_INS = {
 
 
 def blocks(text: str, language: str = "") -> Iterator[tuple[int, str]]:
-    """The fenced blocks of a language, each with the number of its first line."""
+    """Yield the fenced blocks of a language, each with the number of its first line."""
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if match[1] == language:
             yield text.count("\n", 0, match.start(2)) + 1, match[2]
 
 
 def printed(text: str, language: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """The fenced blocks of a language, each with the lines of the `text` block directly behind it."""
+    """Yield the fenced blocks of a language, each with the lines of the `text` block directly after it."""
     pattern = rf"^```{language}\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
     for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
         yield text.count("\n", 0, match.start(1)) + 1, match[1], tuple((match[2] or "").splitlines())
 
 
 def inline(text: str) -> Iterator[tuple[int, str]]:
-    """Commands inside of sentences: `glassformer VERB …`, `make TARGET`, `pip install …`."""
+    """Yield the commands inside sentences: `glassformer VERB …`, `make TARGET`, `pip install …`."""
     prose = re.sub(r"^```.*?^```$", lambda m: "\n" * m[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
     for match in re.finditer(r"`((?:glassformer|make|pip) [^`\n]+)`", prose):
         yield prose.count("\n", 0, match.start()) + 1, match[1]
@@ -169,7 +169,7 @@ class Shell:
         (folder / "shared" / "project" / ".venv").symlink_to(folder / ".venv")
 
     def words(self, script: str) -> list[tuple[str, ...]]:
-        """The commands that a script gives, in order; a program that is not known is an error."""
+        """Return the commands of a script, in order; an unknown program is an error."""
         for name, meaning in PLACEHOLDERS.items():
             script = re.sub(rf"(?<![\w/]){re.escape(name)}(?![A-Z])", meaning, script)
         self.record.write_bytes(b"")
@@ -197,7 +197,7 @@ def is_commands(block: str) -> bool:
 
 
 def commands(path: Path, shell: Shell) -> Iterator[Command]:
-    """All commands of a document, in its order."""
+    """Yield all commands of a document, in order."""
     text, name = path.read_text("utf-8"), path.name
     found: list[tuple[int, list[Command]]] = []
     for line, block in blocks(text):
@@ -229,7 +229,7 @@ def commands(path: Path, shell: Shell) -> Iterator[Command]:
 
 
 def shape(line: str) -> str:
-    """A line without its numbers, the width of its columns, and what a model wrote.
+    """Return a line without its numbers, the width of its columns, and text from a model.
 
     >>> shape("mine   GRU   123,456  1 min 15 s   2.5 M")
     'mine GRU 0 0 s 0'
@@ -243,9 +243,9 @@ def shape(line: str) -> str:
 
 
 def differences(shown: tuple[str, ...], result: Result) -> list[str]:
-    """Lines that the document shows and nobody prints, and lines of standard output that it leaves out without an "…".
+    """Return lines of the document that are not printed, and lines of standard output that it omits without an "…".
 
-    Standard error may say more than is shown: how long a stage took, where it took more than a moment.
+    Standard error may have more lines than the document, such as the duration of a stage.
     """
     own, out, err = (
         [shape(line) for line in lines if line.strip()]
@@ -264,7 +264,7 @@ class World:
         make_files(folder)
 
     def run(self, command: Command) -> list[str]:
-        """What is wrong with a command."""
+        """Run a command and return its problems."""
         program, *words = command.words
         line = shlex.join(command.words)
         if line.startswith(tuple(NOT_RUN)):
@@ -304,7 +304,7 @@ class World:
         return wrong if (ROOT / words[words.index("-c") + 1]).exists() else [*wrong, "no such file of constraints"]
 
     def parse(self, words: list[str]) -> list[str]:
-        """A command of torchrun on data that does not exist: nothing else may be wrong with it."""
+        """Parse a command of torchrun on data that does not exist; any other error is a problem."""
         given = get_args_parser().parse_args(words)
         if not given.module or given.training_script != "glassformer":
             return ["torchrun does not start glassformer"]
@@ -314,7 +314,7 @@ class World:
 
 
 def make_files(folder: Path) -> None:
-    """The files that the documents speak of."""
+    """Write the files that the documents name."""
     prose = (ROOT / "README.md").read_text("utf-8")
     for name in ("mybook.txt", "mytext.txt"):
         (folder / name).write_text(prose[:10000], "utf-8")
@@ -363,8 +363,8 @@ def minilm() -> Path:
     return Path(found.origin).parent / "model"
 
 
-@pytest.mark.filterwarnings("ignore:.* was not trained to start a text:UserWarning")  # as docs/ecosystem.md says
-def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glassformer) -> None:
+@pytest.mark.filterwarnings("ignore:.* was not trained to start a text:UserWarning")  # as in docs/ecosystem.md
+def test_every_command_prints_the_documented_output(glassformer: Glassformer) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer)
     wrong = []
@@ -382,7 +382,7 @@ def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glas
 
 
 class Bigrams(nn.Module):
-    """Anybody's module: logits of 1000 tokens, each from the token before it alone."""
+    """A module of a user: logits of 1000 tokens, each from the token before it only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -407,7 +407,7 @@ class Bigrams(nn.Module):
         ("python train.py", "no rule for this program"),
     ],
 )
-def test_a_command_that_is_wrong_is_found(glassformer: Glassformer, block: str, expected: str | None) -> None:
+def test_a_wrong_command_is_found(glassformer: Glassformer, block: str, expected: str | None) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer)
     document = folder / "document.md"
@@ -424,9 +424,7 @@ def test_a_command_that_is_wrong_is_found(glassformer: Glassformer, block: str, 
         ("glassformer: nowhere.txt is empty", ["not printed: glassformer: nowhere.txt is empty"]),
     ],
 )
-def test_the_text_behind_a_block_of_commands_is_compared(
-    glassformer: Glassformer, shown: str, expected: list[str]
-) -> None:
+def test_the_output_of_a_command_block_is_compared(glassformer: Glassformer, shown: str, expected: list[str]) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer)
     document = folder / "document.md"
@@ -436,7 +434,7 @@ def test_the_text_behind_a_block_of_commands_is_compared(
 
 
 @pytest.mark.parametrize("block", ["gcc -o a a.c", "$ glassformr recipes", "a table  of  something"])
-def test_a_block_that_no_rule_knows_is_found(tmp_path: Path, block: str) -> None:
+def test_a_block_without_a_rule_is_found(tmp_path: Path, block: str) -> None:
     document = tmp_path / "document.md"
     document.write_text(f"```\n{block}\n```\n")
     with pytest.raises(AssertionError):
@@ -447,4 +445,4 @@ def test_every_entry_of_the_tables_is_in_a_document() -> None:
     text = "\n".join(path.read_text("utf-8") for path in DOCUMENTS)
     for table in (PLACEHOLDERS, SMALLER, NOT_RUN, OUTPUT_BLOCKS, NO_COMMANDS, PYTHON):
         for entry in table:
-            assert entry in text, f"{entry!r} is in no document any more"
+            assert entry in text, f"{entry!r} is in no document"
