@@ -60,7 +60,7 @@ def test_the_share_is_within_half_of_the_lightest_unit_left(weights: list[int], 
         assert abs(sum(weights[unit] for unit in chosen) - wanted) <= left[0] / 2
 
 
-def test_a_unit_that_fits_exactly_is_held_out() -> None:
+def test_a_unit_that_fits_exactly_is_chosen() -> None:
     assert filled([5, 4, 1], 5) == [0] and filled([2, 3, 1], 5) == [0, 1]
 
 
@@ -81,7 +81,7 @@ def test_keys_keep_the_share_and_do_not_depend_on_the_order(
 
 
 def test_a_key_with_many_records_does_not_end_the_search() -> None:
-    """One key has 15 % of the records: for every position of its hash, a tenth of the records is held out."""
+    """One key has 15 % of the records: for every position of its hash, a tenth of the records validates."""
     for draw in range(50):
         keys = [f"often {draw}"] * 150 + [f"{draw} {i}" for i in range(850)]
         chosen = held_out_keys(keys, 0.1)
