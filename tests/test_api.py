@@ -226,7 +226,7 @@ def test_wrong_sample_settings_are_refused(model: Model) -> None:
         model.generate("abc", sample=-1)
 
 
-def test_no_seed_draws_a_new_one(model: Model) -> None:
+def test_generating_without_a_seed_draws_a_new_one(model: Model) -> None:
     fresh = replace(model, network=build_model(model.network.config).eval())
     texts = {fresh.generate("abc", **(DRAWN | {"seed": None})) for _ in range(4)}
     assert len(texts) > 1
@@ -238,13 +238,13 @@ def test_an_id_outside_the_vocabulary_is_named(model: Model, wrong: int) -> None
         model.generate([[8, 9], [8, wrong]])
 
 
-def test_special_tokens_are_never_written(model: Model) -> None:
+def test_special_tokens_are_never_generated(model: Model) -> None:
     fresh = replace(model, network=build_model(replace(model.network.config, vocab_size=4000)).eval())
     text = fresh.generate(["a"] * 8, temperature=3.0, max_new_tokens=31)
     assert not any(token in "".join(text) for token in model.tokenizer.special_tokens)
 
 
-def test_pitfall_33_a_prompt_longer_than_the_context(model: Model) -> None:
+def test_pitfall_33_a_too_long_prompt_is_refused_or_slides(model: Model) -> None:
     long = "abc " * 60
     with pytest.raises(UserError, match="tokens and the model's context is 32: shorten it"):
         model.generate(long)
@@ -264,7 +264,7 @@ def test_an_empty_prompt_starts_from_the_trained_start_token_or_is_refused(model
     assert started.prompt_ids("abc") == [model.tokenizer.bos_id, *model.tokenizer.encode("abc")]
 
 
-def test_a_prompt_may_be_its_ids(model: Model) -> None:
+def test_a_prompt_may_be_token_ids(model: Model) -> None:
     assert model.generate([model.prompt_ids("abc"), "abc"], **DRAWN) == [model.generate("abc", **DRAWN)] * 2
 
 
@@ -344,7 +344,7 @@ SMALL |= {"d_model": 16, "n_heads": 2, "d_ff": 32, "model.max_len": 16, "tokeniz
 """Keys of a run that takes about one second."""
 
 
-def test_a_text_file_trains_as_the_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_on_a_text_file_equals_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The run equals that of `glassformer train text.txt`; short names, full names and tables change it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))

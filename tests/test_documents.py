@@ -39,7 +39,7 @@ def test_every_pitfall_lists_tests_that_exist() -> None:
         assert set(listed(number)) <= EXISTING, f"pitfall {number} lists tests that do not exist"
 
 
-def test_every_test_that_names_a_pitfall_is_listed_under_its_number() -> None:
+def test_every_test_of_a_pitfall_is_listed_under_its_number() -> None:
     for test in EXISTING:
         if match := re.search(r"::test_pitfall_(\d+)_", test):
             assert test in listed(int(match[1])), f"{test} is missing under {int(match[1])} in docs/pitfalls.md"

@@ -217,7 +217,7 @@ def _scaled(model: Model) -> Any:
     return network
 
 
-def test_saving_overwrites_nothing(models: dict[str, Model], tmp_path: Path) -> None:
+def test_save_overwrites_nothing(models: dict[str, Model], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for taken in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(UserError, match="exists and is not empty: name another folder"):

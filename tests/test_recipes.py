@@ -80,7 +80,7 @@ def test_the_reference_explains_every_key_and_equals_the_default_run() -> None:
     assert recipes.parse(text, "REFERENCE") == Run()
 
 
-def test_a_recipe_by_path_and_changes_to_a_preset(tmp_path: Path) -> None:
+def test_a_recipe_file_may_change_a_preset(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[model]\npreset = "gpt2"\nd_model = 96\n[model.positions]\nkind = "rotary"\n')
     run = recipes.load(str(path))

@@ -80,7 +80,9 @@ def test_pages_fit_the_screen_and_load_from_no_other_host(
     page.on("request", lambda request: requests.append(request.url))
     for path in sorted(site.rglob("*.html")):
         page.goto(path.as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path.name} is wider than a {size}"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (
+            f"{path.name} is wider than the screen ({size})"
+        )
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 384) == (scheme == "light")
     assert requests and all(url.startswith(("file:", "data:")) for url in requests)

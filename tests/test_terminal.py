@@ -61,7 +61,7 @@ def test_facts_wrap_only_on_a_terminal() -> None:
         assert is_terminal is (lines[-1].startswith("       "))
 
 
-def test_steps_in_a_log_file_are_rare_and_the_last_one_is_shown() -> None:
+def test_a_log_file_has_few_steps_and_the_last_one() -> None:
     shown, written = reporter(80)
     for step in range(1, 101):
         shown.step(step, 100, {"train/loss": 2.0, "tokens_per_s": 1234.0})
@@ -92,7 +92,7 @@ def test_without_a_terminal_a_call_from_python_is_silent() -> None:
         assert shown is mine
 
 
-def test_json_of_a_training_command(glassformer_json: dict[str, object]) -> None:
+def test_json_of_train_has_four_keys(glassformer_json: dict[str, object]) -> None:
     assert list(glassformer_json) == ["folder", "name", "seconds", "reports"]
 
 

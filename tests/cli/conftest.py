@@ -51,7 +51,7 @@ def glassformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that tokenizers encode, in order."""
+    """Record the texts that tokenizers encode, in order."""
     texts: list[str] = []
     encode_batch = Tokenizer.encode_batch
 

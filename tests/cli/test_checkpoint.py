@@ -26,7 +26,7 @@ def copy(several: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(several, tmp_path / "run"))
 
 
-def test_list(several: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_list_prints_every_checkpoint(several: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["checkpoint", "list", str(several)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["step", "4", "8", "10", "12", "16", "20"]
@@ -36,7 +36,7 @@ def test_list(several: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["step"] for row in rows if row["is_model"]] == [20] and rows[2]["valid_loss"] > 0
 
 
-def test_verify(copy: Path, trained: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_verify_finds_damage(copy: Path, trained: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["checkpoint", "verify", str(copy)]) == 0
     assert capsys.readouterr().out.count("intact") == 7
     with (copy / "checkpoints" / "step-8" / "training_state" / "optimizer.safetensors").open("r+b") as file:

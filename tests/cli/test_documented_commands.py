@@ -118,7 +118,7 @@ PYTHON = {"mybook.txt": "lines.txt", "max_steps=500": "max_steps=2", "runs/myboo
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a document: its words, and the lines that the document shows of its output."""
+    """A command of a document: its words and the lines of output in the document."""
 
     where: str
     words: tuple[str, ...]
@@ -156,7 +156,7 @@ def inline(text: str) -> Iterator[tuple[int, str]]:
 
 
 class Shell:
-    """Bash in a folder where the programs that documents call only record their words."""
+    """Bash in a folder where the programs of the documents only record their arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.record = folder, folder / ".record"

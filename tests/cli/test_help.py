@@ -32,7 +32,7 @@ def blocks(shown: str) -> dict[str, str]:
     return dict(re.findall(r"^(\S.*)\n((?:  .*\n?)+)", shown, re.MULTILINE))
 
 
-def test_help_of_every_verb(glassformer: Glassformer) -> None:
+def test_every_verb_has_help(glassformer: Glassformer) -> None:
     usage = glassformer("--help")
     assert usage.code == 0 and all(f"  {verb}" in usage.out for verb in VERBS)
     assert glassformer().code == 2

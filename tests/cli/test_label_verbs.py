@@ -52,7 +52,7 @@ def test_fill_with_a_generating_model(glassformer: Glassformer, models: dict[str
         assert printed.out.startswith("ab"), "text outside the mask is unchanged"
 
 
-def test_classify_one_text_a_file_and_standard_input(
+def test_classify_reads_a_text_a_file_and_standard_input(
     glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
 ) -> None:
     folder = models["classes"].folder
@@ -115,7 +115,7 @@ def test_evaluate_prints_the_report_of_classes(glassformer: Glassformer, models:
         assert looked.code == 0 and Path(f"{kind}.png").stat().st_size > 5000
 
 
-def test_train_from_another_model_adapt_and_merge(
+def test_train_starts_from_another_model_adapts_and_merges(
     glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
 ) -> None:
     run = label_run(tmp_path, max_steps=4)

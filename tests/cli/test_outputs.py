@@ -58,7 +58,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with a text and prompts; `x` is there so that `x/..` is a path."""
+    """A folder with a text and prompts; the folder `x` exists so that `x/..` is a path."""
     folder = tmp_path / "place"
     (folder / "x").mkdir(parents=True)
     write_text(folder)
@@ -171,7 +171,7 @@ def test_a_folder_may_have_the_name_of_a_hub_data_set(tmp_path: Path, monkeypatc
         require_apart_of_run(run, Path("owner"))
 
 
-def test_paths_apart(tmp_path: Path) -> None:
+def test_nested_paths_are_refused_and_separate_paths_accepted(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_text("x")
     for fine in ("b", "a-b", "aa/file", "a/file2"):

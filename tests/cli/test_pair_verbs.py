@@ -86,7 +86,7 @@ def test_a_source_is_encoded_once(glassformer: Glassformer, pairs: Outcome, enco
     assert [text for text in encoded if text] == ["abc", "ab"]  # the prefix is empty
 
 
-def test_translate_n_best_prefix_and_interactive(glassformer: Glassformer, pairs: Outcome) -> None:
+def test_translate_has_n_best_prefix_and_interactive_modes(glassformer: Glassformer, pairs: Outcome) -> None:
     best = glassformer("translate", pairs.folder, "--beam", 3, "--n-best", 3, stdin="dog\ncat\n").out.splitlines()
     assert [line.split("\t")[0] for line in best] == ["1", "1", "1", "2", "2", "2"]
     scores = [float(line.split("\t")[1]) for line in best]

@@ -13,7 +13,7 @@ from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
 
 
-def test_a_preset(glassformer: Glassformer) -> None:
+def test_plan_of_a_preset_prints_its_costs(glassformer: Glassformer) -> None:
     shown = glassformer("plan", "gpt2", "--gpu", "t4", "--batch-size", 4, "--price", "0.5", "--tokens", "1e9")
     assert shown.code == 0 and not shown.err
     for line in (

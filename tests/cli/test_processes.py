@@ -22,7 +22,7 @@ N_STEPS = 400
 def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not happened():
-        assert process.poll() is None, f"it ended early: {process.communicate()}"
+        assert process.poll() is None, f"the process ended early: {process.communicate()}"
         assert time.monotonic() < deadline
         time.sleep(0.005)
 

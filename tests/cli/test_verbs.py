@@ -42,7 +42,7 @@ def test_train_evaluate_generate_and_resume(glassformer: Glassformer, tmp_path: 
     assert first.out == "abc" + api.load(out).generate("abc", seed=5, max_new_tokens=9) + "\n"
 
 
-def test_evaluate_another_text(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
+def test_evaluate_takes_another_text(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text(made_up_text(30, seed=4), "utf-8")
     found = glassformer("evaluate", trained.folder, "--data.path", tmp_path / "other.txt", "--json")
     assert json.loads(found.out) == api.load(trained.folder).evaluate(tmp_path / "other.txt").to_dict()
@@ -77,7 +77,7 @@ def test_score_takes_texts_and_their_beginnings(glassformer: Glassformer, traine
     assert "target side is missing" in glassformer("score", trained.folder, "--source", tmp_path / "a").err
 
 
-def test_generate_from_a_file(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
+def test_generate_reads_prompts_from_a_file(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
     prompts = ["abc", "é日", "a b", "abc"]
     stdin = "\n\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
     found = glassformer("generate", trained.folder, "--input", "-", "--max-new-tokens", 6, stdin=stdin)
@@ -148,7 +148,7 @@ def test_generate_passes_its_options(glassformer: Glassformer, trained: Outcome)
     assert found.out == f"abc{expected}\n"
 
 
-def test_an_interactive_prompt(glassformer: Glassformer, trained: Outcome) -> None:
+def test_generate_reads_prompts_from_a_terminal(glassformer: Glassformer, trained: Outcome) -> None:
     typed = "\n".join(["abc", "", "abc " * 100, "cab", ""])
     found = glassformer("generate", trained.folder, "--max-new-tokens", 4, stdin=typed, terminal=True)
     assert found.code == 0 and "Ctrl-D ends" in found.err
@@ -158,7 +158,7 @@ def test_an_interactive_prompt(glassformer: Glassformer, trained: Outcome) -> No
     assert "glassformer: prompt 1 has" in found.err  # a mistake does not end the conversation
 
 
-def test_tokenizer(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
+def test_tokenizer_trains_encodes_and_decodes(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
     text, out = write_text(tmp_path), tmp_path / "t" / "tokenizer.json"
     for learner in ("tokenizers", "glassformer"):
         made = glassformer("tokenizer", "train", text, "--vocab-size", 290, "--out", out, "--learner", learner)
@@ -176,7 +176,7 @@ def test_tokenizer(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -
     assert wrong.code == 2 and "standard input: expected token ids" in wrong.err
 
 
-def test_data_report(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
+def test_data_report_prints_the_numbers_of_a_text(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
     path = write_documents(tmp_path)
     table = glassformer("data", "report", path, "--tokenizer", trained.folder)
     assert table.code == 0 and "bytes per token" in table.out and "repeated documents  0 of 60" in table.out
@@ -187,7 +187,7 @@ def test_data_report(glassformer: Glassformer, tmp_path: Path, trained: Outcome)
     assert any("cannot be split" in note for note in names["notes"])
 
 
-def test_presets_and_recipes(glassformer: Glassformer, tmp_path: Path) -> None:
+def test_presets_and_recipes_are_listed_and_printed(glassformer: Glassformer, tmp_path: Path) -> None:
     listed = glassformer("presets").out
     assert "gpt2" in listed and "124,439,808" in listed
     one = glassformer("presets", "gpt2").out
@@ -208,7 +208,7 @@ def test_reproduce_passes_and_fails(glassformer: Glassformer, tmp_path: Path, ti
     assert failed.code == 1 and failed.out.startswith("FAIL  tiny: loss ")
 
 
-def test_doctor(glassformer: Glassformer, trained: Outcome) -> None:
+def test_doctor_prints_json(glassformer: Glassformer, trained: Outcome) -> None:
     found = glassformer("doctor", trained.folder, "--json")
     assert found.code == 0, found.out
     assert json.loads(found.out)

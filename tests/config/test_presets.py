@@ -36,7 +36,7 @@ def decoder_only(n_layers: int, d_model: int, vocab_size: int, max_len: int) -> 
         ("transformer-big", 214_245_376),
     ],
 )
-def test_pitfall_17_parameter_counts(name: str, expected: int) -> None:
+def test_pitfall_17_presets_have_the_published_parameter_counts(name: str, expected: int) -> None:
     assert count(preset(name)) == expected
 
 
@@ -53,7 +53,9 @@ def test_pitfall_17_parameter_counts(name: str, expected: int) -> None:
         ("gpt3-175b", 96, 12288, 175.0),
     ],
 )
-def test_pitfall_17_gpt3(name: str, n_layers: int, d_model: int, billions: float) -> None:
+def test_pitfall_17_gpt3_has_the_parameter_count_of_its_formula(
+    name: str, n_layers: int, d_model: int, billions: float
+) -> None:
     """The count equals the closed form exactly, and the published size after rounding."""
     n_parameters = count(preset(name))
     assert n_parameters == decoder_only(n_layers, d_model, 50257, 2048)
@@ -61,8 +63,8 @@ def test_pitfall_17_gpt3(name: str, n_layers: int, d_model: int, billions: float
 
 
 @pytest.mark.parametrize(("name", "expected"), [("bert-base", 109_482_240), ("bert-large", 335_141_888)])
-def test_pitfall_17_bert_without_its_head(name: str, expected: int) -> None:
-    """BertModel is the encoder and a pooler, one dense layer of d_model × d_model."""
+def test_pitfall_17_bert_without_its_head_has_the_published_count(name: str, expected: int) -> None:
+    """BertModel consists of the encoder and a pooler, one dense layer of d_model × d_model."""
     config = preset(name)
     encoder = build_model(config, device="meta").encoder
     assert encoder is not None
@@ -115,7 +117,7 @@ SHAPES = {  # layers, heads, d_model, d_ff, as published
 }
 
 
-def test_pitfall_17_every_published_preset_has_a_shape_here() -> None:
+def test_pitfall_17_every_published_preset_is_in_these_tests() -> None:
     assert {name for name in PRESETS if not name.startswith("modern")} == set(SHAPES)
 
 

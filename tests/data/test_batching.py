@@ -72,7 +72,7 @@ def test_pitfall_23_the_same_seed_and_step_give_the_same_batch(sampler: type) ->
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_pitfall_23_a_run_resumed_at_step_k_draws_what_the_whole_run_draws(sampler: type) -> None:
+def test_pitfall_23_a_run_resumed_at_step_k_draws_equal_batches(sampler: type) -> None:
     tokens = token_file([9, 30, 4, 17, 12, 12])
     whole = sampler(tokens, 8, 2, 0)
     uninterrupted = [rows(whole.batch(step)) for step in range(40)]
@@ -82,7 +82,7 @@ def test_pitfall_23_a_run_resumed_at_step_k_draws_what_the_whole_run_draws(sampl
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_pitfall_23_other_steps_and_other_seeds_give_other_batches(sampler: type) -> None:
+def test_pitfall_23_other_steps_and_seeds_give_other_batches(sampler: type) -> None:
     tokens = token_file([20] * 50)
     seen = {str(rows(sampler(tokens, 8, 6, seed).batch(step))) for seed in range(5) for step in range(20)}
     assert len(seen) == 100
@@ -266,7 +266,7 @@ def test_pad_keeps_every_token_and_marks_it(sequences: list[list[int]], side: st
         assert (steps >= 0).all() if side == "left" else (steps <= 0).all()
 
 
-def test_pad_refuses_no_rows() -> None:
+def test_pad_refuses_an_empty_list() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         pad([], 0)
 

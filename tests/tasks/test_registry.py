@@ -110,7 +110,7 @@ TASK = EveryOtherTask()
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installed package with a task of its own."""
+    """An installed package with another task."""
     site = tmp_path / "site"
     (site / "every_other-1.0.dist-info").mkdir(parents=True)
     (site / "every_other.py").write_text(FOREIGN, "utf-8")
@@ -173,7 +173,7 @@ def test_a_package_that_cannot_be_loaded_is_named(package: Path, monkeypatch: py
     assert Run(data=TextData()).objective.kind == "causal", "tasks of glassformer need no other package"
 
 
-def test_a_task_is_registered_by_hand(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+def test_a_task_can_be_registered_in_python(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
     from glassformer.config import schema
     from glassformer.config.schema import from_dict
 

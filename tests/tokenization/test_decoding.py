@@ -118,7 +118,7 @@ def test_a_stream_of_any_ids_equals_decoding_at_once(tokenizers_by_scheme: Train
         assert text == rust.decode(ids, skip_special_tokens=False)
 
 
-def test_readable_bytes() -> None:
+def test_tokens_of_bytes_are_readable() -> None:
     assert readable(b"caf\xc3\xa9 \xe2\x98") == "café <0xE2><0x98>"
     assert readable(codecs.BOM_UTF8) == "\ufeff"
 

@@ -1,4 +1,4 @@
-"""Equal to the `tokenizers` library and to `transformers`, merge for merge and id for id."""
+"""Merges and ids equal those of the `tokenizers` library and of `transformers`."""
 
 import json
 import warnings

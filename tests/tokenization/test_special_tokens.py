@@ -60,7 +60,7 @@ def test_only_special_tokens_can_be_allowed(characters: Tokenizer) -> None:
         characters.encode("to be", allow_special=["<s>"])
 
 
-def test_templates_and_token_types(characters: Tokenizer) -> None:
+def test_templates_give_special_tokens_and_token_types(characters: Tokenizer) -> None:
     frame = Frame.parse("[CLS] A [SEP] B [SEP]", characters.vocab)
     ids, types = frame.around_pair(*characters.encode_batch(["to", "be"]))
     t, o, b, e = (characters.vocab[c] for c in "tobe")

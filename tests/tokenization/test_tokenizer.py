@@ -316,7 +316,7 @@ def test_a_tokenizer_can_be_called_and_has_a_length(tmp_path: Path) -> None:
         (lambda tokenizer: tokenizer.decode([0.5]), "ids: expected a list of token ids"),
     ],
 )
-def test_wrong_arguments_are_named(call: Any, words: str) -> None:
+def test_wrong_arguments_of_a_tokenizer_are_named(call: Any, words: str) -> None:
     tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char", special_tokens=())
     with pytest.raises(UserError, match=words):
         call(tokenizer)

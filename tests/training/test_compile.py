@@ -208,7 +208,7 @@ def test_forward_and_backward_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> 
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_rows_of_one_shape_need_no_masks_and_stay_one_graph(graphs: Callable[[], int]) -> None:
+def test_rows_of_one_shape_need_no_masks_and_are_one_graph(graphs: Callable[[], int]) -> None:
     """Windows of a text: the kernel gets only the causal flag in every micro-batch, also after an evaluation."""
     case = CASES["llama, groups, windows"]
     step, rng = step_of(case, compiled=True, has_one_shape=True), np.random.default_rng(0)

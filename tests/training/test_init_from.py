@@ -138,7 +138,7 @@ def test_a_padded_vocabulary_keeps_the_embeddings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [("cat", "dog"), ("one", "two")])
-def test_a_head_of_other_labels_is_new(tmp_path: Path, names: tuple[str, str]) -> None:
+def test_a_head_for_other_labels_is_new(tmp_path: Path, names: tuple[str, str]) -> None:
     first = api.train(label_run(tmp_path, max_steps=2), tmp_path / "first")
     path = Path(label_run(tmp_path).data.path or "")  # type: ignore[union-attr]
     lines = path.read_text().replace("\tcat\t", f"\t{names[0]}\t").replace("\tdog\t", f"\t{names[1]}\t")

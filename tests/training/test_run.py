@@ -57,7 +57,7 @@ RUNS: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_pitfall_23_a_resumed_run_equals_one_that_was_never_stopped(
+def test_pitfall_23_a_resumed_run_equals_an_uninterrupted_one(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RUNS[name](tmp_path)
