@@ -1,4 +1,4 @@
-"""Tiny configurations that between them cover every axis of `TransformerConfig`, and models made of them."""
+"""Tiny configurations that together cover every axis of `TransformerConfig`, and models built from them."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -71,7 +71,7 @@ PAPER = TransformerConfig(
 )
 
 CONFIGS: dict[str, TransformerConfig] = {
-    # One stack that sees the past.
+    # One stack with causal attention.
     "gpt": GPT,
     "llama": LLAMA,
     "fused_qkv": replace(GPT, decoder=Stack(2, 4, 2, d_value=3, d_ff=24), fused_qkv=True),
@@ -97,7 +97,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "d_embedding": replace(GPT, d_embedding=6, embedding_norm=True, scale_embeddings=True, scale_logits=True),
     "token_types": replace(GPT, n_token_types=3, head=TokenHead(bias="constant")),
     "gpt_classifier": replace(GPT, head=SequenceHead(3, "last", "relu")),
-    # One stack that sees everything.
+    # One stack with bidirectional attention.
     "bert": BERT,
     "bert_narrow_table": replace(BERT, d_embedding=6),
     "bert_relative": replace(
@@ -114,7 +114,7 @@ CONFIGS: dict[str, TransformerConfig] = {
     "vectors_first": replace(BERT, head=VectorHead("first", "tanh")),
     "vectors_mean": replace(BERT, head=VectorHead("mean")),
     "vectors_normalized": replace(BERT, head=VectorHead("max", normalize=True)),
-    # Both, with cross-attention.
+    # An encoder and a decoder with cross-attention.
     "paper": PAPER,
     "two_vocabularies": replace(PAPER, share_embeddings=False, source_vocab_size=13, source_max_len=30),
     "bart": replace(
@@ -152,14 +152,14 @@ CONFIGS: dict[str, TransformerConfig] = {
 }
 
 TINY = RecurrentConfig(d_embedding=6, d_encoder=5, d_decoder=16, vocab_size=19, max_len=24)
-ONE_WAY = replace(TINY, bidirectional=False, d_encoder=16)  # as wide as the decoder: the state is handed over as it is
+ONE_WAY = replace(TINY, bidirectional=False, d_encoder=16)  # as wide as the decoder: the state is passed on unchanged
 RECURRENT: dict[str, RecurrentConfig] = {
-    # The source by the first state alone, or at every step.
+    # The decoder gets the source in its first state only, or at every step.
     "sutskever": replace(ONE_WAY, n_layers=2, attention=NoAttention(), reverse_source=True, init_range=0.4),
     "cho": replace(TINY, cell="gru", bidirectional=False, attention=NoAttention(True, deep_output=True)),
     "elman": replace(TINY, cell="rnn", attention=NoAttention(), source_vocab_size=13, source_max_len=30),
     "context_every_step": replace(TINY, n_layers=2, attention=NoAttention(context_every_step=True)),
-    # Attention before the step.
+    # Attention before the recurrent step.
     "bahdanau": replace(TINY, cell="gru", attention=AttendBefore(deep_output=True)),
     "before_layers": replace(TINY, n_layers=2, attention=AttendBefore(d_attention=7), reverse_source=True),
     "before_dot": replace(TINY, d_encoder=8, cell="gru", n_layers=2, attention=AttendBefore("dot")),
@@ -171,7 +171,7 @@ RECURRENT: dict[str, RecurrentConfig] = {
         share_embeddings=True,
         tie_output=True,
     ),
-    # Attention after it.
+    # Attention after the recurrent step.
     "luong": replace(ONE_WAY, n_layers=2, attention=AttendAfter(), reverse_source=True),
     "luong_dot": replace(
         ONE_WAY, cell="gru", d_embedding=16, attention=AttendAfter("dot", input_feeding=False), tie_output=True
@@ -190,7 +190,7 @@ GENERATORS = [name for name in CAUSAL if name in BY_TOKEN]
 
 @torch.no_grad()
 def randomise(module: torch.nn.Module, seed: int = 0) -> None:
-    """Draws every trained parameter, norms and biases too, so that none can be forgotten unseen."""
+    """Draw every trained parameter, norms and biases too, so that a test fails if one is left out."""
     generator = torch.Generator().manual_seed(seed)
     for name, parameter in module.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator, dtype=torch.float64) * 0.3
@@ -200,7 +200,7 @@ def randomise(module: torch.nn.Module, seed: int = 0) -> None:
 
 
 def random_model(config: ModelConfig | str, seed: int = 0, dtype: torch.dtype = torch.float64) -> Any:
-    """A model in evaluation mode with all parameters random."""
+    """Return a model in evaluation mode with all parameters random."""
     model = build_model((CONFIGS | RECURRENT)[config] if isinstance(config, str) else config).to(dtype).eval()
     randomise(model, seed)
     return model
@@ -222,7 +222,7 @@ class Inputs:
 
 
 def random_inputs(model: Transformer | RecurrentModel, n_rows: int = 2, n_tokens: int = 9, n_source: int = 7) -> Inputs:
-    """Token ids, and a source of another length where the model reads one."""
+    """Return token ids, and a source of another length if the model reads one."""
     config = model.config
     others = {}
     if isinstance(config, RecurrentConfig):
@@ -237,7 +237,7 @@ def random_inputs(model: Transformer | RecurrentModel, n_rows: int = 2, n_tokens
 
 
 class Recorder:
-    """A tap that keeps what it sees by full name, and puts `replacements` in its place."""
+    """A tap that keeps each value under its full name and returns its replacement from `replacements`."""
 
     def __init__(self, replacements: dict[str, Any] | None = None) -> None:
         self.seen: dict[str, Tensor] = {}
@@ -261,4 +261,4 @@ SEQ2SEQ: dict[str, ModelConfig] = {
     "alibi_source": replace(PAPER, positions=AlibiPositions(), norm_order="pre", final_norm=True),
     **RECURRENT,
 }
-"""Every kind of model that makes a target from a source; `random_model` builds each."""
+"""Every kind of model that generates a target from a source; `random_model` builds each."""

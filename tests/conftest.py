@@ -1,4 +1,4 @@
-"""What every test finds: the helpers `configs` and `parity.pairs` importable however pytest is called, and one seed."""
+"""Shared setup of all tests: the helpers `configs` and `parity.pairs` importable from every folder, and one seed."""
 
 import os
 import shutil
@@ -36,13 +36,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> "Outcome":
 
 @pytest.fixture
 def environment(tmp_path: Path) -> dict[str, str]:
-    """For a process of its own."""
+    """Return the environment of a separate process."""
     return os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1", "PYTHONIOENCODING": "utf-8"}
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator["Browser"]:
-    """Chromium, for tests of pages. Without it they are skipped, and fail where the environment says CI."""
+    """Chromium for tests of pages. Without it, tests are skipped, or fail if the variable CI is set."""
     from playwright.sync_api import sync_playwright
 
     program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")

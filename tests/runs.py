@@ -1,4 +1,4 @@
-"""Tiny runs, seconds of one core each, for the tests of training, keeping and using models."""
+"""Tiny runs, a few seconds on one core each, for the tests of training, storing and using models."""
 
 import json
 import random
@@ -37,7 +37,7 @@ TIMES = {"tokens_per_s", "step_ms", "save_ms"}
 
 
 def made_up_text(n_lines: int = 150, seed: int = 0) -> str:
-    """Lines of eight words out of sixty, with a few characters of two to four bytes."""
+    """Return lines of eight words out of sixty, with a few characters of two to four bytes."""
     rng = random.Random(seed)
     words = ["".join(rng.choices("abcdefghij", k=rng.randint(2, 7))) for _ in range(56)] + ["é", "ßa", "日本", "🙂"]
     return "".join(" ".join(rng.choices(words, k=8)) + "\n" for _ in range(n_lines))
@@ -50,7 +50,7 @@ def write_text(folder: Path, n_lines: int = 150) -> Path:
 
 
 def write_documents(folder: Path, n: int = 60) -> Path:
-    """A jsonl file of short documents of unequal length."""
+    """Write a jsonl file of short documents of unequal length."""
     lines = made_up_text(2 * n).splitlines()
     texts = [" ".join(lines[2 * i : 2 * i + 2])[: 15 + 2 * i] for i in range(n)]
     path = folder / "documents.jsonl"
@@ -59,7 +59,7 @@ def write_documents(folder: Path, n: int = 60) -> Path:
 
 
 def tiny_run(text: Path, *, model: TransformerConfig = MODEL, data: dict[str, Any] | None = None, **train: Any) -> Run:
-    """20 steps of a model of 10,000 parameters; prepared tokens lie beside the text. `train` replaces settings."""
+    """Return a run of 20 steps, 10,000 parameters; prepared tokens are beside the text. `train` replaces settings."""
     defaults = {"max_steps": 20, "batch_size": 3, "eval_every": 10, "log_every": 5, "device": "cpu"}
     return Run(
         name="tiny",
@@ -72,7 +72,7 @@ def tiny_run(text: Path, *, model: TransformerConfig = MODEL, data: dict[str, An
 
 
 class Recording(Silent):
-    """A reporter that keeps what it is told."""
+    """A reporter that keeps all messages and evaluations."""
 
     def __init__(self) -> None:
         self.said: list[str] = []
@@ -91,7 +91,7 @@ class Recording(Silent):
 
 
 def signal_at(monkeypatch: pytest.MonkeyPatch, step: int, which: signal.Signals = signal.SIGTERM) -> None:
-    """The process gets a signal in the middle of the step that follows `step`."""
+    """Send the process a signal in the middle of the step that follows `step`."""
     one_step = Trainer._one_step
 
     def stopped(trainer: Trainer) -> Any:
@@ -103,13 +103,13 @@ def signal_at(monkeypatch: pytest.MonkeyPatch, step: int, which: signal.Signals 
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of the log without what depends on the clock."""
+    """Return the lines of the log without the values that depend on the clock."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return [{name: value for name, value in line.items() if name not in TIMES} for line in lines]
 
 
 def remains(folder: Path) -> dict[str, Any]:
-    """All that a finished run leaves and that must not depend on how often it was stopped."""
+    """Return everything in a finished run that must not depend on how often the run was stopped."""
     last = checkpoint.path_of(folder, checkpoint.steps(folder)[-1])
     numbers = json.loads((last / checkpoint.STATE).read_text())
     del numbers["seconds"]
@@ -137,7 +137,7 @@ WORDS = {
 
 
 def write_pairs(folder: Path, n: int = 80, name: str = "train") -> tuple[Path, Path]:
-    """Two aligned files: sentences of two to six words, and their words in the other language, reversed."""
+    """Write two aligned files: sentences of two to six words, and their translated words in reverse order."""
     rng = random.Random(name)
     sentences = [rng.choices(list(WORDS), k=rng.randint(2, 6)) for _ in range(n)]
     source, target = folder / f"{name}.en", folder / f"{name}.de"
@@ -154,7 +154,7 @@ def pair_run(
     data: dict[str, Any] | None = None,
     **train: Any,
 ) -> Run:
-    """20 steps on made-up pairs, with a joint vocabulary or one for each side."""
+    """Return a run of 20 steps on made-up pairs, with a joint vocabulary or one per side."""
     source, target = write_pairs(folder)
     valid_source, valid_target = write_pairs(folder, 20, "valid")
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
@@ -179,7 +179,7 @@ ENCODER = replace(MODEL, encoder=MODEL.decoder, decoder=None)
 
 
 def write_labels(folder: Path, n: int = 120, name: str = "labels") -> Path:
-    """A tsv of made-up sentences; the class of each is the animal that it has, and a number is told beside it."""
+    """Write a tsv of made-up sentences; the class is the animal in the sentence, and the number is its length."""
     rng = random.Random(name)
     lines = []
     for _ in range(n):
@@ -193,7 +193,7 @@ def write_labels(folder: Path, n: int = 120, name: str = "labels") -> Path:
 
 
 def write_tags(folder: Path, n: int = 120) -> Path:
-    """A CoNLL file in which animals are spans and all else is not."""
+    """Write a CoNLL file in which only animals are spans."""
     rng = random.Random(0)
     sentences = []
     for _ in range(n):
@@ -205,7 +205,7 @@ def write_tags(folder: Path, n: int = 120) -> Path:
 
 
 def text_run_of(folder: Path, objective: ObjectiveConfig, **train: Any) -> Run:
-    """20 steps of masking or denoising a text of short rows."""
+    """Return a run of 20 steps of masking or denoising a text of short rows."""
     run = tiny_run(write_text(folder), **train)
     both = replace(MODEL, encoder=MODEL.decoder)
     return replace(run, model=ENCODER if objective.kind == "masked" else both, objective=objective)
@@ -219,7 +219,7 @@ def label_run(
     data: dict[str, Any] | None = None,
     **train: Any,
 ) -> Run:
-    """20 steps on made-up labelled texts."""
+    """Return a run of 20 steps on made-up labelled texts."""
     tags = outputs == "tags"
     path = write_tags(folder) if tags else write_labels(folder)
     values = {"path": str(path), "outputs": outputs, "batch_tokens": 96, "valid_fraction": 0.2}

@@ -1,4 +1,4 @@
-"""The Python interface: a trained model, loaded, writes and is evaluated."""
+"""The Python interface: load, evaluate and generate with a trained model, and train one."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -33,12 +33,12 @@ def model(trained: Outcome) -> Model:
     return api.load(trained.folder, device="cpu")
 
 
-def test_the_interface_is_that_of_the_package() -> None:
+def test_the_package_exports_the_interface() -> None:
     assert glassformer.load is api.load and glassformer.train is api.train and glassformer.Model is Model
 
 
-def test_the_reported_loss_is_one_number(trained: Outcome, model: Model) -> None:
-    """The trainer's last evaluation, the run's folder, its last checkpoint: equal to the last digit."""
+def test_evaluate_gives_the_loss_of_training(trained: Outcome, model: Model) -> None:
+    """The trainer's last evaluation, the run's folder and its last checkpoint give exactly the same loss."""
     reported = trained.reports["valid"]
     assert model.evaluate() == reported
     assert api.load(trained.folder, step=20).evaluate() == reported
@@ -46,7 +46,7 @@ def test_the_reported_loss_is_one_number(trained: Outcome, model: Model) -> None
     assert reported.n_tokens > 100 and reported.bits_per_byte is not None
 
 
-def test_another_text_is_evaluated_as_a_whole(model: Model, tmp_path: Path) -> None:
+def test_another_text_is_evaluated_whole(model: Model, tmp_path: Path) -> None:
     text = made_up_text(20, seed=9)
     (tmp_path / "other.txt").write_text(text, "utf-8")
     seen: list[tuple[int, int]] = []
@@ -64,18 +64,18 @@ def test_evaluation_needs_a_text(model: Model) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"temperature": 0.0, "max_new_tokens": 15}, DRAWN], ids=["greedy", "drawn"])
-def test_pitfall_32_prompts_together_give_what_each_gives_alone(model: Model, settings: Any) -> None:
+def test_pitfall_32_a_batch_of_prompts_equals_each_alone(model: Model, settings: Any) -> None:
     prompts = ["a", "abc def ghi jab ", "é", "日本 🙂"]
     assert model.generate(prompts, **settings) == [model.generate(prompt, **settings) for prompt in prompts]
 
 
-def test_the_seed_decides(model: Model) -> None:
+def test_the_seed_determines_the_sample(model: Model) -> None:
     first, again, other = (model.generate("abc", **(DRAWN | {"seed": seed})) for seed in (1, 1, 2))
     assert first == again != other
 
 
-def test_pitfall_36_what_is_streamed_is_what_all_ids_decode_to(model: Model) -> None:
-    """An untrained model draws bytes that are often a part of a character."""
+def test_pitfall_36_a_stream_equals_the_decoded_ids(model: Model) -> None:
+    """An untrained model often draws bytes that are only a part of a character."""
     fresh = replace(model, network=build_model(model.network.config).eval())
     for seed in range(5):
         pieces = [step[0] for step in fresh.stream(["a"], temperature=2.0, seed=seed, max_new_tokens=30)]
@@ -96,7 +96,7 @@ def test_pitfall_36_what_is_streamed_is_what_all_ids_decode_to(model: Model) -> 
 
 
 def scripted(model: Model, text: str, **changes: Any) -> Model:
-    """A model that writes this text byte by byte, whatever it reads; `changes` are to its configuration."""
+    """Return a model that writes this text byte by byte for every prompt; `changes` apply to its configuration."""
     ids = [model.tokenizer.vocab[token] for token in model.tokenizer.vocab if len(token) == 1]
     by_byte = {model.tokenizer.decode([i]): i for i in ids}
     assert by_byte
@@ -121,13 +121,13 @@ def test_pitfall_36_a_character_of_many_bytes_is_streamed_whole(model: Model) ->
     pieces = [step[0] for step in writer.stream(["a"], temperature=0.0, max_new_tokens=10)]
     assert pieces == ["", "é", "", "", "日", "", "", "", "🙂", "x", ""]
     cut = [step[0] for step in writer.stream(["a"], temperature=0.0, max_new_tokens=4)]
-    assert cut == ["", "é", "", "", "\ufffd"]  # the model stopped there, and the text says so
+    assert cut == ["", "é", "", "", "\ufffd"]  # an incomplete character at the end
 
 
 @pytest.mark.parametrize(
     ("stop", "expected"), [("日", "é"), ("日🙂", "é"), ("x", "é日🙂"), ("é", ""), ("no", "é日🙂x")]
 )
-def test_stop_texts_end_the_text_and_are_no_part_of_it(model: Model, stop: str, expected: str) -> None:
+def test_stop_texts_end_the_text_and_are_left_out(model: Model, stop: str, expected: str) -> None:
     writer = scripted(model, "é日🙂x")
     assert writer.generate("a", temperature=0.0, max_new_tokens=10, stop=(stop,)) == expected
 
@@ -136,7 +136,7 @@ SENTENCE = "the cat sat on the mat and the dog ran, to be or not to be. "
 
 
 def with_tokenizer(model: Model, name: str) -> Model:
-    """An untrained model with the tokenizer of a scheme, or of somebody else's model."""
+    """Return an untrained model with the tokenizer of a scheme, or of a family of models."""
     if name in EVERY_SCHEME:
         tokenizer = Tokenizer.train([SENTENCE * 20], vocab_size=300 if name == "byte" else 60, scheme=name)
     else:
@@ -145,7 +145,7 @@ def with_tokenizer(model: Model, name: str) -> Model:
     torch.manual_seed(0)
     network = build_model(replace(MODEL, vocab_size=tokenizer.vocab_size)).eval()
     of_bytes = torch.tensor([i for token, i in tokenizer.vocab.items() if token.startswith("<0x")], dtype=torch.long)
-    # bytes that were shown may become no UTF-8 by those that follow, so that none is to be drawn
+    # later bytes can make earlier ones invalid UTF-8, so byte tokens are never drawn
     network.output.register_forward_hook(lambda _, __, logits: logits.index_fill(-1, of_bytes, -1e9))
     return replace(model, network=network, tokenizer=tokenizer, source_tokenizer=tokenizer)
 
@@ -155,15 +155,15 @@ FAMILIES = {"bert": {"lowercase": True}, "gpt2": {}, "roberta": {}, "llama_2": {
 
 
 @pytest.mark.parametrize("name", [*EVERY_SCHEME, *FAMILIES])
-def test_a_prompt_and_its_continuation_read_as_the_text_of_all_ids(model: Model, name: str) -> None:
-    """What is printed: the prompt as it was typed, and the pieces of the stream."""
+def test_a_prompt_and_its_continuation_equal_the_decoded_ids(model: Model, name: str) -> None:
+    """The printed text is the typed prompt and the pieces of the stream."""
     fresh = with_tokenizer(model, name)
     suppress_ids = never_written(fresh.tokenizer, fresh.tokenizer.vocab_size)
     n_spaces = 0
     for seed, prompt in enumerate(["the cat sat", "to be", "the dog ran", "t", "the", "on the mat and"] * 2):
         ids = fresh.prompt_ids(prompt)
         known = fresh.tokenizer.decode(ids)
-        assert known == prompt or name == "whole_words"  # which has [UNK] for a word that it does not know
+        assert known == prompt or name == "whole_words"  # an unknown word is [UNK]
         config = replace(fresh.generation, temperature=1.5, seed=seed, max_new_tokens=6)
         end = fresh.tokenizer.eos_id
         ends = [] if end is None else [end]
@@ -175,13 +175,13 @@ def test_a_prompt_and_its_continuation_read_as_the_text_of_all_ids(model: Model,
         assert known + text == whole
         assert fresh.generate([ids], temperature=1.5, seed=seed, max_new_tokens=6) == [text]
         n_spaces += text.startswith(" ")
-        if fresh.prompt_ids(prompt + " ") == ids and text.startswith(" "):  # the space that was typed is the one
+        if fresh.prompt_ids(prompt + " ") == ids and text.startswith(" "):  # the typed space is not repeated
             spaced = fresh.generate([prompt + " "] * 2, temperature=1.5, seed=seed, max_new_tokens=6)
             assert [known + " " + text for text in spaced] == [whole] * 2
-    assert n_spaces or name in ("byte", "char", "gpt2", "roberta", "qwen"), "where a space is a part of the tokens"
+    assert n_spaces or name in ("byte", "char", "gpt2", "roberta", "qwen"), "no sample begins with a space"
 
 
-def test_a_space_that_a_prompt_has_already_is_left_out_of_all_its_samples_alone(model: Model) -> None:
+def test_a_space_at_the_end_of_a_prompt_is_not_repeated(model: Model) -> None:
     fresh = with_tokenizer(model, "bert")
     prompts = ["to be ", "the dog"]
     assert fresh.prompt_ids(prompts[0]) == fresh.prompt_ids("to be"), "the tokenizer drops the space"
@@ -191,7 +191,7 @@ def test_a_space_that_a_prompt_has_already_is_left_out_of_all_its_samples_alone(
     assert found == [fresh.generate(prompt, n=4, temperature=1.5, max_new_tokens=6) for prompt in prompts]
 
 
-def test_the_sample_of_a_run_keeps_the_space_before_what_is_written(model: Model) -> None:
+def test_the_sample_of_a_run_keeps_the_first_space(model: Model) -> None:
     fresh = with_tokenizer(model, "whitespace")
     row = Example(np.array(fresh.tokenizer.encode(SENTENCE)))
     shown = language_modeling.TASK.sample(
@@ -205,7 +205,7 @@ def test_samples_of_a_prompt_differ_and_each_can_be_drawn_alone(model: Model) ->
     prompts = ["abc", "a b c d ", "abc"]
     alone = [fresh.generate(prompt, **DRAWN) for prompt in prompts]
     found = fresh.generate(prompts, n=4, **DRAWN)
-    assert [texts[0] for texts in found] == alone, "sample 0 is what was drawn without n"
+    assert [texts[0] for texts in found] == alone, "sample 0 equals the sample without n"
     assert [len(set(texts)) for texts in found] == [4, 4, 4] and found[0] == found[2]
     assert found[1] == fresh.generate(prompts[1], n=4, **DRAWN)
     for i in range(4):
@@ -216,7 +216,7 @@ def test_samples_of_a_prompt_differ_and_each_can_be_drawn_alone(model: Model) ->
     assert fresh.generate(prompts, n=3, **slid)[1][2] == fresh.generate(prompts[1], sample=2, **slid)
 
 
-def test_what_no_samples_can_be_drawn_from_is_refused(model: Model) -> None:
+def test_wrong_sample_settings_are_refused(model: Model) -> None:
     with pytest.raises(UserError, match="n is 5 and temperature is 0: all samples would be equal"):
         model.generate("abc", n=5, temperature=0.0)
     for n in (0, -1):
@@ -226,25 +226,25 @@ def test_what_no_samples_can_be_drawn_from_is_refused(model: Model) -> None:
         model.generate("abc", sample=-1)
 
 
-def test_no_seed_draws_a_new_one(model: Model) -> None:
+def test_generating_without_a_seed_draws_a_new_one(model: Model) -> None:
     fresh = replace(model, network=build_model(model.network.config).eval())
     texts = {fresh.generate("abc", **(DRAWN | {"seed": None})) for _ in range(4)}
     assert len(texts) > 1
 
 
 @pytest.mark.parametrize("wrong", [290, 99_999, -1])
-def test_an_id_that_the_vocabulary_lacks_is_named(model: Model, wrong: int) -> None:
+def test_an_id_outside_the_vocabulary_is_named(model: Model, wrong: int) -> None:
     with pytest.raises(UserError, match=f"prompt 2 has the id {wrong}, and the vocabulary has 290 tokens"):
         model.generate([[8, 9], [8, wrong]])
 
 
-def test_special_tokens_are_never_written(model: Model) -> None:
+def test_special_tokens_are_never_generated(model: Model) -> None:
     fresh = replace(model, network=build_model(replace(model.network.config, vocab_size=4000)).eval())
     text = fresh.generate(["a"] * 8, temperature=3.0, max_new_tokens=31)
     assert not any(token in "".join(text) for token in model.tokenizer.special_tokens)
 
 
-def test_pitfall_33_a_prompt_longer_than_the_context(model: Model) -> None:
+def test_pitfall_33_a_too_long_prompt_is_refused_or_slides(model: Model) -> None:
     long = "abc " * 60
     with pytest.raises(UserError, match="tokens and the model's context is 32: shorten it"):
         model.generate(long)
@@ -255,7 +255,7 @@ def test_pitfall_33_a_prompt_longer_than_the_context(model: Model) -> None:
 
 
 def test_an_empty_prompt_starts_from_the_trained_start_token_or_is_refused(model: Model) -> None:
-    """One text trains no start token, however many special tokens its tokenizer reserves."""
+    """A single text trains no start token, even if its tokenizer reserves special tokens."""
     assert model.tokenizer.bos_id is not None and model.tokenizer.eos_id is not None
     with pytest.raises(UserError, match="was not trained to start a text"):
         model.prompt_ids("")
@@ -264,12 +264,12 @@ def test_an_empty_prompt_starts_from_the_trained_start_token_or_is_refused(model
     assert started.prompt_ids("abc") == [model.tokenizer.bos_id, *model.tokenizer.encode("abc")]
 
 
-def test_a_prompt_may_be_its_ids(model: Model) -> None:
+def test_a_prompt_may_be_token_ids(model: Model) -> None:
     assert model.generate([model.prompt_ids("abc"), "abc"], **DRAWN) == [model.generate("abc", **DRAWN)] * 2
 
 
-def test_the_score_of_a_text_is_its_loss(model: Model) -> None:
-    """The first token is context alone where no start token was trained; the last window has a full context."""
+def test_the_score_of_a_text_equals_its_loss(model: Model) -> None:
+    """Without a trained start token the first token is only context; the last window has a full context."""
     text = made_up_text(2)[:60]
     ids = model.tokenizer.encode(text)
     said: list[str] = []
@@ -296,12 +296,12 @@ def test_the_score_of_a_text_is_its_loss(model: Model) -> None:
         encoder.score(text)
 
 
-def test_no_texts_give_none(model: Model) -> None:
+def test_empty_lists_give_empty_lists(model: Model) -> None:
     assert model.generate([]) == [] == model.generate([], n=3)
     assert model.score([]) == [] == model.score([], [])
 
 
-def test_loading_what_is_not_there(trained: Outcome, tmp_path: Path) -> None:
+def test_loading_a_missing_model_is_refused(trained: Outcome, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such model directory"):
         api.load(tmp_path / "nowhere")
     with pytest.raises(UserError, match="no checkpoint of step 7; existing steps: 10, 20"):
@@ -310,14 +310,14 @@ def test_loading_what_is_not_there(trained: Outcome, tmp_path: Path) -> None:
         api.load(trained.folder, device="cuda:9")
 
 
-def test_a_model_is_ready_to_use(model: Model) -> None:
+def test_a_loaded_model_is_ready_to_use(model: Model) -> None:
     assert not model.network.training
     assert model.run.name == "tiny" and model.generation.max_new_tokens == 12
     assert (model.network.config.vocab_size, model.network.config.eos_id) == (290, model.tokenizer.eos_id)
 
 
-def test_texts_kept_apart_teach_the_end(tmp_path: Path) -> None:
-    """Several documents: an end token follows each, and a model may choose to end."""
+def test_several_documents_train_the_end_token(tmp_path: Path) -> None:
+    """An end token follows each of several documents, so the model learns to end a text."""
     reporter = Recording()
     outcome = api.train(tiny_run(write_documents(tmp_path), max_steps=2), tmp_path / "run", reporter)
     loaded = api.load(outcome.folder)
@@ -326,8 +326,8 @@ def test_texts_kept_apart_teach_the_end(tmp_path: Path) -> None:
     assert MODEL.max_len == loaded.network.config.max_len
 
 
-def test_the_named_validation_text_is_read_as_the_trainer_read_it(tmp_path: Path) -> None:
-    """One document validates beside many that train: the end token that training appends counts here too."""
+def test_evaluating_the_validation_text_equals_the_trainers_loss(tmp_path: Path) -> None:
+    """Validation has one document, training has many: the end token that training appends counts here too."""
     valid = tmp_path / "valid.txt"
     valid.write_text(made_up_text(20, seed=9), "utf-8")
     run = tiny_run(write_documents(tmp_path), data={"valid_path": str(valid)})
@@ -341,11 +341,11 @@ def test_the_named_validation_text_is_read_as_the_trainer_read_it(tmp_path: Path
 
 SMALL = {"max_steps": 2, "eval_every": 1, "batch_size": 2, "log_every": 1, "device": "cpu", "n_layers": 1}
 SMALL |= {"d_model": 16, "n_heads": 2, "d_ff": 32, "model.max_len": 16, "tokenizer.vocab_size": 290}
-"""Keys of a run that takes a second."""
+"""Keys of a run that takes about one second."""
 
 
-def test_a_text_file_trains_as_the_command_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The run is that of `glassformer train text.txt`; short names, whole names and tables change it."""
+def test_training_on_a_text_file_equals_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run equals that of `glassformer train text.txt`; short names, full names and tables change it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     path = write_text(tmp_path)
@@ -363,7 +363,7 @@ def test_a_text_file_trains_as_the_command_does(tmp_path: Path, monkeypatch: pyt
 
 
 def test_keys_of_a_run_are_keywords(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What reaches the launch, without training."""
+    """The settings of the run are checked without training."""
     seen: list[tuple[Run, Path]] = []
 
     def launch(run: Run, folder: Path, _: object) -> Outcome:
@@ -408,7 +408,7 @@ def test_wrong_keys_of_a_run_are_named(given: dict[str, Any], words: str) -> Non
         glassformer.train("python-docs", **given)
 
 
-def test_what_is_no_run_is_named() -> None:
+def test_a_wrong_run_is_named() -> None:
     with pytest.raises(UserError, match=r"run must be a path .a str or a Path., not int"):
         glassformer.train(5)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"no such file: nowhere/my\.txt"):
@@ -430,15 +430,13 @@ def test_what_is_no_run_is_named() -> None:
         ({"out_dir": "x"}, "unknown key out_dir: the run folder is `out`"),
     ],
 )
-def test_names_of_other_toolkits_are_answered_with_the_name_here(
-    tmp_path: Path, settings: dict[str, Any], sentence: str
-) -> None:
+def test_setting_names_of_other_libraries_give_a_hint(tmp_path: Path, settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(UserError) as raised:
         glassformer.train(tiny_run(write_text(tmp_path)), tmp_path / "run", **settings)
     assert str(raised.value).startswith(sentence)
 
 
-def test_attributes_of_other_libraries_are_answered_with_the_call_here(trained: Outcome) -> None:
+def test_attributes_of_other_libraries_give_a_hint(trained: Outcome) -> None:
     model = glassformer.load(trained.folder)
     for name, instead in {
         "num_parameters": "n_parameters",

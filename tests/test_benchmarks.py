@@ -1,4 +1,4 @@
-"""The peers of the benchmarks are what they claim to be."""
+"""The models that the benchmarks compare have equal size and architecture."""
 
 import importlib.util
 import sys
@@ -23,7 +23,7 @@ def load(name: str) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, BENCHMARKS / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # where a dataclass looks for its own module
+    sys.modules[name] = module  # a dataclass needs its module there
     spec.loader.exec_module(module)
     return module
 
@@ -39,7 +39,7 @@ def randomise(network: nn.Module) -> None:
         nn.init.normal_(parameter, std=0.3)
 
 
-def test_plain_gpt_is_gpt2(peers: ModuleType) -> None:
+def test_plain_gpt_equals_gpt2(peers: ModuleType) -> None:
     """The hand-written GPT of the training benchmark gives transformers' logits for the same weights."""
     shape = peers.Decoder(n_layers=2, n_heads=4, d_model=32, vocab_size=50, context=16, batch=2)
     theirs = peers.transformers_gpt2(shape).eval()
@@ -60,8 +60,8 @@ def test_plain_gpt_is_gpt2(peers: ModuleType) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit.script`:DeprecationWarning")  # x-transformers, at import
-def test_all_peers_have_one_size(peers: ModuleType) -> None:
-    """Nobody in the benchmark is faster for being smaller: parameters differ by less than 5 %."""
+def test_all_peers_have_the_same_size(peers: ModuleType) -> None:
+    """Numbers of parameters differ by less than 5 %, so that no model is faster because it is smaller."""
     shape = peers.Decoder(4, 4, 128, 65, 64, 12)
     sizes = {name: sum(p.numel() for p in make(shape).parameters()) for name, make in peers.MODELS.items()}
     assert max(sizes.values()) < 1.05 * min(sizes.values()), sizes
@@ -70,8 +70,8 @@ def test_all_peers_have_one_size(peers: ModuleType) -> None:
         assert make(shape)(ids).shape == (2, shape.context, shape.vocab_size), name
 
 
-def test_the_translation_peers_are_of_one_size_and_shape() -> None:
-    """Encoder-decoders of the benchmarks: parameters that learn differ by less than 1 %."""
+def test_translation_peers_have_the_same_size_and_shape() -> None:
+    """Trained parameters of the encoder-decoders differ by less than 1 %."""
     peers = load("translation_peers")
     shape = peers.EncoderDecoder(2, 4, 32, 64, 50, batch=3, n_source=7, n_target=5)
     inputs, labels = shape.inputs(torch.device("cpu"))
@@ -83,8 +83,8 @@ def test_the_translation_peers_are_of_one_size_and_shape() -> None:
     assert max(sizes.values()) < 1.01 * min(sizes.values()), sizes
 
 
-def test_our_translation_shape_is_marian() -> None:
-    """The same weights by name give the same number of parameters, and decoding starts alike."""
+def test_the_translation_shape_equals_marian() -> None:
+    """Both have the same number of trained parameters."""
     peers = load("translation_peers")
     shape = peers.EncoderDecoder(1, 2, 16, 32, 50)
     own = sum(p.numel() for p in peers.ours(shape).parameters())
@@ -92,8 +92,8 @@ def test_our_translation_shape_is_marian() -> None:
     assert own == theirs
 
 
-def test_the_plan_is_compared_with_what_autograd_saves() -> None:
-    """The benchmark's own measurement, on a model small enough for a test."""
+def test_the_plan_equals_the_memory_that_autograd_saves() -> None:
+    """Run the measurement of the benchmark on a small model."""
     plan = load("plan")
     config = replace(preset("modern-mini"), vocab_size=50)
     network, ids = build_model(config), torch.randint(50, (2, 9))

@@ -1,4 +1,4 @@
-"""The arithmetic of a run: set for its time, restored after it."""
+"""Arithmetic settings of a run: set during the run, restored after it."""
 
 import os
 from dataclasses import replace
@@ -32,7 +32,7 @@ def now() -> Seen:
 
 
 @pytest.mark.parametrize("workspace", [None, ":16:8", "other"])
-def test_the_settings_hold_in_every_step_and_are_restored(
+def test_settings_apply_in_every_step_and_are_restored(
     workspace: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(WORKSPACE, raising=False)
@@ -47,7 +47,7 @@ def test_the_settings_hold_in_every_step_and_are_restored(
     assert now() == before
 
 
-def test_the_settings_are_restored_after_an_error() -> None:
+def test_settings_are_restored_after_an_error() -> None:
     before = now()
     with pytest.raises(KeyError), arithmetic(TrainConfig(deterministic=True, matmul_precision="medium")):
         raise KeyError
@@ -61,14 +61,14 @@ def test_the_settings_are_restored_after_an_error() -> None:
         ("… set an environment variable CUBLAS_WORKSPACE_CONFIG=:4096:8", "set CUBLAS_WORKSPACE_CONFIG=:4096:8 in"),
     ],
 )
-def test_what_torch_refuses_is_one_sentence(said: str, words: str) -> None:
+def test_a_setting_that_torch_refuses_is_one_sentence(said: str, words: str) -> None:
     with pytest.raises(UserError, match=words), arithmetic(TrainConfig(deterministic=True)):
         raise RuntimeError(said)
     with pytest.raises(RuntimeError, match="another"), arithmetic(TrainConfig(deterministic=True)):
         raise RuntimeError("another")
 
 
-def test_the_defaults_change_no_number_on_the_cpu(tmp_path: Path) -> None:
+def test_deterministic_changes_nothing_on_the_cpu(tmp_path: Path) -> None:
     run = tiny_run(write_text(tmp_path))
     api.train(run, tmp_path / "one")
     changed = replace(run, train=replace(run.train, deterministic=True))
@@ -78,13 +78,13 @@ def test_the_defaults_change_no_number_on_the_cpu(tmp_path: Path) -> None:
     assert TrainConfig().matmul_precision == torch.get_float32_matmul_precision() == "highest"
 
 
-def test_bits_are_promised_on_the_cpu_and_on_cuda_with_deterministic() -> None:
+def test_equal_bits_are_promised_on_the_cpu_and_deterministic_cuda() -> None:
     plain, exact = TrainConfig(), TrainConfig(deterministic=True)
     assert [repeats_bits(plain, torch.device(name)) for name in ("cpu", "cuda", "mps")] == [True, False, False]
     assert [repeats_bits(exact, torch.device(name)) for name in ("cpu", "cuda", "mps")] == [True, True, False]
 
 
-def test_verify_promises_no_bits_where_the_device_gives_none(
+def test_verify_explains_devices_without_equal_bits(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for repeats, expected in ((True, False), (False, True)):
@@ -96,7 +96,7 @@ def test_verify_promises_no_bits_where_the_device_gives_none(
         ) == expected
 
 
-def test_resume_says_where_bits_are_not_promised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_reports_devices_without_equal_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api.train(tiny_run(write_text(tmp_path), max_steps=2, eval_every=1), tmp_path / "run")
     assert api.replay(tmp_path / "run").repeats_bits
     for repeats in (True, False):

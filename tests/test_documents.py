@@ -1,4 +1,4 @@
-"""The documents, the list of quick tests and the tests agree."""
+"""The documents and the list of quick tests name tests that exist."""
 
 import ast
 import re
@@ -10,11 +10,11 @@ TESTS = Path(__file__).parent
 PITFALLS = (TESTS.parent / "docs" / "pitfalls.md").read_text("utf-8")
 SECTIONS = {
     int(number): text for number, text in re.findall(r"^(\d+)\. (.*(?:\n    - .*)*)", PITFALLS, re.MULTILINE)
-}  # a numbered mistake and the tests listed below it
+}  # a numbered pitfall and the tests listed below it
 
 
 def functions(path: Path) -> list[str]:
-    """The names of the test functions of a file."""
+    """Return the names of the test functions of a file."""
     body = ast.parse(path.read_text("utf-8")).body
     return [node.name for node in body if isinstance(node, ast.FunctionDef) and node.name.startswith("test_")]
 
@@ -39,13 +39,13 @@ def test_every_pitfall_lists_tests_that_exist() -> None:
         assert set(listed(number)) <= EXISTING, f"pitfall {number} lists tests that do not exist"
 
 
-def test_every_test_that_names_a_pitfall_is_listed_under_its_number() -> None:
+def test_every_test_of_a_pitfall_is_listed_under_its_number() -> None:
     for test in EXISTING:
         if match := re.search(r"::test_pitfall_(\d+)_", test):
             assert test in listed(int(match[1])), f"{test} is missing under {int(match[1])} in docs/pitfalls.md"
 
 
-def test_every_number_that_a_sentence_cites_is_a_pitfall() -> None:
+def test_every_cited_pitfall_number_exists() -> None:
     cited = [
         (path, int(number))
         for path in TESTS.rglob("*.py")
@@ -57,7 +57,7 @@ def test_every_number_that_a_sentence_cites_is_a_pitfall() -> None:
         assert number in SECTIONS, f"{path} cites pitfall {number}, which docs/pitfalls.md does not have"
 
 
-def test_checks_of_the_doctor_that_pitfalls_name_exist() -> None:
+def test_every_doctor_check_named_by_a_pitfall_exists() -> None:
     named = {
         name
         for text in SECTIONS.values()
@@ -67,7 +67,7 @@ def test_checks_of_the_doctor_that_pitfalls_name_exist() -> None:
     assert named and named <= {check.name for check in CHECKS}
 
 
-def test_the_list_of_quick_tests_has_files_and_tests_that_exist() -> None:
+def test_every_entry_of_the_quick_tests_exists() -> None:
     for line in (TESTS / "quick.txt").read_text("utf-8").splitlines():
         entry = line.removeprefix("--deselect=").removeprefix("tests/").split("[")[0]
         assert entry in EXISTING or (TESTS / entry).exists(), line

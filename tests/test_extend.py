@@ -1,6 +1,6 @@
-"""The pages of docs/extend: their Python runs, in order and in one process, and prints what each page shows.
+"""The pages of docs/extend: their Python code runs in order in one process and prints the output that the page shows.
 
-Links of all pages lead somewhere; the commands of docs/how-to are run by `tests/cli/test_documented_commands.py`.
+Links of all pages have a target; the commands of docs/how-to are run by `tests/cli/test_documented_commands.py`.
 """
 
 import re
@@ -16,7 +16,7 @@ GUIDES = sorted((ROOT / "docs" / "how-to").glob("*.md"))
 NAMED = re.compile(r"`((?:src|tests|docs)/[\w/.-]+)(?:::(\w+))?`")
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 MAX_LINES = 60
-"""Of a page, its Python included, blank ones left out."""
+"""Largest number of lines of a page with its Python code, without blank lines."""
 DOCS = sorted(
     path for path in (ROOT / "docs").rglob("*.md") if "_build" not in path.parts and "generated" not in path.parts
 )
@@ -28,7 +28,7 @@ def blocks(page: Path, language: str) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
-def test_a_page_prints_what_it_shows(page: Path, tmp_path: Path) -> None:
+def test_a_page_prints_the_output_that_it_shows(page: Path, tmp_path: Path) -> None:
     program = blocks(page, "python")
     done = subprocess.run(
         [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
@@ -43,14 +43,14 @@ def test_a_page_is_short(page: Path) -> None:
     assert len(lines) <= MAX_LINES
 
 
-def test_the_reading_guide_opens_eight_files_each_way() -> None:
+def test_the_reading_guide_links_eight_files_per_path() -> None:
     ways = (ROOT / "docs" / "reading.md").read_text("utf-8").split("\n## ")[1:]
     firsts = [re.findall(r"^\d+\. `([\w/.]+)", way, re.MULTILINE) for way in ways]
     assert [len(set(files)) for files in firsts] == [8, 8]
 
 
 @pytest.mark.parametrize("page", [*PAGES, *GUIDES, ROOT / "docs" / "reading.md"], ids=lambda page: page.stem)
-def test_what_a_page_names_is_there(page: Path) -> None:
+def test_files_and_tests_that_a_page_names_exist(page: Path) -> None:
     for path, name in NAMED.findall(page.read_text("utf-8")):
         if "NAME" not in path:
             assert (ROOT / path).exists(), path
@@ -59,7 +59,7 @@ def test_what_a_page_names_is_there(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", DOCS, ids=lambda page: page.relative_to(ROOT / "docs").as_posix())
-def test_what_a_page_links_to_is_there(page: Path) -> None:
+def test_links_of_a_page_have_a_target(page: Path) -> None:
     """Pages in reference/generated are written when the site is built."""
     links = [link for link in LINK.findall(page.read_text("utf-8")) if "generated/" not in link]
     assert [link for link in links if not (page.parent / link).exists()] == []

@@ -1,4 +1,4 @@
-"""The disk: whole files or none, bounded reads, and errors that name the place."""
+"""Files: complete writes or no file, bounded reads, and errors that name the place."""
 
 import json
 import os
@@ -14,7 +14,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_a_file_is_written_whole_with_its_folders(tmp_path: Path) -> None:
+def test_a_file_is_written_with_its_folders(tmp_path: Path) -> None:
     files.write_text(tmp_path / "a" / "b" / "c.txt", "é\r\n")
     assert (tmp_path / "a" / "b" / "c.txt").read_bytes() == "é\r\n".encode()
     assert names(tmp_path / "a" / "b") == {"c.txt"}
@@ -36,7 +36,7 @@ def test_a_write_that_fails_keeps_the_old_file_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("place", ["file/x", "file/x/y/z", "/dev/null/x", "/proc/nothing/x"])
-def test_places_that_cannot_be_written(tmp_path: Path, place: str) -> None:
+def test_a_path_that_cannot_be_written_is_named(tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UserError, match="cannot write"):
         files.write_bytes(tmp_path / place, b"")
@@ -47,13 +47,13 @@ def test_places_that_cannot_be_written(tmp_path: Path, place: str) -> None:
     assert names(tmp_path) == {"file"}
 
 
-def test_a_proof_that_a_folder_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_the_check_for_a_writable_folder_leaves_nothing(tmp_path: Path) -> None:
     files.require_writable(tmp_path / "a" / "b")
     files.require_writable(tmp_path)
     assert names(tmp_path) == set()
 
 
-def test_a_new_folder_appears_whole_and_replaces_the_old(tmp_path: Path) -> None:
+def test_a_new_folder_is_complete_and_replaces_the_old(tmp_path: Path) -> None:
     final = tmp_path / "x" / "final"
     for word in ("one", "two"):
         with files.new_folder(final) as folder:
@@ -64,7 +64,7 @@ def test_a_new_folder_appears_whole_and_replaces_the_old(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, UserError, ZeroDivisionError])
-def test_a_new_folder_whose_block_fails_vanishes(tmp_path: Path, error: type[BaseException]) -> None:
+def test_a_new_folder_is_removed_after_an_error(tmp_path: Path, error: type[BaseException]) -> None:
     (tmp_path / "final").mkdir()
     (tmp_path / "final" / "old").write_text("")
     with pytest.raises(error), files.new_folder(tmp_path / "final") as folder:
@@ -73,7 +73,7 @@ def test_a_new_folder_whose_block_fails_vanishes(tmp_path: Path, error: type[Bas
     assert names(tmp_path) == {"final"} and names(tmp_path / "final") == {"old"}
 
 
-def test_reading_names_what_is_wrong(tmp_path: Path) -> None:
+def test_a_read_error_names_the_problem(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     with pytest.raises(UserError, match="no such file"):
         files.read_text(path)
@@ -92,7 +92,7 @@ def test_reading_names_what_is_wrong(tmp_path: Path) -> None:
         files.read_json(path)
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfa")
     assert files.read_text(tmp_path / "a.txt") == "a"
 

@@ -1,4 +1,4 @@
-"""The graph of imports runs one way, and `import glassformer` costs nothing."""
+"""Imports between layers have one direction, and `import glassformer` does not load torch."""
 
 import ast
 import pydoc
@@ -46,7 +46,7 @@ STRANGERS = [{"data", "models"}, {"files", "config"}]
 
 
 def modules() -> dict[str, Path]:
-    """Every module by its dotted name inside the package."""
+    """Return every module by its dotted name inside the package."""
     found = {}
     for path in sorted(ROOT.rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -58,7 +58,7 @@ MODULES = modules()
 
 
 def imports(path: Path) -> Iterator[tuple[str, int]]:
-    """All that a file imports, anywhere in it, as absolute dotted names, and the line."""
+    """Yield all imports of a file, as absolute dotted names with the line."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -70,7 +70,7 @@ def imports(path: Path) -> Iterator[tuple[str, int]]:
 
 
 def inner(path: Path) -> Iterator[tuple[str, int]]:
-    """The modules of our own that a file imports."""
+    """Yield the modules of glassformer that a file imports."""
     for name, line in imports(path):
         if name.split(".")[0] == "glassformer" and name != "glassformer.__version__":
             dotted = name.removeprefix("glassformer.")
@@ -85,30 +85,30 @@ def layer(module: str) -> int:
     return place
 
 
-NAMED = [name for name in MODULES if name]  # all but the package's __init__
+NAMED = [name for name in MODULES if name]  # all except the package's __init__
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_imports_run_one_way(name: str) -> None:
+def test_imports_go_to_lower_layers_only(name: str) -> None:
     top = name.split(".")[0]
     for imported, line in inner(MODULES[name]):
         other = imported.split(".")[0]
         if other == top:
             continue
         assert layer(imported) <= layer(name), f"{name}:{line} imports {imported}, which is above it"
-        assert {top, other} not in STRANGERS, f"{name}:{line} imports {imported}: these two do not know each other"
+        assert {top, other} not in STRANGERS, f"{name}:{line} imports {imported}: they do not import each other"
 
 
-def test_no_circles() -> None:
-    """Within a package too."""
+def test_imports_have_no_cycle() -> None:
+    """Also inside a package."""
     edges = {name: {imported for imported, _ in inner(MODULES[name])} - {name} for name in NAMED}
     done: set[str] = set()
     while ready := {name for name in NAMED if name not in done and edges[name] <= done}:
         done |= ready
-    assert done == set(NAMED), f"in a circle: {sorted(set(NAMED) - done)}"
+    assert done == set(NAMED), f"in a cycle: {sorted(set(NAMED) - done)}"
 
 
-def test_layers_are_torch_alone_at_the_bottom() -> None:
+def test_neural_layers_need_torch_only() -> None:
     standard = sys.stdlib_module_names
     for name in NAMED:
         if name.split(".")[0] == "nn":
@@ -120,18 +120,18 @@ def test_layers_are_torch_alone_at_the_bottom() -> None:
 @pytest.mark.parametrize(
     "bottom", [name for name in NAMED if name.split(".")[0] in ("errors", "formatting", "files", "config")]
 )
-def test_the_bottom_needs_the_standard_library_only(bottom: str) -> None:
+def test_the_lowest_layer_needs_the_standard_library_only(bottom: str) -> None:
     others = {imported.split(".")[0] for imported, _ in imports(MODULES[bottom])} - sys.stdlib_module_names
     assert others <= {"glassformer"}
 
 
-def test_nothing_but_interop_knows_transformers() -> None:
+def test_only_interop_imports_transformers() -> None:
     for name in NAMED:
         found = {imported.split(".")[0] for imported, _ in imports(MODULES[name])}
         assert "transformers" not in found or name.split(".")[0] == "interop", name
 
 
-def test_distributed_alone_knows_the_processes_of_torch() -> None:
+def test_only_distributed_imports_the_processes_of_torch() -> None:
     for name in NAMED:
         found = {imported for imported, _ in imports(MODULES[name])}
         of_processes = [
@@ -141,13 +141,13 @@ def test_distributed_alone_knows_the_processes_of_torch() -> None:
 
 
 def loaded_by(program: str) -> set[str]:
-    """The modules that are loaded after a program has run in a process of its own."""
+    """Return the modules that are loaded after a program has run in a separate process."""
     program += "\nimport sys\nprint(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", program], check=True, timeout=120, capture_output=True, text=True)
     return set(ran.stdout.split())
 
 
-def test_the_python_interface_loads_what_is_used_when_it_is_used() -> None:
+def test_the_interface_loads_modules_at_first_use() -> None:
     loaded = loaded_by("import glassformer.api")
     ours = {name for name in loaded if name.split(".")[0] == "glassformer"}
     assert len(ours) <= 60 and "torch" not in loaded, sorted(ours)
@@ -160,12 +160,12 @@ def test_loading_a_model_loads_no_optimizer_and_no_processes(trained: Outcome) -
 
 
 @pytest.mark.parametrize("words", [["presets"], ["recipes"], ["--help"]])
-def test_what_needs_no_tensor_loads_no_torch(words: list[str]) -> None:
+def test_modules_without_tensors_load_no_torch(words: list[str]) -> None:
     program = f"from glassformer.cli.main import run\nrun({words})"
     assert "torch" not in loaded_by(program)
 
 
-def test_every_public_name_is_there_and_importing_the_package_imports_no_torch() -> None:
+def test_every_public_name_exists_and_the_import_loads_no_torch() -> None:
     program = (
         "import sys, glassformer\n"
         "assert not {'torch', 'numpy', 'tokenizers', 'rich'} & set(sys.modules), 'import glassformer is not free'\n"

@@ -1,4 +1,4 @@
-"""`Model` as people who know other libraries use it: one text or several, devices, files, its repr."""
+"""The methods of `Model`: one text or several, devices, files, its repr."""
 
 import copy
 from collections.abc import Callable
@@ -78,10 +78,10 @@ VERBS: list[tuple[str, str, Use, Any, Any]] = [
 @pytest.mark.parametrize(
     ("kind", "use", "one", "other"), [verb[1:] for verb in VERBS], ids=[f"{verb[0]}-{verb[1]}" for verb in VERBS]
 )
-def test_one_gives_one_result_and_a_list_gives_a_list(
+def test_one_text_gives_one_result_and_a_list_gives_a_list(
     models: dict[str, Model], kind: str, use: Use, one: Any, other: Any
 ) -> None:
-    """In every verb, on models of every kind; texts of a batch are those that each gives alone."""
+    """For every verb and every kind of model; results of a batch equal those of each text alone."""
     model = models[kind]
     alone = [use(model, one), use(model, other)]
     together = use(model, [one, other])
@@ -112,7 +112,7 @@ def test_one_prompt_streams_texts(models: dict[str, Model]) -> None:
             list(model.stream(wrong))  # type: ignore[call-overload]
 
 
-def test_a_sentence_may_be_a_text_or_its_words(models: dict[str, Model]) -> None:
+def test_a_sentence_is_a_text_or_a_list_of_words(models: dict[str, Model]) -> None:
     model = models["tags"]
     assert model.tag("the  dog runs") == model.tag(["the", "dog", "runs"]) == model.tag([["the", "dog", "runs"]])[0]
     with pytest.raises(UserError, match="'the dog' is not one word; pass several sentences as lists of words"):
@@ -133,8 +133,8 @@ def test_warnings_point_to_the_call(models: dict[str, Model], given: Any) -> Non
         assert [Path(one.filename).name for one in found] == [Path(__file__).name]
 
 
-def test_a_score_is_asked_for_in_one_way(models: dict[str, Model]) -> None:
-    """`score(text, source=…)` for encoder-decoders and for models that go on with a text alike."""
+def test_score_works_alike_for_every_kind_of_model(models: dict[str, Model]) -> None:
+    """`score(text, source=…)` works for encoder-decoders and for causal models."""
     for kind, source, text in (("pairs", "the dog", "hund"), ("causal", "abc ", "def")):
         model = models[kind]
         found = model.score(text, source=source)
@@ -161,18 +161,18 @@ def test_a_score_is_asked_for_in_one_way(models: dict[str, Model]) -> None:
         ("tags", 'model.tag("…")'),
     ],
 )
-def test_a_refusal_names_the_call_that_works(models: dict[str, Model], kind: str, call: str) -> None:
+def test_an_error_names_the_call_that_works(models: dict[str, Model], kind: str, call: str) -> None:
     with pytest.raises(UserError) as refused:
         models[kind].generate("abc")
     assert f"not generate (in Python: {call})" in str(refused.value)
 
 
-def test_a_filling_is_a_text(models: dict[str, Model]) -> None:
+def test_fill_gives_a_text(models: dict[str, Model]) -> None:
     filling = models["masked"].fill("abc [MASK]")
     assert isinstance(filling, Filling) and str(filling) == filling.text == f"{filling}"
 
 
-def test_data_of_an_evaluation_is_named(models: dict[str, Model], tmp_path: Path) -> None:
+def test_wrong_evaluation_data_is_named(models: dict[str, Model], tmp_path: Path) -> None:
     text = write_text(tmp_path, 20)
     assert models["causal"].evaluate(str(text)) == models["causal"].evaluate(text)
     with pytest.raises(UserError, match=r"path must be a path .a str or a Path., not int"):
@@ -181,7 +181,7 @@ def test_data_of_an_evaluation_is_named(models: dict[str, Model], tmp_path: Path
         models["pairs"].evaluate(source=[], target="x")  # type: ignore[arg-type]
 
 
-def test_wrong_settings_suggest_the_nearest(models: dict[str, Model]) -> None:
+def test_wrong_settings_suggest_the_nearest_name(models: dict[str, Model]) -> None:
     with pytest.raises(UserError, match=r"GenerationConfig has no field temprature: did you mean temperature=…\?"):
         models["causal"].generate("abc", temprature=0.5)
     with pytest.raises(UserError, match="temperature must be number, not 'high'"):
@@ -189,9 +189,9 @@ def test_wrong_settings_suggest_the_nearest(models: dict[str, Model]) -> None:
 
 
 @pytest.mark.parametrize("kind", ["causal", "pairs", "masked", "classes", "regression", "tags", "lora"])
-def test_what_is_saved_is_what_is_loaded(models: dict[str, Model], kind: str, tmp_path: Path) -> None:
+def test_save_and_load_give_the_same_model(models: dict[str, Model], kind: str, tmp_path: Path) -> None:
     model = models[kind]
-    with torch.no_grad():  # the weights in memory are saved, not those of the folder that it came from
+    with torch.no_grad():  # the weights in memory are saved, not those of the model's folder
         model = replace(model, network=_scaled(model))
     again = api.load(model.save(str(tmp_path / "new" / "saved")), device="cpu")
     tensors, loaded = model.network.state_dict(), again.network.state_dict()
@@ -210,14 +210,14 @@ def test_what_is_saved_is_what_is_loaded(models: dict[str, Model], kind: str, tm
 
 
 def _scaled(model: Model) -> Any:
-    """A copy of a network with other weights."""
+    """Return a copy of a network with other weights."""
     network = copy.deepcopy(model.network)
     for parameter in network.parameters():
         parameter.mul_(1.25)
     return network
 
 
-def test_saving_overwrites_nothing(models: dict[str, Model], tmp_path: Path) -> None:
+def test_save_overwrites_nothing(models: dict[str, Model], tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("mine")
     for taken in (tmp_path, tmp_path / "notes.txt"):
         with pytest.raises(UserError, match="exists and is not empty: name another folder"):
@@ -249,7 +249,7 @@ def test_a_model_names_the_network_for_what_a_module_has(models: dict[str, Model
         models["causal"].generat  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_a_model_says_what_it_is_in_three_lines(models: dict[str, Model]) -> None:
+def test_the_repr_of_a_model_has_three_lines(models: dict[str, Model]) -> None:
     for kind, verb in (("causal", "generate"), ("pairs", "translate"), ("tags", "tag")):
         lines = repr(models[kind]).splitlines()
         assert len(lines) == 3 and max(map(len, lines)) < 200
@@ -260,7 +260,7 @@ def test_a_model_says_what_it_is_in_three_lines(models: dict[str, Model]) -> Non
 def test_the_doctor_takes_a_folder_a_model_and_modules(
     models: dict[str, Model], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All are the same network, asked the same; what a check finds is tested elsewhere."""
+    """Folder, model and module give the same checks of one network; tests/doctor tests their results."""
     model, seen = models["causal"], []
     assert model.folder is not None
     foreign = torch.nn.Sequential(torch.nn.Embedding(20, 8), torch.nn.Linear(8, 20))
@@ -316,8 +316,8 @@ def test_a_loaded_model_is_exported_with_the_weights_in_memory(
         glassformer.export(5, tmp_path / "x")  # type: ignore[arg-type]
 
 
-def test_files_of_a_run_are_named_by_texts(models: dict[str, Model], tmp_path: Path) -> None:
-    """What is read from and written to folders, beside `load`, `save` and `export`."""
+def test_folders_of_a_run_may_be_texts(models: dict[str, Model], tmp_path: Path) -> None:
+    """Calls that read or write folders, other than `load`, `save` and `export`."""
     folder, out = str(models["causal"].folder), str(tmp_path / "mean")
     average_directories([folder, folder], out)
     assert api.load(out).network.state_dict().keys() == models["causal"].network.state_dict().keys()
@@ -325,7 +325,7 @@ def test_files_of_a_run_are_named_by_texts(models: dict[str, Model], tmp_path: P
     assert save_figure(plot_curves([folder]), str(tmp_path / "curves.svg")) == [tmp_path / "curves.svg"]
 
 
-def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
+def test_an_ensemble_takes_folders(models: dict[str, Model]) -> None:
     folder = models["classes"].folder
     assert folder is not None
     vote = glassformer.ensemble([str(folder), folder])
@@ -349,12 +349,12 @@ def test_an_ensemble_is_made_of_folders_too(models: dict[str, Model]) -> None:
         (lambda path: glassformer.build_model("gpt2"), r"config must be a TransformerConfig, such as presets\.preset"),
     ],
 )
-def test_paths_are_texts_and_what_is_none_is_named(call: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
+def test_a_wrong_path_is_named(call: Callable[[Path], Any], words: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=words):
         call(tmp_path)
 
 
-def test_a_translator_is_built_once_for_a_device(models: dict[str, Model]) -> None:
+def test_a_translator_is_built_once_per_device(models: dict[str, Model]) -> None:
     model = models["pairs"]
     translator = model.translator
     assert model.translator is translator and translator.model is model.network

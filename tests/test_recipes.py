@@ -1,4 +1,4 @@
-"""Every recipe is a run that can be built, and a text alone makes one."""
+"""Every recipe is a run that can be built, and a text alone gives a run."""
 
 import re
 from dataclasses import replace
@@ -20,7 +20,7 @@ from glassformer.tasks.registry import trainable_task
 from glassformer.tasks.text_data import context_of
 
 
-def test_the_recipes_that_are_promised_are_there() -> None:
+def test_the_documented_recipes_exist() -> None:
     assert set(recipes.names()) >= {
         "copy-task",
         "openwebtext-gpt2",
@@ -32,7 +32,7 @@ def test_the_recipes_that_are_promised_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", recipes.names())
-def test_a_recipe_is_a_run_with_a_result_and_a_model_that_can_be_built(name: str) -> None:
+def test_every_recipe_has_a_result_and_a_model(name: str) -> None:
     run = recipes.load(name)
     assert run.name == name and run.description
     result = run.result
@@ -48,7 +48,7 @@ def test_a_recipe_is_a_run_with_a_result_and_a_model_that_can_be_built(name: str
     trainable_task(run).check(run)
 
 
-def test_shakespeare_char_is_nanogpts_cpu_recipe_to_the_letter() -> None:
+def test_shakespeare_char_equals_nanogpts_cpu_recipe() -> None:
     run = recipes.load("shakespeare-char")
     model, train = run.model, run.train
     assert model.decoder is not None
@@ -65,7 +65,7 @@ def test_shakespeare_char_is_nanogpts_cpu_recipe_to_the_letter() -> None:
     assert run.result is not None and (run.result.at_least, run.result.at_most) == (1.88, 1.92)
 
 
-def test_the_modern_recipe_spends_no_more_than_the_old_one() -> None:
+def test_the_modern_recipe_costs_no_more_than_the_old_one() -> None:
     old, new = recipes.load("shakespeare-char"), recipes.load("shakespeare-char-modern")
     n_old, n_new = (build_model(replace(run.model, vocab_size=65), "meta").n_parameters() for run in (old, new))
     assert n_new <= n_old
@@ -74,13 +74,13 @@ def test_the_modern_recipe_spends_no_more_than_the_old_one() -> None:
     assert new.result is not None and new.result.at_most <= 1.62
 
 
-def test_the_reference_comments_every_key_and_is_the_default_run() -> None:
+def test_the_reference_explains_every_key_and_equals_the_default_run() -> None:
     text = recipes.text("REFERENCE")
     assert text == reference(), "run: python -m glassformer.recipes.reference > src/glassformer/recipes/REFERENCE.toml"
     assert recipes.parse(text, "REFERENCE") == Run()
 
 
-def test_a_recipe_by_path_and_changes_to_a_preset(tmp_path: Path) -> None:
+def test_a_recipe_file_may_change_a_preset(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('[model]\npreset = "gpt2"\nd_model = 96\n[model.positions]\nkind = "rotary"\n')
     run = recipes.load(str(path))
@@ -97,7 +97,7 @@ def test_a_recipe_by_path_and_changes_to_a_preset(tmp_path: Path) -> None:
         ("no/such.toml", "no such file: no/such.toml"),
     ],
 )
-def test_a_recipe_that_is_not_there(name: str, words: str) -> None:
+def test_a_missing_recipe_is_named(name: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         recipes.load(name)
 
@@ -108,7 +108,7 @@ def test_an_unknown_preset_suggests_the_nearest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("n_bytes", [100, 1 << 18, 1 << 21, 1 << 23, 1 << 26])
-def test_a_text_alone_makes_a_run_for_its_size(tmp_path: Path, n_bytes: int) -> None:
+def test_a_text_alone_gives_a_run_for_its_size(tmp_path: Path, n_bytes: int) -> None:
     path = tmp_path / 'my "text".txt'
     with open(path, "wb") as file:
         file.truncate(n_bytes)
@@ -131,7 +131,7 @@ def test_larger_texts_get_larger_runs(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["labels.tsv", "PAIRS.CSV"])
-def test_a_table_is_no_text_of_a_language_model(name: str, tmp_path: Path) -> None:
+def test_a_table_is_refused_as_a_text(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_text("text\tlabel\nA fine film.\tgood\n" * 100)
     for start in (recipes.run_of, glassformer.train):
@@ -144,7 +144,7 @@ def test_a_table_is_no_text_of_a_language_model(name: str, tmp_path: Path) -> No
         assert [recipes.load(recipe).data.kind for recipe in named] == ["labels", "pairs"]
 
 
-def test_a_preset_is_a_flag_as_every_key_of_a_recipe_is() -> None:
+def test_a_preset_is_a_flag_of_a_recipe() -> None:
     words = ["copy-task", "--model.preset", "modern-small", "--model.decoder.n-layers=3"]
     run, small = parse(run_for, words, "train"), PRESETS["modern-small"]
     assert isinstance(run, Run) and small.decoder is not None

@@ -1,4 +1,4 @@
-"""The random streams of a run: none shares a key with another, and none has changed."""
+"""The random streams of a run: no two share a key, and no stream has changed."""
 
 import itertools
 import random
@@ -15,7 +15,7 @@ TORCH = [Stream.DROPOUT, Stream.WEIGHTS]
 PYTHON = [Stream.BPE_DROPOUT]
 SEEDS = [Stream.CUTS]
 
-DRAWN = {  # (seed, number): what the first release drew
+DRAWN = {  # (seed, number): values that the first release drew
     (0, 0): {
         Stream.WINDOWS: [2081501252, 4060103576, 4165089906],
         Stream.EPOCHS: [472184452, 1139465299, 2943609711],
@@ -45,7 +45,7 @@ SEEDED = {
 
 
 @pytest.mark.parametrize(("seed", "number"), DRAWN)
-def test_what_a_stream_draws_never_changes(seed: int, number: int) -> None:
+def test_the_values_of_a_stream_never_change(seed: int, number: int) -> None:
     for stream, drawn in DRAWN[seed, number].items():
         assert rng(seed, stream, number).integers(2**32, size=3).tolist() == drawn, stream
 
@@ -55,7 +55,7 @@ def test_the_seed_of_a_stream_never_changes(seed: int, number: int) -> None:
     assert {stream: seed_of(seed, stream, number) for stream in SEEDED[seed, number]} == SEEDED[seed, number]
 
 
-def test_the_plain_forms_are_those_of_the_libraries() -> None:
+def test_streams_equal_the_plain_forms_of_the_libraries() -> None:
     for seed in (0, 7):
         assert rng(seed, Stream.SAMPLES).random() == np.random.default_rng(seed).random()
         assert rng(seed, Stream.EVALUATION).random() == np.random.default_rng(seed).random()
@@ -65,13 +65,13 @@ def test_the_plain_forms_are_those_of_the_libraries() -> None:
 
 
 def keys(streams: list[Stream]) -> dict[Stream, set[Any]]:
-    """The state in which each stream begins, for a few seeds and numbers."""
+    """Return the first state of each stream, for a few seeds and numbers."""
     grid = list(itertools.product(range(4), range(12)))
     found: dict[Stream, set[Any]] = {}
     for stream in streams:
         if stream == Stream.EVALUATION:  # always with seed 0 and number 0
             found[stream] = {rng(0, stream).bit_generator.state["state"]["state"]}
-        elif stream == Stream.WEIGHTS:  # one a run
+        elif stream == Stream.WEIGHTS:  # one per run
             found[stream] = {seed_of(seed, stream) for seed in range(4)}
         elif stream in NUMPY:
             found[stream] = {rng(*place).bit_generator.state["state"]["state"] for place in _with(stream, grid)}
@@ -86,7 +86,8 @@ def _with(stream: Stream, grid: list[tuple[int, int]]) -> list[tuple[int, Stream
 
 @pytest.mark.parametrize("streams", [NUMPY, [*TORCH, *SEEDS], [*PYTHON, *SEEDS]], ids=["numpy", "torch", "python"])
 def test_no_two_streams_of_a_generator_share_a_key(streams: list[Stream]) -> None:
-    """But for one pair whose draws never meet: a text's first sample of seed 0, and the masks of an evaluation."""
+    """One pair is an exception, and nothing draws from both: the first sample of seed 0, and the masks of an
+    evaluation."""
     found = keys(streams)
     for one, other in itertools.combinations(streams, 2):
         shared = found[one] & found[other]
@@ -94,6 +95,6 @@ def test_no_two_streams_of_a_generator_share_a_key(streams: list[Stream]) -> Non
         assert len(shared) == expected, (one, other)
 
 
-def test_every_stream_has_its_place_here() -> None:
+def test_every_stream_is_in_these_tests() -> None:
     assert sorted([*NUMPY, *TORCH, *PYTHON, *SEEDS]) == sorted(Stream)
     assert len({int(stream) for stream in Stream}) == len(Stream.__members__)

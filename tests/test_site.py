@@ -1,4 +1,4 @@
-"""The documentation site: built without a warning, complete without a network, readable on a phone."""
+"""The documentation site: built without a warning, works without a network, readable on a phone."""
 
 import re
 import shutil
@@ -20,7 +20,7 @@ SIZES = {"laptop": (1280, 800), "phone": (390, 844)}
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The built site. A warning of Sphinx, such as a link to a page that is not there, is an error."""
+    """The built site. A warning of Sphinx, such as a link to a missing page, is an error."""
     folder = tmp_path_factory.mktemp("site")
     pages = shutil.copytree(ROOT / "docs", folder / "docs", ignore=shutil.ignore_patterns("_build", "generated"))
     command = [sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-b", "html"]
@@ -30,7 +30,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Links(HTMLParser):
-    """The addresses that a page refers to, and the names of its places."""
+    """Collects the addresses that a page links to and the names of its anchors."""
 
     def __init__(self, page: Path) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Links(HTMLParser):
                 self.places.add(value)
 
 
-def test_every_link_inside_leads_somewhere(site: Path) -> None:
+def test_every_internal_link_has_a_target(site: Path) -> None:
     pages = {page: Links(page) for page in site.rglob("*.html")}
     assert len(pages) > 20
     for page, links in pages.items():
@@ -70,7 +70,9 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES)
-def test_pages_fit_the_screen_and_ask_no_other_host(site: Path, browser: "Browser", size: str, scheme: str) -> None:
+def test_pages_fit_the_screen_and_load_from_no_other_host(
+    site: Path, browser: "Browser", size: str, scheme: str
+) -> None:
     width, height = SIZES[size]
     context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=scheme)
     page = context.new_page()
@@ -78,7 +80,9 @@ def test_pages_fit_the_screen_and_ask_no_other_host(site: Path, browser: "Browse
     page.on("request", lambda request: requests.append(request.url))
     for path in sorted(site.rglob("*.html")):
         page.goto(path.as_uri())
-        assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{path.name} is wider than a {size}"
+        assert page.evaluate("document.documentElement.scrollWidth") <= width, (
+            f"{path.name} is wider than the screen ({size})"
+        )
     background = page.evaluate("getComputedStyle(document.body).backgroundColor")
     assert (sum(map(int, re.findall(r"\d+", background)[:3])) > 384) == (scheme == "light")
     assert requests and all(url.startswith(("file:", "data:")) for url in requests)

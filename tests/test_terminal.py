@@ -25,7 +25,7 @@ def reporter(width: int, *, is_quiet: bool = False, is_terminal: bool = False) -
     return shown, written
 
 
-def test_rows_are_aligned_below_names_printed_once() -> None:
+def test_rows_are_aligned_below_one_header() -> None:
     shown, written = reporter(60)
     shown.evaluation(evaluation(100))
     shown.evaluation(evaluation(200, is_best=False))
@@ -37,7 +37,7 @@ def test_rows_are_aligned_below_names_printed_once() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 60, 100])
-def test_columns_that_do_not_fit_follow_on_a_line_of_their_own(width: int) -> None:
+def test_columns_that_do_not_fit_get_a_separate_line(width: int) -> None:
     shown, written = reporter(width)
     shown.evaluation(evaluation(100, accuracy=81.5, macro_f1=80.25, calibration_error=3.5))
     lines = written.getvalue().splitlines()
@@ -52,7 +52,7 @@ def test_a_sample_is_one_line_without_control_characters() -> None:
     assert written.getvalue().splitlines()[-1] == "  to be [bold]or [31m not"
 
 
-def test_facts_wrap_under_their_values_on_a_terminal_alone() -> None:
+def test_facts_wrap_only_on_a_terminal() -> None:
     for is_terminal, n_lines in ((True, 3), (False, 2)):
         shown, written = reporter(40, is_terminal=is_terminal)
         shown.facts({"run": "a", "data": "many training tokens and few validation tokens", "empty": ""})
@@ -61,7 +61,7 @@ def test_facts_wrap_under_their_values_on_a_terminal_alone() -> None:
         assert is_terminal is (lines[-1].startswith("       "))
 
 
-def test_steps_in_a_log_file_are_rare_and_the_last_one_is_shown() -> None:
+def test_a_log_file_has_few_steps_and_the_last_one() -> None:
     shown, written = reporter(80)
     for step in range(1, 101):
         shown.step(step, 100, {"train/loss": 2.0, "tokens_per_s": 1234.0})
@@ -69,7 +69,7 @@ def test_steps_in_a_log_file_are_rare_and_the_last_one_is_shown() -> None:
     assert "loss 2.0000  1,234 tok/s" in written.getvalue()
 
 
-def test_a_quiet_reporter_shows_messages_alone() -> None:
+def test_a_quiet_reporter_shows_only_messages() -> None:
     shown, written = reporter(80, is_quiet=True)
     shown.facts({"run": "a"})
     shown.step(1, 1, {"train/loss": 2.0, "tokens_per_s": 1.0})
@@ -78,9 +78,7 @@ def test_a_quiet_reporter_shows_messages_alone() -> None:
     assert written.getvalue() == "the disk is nearly full\n"
 
 
-def test_only_the_first_process_shows_anything(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_rank_0_prints(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("RANK", "1")
     TerminalReporter().log("hello")
     assert capsys.readouterr().err == ""
@@ -94,7 +92,7 @@ def test_without_a_terminal_a_call_from_python_is_silent() -> None:
         assert shown is mine
 
 
-def test_json_of_a_training_command(glassformer_json: dict[str, object]) -> None:
+def test_json_of_train_has_four_keys(glassformer_json: dict[str, object]) -> None:
     assert list(glassformer_json) == ["folder", "name", "seconds", "reports"]
 
 

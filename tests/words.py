@@ -17,13 +17,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "Makefile")
 HISTORY = ("log.md",)
-"""Documents whose older entries stay as they were written."""
+"""Documents whose older entries are kept unchanged."""
 CODE = re.compile(r"```.*?^```|`[^`\n]+`|^\s*(?:>>>|\.\.\.).*(?:\n(?!\s*\n).*)*", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Sign:
-    """A pattern that is refused, what to write instead, and the phrases with it that are right."""
+    """A refused pattern, what to write instead, and the allowed phrases that contain it."""
 
     pattern: str
     instead: str
@@ -31,7 +31,7 @@ class Sign:
     only: str = ""
 
     def found(self, text: str) -> list[str]:
-        """The places of a text that the pattern matches, outside of allowed phrases and of code.
+        """Return the matches of the pattern in a text, outside of allowed phrases and of code.
 
         >>> Sign("behind", "after", ["the years behind"]).found("the head behind `behind` is not the years behind")
         ['behind']
@@ -52,7 +52,7 @@ class Sentence:
 
 
 def of_python(path: Path, name: str, *, is_test: bool) -> Iterator[Sentence]:
-    """The docstrings, comments and text literals of a file; of a test the names of functions instead of literals."""
+    """Yield the docstrings, comments and text literals of a file; for a test the function names instead of literals."""
     source = path.read_text("utf-8")
     tree, docstrings = ast.parse(source), set()
     for node in ast.walk(tree):
@@ -73,7 +73,7 @@ def of_python(path: Path, name: str, *, is_test: bool) -> Iterator[Sentence]:
 
 
 def sentences(root: Path) -> Iterator[Sentence]:
-    """Every sentence below a folder of the project."""
+    """Yield every sentence below a folder of the project."""
     for path in sorted(root.rglob("*.py")):
         name = path.relative_to(ROOT).as_posix()
         if not {".venv", "_build", "build"} & set(path.parts):
@@ -87,7 +87,7 @@ def sentences(root: Path) -> Iterator[Sentence]:
 
 
 def problems(root: Path, signs: list[Sign]) -> Iterator[str]:
-    """One line for each refused phrase."""
+    """Yield one line for each refused phrase."""
     for sentence in sentences(root):
         for sign in signs:
             if sign.only and not sentence.is_docstring:

@@ -1,4 +1,4 @@
-"""What every command finds: a cache of its own, a folder of its own, and no terminal."""
+"""Setup of every command: a separate cache, a separate folder, and no terminal."""
 
 import io
 import sys
@@ -15,7 +15,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Result:
-    """What a command left: its exit code and what it printed."""
+    """The result of a command: its exit code and its output."""
 
     code: int
     out: str
@@ -23,7 +23,7 @@ class Result:
 
 
 class Terminal(io.StringIO):
-    """What a person types."""
+    """Standard input of a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -34,7 +34,7 @@ Glassformer = Callable[..., Result]
 
 @pytest.fixture
 def glassformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Glassformer:
-    """Runs a command in this process, in an empty folder; `stdin` is what it may read, from a person or not."""
+    """Run a command in this process, in an empty folder; `stdin` is its input, from a terminal or not."""
     here = tmp_path / "here"
     here.mkdir()
     monkeypatch.chdir(here)
@@ -51,7 +51,7 @@ def glassformer(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[s
 
 @pytest.fixture
 def encoded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The texts that tokenizers encode, in order."""
+    """Record the texts that tokenizers encode, in order."""
     texts: list[str] = []
     encode_batch = Tokenizer.encode_batch
 

@@ -1,4 +1,4 @@
-"""A mistake of the user: one sentence, exit code 2, and nothing half-written."""
+"""Mistakes of the user: one sentence, exit code 2, and no partly written file."""
 
 import json
 from pathlib import Path
@@ -41,7 +41,7 @@ def everything(folder: Path) -> set[str]:
         ("recipe.toml", b'name = "x"', "has no data.path: give a text with --data.path FILE"),
     ],
 )
-def test_a_file_that_cannot_be_trained_on(
+def test_a_file_that_cannot_be_trained_on_is_refused(
     glassformer: Glassformer, tmp_path: Path, name: str, content: bytes | None, words: str
 ) -> None:
     path = tmp_path / name
@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_trained_on(
         (["--train.optimizer.kind", "muon", "--train.optimizer.n-steps", "2147483648"], "must be at most 1,000"),
     ],
 )
-def test_flags_that_cannot_be(
+def test_wrong_flags_are_named(
     glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path, flags: list[str], words: str
 ) -> None:
     text = write_text(tmp_path)
@@ -95,7 +95,7 @@ def test_flags_that_cannot_be(
 
 
 @pytest.mark.parametrize("place", ["file/out", "file/a/b/c", "/dev/null/out", "/proc/nothing/out"])
-def test_an_output_folder_that_cannot_be_written(
+def test_an_output_folder_that_cannot_be_written_is_named(
     glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path, place: str
 ) -> None:
     (tmp_path / "file").write_text("x")
@@ -103,10 +103,10 @@ def test_an_output_folder_that_cannot_be_written(
     before = everything(tmp_path)
     result = glassformer("train", tiny_recipe, "--data.path", text, "--out", tmp_path / place)
     require_one_sentence(result, "cannot write", place.rsplit("/", 1)[0])
-    assert everything(tmp_path) == before, "even the tokens were prepared before it was tried"
+    assert everything(tmp_path) == before, "the tokens were prepared before the folder was checked"
 
 
-def test_a_folder_that_holds_a_run_already(glassformer: Glassformer, trained: Outcome, tiny_recipe: Path) -> None:
+def test_a_folder_with_a_run_is_refused(glassformer: Glassformer, trained: Outcome, tiny_recipe: Path) -> None:
     before = (trained.folder / "manifest.json").read_bytes()
     result = glassformer("train", tiny_recipe, "--data.path", "x.txt", "--out", trained.folder)
     require_one_sentence(
@@ -145,7 +145,9 @@ def test_a_folder_that_holds_a_run_already(glassformer: Glassformer, trained: Ou
         (["tokenizer", "encode", "none.json", "x"], "no such file: none.json"),
     ],
 )
-def test_commands_that_cannot_be(glassformer: Glassformer, tmp_path: Path, words: list[str], expected: str) -> None:
+def test_wrong_commands_are_one_sentence(
+    glassformer: Glassformer, tmp_path: Path, words: list[str], expected: str
+) -> None:
     require_one_sentence(glassformer(*words), expected)
     assert everything(tmp_path / "here") == set()
 
@@ -180,7 +182,7 @@ def test_commands_that_cannot_be(glassformer: Glassformer, tmp_path: Path, words
         (["data", "report", "x.txt", "--tokeniser", "t"], "did you mean --tokenizer?"),
     ],
 )
-def test_options_of_a_verb_that_cannot_be(glassformer: Glassformer, words: list[str], expected: str) -> None:
+def test_wrong_options_are_one_sentence(glassformer: Glassformer, words: list[str], expected: str) -> None:
     verb = " ".join(words[: 1 + (words[0] in ("tokenizer", "data", "plot"))])
     require_one_sentence(glassformer(*words), expected, f"(see glassformer {verb} --help)")
 
@@ -200,7 +202,7 @@ def test_options_of_a_verb_that_cannot_be(glassformer: Glassformer, words: list[
         (["--input", "-"], "- has no prompt"),
     ],
 )
-def test_generation_that_cannot_be(
+def test_wrong_generation_settings_are_one_sentence(
     glassformer: Glassformer, trained: Outcome, options: list[str], expected: str
 ) -> None:
     require_one_sentence(glassformer("generate", trained.folder, *options), expected)
@@ -216,7 +218,7 @@ def test_generation_that_cannot_be(
         ('{"prompt": "\\ud800"}', "surrogate"),
     ],
 )
-def test_prompts_that_cannot_be_are_named_before_any_is_written(
+def test_wrong_prompts_are_named_before_any_output(
     glassformer: Glassformer, trained: Outcome, tmp_path: Path, line: str, expected: str
 ) -> None:
     stdin = f'{{"prompt": "a"}}\n{line}\n'
@@ -225,13 +227,13 @@ def test_prompts_that_cannot_be_are_named_before_any_is_written(
     assert not (tmp_path / "out.jsonl").exists()
 
 
-def test_output_of_generation_that_cannot_be_written(glassformer: Glassformer, trained: Outcome) -> None:
+def test_generate_names_an_output_that_cannot_be_written(glassformer: Glassformer, trained: Outcome) -> None:
     stdin = '{"prompt": "a"}\n'
     result = glassformer("generate", trained.folder, "--input", "-", "--output", "/dev/null/x", stdin=stdin)
     require_one_sentence(result, "cannot write")
 
 
-def test_a_damaged_model(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
+def test_a_damaged_model_is_named(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
     for path in trained.folder.glob("*.*"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
     data = bytearray((tmp_path / "model.safetensors").read_bytes())

@@ -26,7 +26,7 @@ def copy(several: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(several, tmp_path / "run"))
 
 
-def test_list(several: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_list_prints_every_checkpoint(several: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["checkpoint", "list", str(several)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["step", "4", "8", "10", "12", "16", "20"]
@@ -36,7 +36,7 @@ def test_list(several: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert [row["step"] for row in rows if row["is_model"]] == [20] and rows[2]["valid_loss"] > 0
 
 
-def test_verify(copy: Path, trained: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
+def test_checkpoint_verify_finds_damage(copy: Path, trained: Outcome, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["checkpoint", "verify", str(copy)]) == 0
     assert capsys.readouterr().out.count("intact") == 7
     with (copy / "checkpoints" / "step-8" / "training_state" / "optimizer.safetensors").open("r+b") as file:
@@ -72,7 +72,9 @@ def test_prune_keeps_the_best(copy: Path) -> None:
         (["prune", "{run}", "--keep", "0"], "--keep: expected at least 1, got 0"),
     ],
 )
-def test_mistakes(words: list[str], sentence: str, several: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_arguments_are_one_sentence(
+    words: list[str], sentence: str, several: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(["checkpoint", *(word.format(run=several) for word in words)]) == 2
     assert capsys.readouterr().err == f"glassformer: {sentence}\n"
 
@@ -88,7 +90,7 @@ def test_a_replay_that_differs_exits_with_1(
     assert run(["resume", str(copy), "--verify", "--train.max-time", "1"]) == 2
 
 
-def test_nothing_is_pruned_of_a_run_whose_model_is_damaged(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_prune_refuses_a_run_with_a_damaged_model(copy: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (copy / "manifest.json").unlink()
     assert run(["checkpoint", "verify", str(copy)]) == 1
     assert f"{copy} is not a model directory" in capsys.readouterr().out
@@ -105,7 +107,7 @@ def test_an_unreadable_state_does_not_hide_the_others(copy: Path, capsys: pytest
     assert len(out.splitlines()) == 7 and "step-8" in err
 
 
-def test_what_cannot_be_deleted_is_told(
+def test_prune_reports_a_checkpoint_that_cannot_be_deleted(
     copy: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(path: Path) -> None:

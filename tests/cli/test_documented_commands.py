@@ -1,10 +1,10 @@
-"""The commands of the documents are run, and what they print has the shape that the documents show.
+"""Run the commands of the documents and compare the shape of their output with the documents.
 
 A shell with stand-ins for the programs reads each block of a document, so quotes, loops, variables and continued lines
 mean what they mean to a reader. Then every command of glassformer is run in this process, in the order of its document.
 Each document has its own folder of made-up files. What is not run as it stands is in the tables below:
 
-- `PLACEHOLDERS`: what words such as RECIPE and DIR stand for here, and small data in the place of large;
+- `PLACEHOLDERS`: values for words such as RECIPE and DIR, and small data in place of large data;
 - `SMALLER`: flags that are added to a verb, so that it takes a few steps;
 - `NOT_RUN`: commands that are not run, with the reason;
 - `RUNS`: runs that documents use and do not make;
@@ -12,10 +12,10 @@ Each document has its own folder of made-up files. What is not run as it stands 
   glassformer the rest, on data that does not exist, which must be the only thing that is wrong. If the document shows
   output, the command also runs, in one process.
 
-Any other command must end with code 0, so a new one that cannot be run as it stands fails until a table has it.
+Any other command must end with code 0, so a new command that cannot be run unchanged fails until a table has it.
 
-In the how-to guides every `shell` block is commands. A `text` block directly behind a block of commands or of Python is
-what the block prints; one behind a sentence is the output of a longer run that the sentence names.
+In the how-to guides every `shell` block is commands. A `text` block directly after a block of commands or of Python is
+its output. A `text` block after a sentence is the output of a longer run that the sentence names.
 """
 
 import importlib.util
@@ -64,7 +64,7 @@ PLACEHOLDERS = {
     "builtin:docstrings": "dev.tsv",
     "/shared/": "shared/",
 }
-"""Words of the documents, and what they stand for here."""
+"""Words of the documents, and their values in these tests."""
 
 FEW_STEPS = ["--train.max-steps", "2", "--train.eval-every", "1", "--train.log-every", "1"]
 ONE_LAYER = ["--model.decoder.n-layers", "1"]
@@ -82,7 +82,7 @@ SMALLER = {
     "reproduce": FEW_STEPS,
     "generate": ["--max-new-tokens", "4"],
 }
-"""Flags that are added to a command which begins so (the longest beginning counts)."""
+"""Flags that are added to a command with this beginning (the longest match counts)."""
 
 NOT_RUN = {
     "git clone": "needs the network",
@@ -110,7 +110,7 @@ NO_COMMANDS = {
     "text, pairs or labels ": "a diagram",
     "cli → ": "a diagram",
 }
-"""Blocks that show no command of ours, by their beginning, with the reason."""
+"""Blocks that show no command of glassformer, by their beginning, with the reason."""
 
 WRITTEN = [
     (r"^  .*(│.*|…)$", "PIECES"),  # the sample of an evaluation
@@ -128,7 +128,7 @@ WRITTEN = [
     (r"( characters: ).*", r"\1TEXT"),  # demo
     (r" \(the text gives no [\d,]+\)", ""),
 ]
-"""What depends on the weights or on the text, as patterns that are replaced before lines are compared."""
+"""Patterns for output that depends on the weights or on the text; they are replaced before lines are compared."""
 
 WRITERS = ("generate", "translate")
 """Verbs that print what a model writes and nothing else; it is not compared."""
@@ -139,7 +139,7 @@ PYTHON = {"mybook.txt": "lines.txt", "max_steps=500": "max_steps=2"}
 
 @dataclass(frozen=True)
 class Command:
-    """A command of a document: its words, and the lines that the document shows of its output."""
+    """A command of a document: its words and the lines of output in the document."""
 
     where: str
     words: tuple[str, ...]
@@ -156,21 +156,21 @@ STAND_INS = {
 
 
 def blocks(text: str, language: str = "") -> Iterator[tuple[int, str]]:
-    """The fenced blocks of a language, each with the number of its first line."""
+    """Yield the fenced blocks of a language, each with the number of its first line."""
     for match in re.finditer(r"^```(\w*)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL):
         if match[1] == language:
             yield text.count("\n", 0, match.start(2)) + 1, match[2]
 
 
 def printed(text: str, language: str) -> Iterator[tuple[int, str, tuple[str, ...]]]:
-    """The fenced blocks of a language, each with the lines of the `text` block directly behind it."""
+    """Yield the fenced blocks of a language, each with the lines of the `text` block directly after it."""
     pattern = rf"^```{language}\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?"
     for match in re.finditer(pattern, text, re.MULTILINE | re.DOTALL):
         yield text.count("\n", 0, match.start(1)) + 1, match[1], tuple((match[2] or "").splitlines())
 
 
 def inline(text: str) -> Iterator[tuple[int, str]]:
-    """Commands inside of sentences: `glassformer VERB …`, `make TARGET`, `pip install …`."""
+    """Yield the commands inside sentences: `glassformer VERB …`, `make TARGET`, `pip install …`."""
     prose = re.sub(r"^```.*?^```$", lambda m: "\n" * m[0].count("\n"), text, flags=re.MULTILINE | re.DOTALL)
     for match in re.finditer(r"`((?:glassformer|make|pip) [^`\n]+)`", prose):
         yield prose.count("\n", 0, match.start()) + 1, match[1]
@@ -186,7 +186,7 @@ class Python:
 
 
 class Shell:
-    """Bash in a folder where the programs that documents call only record their words."""
+    """Bash in a folder where the programs of the documents only record their arguments."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.record = folder, folder / ".record"
@@ -199,7 +199,7 @@ class Shell:
         (folder / "shared" / "project" / ".venv").symlink_to(folder / ".venv")
 
     def words(self, script: str) -> list[tuple[str, ...]]:
-        """The commands that a script gives, in order; a program that is not known is an error."""
+        """Return the commands of a script, in order; an unknown program is an error."""
         for name, meaning in PLACEHOLDERS.items():
             script = re.sub(rf"(?<![\w/]){re.escape(name)}(?![A-Z])", meaning, script)
         self.record.write_bytes(b"")
@@ -269,7 +269,7 @@ def sessions(where: str, block: str, shell: Shell) -> Iterator[Command]:
 
 
 def shape(line: str) -> str:
-    """A line without its numbers, the width of its columns, and what a model wrote.
+    """Return a line without its numbers, the width of its columns, and text from a model.
 
     >>> shape("mine   GRU   123,456  1 min 15 s   2.5 M")
     'mine GRU 0 0 s 0'
@@ -283,9 +283,9 @@ def shape(line: str) -> str:
 
 
 def differences(shown: tuple[str, ...], result: Result) -> list[str]:
-    """Lines that the document shows and nobody prints, and lines of standard output that it leaves out without an "…".
+    """Return lines of the document that are not printed, and lines of standard output that it omits without an "…".
 
-    Standard error may say more than is shown: how long a stage took, where it took more than a moment.
+    Standard error may have more lines than the document, such as the duration of a stage.
     """
     own, out, err = (
         [shape(line) for line in lines if line.strip()]
@@ -373,7 +373,7 @@ class World:
 
 
 def make_files(folder: Path) -> None:
-    """The files that the documents speak of."""
+    """Write the files that the documents name."""
     prose = (ROOT / "README.md").read_text("utf-8")
     for name in ("mybook.txt", "mytext.txt"):
         (folder / name).write_text(prose[:10000], "utf-8")
@@ -436,7 +436,7 @@ def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glas
 
 
 class Bigrams(nn.Module):
-    """Anybody's module: logits of 1000 tokens, each from the token before it alone."""
+    """A module of a user: logits of 1000 tokens, each from the token before it only."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -461,7 +461,7 @@ class Bigrams(nn.Module):
         ("python train.py", "no rule for this program"),
     ],
 )
-def test_a_command_that_is_wrong_is_found(glassformer: Glassformer, block: str, expected: str | None) -> None:
+def test_a_wrong_command_is_found(glassformer: Glassformer, block: str, expected: str | None) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer)
     document = folder / "document.md"
@@ -478,9 +478,7 @@ def test_a_command_that_is_wrong_is_found(glassformer: Glassformer, block: str, 
         ("glassformer: nowhere.txt is empty", ["not printed: glassformer: nowhere.txt is empty"]),
     ],
 )
-def test_the_text_behind_a_block_of_commands_is_compared(
-    glassformer: Glassformer, shown: str, expected: list[str]
-) -> None:
+def test_the_output_of_a_command_block_is_compared(glassformer: Glassformer, shown: str, expected: list[str]) -> None:
     folder = Path.cwd()
     shell, world = Shell(folder), World(folder, glassformer)
     document = folder / "document.md"
@@ -490,7 +488,7 @@ def test_the_text_behind_a_block_of_commands_is_compared(
 
 
 @pytest.mark.parametrize("block", ["gcc -o a a.c", "$ glassformr recipes", "a table  of  something"])
-def test_a_block_that_no_rule_knows_is_found(tmp_path: Path, block: str) -> None:
+def test_a_block_without_a_rule_is_found(tmp_path: Path, block: str) -> None:
     document = tmp_path / "document.md"
     document.write_text(f"```\n{block}\n```\n")
     with pytest.raises(AssertionError):
@@ -501,4 +499,4 @@ def test_every_entry_of_the_tables_is_in_a_document() -> None:
     text = "\n".join(path.read_text("utf-8") for path in DOCUMENTS)
     for table in (PLACEHOLDERS, SMALLER, RUNS, NOT_RUN, NO_COMMANDS, PYTHON):
         for entry in table:
-            assert entry in text, f"{entry!r} is in no document any more"
+            assert entry in text, f"{entry!r} is in no document"

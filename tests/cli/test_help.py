@@ -1,4 +1,4 @@
-"""The help: what it lists, each thing once, in 80 columns; and verbs of other packages."""
+"""The help: every option is listed once, in 80 columns; and verbs of other packages."""
 
 import os
 import re
@@ -23,16 +23,16 @@ OPTION = re.compile(r"^  --?([a-z][a-z._-]*)", re.MULTILINE)
 
 
 def listed(shown: str) -> list[str]:
-    """The options of a help, in order."""
+    """Return the options of a help text, in order."""
     return OPTION.findall(shown)
 
 
 def blocks(shown: str) -> dict[str, str]:
-    """The lines of a help below each title."""
+    """Return the lines of a help text below each title."""
     return dict(re.findall(r"^(\S.*)\n((?:  .*\n?)+)", shown, re.MULTILINE))
 
 
-def test_help_of_every_verb(glassformer: Glassformer) -> None:
+def test_every_verb_has_help(glassformer: Glassformer) -> None:
     usage = glassformer("--help")
     assert usage.code == 0 and all(f"  {verb}" in usage.out for verb in VERBS)
     assert glassformer().code == 2
@@ -40,7 +40,7 @@ def test_help_of_every_verb(glassformer: Glassformer) -> None:
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_a_help_explains_everything_once_in_80_columns(glassformer: Glassformer, verb: str) -> None:
+def test_help_explains_every_option_once_in_80_columns(glassformer: Glassformer, verb: str) -> None:
     from importlib import import_module
 
     main = import_module(f"glassformer.cli.{verb}").main
@@ -72,7 +72,7 @@ def test_a_verb_that_takes_keys_lists_each_once(glassformer: Glassformer, verb: 
             assert all(name.replace("-", "_").startswith(f"{title[1:-1]}.") for name in listed(below)), title
 
 
-def test_a_key_stands_with_its_values_its_default_and_its_kinds(glassformer: Glassformer) -> None:
+def test_help_lists_values_default_and_kinds_of_a_key(glassformer: Glassformer) -> None:
     shown = glassformer("train", "--help").out
     for lines in (
         "  --train.max-steps INT\n      number of optimizer steps (default 2000)\n",
@@ -98,7 +98,7 @@ def test_plan_lists_the_gpus(glassformer: Glassformer) -> None:
     assert all(name in shown for name in GPUS)
 
 
-def test_one_key_is_explained(glassformer: Glassformer) -> None:
+def test_help_explains_one_key(glassformer: Glassformer) -> None:
     shown = glassformer("train", "--help", "train.optimizer.kind").out
     for words in (
         "  the optimizer\n  values    adam | adamw | muon\n  default   adamw\n",
@@ -125,11 +125,11 @@ def test_one_key_is_explained(glassformer: Glassformer) -> None:
         (["evaluate", "--help", "train.seed"], "unknown option --train.seed"),
     ],
 )
-def test_a_key_that_there_is_not(glassformer: Glassformer, words: list[str], expected: str) -> None:
+def test_an_unknown_key_is_named(glassformer: Glassformer, words: list[str], expected: str) -> None:
     require_one_sentence(glassformer(*words), expected)
 
 
-def test_words_may_stand_in_any_order_and_form(glassformer: Glassformer) -> None:
+def test_arguments_may_have_any_order_and_form(glassformer: Glassformer) -> None:
     words = ["--gpus=2", "--json", "gpt2", "--model.fused-qkv", "false", "--train.max_steps", "7"]
     assert glassformer("plan", *words).out == glassformer("plan", "gpt2", "--json", "--gpus", 2, *words[3:]).out
     assert glassformer("plan", "--json=false", "gpt2").out == glassformer("plan", "gpt2", "--json", "false").out
@@ -154,7 +154,7 @@ def wave(name: str, /, *, times: int = 1, top_k: int | None = None) -> int:
 '''
 
 
-def test_a_verb_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
+def test_a_verb_of_another_package_runs(environment: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "waving.py").write_text(PACKAGE)
     info = tmp_path / "waving-1.0.dist-info"
     info.mkdir()
@@ -174,10 +174,10 @@ def test_a_verb_of_another_package(environment: dict[str, str], tmp_path: Path) 
     code, shown, _ = call("wave", "--help")
     assert code == 0 and "Waves to someone." in shown and "  --times INT " in shown
     assert call("wav")[2] == "glassformer: unknown verb 'wav': did you mean wave?\n"
-    assert "how often" not in call("train", "--help")[1].lower(), "a verb of ours stays ours"
+    assert "how often" not in call("train", "--help")[1].lower(), "a verb of glassformer is not replaced"
 
 
-def test_a_warning_of_ours_is_a_note(glassformer: Glassformer, tmp_path: Path) -> None:
+def test_a_warning_of_glassformer_is_a_note(glassformer: Glassformer, tmp_path: Path) -> None:
     recipe = tmp_path / "old.toml"
     recipe.write_text("[model.decoder]\nn_layers = 1\n[train]\naccumulation = 2\n")
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Verbs that need no torch do not load it: they answer at once."""
+"""Verbs that need no torch do not load it, so they start fast."""
 
 import subprocess
 import sys
@@ -37,7 +37,7 @@ WITHOUT_TORCH = [
 
 
 @pytest.mark.parametrize("words", WITHOUT_TORCH, ids=" ".join)
-def test_a_verb_that_needs_no_torch_loads_none(
+def test_a_verb_without_tensors_loads_no_torch(
     words: list[str], trained: Outcome, environment: dict[str, str], tmp_path: Path
 ) -> None:
     given = [str(trained.folder) if word == "TOKENIZER" else word for word in words]

@@ -26,7 +26,7 @@ TYPES: dict[str, tuple[type, ...]] = {
     "null": (type(None),),
 }
 FREE = {"classes": "LABEL", "counts": "LABEL", "shares": "LABEL"}
-"""Objects whose keys depend on the data, and what the page calls these keys."""
+"""Objects whose keys depend on the data, and the names of these keys on the page."""
 
 Keys = dict[str, set[type]]
 
@@ -68,7 +68,7 @@ def keys_of(text: str) -> Keys:
 
 
 def require_documented(verb: str, printed: Keys) -> None:
-    """Require that each printed key stands in the tables of the verb, with its type."""
+    """Require that each printed key is in the tables of the verb, with its type."""
     tables = documented(verb)
     for path, kinds in printed.items():
         if kinds == {list} and path not in tables:

@@ -45,14 +45,14 @@ def test_fill_gives_candidates_of_every_mask(glassformer: Glassformer, models: d
 
 
 @pytest.mark.parametrize("kind", ["infilling", "spans"])
-def test_fill_by_writing(glassformer: Glassformer, models: dict[str, Outcome], kind: str) -> None:
+def test_fill_with_a_generating_model(glassformer: Glassformer, models: dict[str, Outcome], kind: str) -> None:
     printed = glassformer("fill", models[kind].folder, "--beam", 2, stdin="ab [MASK] cd\nef [MASK]\n")
     assert printed.code == 0 and len(printed.out.splitlines()) == 2 and "[MASK]" not in printed.out
     if kind == "spans":
-        assert printed.out.startswith("ab"), "what is not masked stays"
+        assert printed.out.startswith("ab"), "text outside the mask is unchanged"
 
 
-def test_classify_one_text_a_file_and_standard_input(
+def test_classify_reads_a_text_a_file_and_standard_input(
     glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
 ) -> None:
     folder = models["classes"].folder
@@ -69,7 +69,7 @@ def test_classify_one_text_a_file_and_standard_input(
     )
 
 
-def test_a_batch_says_what_each_text_alone_says(models: dict[str, Outcome]) -> None:
+def test_a_batch_equals_each_text_alone(models: dict[str, Outcome]) -> None:
     model = api.load(models["classes"].folder)
     texts = ["the dog runs", "cat", "two small trees and the house sees the red cat and runs"]
     together = model.classify(texts)
@@ -108,14 +108,14 @@ def test_evaluate_prints_the_report_of_classes(glassformer: Glassformer, models:
     masked = json.loads(glassformer("evaluate", models["masked"].folder, "--json", "--pseudo-perplexity").out)
     assert masked["pseudo_perplexity"] > 1 and 0 <= masked["masked_accuracy"] <= 100
     assert "nats per text" in printed and "n texts" in printed
-    assert "perplexity" not in glassformer("evaluate", models["regression"].folder).out, "a density has none"
+    assert "perplexity" not in glassformer("evaluate", models["regression"].folder).out, "a density has no perplexity"
     assert glassformer("plot", "confusion", models["classes"].folder, "--out", "c.png").out == "c.png\n"
     for kind in ("classes", "tags", "regression", "masked"):
         looked = glassformer("plot", "attention", models[kind].folder, "--text", "the dog", "--out", f"{kind}.png")
         assert looked.code == 0 and Path(f"{kind}.png").stat().st_size > 5000
 
 
-def test_train_from_another_model_adapt_and_merge(
+def test_train_starts_from_another_model_adapts_and_merges(
     glassformer: Glassformer, models: dict[str, Outcome], tmp_path: Path
 ) -> None:
     run = label_run(tmp_path, max_steps=4)

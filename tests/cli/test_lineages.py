@@ -1,4 +1,4 @@
-"""The lesson of the lineage, with real training: what attention is for shows in `compare`'s table."""
+"""Recurrent and attention models trained on the same task: `compare` shows the benefit of attention."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from .conftest import Glassformer
 
 
-def test_attention_learns_what_one_vector_cannot_hold(glassformer: Glassformer, tmp_path: Path) -> None:
+def test_attention_learns_a_task_that_one_vector_cannot(glassformer: Glassformer, tmp_path: Path) -> None:
     for name in ("reverse-gru", "reverse-bahdanau"):
         reproduced = glassformer("reproduce", name, "--out", tmp_path / name, "--train.device", "cpu")
         assert reproduced.code == 0 and reproduced.out.startswith("PASS"), reproduced.err
@@ -23,6 +23,6 @@ def test_attention_learns_what_one_vector_cannot_hold(glassformer: Glassformer, 
 
 
 @pytest.mark.parametrize("name", ["reverse-luong", "reverse-transformer"])
-def test_the_other_lineages_learn_it_too(glassformer: Glassformer, tmp_path: Path, name: str) -> None:
+def test_the_other_lineages_learn_the_task(glassformer: Glassformer, tmp_path: Path, name: str) -> None:
     reproduced = glassformer("reproduce", name, "--out", tmp_path / name, "--train.device", "cpu")
     assert reproduced.code == 0 and reproduced.out.startswith(f"PASS  {name}: exact_match 99"), reproduced.err

@@ -1,4 +1,4 @@
-"""Whole numbers of more than 64 bits: one sentence that names the key, whichever key it is and wherever it stands."""
+"""Integers of more than 64 bits: one sentence that names the key, for every key and every position."""
 
 import pytest
 
@@ -16,7 +16,7 @@ INTEGERS = list(dict.fromkeys(entry.key for entry in all_flags() if "integer" in
 
 
 def with_kind(key: str, value: str) -> list[dict[str, str]]:
-    """Flags that set a key, one dictionary for each kind of each table above it."""
+    """Return flags that set a key, one dictionary per kind of each table above it."""
     flags: list[dict[str, str]] = [{key: value}]
     parts = key.split(".")
     for n in range(1, len(parts)):
@@ -38,7 +38,7 @@ def test_no_integer_setting_takes_more_than_64_bits(huge: str) -> None:
         assert any(f"{key} is {huge} and must have at most 64 bits" in text for text in said), (key, said)
 
 
-def test_a_recipe_with_an_integer_of_more_than_64_bits() -> None:
+def test_a_recipe_with_an_integer_of_more_than_64_bits_is_refused() -> None:
     with pytest.raises(UserError, match=r"train.seed is 99999999999999999999999 and must have at most 64 bits"):
         from_dict(Run, parse_toml(f"[train]\nseed = {HUGE}", "here"), "here")
     assert from_dict(Run, parse_toml(f"[train]\nseed = {MAX_INT}", "here"), "here").train.seed == MAX_INT
@@ -56,6 +56,8 @@ def test_a_recipe_with_an_integer_of_more_than_64_bits() -> None:
         ["average", "DIR", "--out", "out", "--last", HUGE],
     ],
 )
-def test_words_of_a_command_line(glassformer: Glassformer, tiny_recipe: object, words: list[str]) -> None:
+def test_integers_on_the_command_line_are_limited(
+    glassformer: Glassformer, tiny_recipe: object, words: list[str]
+) -> None:
     given = [str(tiny_recipe) if word == "RECIPE" else word for word in words]
     require_one_sentence(glassformer(*given), f"is {HUGE} and must have at most 64 bits: up to {MAX_INT:,}")

@@ -1,4 +1,4 @@
-"""No verb writes over what it reads, by whatever path or link."""
+"""No verb overwrites its input, by any path or link."""
 
 import os
 import shutil
@@ -58,7 +58,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """A folder with a text and prompts; `x` is there so that `x/..` is a path."""
+    """A folder with a text and prompts; the folder `x` exists so that `x/..` is a path."""
     folder = tmp_path / "place"
     (folder / "x").mkdir(parents=True)
     write_text(folder)
@@ -72,7 +72,7 @@ def model(trained: Outcome, tmp_path: Path) -> Path:
     return Path(shutil.copytree(trained.folder, tmp_path / "model"))
 
 
-# What is read, as a name in the place; the words of a command with IN, OUT and DIR for a model directory.
+# The input file, by name; the words of a command with IN, OUT and DIR for a model directory.
 COMMANDS = {
     "tokenizer train": ("text.txt", "tokenizer train IN --vocab-size 300 --out OUT"),
     "tokenizer train, folder": ("text.txt", "tokenizer train PLACE --vocab-size 300 --out OUT"),
@@ -102,7 +102,7 @@ def words(command: str, **names: Path) -> list[str]:
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("verb", COMMANDS)
-def test_an_output_that_is_the_input(
+def test_an_output_that_is_the_input_is_refused(
     glassformer: Glassformer, place: Path, model: Path, verb: str, way: Callable[[Path], Path]
 ) -> None:
     name, command = COMMANDS[verb]
@@ -114,7 +114,7 @@ def test_an_output_that_is_the_input(
 
 
 @pytest.mark.parametrize("verb", OF_A_MODEL)
-def test_an_output_inside_of_a_model_or_its_checkpoints(
+def test_an_output_inside_a_model_or_its_checkpoints_is_refused(
     glassformer: Glassformer, place: Path, model: Path, verb: str
 ) -> None:
     before = contents(place.parent)
@@ -123,7 +123,7 @@ def test_an_output_inside_of_a_model_or_its_checkpoints(
     assert contents(place.parent) == before
 
 
-def test_an_output_that_would_be_one_more_text_of_a_folder(glassformer: Glassformer, place: Path) -> None:
+def test_an_output_inside_a_folder_of_texts_is_refused(glassformer: Glassformer, place: Path) -> None:
     (place / "prompts.jsonl").unlink()
     result = glassformer("tokenizer", "train", place, "--vocab-size", 300, "--out", place / "x" / "new.txt")
     require_one_sentence(result, "is inside", "which is an input")
@@ -132,8 +132,8 @@ def test_an_output_that_would_be_one_more_text_of_a_folder(glassformer: Glassfor
 
 
 @pytest.mark.parametrize("name", ["metrics.jsonl", ".text.tmp.txt"])
-def test_train_into_the_folder_of_its_text(glassformer: Glassformer, tmp_path: Path, name: str) -> None:
-    """These names look like a run's own files, which it appends to or deletes."""
+def test_train_into_the_folder_of_its_text_is_refused(glassformer: Glassformer, tmp_path: Path, name: str) -> None:
+    """These names equal those of files that a run appends to or deletes."""
     folder = tmp_path / "folder"
     folder.mkdir()
     text = write_text(tmp_path).rename(folder / name)
@@ -144,21 +144,23 @@ def test_train_into_the_folder_of_its_text(glassformer: Glassformer, tmp_path: P
     assert contents(folder) == before
 
 
-def test_train_inside_of_the_folder_of_its_texts(glassformer: Glassformer, place: Path, tiny_recipe: Path) -> None:
+def test_train_inside_the_folder_of_its_texts_is_refused(
+    glassformer: Glassformer, place: Path, tiny_recipe: Path
+) -> None:
     """Its metrics.jsonl would change the text, and the run could never be resumed."""
     result = glassformer("train", tiny_recipe, "--data.path", place, "--out", place / "run")
     require_one_sentence(result, "would become part of the data")
     assert not (place / "run").exists()
 
 
-def test_train_from_a_checkpoint_into_the_checkpoints(glassformer: Glassformer, place: Path, model: Path) -> None:
+def test_train_into_the_checkpoints_of_its_start_is_refused(glassformer: Glassformer, place: Path, model: Path) -> None:
     out = model / "checkpoints" / "step-99"
     result = glassformer("train", place / "text.txt", "--init", model, "--out", out)
     require_one_sentence(result, "is inside", "which is an input")
     assert not out.exists()
 
 
-def test_a_folder_may_have_the_name_of_a_data_set_of_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_may_have_the_name_of_a_hub_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     run = Run(data=PairData(path="hf:owner/pairs#train"))
     for out in (Path("owner/pairs"), Path("owner")):
@@ -169,7 +171,7 @@ def test_a_folder_may_have_the_name_of_a_data_set_of_the_hub(tmp_path: Path, mon
         require_apart_of_run(run, Path("owner"))
 
 
-def test_paths_apart(tmp_path: Path) -> None:
+def test_nested_paths_are_refused_and_separate_paths_accepted(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "file").write_text("x")
     for fine in ("b", "a-b", "aa/file", "a/file2"):
@@ -187,7 +189,7 @@ def test_a_new_folder_is_not_put_in_place_of_a_link(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("split", ["", "#test"])
-def test_an_output_inside_of_a_data_set_on_this_disk(split: str, tmp_path: Path) -> None:
+def test_an_output_inside_a_local_data_set_is_refused(split: str, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     folder.mkdir()
     with pytest.raises(UserError, match=r"out\.tsv is inside .*data, which is an input"):

@@ -63,9 +63,7 @@ def test_train_and_resume_from_a_recipe(glassformer: Glassformer, tmp_path: Path
     assert "the run is complete" in glassformer("resume", out).err
 
 
-def test_translate_keeps_the_order_and_gives_a_line_for_a_line(
-    glassformer: Glassformer, pairs: Outcome, tmp_path: Path
-) -> None:
+def test_translate_prints_one_line_per_line_in_order(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
     sources = ["the dog runs", "", "cat", "two small trees and the house"]
     (tmp_path / "in.txt").write_text("\n".join(sources) + "\n")
     model = api.load(pairs.folder)
@@ -80,7 +78,7 @@ def test_translate_keeps_the_order_and_gives_a_line_for_a_line(
         refused = glassformer("translate", pairs.folder, "--input", tmp_path / "in.txt", "--output", place)
         require_one_sentence(refused, "is a folder")
     voted = glassformer("translate", pairs.folder, pairs.folder, "--input", tmp_path / "in.txt")
-    assert voted.out == printed.out  # a model agrees with itself
+    assert voted.out == printed.out  # two copies of a model agree
 
 
 def test_a_source_is_encoded_once(glassformer: Glassformer, pairs: Outcome, encoded: list[str]) -> None:
@@ -88,7 +86,7 @@ def test_a_source_is_encoded_once(glassformer: Glassformer, pairs: Outcome, enco
     assert [text for text in encoded if text] == ["abc", "ab"]  # the prefix is empty
 
 
-def test_translate_n_best_prefix_and_interactive(glassformer: Glassformer, pairs: Outcome) -> None:
+def test_translate_has_n_best_prefix_and_interactive_modes(glassformer: Glassformer, pairs: Outcome) -> None:
     best = glassformer("translate", pairs.folder, "--beam", 3, "--n-best", 3, stdin="dog\ncat\n").out.splitlines()
     assert [line.split("\t")[0] for line in best] == ["1", "1", "1", "2", "2", "2"]
     scores = [float(line.split("\t")[1]) for line in best]
@@ -113,22 +111,20 @@ def test_score_gives_the_log_probability_of_each_target(
     assert report.n_tokens == sum(record["n_tokens"] for record in records)
 
 
-def test_score_gives_a_line_for_a_line_whatever_is_on_it(
-    glassformer: Glassformer, pairs: Outcome, tmp_path: Path
-) -> None:
+def test_score_prints_one_line_per_line(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("the dog\n\ncat\n red\tdog \n")
     (tmp_path / "b").write_text("hund die\nkatze\n\n hund\trot \n")
     printed = glassformer("score", pairs.folder, "--source", tmp_path / "a", "--target", tmp_path / "b")
     lines = [line.split("\t") for line in printed.out.splitlines()]
     assert printed.code == 0 and [len(line) for line in lines] == [3] * 4
-    assert lines[2][1:] == ["1", ""] and float(lines[2][0]) < 0, "an empty target is its end alone"
+    assert lines[2][1:] == ["1", ""] and float(lines[2][0]) < 0, "an empty target has only its end token"
     model = api.load(pairs.folder)
-    assert model.score(["cat "], [" katze"]) == model.score(["cat"], ["katze"]), "space around is left out in training"
+    assert model.score(["cat "], [" katze"]) == model.score(["cat"], ["katze"]), "training removes outer space"
     with pytest.raises(UserError, match="scores a target given its source: give both"):
         model.score("cat")
 
 
-def test_evaluate_says_what_it_leaves_out(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_evaluate_reports_skipped_pairs(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("the dog\n\ncat\n")
     (tmp_path / "b").write_text("hund die\nkatze\nkatze\n")
     files = ["--data.source", tmp_path / "a", "--data.target", tmp_path / "b"]
@@ -139,9 +135,7 @@ def test_evaluate_says_what_it_leaves_out(glassformer: Glassformer, pairs: Outco
         api.load(pairs.folder).scores(source=tmp_path / "a", target=tmp_path / "b")
 
 
-def test_own_pairs_that_are_too_long_are_left_out_of_loss_and_scores_alike(
-    glassformer: Glassformer, tmp_path: Path
-) -> None:
+def test_too_long_pairs_are_skipped_by_loss_and_scores(glassformer: Glassformer, tmp_path: Path) -> None:
     run = pair_run(tmp_path, model=replace(PAIR_MODEL, max_len=6, source_max_len=5), max_steps=2)
     outcome = api.train(run, tmp_path / "run")
     done = glassformer("evaluate", outcome.folder, "--json")
@@ -151,7 +145,7 @@ def test_own_pairs_that_are_too_long_are_left_out_of_loss_and_scores_alike(
     assert table.code == 0 and "pairs are longer than the model's 5 source" in table.err
 
 
-def test_evaluate_says_that_the_runs_own_data_has_changed(glassformer: Glassformer, tmp_path: Path) -> None:
+def test_evaluate_reports_changed_data(glassformer: Glassformer, tmp_path: Path) -> None:
     outcome = api.train(pair_run(tmp_path, max_steps=2), tmp_path / "run")
     assert "no longer" not in glassformer("evaluate", outcome.folder, "--loss-only").err
     with (tmp_path / "valid.en").open("a") as source, (tmp_path / "valid.de").open("a") as target:
@@ -160,7 +154,7 @@ def test_evaluate_says_that_the_runs_own_data_has_changed(glassformer: Glassform
     assert "has changed since pairs was trained on it" in glassformer("evaluate", outcome.folder, "--loss-only").err
 
 
-def test_without_the_scores_package_the_loss_alone_is_offered(
+def test_a_missing_scores_package_suggests_loss_only(
     glassformer: Glassformer, pairs: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "sacrebleu", None)
@@ -169,7 +163,7 @@ def test_without_the_scores_package_the_loss_alone_is_offered(
     require_one_sentence(glassformer("compare", pairs.folder), "glassformer[eval]")
 
 
-def test_evaluate_tells_the_loss_and_the_scores(glassformer: Glassformer, pairs: Outcome) -> None:
+def test_evaluate_prints_the_loss_and_the_scores(glassformer: Glassformer, pairs: Outcome) -> None:
     found = json.loads(glassformer("evaluate", pairs.folder, "--beam", 1, "--json").out)
     assert found["loss"] == pairs.reports["valid"].loss
     assert {"bleu", "bleu_signature", "chrf", "bleu_tok_lc", "exact_match", "smoothed_loss"} <= set(found)
@@ -178,7 +172,7 @@ def test_evaluate_tells_the_loss_and_the_scores(glassformer: Glassformer, pairs:
     assert "nats per token" in glassformer("evaluate", pairs.folder, "--loss-only").out
 
 
-def test_average_of_a_runs_checkpoints(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_average_takes_the_checkpoints_of_a_run(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
     done = glassformer("average", pairs.folder, "--out", tmp_path / "mean")
     assert done.code == 0 and "step-10, step-20" in done.out
     folders = [pairs.folder / "checkpoints" / f"step-{step}" for step in (10, 20)]
@@ -194,7 +188,7 @@ def test_average_of_a_runs_checkpoints(glassformer: Glassformer, pairs: Outcome,
     )
 
 
-def test_compare_prints_a_line_a_model_and_draws(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_compare_prints_one_line_per_model_and_a_plot(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
     second = pairs.folder / "checkpoints" / "step-10"
     printed = glassformer("compare", pairs.folder, second, "--score", "chrf", "--plot", tmp_path / "plot.png")
     lines = printed.out.splitlines()
@@ -208,7 +202,7 @@ def test_compare_prints_a_line_a_model_and_draws(glassformer: Glassformer, pairs
     )
 
 
-def test_compare_tells_models_of_one_name_apart(
+def test_compare_distinguishes_models_with_the_same_name(
     glassformer: Glassformer, pairs: Outcome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(pairs.folder)
@@ -235,7 +229,7 @@ def test_wrong_kinds_of_models_are_one_sentence(glassformer: Glassformer, pairs:
     require_one_sentence(glassformer("translate", stdin="a\n"), "at least one model directory")
 
 
-def test_models_of_other_tokenizers_cannot_vote(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
+def test_an_ensemble_refuses_different_tokenizers(glassformer: Glassformer, pairs: Outcome, tmp_path: Path) -> None:
     other = replace(pair_run(tmp_path), model=PAIR_MODEL)
     other = replace(other, tokenizer=replace(other.tokenizer, vocab_size=60))
     api.train(other, tmp_path / "other")
@@ -276,7 +270,7 @@ def test_bad_pairs_are_one_sentence(glassformer: Glassformer, pairs: Outcome, tm
         ('side = "test"', "", "result.side is test, but this data has no test part"),
     ],
 )
-def test_reproduce_refuses_a_result_that_it_could_not_measure_before_it_trains(
+def test_reproduce_refuses_an_unmeasurable_result_before_training(
     glassformer: Glassformer, tmp_path: Path, result: str, data: str, words: str
 ) -> None:
     recipe = tmp_path / "pairs.toml"

@@ -1,4 +1,4 @@
-"""`glassformer plan`: what it prints, from everything that is a configuration."""
+"""`glassformer plan`: its output for every form of a configuration."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from .conftest import Glassformer
 from .test_bad_input import require_one_sentence
 
 
-def test_a_preset(glassformer: Glassformer) -> None:
+def test_plan_of_a_preset_prints_its_costs(glassformer: Glassformer) -> None:
     shown = glassformer("plan", "gpt2", "--gpu", "t4", "--batch-size", 4, "--price", "0.5", "--tokens", "1e9")
     assert shown.code == 0 and not shown.err
     for line in (
@@ -33,7 +33,7 @@ def test_a_preset(glassformer: Glassformer) -> None:
     assert "cost" not in plain and "note: " not in plain and "flags                not needed" in plain
 
 
-def test_flags_that_train_takes_are_told_with_what_they_change(glassformer: Glassformer) -> None:
+def test_plan_prints_flags_for_train_and_their_effect(glassformer: Glassformer) -> None:
     shown = glassformer("plan", "gpt2", "--gpus", 8, "--batch-size", 4, "--train.max_steps=10").out
     for line in (
         "note: 8 GPUs share the micro-batches of a step, so train.grad_accumulation 1 becomes 8: a step reads 32,768 "
@@ -48,7 +48,7 @@ def test_flags_that_train_takes_are_told_with_what_they_change(glassformer: Glas
     assert len(json.loads(glassformer("plan", "gpt2", "--gpus", 8, "--json").out)["notes"]) == 1
 
 
-def test_the_largest_preset_takes_seconds_and_says_what_fits(glassformer: Glassformer) -> None:
+def test_plan_of_the_largest_preset_shows_what_fits(glassformer: Glassformer) -> None:
     words = ("--gpus", 64, "--gpu", "h200", "--precision", "bf16", "--batch-size", 1, "--tokens", "300e9")
     shown = glassformer("plan", "gpt3-175b", *words)
     assert "parameters           174,604,259,328" in shown.out
@@ -65,7 +65,7 @@ def test_the_largest_preset_takes_seconds_and_says_what_fits(glassformer: Glassf
 
 
 @pytest.mark.parametrize("name", [*PRESETS, *recipes.names()])
-def test_everything_that_has_a_name(glassformer: Glassformer, name: str) -> None:
+def test_plan_takes_every_preset_and_recipe(glassformer: Glassformer, name: str) -> None:
     flags = []
     if name not in PRESETS:
         run = recipes.load(name)
@@ -77,7 +77,7 @@ def test_everything_that_has_a_name(glassformer: Glassformer, name: str) -> None
     assert plan["name"] == name and plan["seconds"] > 0 and plan["parameters"]["total"] > 0
 
 
-def test_a_file_and_the_model_of_it(glassformer: Glassformer, tiny_recipe: Path, trained: Outcome) -> None:
+def test_plan_takes_a_file_and_its_model(glassformer: Glassformer, tiny_recipe: Path, trained: Outcome) -> None:
     plan = json.loads(glassformer("plan", tiny_recipe, "--model.d-model", 32, "--context", 16, "--json").out)
     assert plan["micro_batch"] == {"n_rows": 3, "n_tokens": 16, "n_source": 0, "n_scored": 0}
     assert plan["n_tokens"] == 20 * 3 * 16 and "vocabulary 290" in plan["assumptions"][0]
@@ -117,5 +117,5 @@ WIDTHS = ("d-model", "decoder.n-heads", "decoder.d-head")
         (["reverse-luong"], "the vocabulary size of this run depends on its text: give --model.vocab-size N"),
     ],
 )
-def test_plans_that_cannot_be(glassformer: Glassformer, words: list[str], expected: str) -> None:
+def test_wrong_plans_are_one_sentence(glassformer: Glassformer, words: list[str], expected: str) -> None:
     require_one_sentence(glassformer("plan", *words), expected)

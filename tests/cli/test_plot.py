@@ -12,7 +12,7 @@ def is_picture(path: str) -> bool:
     return data.startswith(b"\x89PNG") if path.endswith(".png") else b"<svg" in data
 
 
-def test_every_picture_of_a_language_model(glassformer: Glassformer, trained: Outcome) -> None:
+def test_plot_draws_every_picture_of_a_language_model(glassformer: Glassformer, trained: Outcome) -> None:
     for words in (
         ["attention", trained.folder, "--text", "abc é"],
         ["positions", trained.folder],
@@ -28,12 +28,12 @@ def test_every_picture_of_a_language_model(glassformer: Glassformer, trained: Ou
         assert is_picture("of/it.svg")
 
 
-def test_one_head_of_one_layer(glassformer: Glassformer, trained: Outcome) -> None:
+def test_plot_draws_one_head_of_one_layer(glassformer: Glassformer, trained: Outcome) -> None:
     shown = glassformer(
         "plot", "attention", trained.folder, "--text", "abc", "--layer", 1, "--head", 0, "--out", "a.svg"
     )
     assert shown.code == 0, shown.err
-    drawn = Path("a.svg").read_text("utf-8")  # every text stands in a comment above its outline
+    drawn = Path("a.svg").read_text("utf-8")  # a comment above each outline has its text
     assert "<!-- query -->" in drawn and "<!-- key -->" in drawn and "look" not in drawn
     whole = glassformer("plot", "attention", trained.folder, "--text", "abc", "--layer", 1, "--out", "b.svg")
     assert whole.code == 0 and len(Path("a.svg").read_bytes()) < len(Path("b.svg").read_bytes())

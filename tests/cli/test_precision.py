@@ -16,7 +16,7 @@ from runs import label_run, pair_run, text_run_of, tiny_run, write_text
 from .conftest import Glassformer
 
 NEAR = 0.05
-"""Nats per token between half precision and fp32, of models of two layers."""
+"""Largest difference in nats per token between half precision and fp32, for models of two layers."""
 
 
 @pytest.fixture(scope="module")
@@ -71,19 +71,19 @@ def test_every_verb_takes_a_dtype(
     assert np.abs(np.load(vectors) - exact_vectors).max() < NEAR
 
 
-def test_without_a_dtype_evaluate_gives_the_trainers_number(models: dict[str, Path]) -> None:
+def test_evaluate_without_a_dtype_gives_the_trainers_loss(models: dict[str, Path]) -> None:
     lines = [json.loads(line) for line in (models["text"] / "metrics.jsonl").read_text().splitlines()]
     best = min(line["eval/valid_loss"] for line in lines if "eval/valid_loss" in line)
     assert api.load(models["text"]).evaluate().loss == best != api.load(models["text"], dtype="fp32").evaluate().loss
 
 
-def test_an_ensemble_is_converted_whole(glassformer: Glassformer, models: dict[str, Path]) -> None:
+def test_every_model_of_an_ensemble_is_converted(glassformer: Glassformer, models: dict[str, Path]) -> None:
     done = glassformer("evaluate", models["pairs"], models["pairs"], "--loss-only", "--json", "--dtype", "bf16")
     exact = api.load(models["pairs"]).evaluate().loss
     assert json.loads(done.out)["loss"] == pytest.approx(exact, abs=NEAR)
 
 
-def test_the_matmul_precision_is_set_for_fp32_weights_alone(glassformer: Glassformer, models: dict[str, Path]) -> None:
+def test_the_matmul_precision_is_set_only_for_fp32_weights(glassformer: Glassformer, models: dict[str, Path]) -> None:
     words = ["--prompt", "abc", "--max-new-tokens", 2]
     assert glassformer("generate", models["text"], *words, "--matmul-precision", "high").code == 0
     assert torch.get_float32_matmul_precision() == "high"

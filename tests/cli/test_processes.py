@@ -1,4 +1,4 @@
-"""Real processes: killed, interrupted, piped."""
+"""Separate processes: killed, interrupted, piped."""
 
 import os
 import signal
@@ -22,14 +22,12 @@ N_STEPS = 400
 def wait_for(process: subprocess.Popen[str], happened: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 120
     while not happened():
-        assert process.poll() is None, f"it ended early: {process.communicate()}"
+        assert process.poll() is None, f"the process ended early: {process.communicate()}"
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
 
-def test_a_run_survives_sigkill_and_ctrl_c_and_ends_as_if_nothing_had_been(
-    tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_a_run_after_sigkill_and_ctrl_c_ends_with_equal_weights(tmp_path: Path, environment: dict[str, str]) -> None:
     model = replace(MODEL, residual_dropout=0.1)
     run = tiny_run(
         write_text(tmp_path),
@@ -73,7 +71,7 @@ def test_a_run_survives_sigkill_and_ctrl_c_and_ends_as_if_nothing_had_been(
     assert not [path.name for path in folder.rglob("*.tmp*")]
 
 
-def test_the_program_as_a_module_writes_utf8_and_ends_quietly_when_its_reader_leaves(
+def test_the_module_writes_utf8_and_ends_quietly_on_a_closed_pipe(
     trained: Outcome, environment: dict[str, str]
 ) -> None:
     words = [*COMMAND, "generate", str(trained.folder), "--prompt", "é日🙂", "--max-new-tokens", "5"]
@@ -89,7 +87,7 @@ def test_the_program_as_a_module_writes_utf8_and_ends_quietly_when_its_reader_le
     assert left.returncode == 128 + signal.SIGPIPE and left.stderr == b""
 
 
-def test_a_mistake_in_a_process_of_its_own(environment: dict[str, str]) -> None:
+def test_a_mistake_is_one_sentence_of_the_process(environment: dict[str, str]) -> None:
     found = subprocess.run([*COMMAND, "trian"], env=environment, capture_output=True, text=True, timeout=120)
     assert (found.returncode, found.stdout) == (2, "")
     assert found.stderr == "glassformer: unknown verb 'trian': did you mean train?\n"

@@ -1,4 +1,4 @@
-"""Standard streams that are closed, or that cannot be written: one sentence, never a traceback."""
+"""Standard streams that are closed or cannot be written: one sentence, never a traceback."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ CLOSED = "glassformer: cannot write standard output: it is closed"
 
 
 def shell(command: str, environment: dict[str, str], folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs `glassformer` by a shell, which can close a stream."""
+    """Run `glassformer` in a shell, which can close a stream."""
     return subprocess.run(
         command.replace("glassformer", f"{sys.executable} -m glassformer", 1),
         shell=True,

@@ -1,4 +1,4 @@
-"""Each verb does what its line of help says, on tiny models."""
+"""Each verb on tiny models."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from runs import made_up_text, write_documents, write_text
 from .conftest import Glassformer
 
 
-def test_train_evaluate_generate_resume(glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path) -> None:
+def test_train_evaluate_generate_and_resume(glassformer: Glassformer, tmp_path: Path, tiny_recipe: Path) -> None:
     text, out = write_text(tmp_path), tmp_path / "out"
     done = glassformer("train", tiny_recipe, "--data.path", text, "--out", out, "--train.seed", "3")
     assert done.code == 0 and done.out == ""
@@ -42,13 +42,13 @@ def test_train_evaluate_generate_resume(glassformer: Glassformer, tmp_path: Path
     assert first.out == "abc" + api.load(out).generate("abc", seed=5, max_new_tokens=9) + "\n"
 
 
-def test_evaluate_another_text(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
+def test_evaluate_takes_another_text(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
     (tmp_path / "other.txt").write_text(made_up_text(30, seed=4), "utf-8")
     found = glassformer("evaluate", trained.folder, "--data.path", tmp_path / "other.txt", "--json")
     assert json.loads(found.out) == api.load(trained.folder).evaluate(tmp_path / "other.txt").to_dict()
 
 
-def test_a_text_alone_is_enough(glassformer: Glassformer, tmp_path: Path) -> None:
+def test_train_needs_only_a_text(glassformer: Glassformer, tmp_path: Path) -> None:
     text = write_text(tmp_path, 300)
     small = ["--model.d-model", 16, "--model.decoder.n-heads", 2, "--train.max-steps", 2, "--train.batch-size", 2]
     done = glassformer("train", text, *small, "--model.decoder.n-layers", 1, "--model.decoder.d-ff", 16)
@@ -59,9 +59,7 @@ def test_a_text_alone_is_enough(glassformer: Glassformer, tmp_path: Path) -> Non
     assert empty.code == 2 and "was not trained to start a text" in empty.err
 
 
-def test_score_of_texts_alone_and_of_texts_after_their_beginnings(
-    glassformer: Glassformer, trained: Outcome, tmp_path: Path
-) -> None:
+def test_score_takes_texts_and_their_beginnings(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
     (tmp_path / "a").write_text("abc\n\n")
     (tmp_path / "b").write_text(" def é\nabc\tdef\n", "utf-8")
     model = api.load(trained.folder)
@@ -79,7 +77,7 @@ def test_score_of_texts_alone_and_of_texts_after_their_beginnings(
     assert "target side is missing" in glassformer("score", trained.folder, "--source", tmp_path / "a").err
 
 
-def test_generate_from_a_file(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
+def test_generate_reads_prompts_from_a_file(glassformer: Glassformer, trained: Outcome, tmp_path: Path) -> None:
     prompts = ["abc", "é日", "a b", "abc"]
     stdin = "\n\n".join(json.dumps({"prompt": prompt}) for prompt in prompts)
     found = glassformer("generate", trained.folder, "--input", "-", "--max-new-tokens", 6, stdin=stdin)
@@ -121,7 +119,7 @@ def test_generate_writes_several_samples(glassformer: Glassformer, trained: Outc
         assert refused.code == 2 and words in refused.err and refused.out == ""
 
 
-def test_pitfall_33_a_cropped_or_full_context_is_said(glassformer: Glassformer, trained: Outcome) -> None:
+def test_pitfall_33_a_cropped_or_full_context_is_reported(glassformer: Glassformer, trained: Outcome) -> None:
     n_tokens = len(api.load(trained.folder).prompt_ids("abc " * 30))
     slid = glassformer("generate", trained.folder, "--prompt", "abc " * 30, "--context", "slide")
     assert slid.code == 0 and f"the prompt has {n_tokens} tokens; the first {n_tokens - 32} do not fit" in slid.err
@@ -141,7 +139,7 @@ def test_a_prompt_is_tokenised_once(glassformer: Glassformer, trained: Outcome, 
     assert encoded == ["ab", "cd"]
 
 
-def test_options_of_generation_reach_it(glassformer: Glassformer, trained: Outcome) -> None:
+def test_generate_passes_its_options(glassformer: Glassformer, trained: Outcome) -> None:
     options = ["--temperature", 0.7, "--top-k", 9, "--top-p", 0.8, "--min-p", 0.01, "--repetition-penalty", 1.3]
     found = glassformer("generate", trained.folder, "--prompt", "abc", *options, "--seed", 2, "--stop", "q", "zz")
     expected = api.load(trained.folder).generate(
@@ -150,7 +148,7 @@ def test_options_of_generation_reach_it(glassformer: Glassformer, trained: Outco
     assert found.out == f"abc{expected}\n"
 
 
-def test_an_interactive_prompt(glassformer: Glassformer, trained: Outcome) -> None:
+def test_generate_reads_prompts_from_a_terminal(glassformer: Glassformer, trained: Outcome) -> None:
     typed = "\n".join(["abc", "", "abc " * 100, "cab", ""])
     found = glassformer("generate", trained.folder, "--max-new-tokens", 4, stdin=typed, terminal=True)
     assert found.code == 0 and "Ctrl-D ends" in found.err
@@ -160,7 +158,7 @@ def test_an_interactive_prompt(glassformer: Glassformer, trained: Outcome) -> No
     assert "glassformer: prompt 1 has" in found.err  # a mistake does not end the conversation
 
 
-def test_tokenizer(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
+def test_tokenizer_trains_encodes_and_decodes(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
     text, out = write_text(tmp_path), tmp_path / "t" / "tokenizer.json"
     for learner in ("tokenizers", "glassformer"):
         made = glassformer("tokenizer", "train", text, "--vocab-size", 290, "--out", out, "--learner", learner)
@@ -178,7 +176,7 @@ def test_tokenizer(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -
     assert wrong.code == 2 and "standard input: expected token ids" in wrong.err
 
 
-def test_data_report(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
+def test_data_report_prints_the_numbers_of_a_text(glassformer: Glassformer, tmp_path: Path, trained: Outcome) -> None:
     path = write_documents(tmp_path)
     table = glassformer("data", "report", path, "--tokenizer", trained.folder)
     assert table.code == 0 and "bytes per token" in table.out and "repeated documents  0 of 60" in table.out
@@ -189,7 +187,7 @@ def test_data_report(glassformer: Glassformer, tmp_path: Path, trained: Outcome)
     assert any("cannot be split" in note for note in names["notes"])
 
 
-def test_presets_and_recipes(glassformer: Glassformer, tmp_path: Path) -> None:
+def test_presets_and_recipes_are_listed_and_printed(glassformer: Glassformer, tmp_path: Path) -> None:
     listed = glassformer("presets").out
     assert "gpt2" in listed and "124,439,808" in listed
     one = glassformer("presets", "gpt2").out
@@ -210,14 +208,14 @@ def test_reproduce_passes_and_fails(glassformer: Glassformer, tmp_path: Path, ti
     assert failed.code == 1 and failed.out.startswith("FAIL  tiny: loss ")
 
 
-def test_doctor(glassformer: Glassformer, trained: Outcome) -> None:
+def test_doctor_prints_json(glassformer: Glassformer, trained: Outcome) -> None:
     found = glassformer("doctor", trained.folder, "--json")
     assert found.code == 0, found.out
     assert json.loads(found.out)
 
 
 @pytest.mark.parametrize(("verb", "keeps"), [("train", True), ("resume", True), ("generate", False), ("--help", False)])
-def test_the_allocator_is_told_by_verbs_that_train(verb: str, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verbs_that_train_keep_freed_memory(verb: str, keeps: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
     monkeypatch.setattr(main, "keep_freed_memory", lambda: calls.append("kept"))
     monkeypatch.setattr(main, "run", lambda argv: calls.append(argv[0]) or 0)
@@ -226,7 +224,7 @@ def test_the_allocator_is_told_by_verbs_that_train(verb: str, keeps: bool, monke
     assert calls == (["kept", verb] if keeps else [verb])
 
 
-def test_a_package_of_somebody_else_brings_a_verb(
+def test_another_package_adds_a_verb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     info = tmp_path / "foreign-1.0.dist-info"
@@ -245,6 +243,6 @@ def test_a_package_of_somebody_else_brings_a_verb(
     assert main.run(["--help"]) == 0
     shown = capsys.readouterr().out
     assert "hail       from the module foreign_verb" in shown and "train a model: give a recipe" in shown, (
-        "ours are not replaced"
+        "verbs of glassformer are not replaced"
     )
     assert main.run(["hial"]) == 2 and "hail" in capsys.readouterr().err

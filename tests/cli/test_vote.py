@@ -1,4 +1,4 @@
-"""Models that vote: what several say of texts, words and numbers is the mean of what each says, and so is its score."""
+"""Ensembles: the prediction for texts, words and numbers is the mean of the predictions of the models."""
 
 import json
 import math
@@ -22,7 +22,7 @@ SEEDS = 3
 
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Path]]:
-    """Of each kind of label, models that differ in their seed; the last reads less of a text than the others."""
+    """Models for each kind of label that differ in their seed; the last has a shorter context than the others."""
     found = {}
     for outputs in ("classes", "regression", "tags"):
         folder = tmp_path_factory.mktemp(outputs)
@@ -59,9 +59,9 @@ def test_numbers_are_averaged(glassformer: Glassformer, members: dict[str, list[
     assert found["number"] == pytest.approx(mean(alone), abs=1e-5) and len(set(alone)) == SEEDS
 
 
-def test_words_have_the_mean_of_the_probabilities(glassformer: Glassformer, members: dict[str, list[Path]]) -> None:
+def test_tags_have_the_mean_of_the_probabilities(glassformer: Glassformer, members: dict[str, list[Path]]) -> None:
     def outside(row: dict[str, Any]) -> list[float]:
-        """p(O) of every word: there are two tags."""
+        """Return p(O) of every word: there are two tags."""
         pairs = zip(row["tags"], row["probabilities"], strict=True)
         return [p if tag == "O" else 1 - p for tag, p in pairs]
 
@@ -69,11 +69,11 @@ def test_words_have_the_mean_of_the_probabilities(glassformer: Glassformer, memb
     alone = [outside(rows_of(glassformer("tag", folder, words, "--json").out)[0]) for folder in folders]
     (found,) = rows_of(glassformer("tag", *folders, words, "--json").out)
     assert outside(found) == pytest.approx([mean(list(of_word)) for of_word in zip(*alone, strict=True)], abs=1e-6)
-    assert min(found["probabilities"]) >= 0.5, "the tag is the more probable one of the mean"
+    assert min(found["probabilities"]) >= 0.5, "the tag is the one with the higher mean probability"
 
 
 @pytest.mark.parametrize("outputs", ["classes", "regression", "tags"])
-def test_who_votes_alone_or_with_itself_says_the_same(members: dict[str, list[Path]], outputs: str) -> None:
+def test_equal_models_vote_like_one_model(members: dict[str, list[Path]], outputs: str) -> None:
     model = api.load(members[outputs][0])
     one, three = api.ensemble([model]), api.ensemble([model] * 3)
     assert one.scores() == model.scores() and one.evaluate() == model.evaluate()
@@ -99,7 +99,7 @@ def test_evaluate_measures_the_vote(glassformer: Glassformer, members: dict[str,
     assert values["loss"] < mean([api.load(folder).evaluate(table).loss for folder in members["classes"]]), "Jensen"
 
 
-def test_numbers_and_tags_are_measured_as_they_are_said(members: dict[str, list[Path]], tmp_path: Path) -> None:
+def test_scores_of_numbers_and_tags_measure_the_vote(members: dict[str, list[Path]], tmp_path: Path) -> None:
     table = write_labels(tmp_path, 40, "others")
     columns = list(zip(*(line.split("\t") for line in table.read_text().splitlines()[1:]), strict=True))
     model = api.ensemble([api.load(folder) for folder in members["regression"]])
@@ -119,21 +119,21 @@ def test_numbers_and_tags_are_measured_as_they_are_said(members: dict[str, list[
     assert tagger.scores(words)["accuracy"] == pytest.approx(100 * mean([float(x) for x in right]))
 
 
-def test_vectors_are_of_one_model(members: dict[str, list[Path]]) -> None:
+def test_embed_needs_one_model(members: dict[str, list[Path]]) -> None:
     models = [api.load(folder, device="cpu") for folder in members["classes"]]
     assert models[0].embed(["a text"]).shape == (1, models[0].network.config.d_model)
     with pytest.raises(UserError, match="its models share no vector space: use one model"):
         api.ensemble(models).embed(["a text"])
 
 
-def test_a_long_text_is_cut_for_all_where_the_shortest_ends(members: dict[str, list[Path]]) -> None:
+def test_a_long_text_is_cut_at_the_shortest_context(members: dict[str, list[Path]]) -> None:
     models = [api.load(folder) for folder in members["classes"]]
     said: list[str] = []
     (found,) = api.ensemble(models).classify(["the dog " * 20], log=said.append)
     assert sum(found.values()) == pytest.approx(1) and said == ["1 of 1 texts are longer than 16 tokens and are cut"]
 
 
-def test_who_cannot_vote_together_is_told_why(
+def test_models_that_cannot_vote_together_are_named(
     glassformer: Glassformer, members: dict[str, list[Path]], tmp_path: Path
 ) -> None:
     classes, numbers = members["classes"][0], members["regression"][0]
@@ -172,8 +172,8 @@ def test_who_cannot_vote_together_is_told_why(
         api.ensemble([])
 
 
-def test_pairs_are_measured_with_all_members(glassformer: Glassformer, tmp_path: Path) -> None:
-    """The loss is that of the mean probability: not above the mean of the members' losses, and that of no member."""
+def test_evaluate_of_pairs_uses_all_members(glassformer: Glassformer, tmp_path: Path) -> None:
+    """The loss is that of the mean probability: at most the mean of the members' losses, and equal to none of them."""
     folders = [api.train(pair_run(tmp_path, seed=seed), tmp_path / f"run{seed}").folder for seed in range(2)]
     losses = [api.load(folder).evaluate().loss for folder in folders]
     found = json.loads(glassformer("evaluate", *folders, "--loss-only", "--json").out)

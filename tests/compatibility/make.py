@@ -3,7 +3,7 @@
     PYTHONPATH=src:tests python tests/compatibility/make.py OUT.tar.xz
 
 Run it with the code of the version to preserve. Each run folder has the model of the last step, and the checkpoint of
-step 3 of 6 to resume from. `numbers.json` has the reported loss, and what the model says on fixed inputs.
+step 3 of 6 to resume from. `numbers.json` has the reported loss, and the results of the model on fixed inputs.
 """
 
 import json
@@ -39,7 +39,7 @@ from glassformer.store.model_directory import MODEL_FILES, weights_of, write_mod
 from runs import label_run, pair_run, text_run_of, tiny_run, write_documents, write_text
 
 MADE_IN = Path("/tmp/glassformer-compatibility")
-"""Where the runs are made: their recipes name data in it."""
+"""The folder of the runs: their recipes name data in it."""
 SMALL = TransformerConfig(decoder=Stack(1, 2, d_ff=16), d_model=8, max_len=24, positions=RotaryPositions())
 ENCODER = replace(SMALL, encoder=SMALL.decoder, decoder=None)
 BOTH = replace(SMALL, encoder=SMALL.decoder)
@@ -87,7 +87,7 @@ def lora(folder: Path) -> Run:
 
 
 def numbers(folder: Path) -> dict[str, Any]:
-    """What a model directory gives."""
+    """Return the results of a model directory."""
     model = api.load(folder, device="cpu")
     kind = model.run.objective.kind
     found: dict[str, Any] = {}
@@ -113,7 +113,7 @@ def numbers(folder: Path) -> dict[str, Any]:
 
 
 def vectors(folder: Path) -> None:
-    """A model that gives vectors, as an import leaves it."""
+    """Write a model that gives vectors, like an imported one."""
     tokenizer = api.load(folder.parent / "masked" / "run").tokenizer
     config = replace(ENCODER, vocab_size=tokenizer.vocab_size, head=VectorHead())
     torch.manual_seed(0)

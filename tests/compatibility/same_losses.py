@@ -2,7 +2,7 @@
 
     python tests/compatibility/same_losses.py OLD/src NEW/src [--steps 20]
 
-Each recipe is trained in a process of its own with either source on PYTHONPATH. The losses of all steps are compared
+Each recipe is trained in a separate process per source on PYTHONPATH. The losses of all steps are compared
 as the text of `metrics.jsonl`, the last weights byte by byte. The exit code is 1 when anything differs.
 """
 
@@ -34,7 +34,7 @@ api.train(run, out)
 
 
 def trained(source: Path, name: str, flags: list[str], folder: Path, cache: Path) -> tuple[list[str], bytes]:
-    """The losses of a recipe's steps and evaluations as text, and the bytes of its weights."""
+    """Return the losses of a recipe's steps and evaluations as text, and the bytes of its weights."""
     settings = "config.schema" if (source / "glassformer" / "config" / "schema.py").exists() else "settings"
     program = PROGRAM.format(settings=settings)
     given = [flag.removeprefix("--").replace("-", "_") if flag.startswith("--") else flag for flag in flags]

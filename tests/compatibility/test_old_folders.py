@@ -1,4 +1,4 @@
-"""Folders made by earlier versions load, resume and give the numbers that they gave."""
+"""Folders of earlier versions load, resume and give their recorded numbers."""
 
 import json
 import shutil
@@ -30,7 +30,7 @@ def close(found: Any, expected: Any) -> bool:
 
 @pytest.fixture(scope="session", params=ARCHIVES, ids=lambda path: path.name.removesuffix(".tar.xz"))
 def old(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folders as they were made, their recipes changed to name the data where it is now."""
+    """The unpacked folders, with recipes that name the data at its current place."""
     folder = tmp_path_factory.mktemp("old")
     with tarfile.open(request.param) as tar:
         tar.extractall(folder, filter="data")
@@ -47,14 +47,14 @@ def names() -> list[str]:
 
 
 @pytest.mark.parametrize("name", names())
-def test_an_old_model_gives_the_numbers_that_it_gave(old: Path, name: str) -> None:
+def test_an_old_model_gives_its_recorded_numbers(old: Path, name: str) -> None:
     expected = json.loads((old / "numbers.json").read_text("utf-8"))[name]
     found = numbers(old / name / "run")
     wrong = {key: (found[key], value) for key, value in expected.items() if not close(found[key], value)}
     assert not wrong
 
 
-def test_former_names_are_said_once(old: Path) -> None:
+def test_former_names_are_reported_once(old: Path) -> None:
     with pytest.warns(
         UserWarning, match=r"run\.toml has former names of settings: .*tokenizer\.flavour is now scheme"
     ) as told:
@@ -63,7 +63,7 @@ def test_former_names_are_said_once(old: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in names() if name != "vectors"])
-def test_an_old_run_resumes_to_the_weights_that_it_reached(old: Path, name: str, tmp_path: Path) -> None:
+def test_an_old_run_resumes_to_its_recorded_weights(old: Path, name: str, tmp_path: Path) -> None:
     before = old / name / "run"
     folder = tmp_path / "run"
     shutil.copytree(before, folder)

@@ -1,4 +1,4 @@
-"""Numbers that cannot make a Transformer are refused with a sentence that names them."""
+"""Numbers that no Transformer can have are refused with a sentence that names them."""
 
 import math
 
@@ -30,14 +30,14 @@ def turned(d_head: int, fraction: float) -> TransformerConfig:
         (8, math.inf, r"fraction is inf and must be above 0"),
     ],
 )
-def test_a_fraction_that_turns_no_pair_is_refused(d_head: int, fraction: float, words: str) -> None:
+def test_a_rotary_fraction_without_whole_pairs_is_refused(d_head: int, fraction: float, words: str) -> None:
     with pytest.raises(UserError, match=words):
         turned(d_head, fraction)
 
 
 @settings(max_examples=60, derandomize=True, deadline=None)
 @given(d_head=st.integers(1, 40), fraction=st.floats(0, 1))
-def test_rotary_positions_that_are_accepted_turn_whole_pairs(d_head: int, fraction: float) -> None:
+def test_accepted_rotary_positions_turn_whole_pairs(d_head: int, fraction: float) -> None:
     try:
         config = turned(d_head, fraction)
     except UserError:

@@ -1,4 +1,4 @@
-"""Pitfall 17: the numbers of famous models, against the parameter counts of their published classes."""
+"""Pitfall 17: the presets of known models have the parameter counts of the published classes."""
 
 from dataclasses import replace
 
@@ -36,7 +36,7 @@ def decoder_only(n_layers: int, d_model: int, vocab_size: int, max_len: int) -> 
         ("transformer-big", 214_245_376),
     ],
 )
-def test_pitfall_17_parameter_counts(name: str, expected: int) -> None:
+def test_pitfall_17_presets_have_the_published_parameter_counts(name: str, expected: int) -> None:
     assert count(preset(name)) == expected
 
 
@@ -53,16 +53,18 @@ def test_pitfall_17_parameter_counts(name: str, expected: int) -> None:
         ("gpt3-175b", 96, 12288, 175.0),
     ],
 )
-def test_pitfall_17_gpt3(name: str, n_layers: int, d_model: int, billions: float) -> None:
-    """The closed form to the last parameter, and the published name to its rounding."""
+def test_pitfall_17_gpt3_has_the_parameter_count_of_its_formula(
+    name: str, n_layers: int, d_model: int, billions: float
+) -> None:
+    """The count equals the closed form exactly, and the published size after rounding."""
     n_parameters = count(preset(name))
     assert n_parameters == decoder_only(n_layers, d_model, 50257, 2048)
     assert n_parameters / 1e9 == pytest.approx(billions, rel=0.025)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("bert-base", 109_482_240), ("bert-large", 335_141_888)])
-def test_pitfall_17_bert_without_its_head(name: str, expected: int) -> None:
-    """BertModel is the encoder and a pooler, one dense layer of d_model × d_model."""
+def test_pitfall_17_bert_without_its_head_has_the_published_count(name: str, expected: int) -> None:
+    """BertModel consists of the encoder and a pooler, one dense layer of d_model × d_model."""
     config = preset(name)
     encoder = build_model(config, device="meta").encoder
     assert encoder is not None
@@ -71,7 +73,7 @@ def test_pitfall_17_bert_without_its_head(name: str, expected: int) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_every_preset_is_a_model_whose_heads_fill_it(name: str) -> None:
+def test_every_preset_is_a_model_whose_heads_fill_d_model(name: str) -> None:
     config = replace(PRESETS[name], vocab_size=PRESETS[name].vocab_size or 256)  # 0 = the tokenizer's
     model = build_model(config, device="meta")
     assert all(p.is_meta for p in model.parameters())
@@ -115,13 +117,13 @@ SHAPES = {  # layers, heads, d_model, d_ff, as published
 }
 
 
-def test_pitfall_17_every_published_preset_has_a_shape_here() -> None:
+def test_pitfall_17_every_published_preset_is_in_these_tests() -> None:
     assert {name for name in PRESETS if not name.startswith("modern")} == set(SHAPES)
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_pitfall_17_every_preset_has_the_published_shape(name: str) -> None:
-    """The number of heads changes no parameter count, so the counts above do not see it."""
+    """The number of heads does not change the parameter count, so the counts above do not check it."""
     config = preset(name)
     for stack in (config.encoder, config.decoder):
         if stack is not None:
@@ -129,7 +131,7 @@ def test_pitfall_17_every_preset_has_the_published_shape(name: str) -> None:
 
 
 ACTIVATIONS = {"gelu_new": "gelu_tanh", "swish": "silu"}
-THEIRS = {  # of transformers' own default configuration: our field → their key
+THEIRS = {  # fields of glassformer → keys of transformers' default configuration
     "gpt2": ("GPT2Config", {"norm_eps": "layer_norm_epsilon", "activation": "activation_function"}),
     "bert-base": ("BertConfig", {"norm_eps": "layer_norm_eps", "activation": "hidden_act"}),
     "bart-large": ("BartConfig", {"activation": "activation_function", "scale_embeddings": "scale_embedding"}),
@@ -148,8 +150,8 @@ DROPOUTS = {
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_pitfall_17_presets_have_the_numbers_that_no_count_shows(name: str) -> None:
-    """Epsilons, activations, dropouts: against the default configuration of the family in transformers."""
+def test_pitfall_17_presets_have_the_published_hyperparameters(name: str) -> None:
+    """Epsilons, activations and dropouts equal the default configuration of the family in transformers."""
     transformers = pytest.importorskip("transformers")
     config, (class_name, keys) = preset(name), THEIRS[name]
     theirs = getattr(transformers, class_name)()
@@ -159,11 +161,11 @@ def test_pitfall_17_presets_have_the_numbers_that_no_count_shows(name: str) -> N
     for ours, key in DROPOUTS[name].items():
         assert getattr(config, f"{ours}_dropout") == getattr(theirs, key), ours
     if name in ("bart-large", "marian"):
-        assert config.norm_eps == 1e-5, "torch's default, which both leave as it is"
+        assert config.norm_eps == 1e-5, "both use torch's default"
 
 
 @pytest.mark.parametrize(("name", "dropout"), [("transformer-base", 0.1), ("transformer-big", 0.3)])
-def test_pitfall_12_the_preset_of_the_paper_has_the_words_of_the_paper(name: str, dropout: float) -> None:
+def test_pitfall_12_the_preset_of_the_paper_follows_its_text(name: str, dropout: float) -> None:
     """Vaswani 2017: LayerNorm(x + Sublayer(x)) (section 3.1), embeddings × √d_model (3.4), P_drop (table 3)."""
     config = preset(name)
     assert (config.norm, config.norm_order, config.final_norm) == ("layernorm", "post", False)
@@ -174,7 +176,7 @@ def test_pitfall_12_the_preset_of_the_paper_has_the_words_of_the_paper(name: str
 
 
 @pytest.mark.parametrize(("names", "order"), [(("gpt", "llama", "t5"), "pre"), (("bert", "bart", "marian"), "post")])
-def test_pitfall_12_families_normalise_where_they_were_published_to(names: tuple[str, ...], order: str) -> None:
+def test_pitfall_12_families_have_the_published_norm_position(names: tuple[str, ...], order: str) -> None:
     found = [name for name in PRESETS if name.startswith(names)]
     assert found
     for name in found:

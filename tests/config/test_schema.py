@@ -1,4 +1,4 @@
-"""Configuration in and out: nothing unknown, nothing of the wrong type, nothing lost on the way."""
+"""Reading and writing configurations: unknown keys and wrong types are refused, and no value is lost."""
 
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
@@ -59,7 +59,7 @@ def read(text: str) -> Run:
         ("zzqqxx = 1", "unknown key zzqqxx .in a.toml.$"),
     ],
 )
-def test_an_unknown_key_is_an_error_that_suggests_the_nearest(text: str, words: str) -> None:
+def test_an_unknown_key_suggests_the_nearest(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words.replace("?", r"\?").replace("[", r"\[")):
         read(text)
 
@@ -104,12 +104,12 @@ def test_a_value_of_the_wrong_type_names_its_key(text: str, words: str) -> None:
         ("[model]\nd_model = 0\n[model.decoder]", "model.d_model is 0"),
     ],
 )
-def test_numbers_that_mean_nothing_are_named(text: str, words: str) -> None:
+def test_numbers_out_of_range_are_named(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         read(text)
 
 
-def test_toml_that_is_none_names_the_file() -> None:
+def test_invalid_toml_names_the_file() -> None:
     with pytest.raises(UserError, match=r"^a\.toml is not valid TOML: .*line 1"):
         read("a = = 1")
 
@@ -134,14 +134,14 @@ RUNS: dict[str, Run] = (
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_survives_toml(name: str) -> None:
+def test_a_run_is_unchanged_by_toml(name: str) -> None:
     run = RUNS[name]
     assert read(to_toml(to_dict(run))) == run
 
 
 @settings(max_examples=200, derandomize=True, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"])), st.floats(allow_nan=False), st.integers(), st.booleans())
-def test_any_value_survives_toml(text: str, number: float, integer: int, flag: bool) -> None:
+def test_any_value_is_unchanged_by_toml(text: str, number: float, integer: int, flag: bool) -> None:
     table = {"a": text, "b": {"c": number, "d": [integer, 2], "e": {"f": flag, "g": [text]}}}
     assert parse_toml(to_toml(table), "x") == table
 
@@ -177,7 +177,7 @@ def test_any_value_survives_toml(text: str, number: float, integer: int, flag: b
         ({"model.encoder.n-layers": "1", "model.decoder": "none"}, lambda run: run.model.decoder is None),
     ],
 )
-def test_flags_are_read_as_the_field_that_they_land_in(flags: dict[str, str], check: Any) -> None:
+def test_flags_are_read_with_the_type_of_their_field(flags: dict[str, str], check: Any) -> None:
     assert check(apply_flags(Run(), flags))
 
 
@@ -194,24 +194,24 @@ def test_flags_are_read_as_the_field_that_they_land_in(flags: dict[str, str], ch
         ("train.max-steps.more", "1", "train.max_steps must be integer"),
     ],
 )
-def test_flags_that_are_wrong(flag: str, text: str, words: str) -> None:
+def test_wrong_flags_are_named_with_their_value(flag: str, text: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         apply_flags(Run(), {flag: text})
 
 
-def test_text_of_a_flag_is_typed_only_there() -> None:
+def test_only_the_text_of_a_flag_is_converted() -> None:
     assert from_dict(AdamConfig, {"learning_rate": FlagText("1e-3")}).learning_rate == 1e-3
     with pytest.raises(UserError):
         from_dict(AdamConfig, {"learning_rate": "1e-3"})
 
 
-def test_the_original_is_not_changed_by_flags() -> None:
+def test_flags_do_not_change_the_original() -> None:
     run = Run()
     apply_flags(run, {"train.max-steps": "1", "generation.stop": "a b"})
     assert run == Run()
 
 
-def test_every_key_says_what_it_is_and_can_be_a_flag() -> None:
+def test_every_key_has_a_description_and_can_be_a_flag() -> None:
     entries = list(describe(Run))
     for entry in entries:
         assert entry.doc and entry.type, entry.key
@@ -224,7 +224,7 @@ def test_every_key_says_what_it_is_and_can_be_a_flag() -> None:
 
 
 def classes() -> set[type]:
-    """Every dataclass that a run may hold."""
+    """Return every dataclass that a run may contain."""
     found: set[type] = set()
     queue: list[Any] = [Run, TransformerConfig, RecurrentConfig]
     while queue:
@@ -238,7 +238,7 @@ def classes() -> set[type]:
 
 @pytest.mark.parametrize("cls", sorted(classes(), key=lambda cls: cls.__name__))
 def test_every_configuration_checks_the_types_of_its_values(cls: type) -> None:
-    """A value of a type that no field has, for every field; unknown names; and a copy is equal."""
+    """Every field refuses a value of a wrong type; unknown names are refused; a copy is equal."""
     defaults: dict[str, Any] = {"decoder": Stack()} if cls is TransformerConfig else {}
     assert replace(cls(**defaults)) == cls(**defaults)  # type: ignore[type-var]
     for field in fields(cls):  # type: ignore[arg-type]
@@ -275,12 +275,12 @@ def test_every_configuration_checks_the_types_of_its_values(cls: type) -> None:
         (lambda: TrainConfig(max_stesp=5), "TrainConfig has no field max_stesp: did you mean max_steps"),
     ],
 )
-def test_a_configuration_made_in_python_names_what_is_wrong(make: Any, words: str) -> None:
+def test_a_wrong_value_in_python_is_named(make: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         make()
 
 
-def test_values_that_mean_the_same_are_taken() -> None:
+def test_equivalent_values_are_converted() -> None:
     given = TransformerConfig(decoder={"n_layers": np.int64(2), "window_pattern": [4, 0]}, norm_eps=1)  # type: ignore[arg-type]
     meant = TransformerConfig(decoder=Stack(n_layers=2, window_pattern=(4, 0)), norm_eps=1.0)
     assert given == meant and hash(given) == hash(meant) and type(given.norm_eps) is float
@@ -288,8 +288,8 @@ def test_values_that_mean_the_same_are_taken() -> None:
 
 
 @pytest.mark.parametrize("table", ["early_stopping", "schedule"])
-def test_a_former_value_is_read_as_the_present_one(table: str) -> None:
-    """Of one label a text the micro-averaged F1 is the accuracy."""
+def test_a_former_value_is_read_as_the_current_one(table: str) -> None:
+    """With one label per text, micro-averaged F1 equals accuracy."""
     watcher = {"kind": "plateau", "metric": "micro_f1"} if table == "schedule" else {"metric": "micro_f1"}
     with pytest.warns(UserWarning, match=rf"train\.{table}\.metric micro_f1 is now accuracy"):
         run = from_dict(Run, {"train": {table: watcher}})

@@ -1,4 +1,4 @@
-"""What the tests of this folder share: a tokenizer that needs no training, and files from text."""
+"""Shared fixtures of this folder: a tokenizer that needs no training, and files from text."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ from glassformer.data.tokens import TokenFile
 
 
 class Utf8Tokenizer:
-    """One id a byte, plus one; id 0 ends a document. Has what `data` needs of a tokenizer, and no more."""
+    """A tokenizer with the id byte + 1 per byte; id 0 ends a document. It has only the methods that `data` needs."""
 
     vocab_size = 257
     eos_id: int | None = 0
@@ -36,7 +36,7 @@ def utf8() -> Utf8Tokenizer:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
-    """Writes a file below the test's folder, exactly these bytes."""
+    """Write exactly these bytes to a file below the test's folder."""
 
     def write_file(name: str, content: str | bytes) -> Path:
         path = tmp_path / name
@@ -49,7 +49,7 @@ def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
 
 @pytest.fixture
 def documents() -> Callable[..., TokenFile]:
-    """A token file in memory with documents of these lengths; an id is the place where it stands."""
+    """A token file in memory with documents of these lengths; each id is its own position."""
 
     def build(*lengths: int) -> TokenFile:
         n_tokens = sum(lengths)

@@ -31,7 +31,7 @@ properties = settings(max_examples=100, derandomize=True, deadline=None)
 
 
 def token_file(lengths: list[int]) -> TokenFile:
-    """Ids are places in the stream, so that a target says which one it is."""
+    """Return a token file whose ids are positions, so that each target is identified by its id."""
     starts = np.cumsum([0, *lengths[:-1]], dtype=np.int64)
     n = sum(lengths)
     return TokenFile("the training text", np.arange(n, dtype=np.uint32), starts, n, n)
@@ -42,7 +42,7 @@ def rows(batch: Iterable[Example]) -> list[list[int]]:
 
 
 def targets(examples: Iterable[Example]) -> list[int]:
-    """The ids that a next-token objective scores: all but the first of each document of a row."""
+    """Return the ids that a next-token objective scores: all except the first of each document of a row."""
     found: list[int] = []
     for example in examples:
         scored = np.ones(len(example.token_ids), dtype=bool)
@@ -72,7 +72,7 @@ def test_pitfall_23_the_same_seed_and_step_give_the_same_batch(sampler: type) ->
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_pitfall_23_a_run_resumed_at_step_k_draws_what_the_whole_run_draws(sampler: type) -> None:
+def test_pitfall_23_a_run_resumed_at_step_k_draws_equal_batches(sampler: type) -> None:
     tokens = token_file([9, 30, 4, 17, 12, 12])
     whole = sampler(tokens, 8, 2, 0)
     uninterrupted = [rows(whole.batch(step)) for step in range(40)]
@@ -82,13 +82,13 @@ def test_pitfall_23_a_run_resumed_at_step_k_draws_what_the_whole_run_draws(sampl
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
-def test_pitfall_23_other_steps_and_other_seeds_give_other_batches(sampler: type) -> None:
+def test_pitfall_23_other_steps_and_seeds_give_other_batches(sampler: type) -> None:
     tokens = token_file([20] * 50)
     seen = {str(rows(sampler(tokens, 8, 6, seed).batch(step))) for seed in range(5) for step in range(20)}
     assert len(seen) == 100
 
 
-def test_samplers_and_their_epochs_are_typed_alike(documents: Documents) -> None:
+def test_all_samplers_count_the_steps_of_an_epoch(documents: Documents) -> None:
     samplers: list[Sampler] = [make(documents(20, 20), 8, 2, 0) for make in (Windows, Epochs, Packed)]
     assert [sampler.n_steps_per_epoch for sampler in samplers] == [3, 1, 3]
 
@@ -111,7 +111,7 @@ def test_windows_are_drawn_uniformly(documents: Documents) -> None:
     assert all(130 < count < 270 for count in counts.values())  # 200 expected, five standard deviations
 
 
-def test_a_text_of_exactly_one_window_is_enough(documents: Documents) -> None:
+def test_a_text_of_exactly_one_window_is_accepted(documents: Documents) -> None:
     assert rows(Windows(documents(9), 8, 1, 0).batch(3)) == [list(range(9))]
 
 
@@ -132,7 +132,7 @@ def test_sizes_below_one_are_refused(sampler: type, context: int, batch_size: in
 
 @properties
 @given(LENGTHS, st.integers(1, 12), st.integers(1, 9))
-def test_every_epoch_holds_every_example_once(lengths: list[int], context: int, batch_size: int) -> None:
+def test_every_epoch_has_every_example_once(lengths: list[int], context: int, batch_size: int) -> None:
     tokens = token_file(lengths)
     epochs = Epochs(tokens, context, batch_size, 0)
     starts = np.cumsum([0, *lengths[:-1]])
@@ -150,7 +150,7 @@ def test_every_epoch_holds_every_example_once(lengths: list[int], context: int, 
     assert epochs.n_skipped == sum(length < 2 for length in lengths)
 
 
-def test_epochs_come_in_different_orders(documents: Documents) -> None:
+def test_epochs_have_different_orders(documents: Documents) -> None:
     epochs = Epochs(documents(*[3] * 40), 8, 40, 0)
     orders = {str(rows(epochs.batch(step))) for step in range(10)}
     assert len(orders) == 10
@@ -186,7 +186,7 @@ def test_pack_never_overflows_and_leaves_no_two_rows_half_empty(lengths: list[in
     assert sum(count <= 8 for count in room) <= 1
 
 
-def test_pack_agrees_with_a_plain_search_for_the_fullest_row() -> None:
+def test_pack_equals_a_plain_search_for_the_fullest_row() -> None:
     rng = np.random.default_rng(0)
     lengths = rng.integers(1, 41, size=400)
     loads: list[int] = []
@@ -236,13 +236,13 @@ def test_document_windows_have_every_target_once(lengths: list[int], context: in
 
 
 @pytest.mark.parametrize("windows", [consecutive_windows, document_windows])
-def test_one_token_has_nothing_to_predict(windows: Callable[..., Iterable[object]], documents: Documents) -> None:
+def test_a_text_of_one_token_is_refused(windows: Callable[..., Iterable[object]], documents: Documents) -> None:
     with pytest.raises(UserError, match="no next token to predict"):
         list(windows(documents(1), 8, 4))
 
 
 @pytest.mark.parametrize("sampler", [Epochs, Packed])
-def test_documents_of_one_token_have_nothing_to_predict(sampler: type, documents: Documents) -> None:
+def test_documents_of_one_token_are_refused(sampler: type, documents: Documents) -> None:
     with pytest.raises(UserError, match="no next token to predict"):
         sampler(documents(1, 1, 1), 8, 4, 0)
 
@@ -266,23 +266,23 @@ def test_pad_keeps_every_token_and_marks_it(sequences: list[list[int]], side: st
         assert (steps >= 0).all() if side == "left" else (steps <= 0).all()
 
 
-def test_pad_refuses_no_rows() -> None:
+def test_pad_refuses_an_empty_list() -> None:
     with pytest.raises(ValueError, match="at least one row"):
         pad([], 0)
 
 
-def test_padding_is_no_target() -> None:
+def test_padding_is_not_a_target() -> None:
     labels, mask = pad([np.array([1, 2, 3]), np.array([4])], -100)
     assert (labels != -100).equal(mask)
 
 
-def test_a_batch_gives_the_model_all_but_the_labels() -> None:
+def test_a_batch_gives_the_model_everything_except_the_labels() -> None:
     ids = torch.zeros(2, 3, dtype=torch.int64)
     batch = Batch(token_ids=ids, labels=ids, n_targets=6, positions=ids)
     assert set(batch.model_inputs()) == {"token_ids", "positions"}
 
 
-def test_a_batch_moves_whole() -> None:
+def test_all_tensors_of_a_batch_move() -> None:
     ids = torch.zeros(2, 3, dtype=torch.int64)
     moved = Batch(token_ids=ids, labels=ids, n_targets=6, source_ids=ids).to("meta")
     assert moved.n_targets == 6 and moved.attention_mask is None

@@ -1,4 +1,4 @@
-"""Batches by token budget: within it, every pair once an epoch, a function of (seed, step), little padding."""
+"""Batches by token budget: every pair once per epoch, a function of (seed, step), little padding."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ RNG = np.random.default_rng(0)
 
 
 def stream(lengths: np.ndarray) -> TokenFile:
-    """Document i is filled with the number i."""
+    """Return a token file whose document i is filled with the number i."""
     ids = np.repeat(np.arange(len(lengths)), lengths).astype(np.uint16)
     return TokenFile("x", ids, np.cumsum(lengths) - lengths, 0, 0)
 
@@ -29,7 +29,7 @@ def identity(example: object) -> int:
 
 
 @pytest.mark.parametrize("budget", [50, 256, 4096, 10**6])
-def test_every_pair_once_an_epoch_and_no_batch_above_the_budget(budget: int) -> None:
+def test_epochs_have_every_pair_once_and_batches_keep_the_budget(budget: int) -> None:
     sampler = TokenBudget(pair_rows(pairs()), budget, seed=3)
     n = sampler.n_steps_per_epoch
     for epoch in range(3):
@@ -75,7 +75,7 @@ def test_little_of_a_batch_is_padding() -> None:
     assert real / cells > 0.85
 
 
-def test_evaluation_takes_every_pair_once_and_a_long_one_alone() -> None:
+def test_evaluation_has_every_pair_once_and_long_pairs_alone() -> None:
     data = pairs(100)
     batches = list(evaluation_batches(pair_rows(data), 30))
     assert sorted(identity(e) for batch in batches for e in batch) == list(range(100))
@@ -85,7 +85,7 @@ def test_evaluation_takes_every_pair_once_and_a_long_one_alone() -> None:
         assert len(batch) * width <= max(30, longest)
 
 
-def test_a_subset_gives_its_own_pairs_alone() -> None:
+def test_a_subset_gives_only_its_pairs() -> None:
     data = pairs(50)
     part, n_left_out = data.within(12, 40)
     sampler = TokenBudget(pair_rows(part), 100, seed=0)
@@ -93,7 +93,7 @@ def test_a_subset_gives_its_own_pairs_alone() -> None:
     assert seen == part.rows.tolist() and len(seen) == 50 - n_left_out and 0 < n_left_out < 50
 
 
-def test_a_pair_above_the_budget_and_no_pair_at_all_are_refused() -> None:
+def test_too_long_pairs_and_empty_data_are_refused() -> None:
     data = pairs(50)
     longest = int(pair_rows(data).lengths.max())
     with pytest.raises(UserError, match=f"data.batch_tokens: expected at least {longest}, .* got {longest - 1}"):

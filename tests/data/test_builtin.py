@@ -1,4 +1,4 @@
-"""Texts that need no download: what they hold, that they stay the same, that their split leaks nothing."""
+"""Built-in texts: their content, that it never changes, and that their split does not leak."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ def side(corpus: Corpus, name: str) -> str:
     return "".join(piece.text for piece in corpus.pieces(name))
 
 
-def test_every_text_is_the_same_each_time() -> None:
+def test_every_builtin_text_is_deterministic() -> None:
     for path in ("builtin:python-docs", "builtin:copy-task"):
         (source,) = find_sources([path])
         assert list(builtin.documents(path)) == list(builtin.documents(path))
@@ -32,7 +32,7 @@ def test_python_docs_is_one_long_document() -> None:
     assert not document.startswith("\n") and document.endswith("\n") and not document.endswith("\n\n")
 
 
-def test_pitfall_22_python_docs_repeats_no_line_on_the_other_side() -> None:
+def test_pitfall_22_sides_of_python_docs_share_no_line() -> None:
     corpus = Corpus(["builtin:python-docs"])
     train, valid = ({line.strip() for line in side(corpus, name).split("\n")} for name in ("train", "valid"))
     cut_line = {side(corpus, "train").split("\n")[-1].strip(), side(corpus, "valid").split("\n")[0].strip()}
@@ -40,7 +40,7 @@ def test_pitfall_22_python_docs_repeats_no_line_on_the_other_side() -> None:
     assert len(valid) > 100
 
 
-def test_pitfall_22_python_docs_shares_hardly_any_phrase_between_its_sides() -> None:
+def test_pitfall_22_sides_of_python_docs_share_few_phrases() -> None:
     corpus = Corpus(["builtin:python-docs"])
 
     def phrases(text: str, n: int = 8) -> list[tuple[str, ...]]:
@@ -59,9 +59,7 @@ def test_python_stdlib_is_the_source_of_this_python() -> None:
     assert Path(json.__file__).read_text("utf-8") in documents
 
 
-def test_python_stdlib_leaves_out_tests_and_third_parties_in_the_order_of_paths(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_python_stdlib_skips_tests_and_other_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in (
         "b.py",
         "a/z.py",
@@ -78,7 +76,7 @@ def test_python_stdlib_leaves_out_tests_and_third_parties_in_the_order_of_paths(
     assert list(builtin.documents("builtin:python-stdlib")) == ["# a/z.py\n", "# a.py\n", "# b.py\n"]
 
 
-def test_a_python_without_its_source_is_told_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_its_source_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="has no source files of the standard library"):
         list(builtin.documents("builtin:python-stdlib"))
@@ -92,7 +90,7 @@ def test_copy_task_records_are_copies_and_distinct() -> None:
         assert word == copy and len(word) == builtin.COPY_LENGTH and set(word) <= set(builtin.COPY_LETTERS)
 
 
-def test_copy_task_letters_are_as_unpredictable_as_the_stated_floor() -> None:
+def test_copy_task_letters_have_the_documented_entropy() -> None:
     words = [document.split("|")[0] for document in builtin.documents("builtin:copy-task")]
     pairs = Counter(pair for word in words for pair in itertools.pairwise(word))
     total = pairs.total()
@@ -100,7 +98,7 @@ def test_copy_task_letters_are_as_unpredictable_as_the_stated_floor() -> None:
     assert math.isclose(entropy_of_pairs / 2 * builtin.COPY_LENGTH, builtin.COPY_ENTROPY_NATS, rel_tol=1e-3)
 
 
-def test_pitfall_22_copy_task_shares_no_record_between_its_sides() -> None:
+def test_pitfall_22_sides_of_the_copy_task_share_no_record() -> None:
     corpus = Corpus(["builtin:copy-task"])
     train, valid = ({piece.text for piece in corpus.pieces(name)} for name in ("train", "valid"))
     assert not train & valid

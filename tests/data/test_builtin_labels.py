@@ -1,4 +1,4 @@
-"""The two built-in tasks: what a record is, true by another way than the module's, and parts that do not leak."""
+"""The two built-in tasks: records, checked with other code than the module's, and parts that do not leak."""
 
 import ast
 import importlib
@@ -15,7 +15,7 @@ from glassformer.data.builtin_labels import MASK, PACKAGES, masked, part_of, sen
 from glassformer.errors import UserError
 
 
-def test_docstrings_have_many_of_every_class_and_no_class_prevails() -> None:
+def test_docstrings_have_balanced_classes() -> None:
     records = list(texts("builtin:docstrings"))
     assert len({text for text, _ in records}) == len(records) > 2000
     counts = Counter(label for _, label in records)
@@ -23,13 +23,13 @@ def test_docstrings_have_many_of_every_class_and_no_class_prevails() -> None:
     assert max(counts.values()) < 0.2 * len(records)
 
 
-def test_docstrings_do_not_say_their_class() -> None:
+def test_docstrings_do_not_contain_their_class() -> None:
     for text, label in texts("builtin:docstrings"):
         assert label.lower() not in text.lower()
         assert 20 <= len(text) <= 400 and "\n" not in text and text == text.strip()
 
 
-def test_docstrings_are_those_of_their_package() -> None:
+def test_docstrings_are_from_their_package() -> None:
     import mailbox
     import typing
 
@@ -40,14 +40,14 @@ def test_docstrings_are_those_of_their_package() -> None:
         assert (first, module.__name__) in set(texts("builtin:docstrings"))
 
 
-def test_masking() -> None:
+def test_docstrings_are_masked_and_shortened() -> None:
     assert masked("An XMLReader  of\nemails") == f"An {MASK}Reader of {MASK}s"
     assert masked("a" * 500) == "a" * 400
     assert masked("abc " * 99 + "abcd efg") == "abc " * 99 + "abcd"
     assert masked("abc " * 99 + "abcde") == ("abc " * 99).strip()
 
 
-def test_tags_of_a_statement() -> None:
+def test_statements_have_the_tags_of_their_tokens() -> None:
     source = '# before\n\n@a\ndef f(x=1.5):  # why\n    """d"""\n    return (x,  # in\n  not y)\n'
     found = list(tokens(source))
     assert found[0] == (("@", "a"), ("OP", "NAME"))
@@ -58,13 +58,13 @@ def test_tags_of_a_statement() -> None:
     assert len(found) == 4
 
 
-def test_an_f_string_is_a_string_whatever_the_python() -> None:
+def test_an_f_string_is_a_string_in_every_python() -> None:
     ((words, tags),) = tokens("x = f'{a} b'\n")
     assert tags[:3] == ("NAME", "OP", "STRING") and words[2].startswith("f'")
     assert not {"FSTRING_START", "FSTRING_MIDDLE", "FSTRING_END"} & set(tags)
 
 
-def test_the_tags_of_python_source_are_those_of_the_token_itself() -> None:
+def test_the_tags_of_python_source_fit_their_tokens() -> None:
     kinds: Counter[str] = Counter()
     for words, tags in sentences("builtin:python-tokens"):
         assert 3 <= len(words) == len(tags) <= 40
@@ -81,13 +81,13 @@ def test_the_tags_of_python_source_are_those_of_the_token_itself() -> None:
     assert 0.4 < kinds["OP"] / kinds.total() < 0.55
 
 
-def test_statements_are_distinct_and_many_enough() -> None:
+def test_statements_are_distinct() -> None:
     records = list(sentences("builtin:python-tokens"))
     assert len({words for words, _ in records}) == len(records)
     assert 10_000 < len(records) < 20_000
 
 
-def test_parts_are_the_whole_and_do_not_overlap() -> None:
+def test_parts_add_up_to_the_data_and_do_not_overlap() -> None:
     for read, name in ((texts, "docstrings"), (sentences, "python-tokens")):
         everything = Counter(map(repr, read(f"builtin:{name}")))
         parts = [Counter(map(repr, read(f"builtin:{name}#{part}"))) for part in builtin_labels.PARTS]
@@ -97,7 +97,7 @@ def test_parts_are_the_whole_and_do_not_overlap() -> None:
 
 
 @pytest.mark.parametrize(("name", "part"), [("tarfile", "test"), ("inspect", "train")])
-def test_statements_of_one_file_stand_in_one_part(name: str, part: str) -> None:
+def test_statements_of_one_file_are_in_one_part(name: str, part: str) -> None:
     module = importlib.import_module(name)
     with open(module.__file__ or "", encoding="utf-8") as file:
         of_file = {words for words, _ in tokens(file.read())}
@@ -105,7 +105,7 @@ def test_statements_of_one_file_stand_in_one_part(name: str, part: str) -> None:
     assert part_of(f"{name}.py") == part and len(found) > 150
 
 
-def test_records_are_the_same_each_time() -> None:
+def test_records_are_deterministic() -> None:
     once = list(texts("builtin:docstrings")), list(sentences("builtin:python-tokens"))
     builtin_labels._docstrings.cache_clear()
     builtin_labels._python_tokens.cache_clear()
@@ -121,12 +121,12 @@ def test_records_are_the_same_each_time() -> None:
         ("builtin:python-tokens", "has tags: set data.outputs to tags"),
     ],
 )
-def test_unknown_addresses(address: str, words: str) -> None:
+def test_unknown_addresses_of_labels_are_named(address: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         texts(address)
 
 
-def test_a_python_without_its_source_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_python_without_its_source_gives_an_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path))
     with pytest.raises(UserError, match="has no source files of the standard library"):
         list(builtin_labels._sources())

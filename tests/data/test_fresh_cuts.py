@@ -1,4 +1,4 @@
-"""BPE-dropout is drawn afresh for each epoch: the cuts change, the text does not, and a resumed run is the same."""
+"""BPE-dropout is drawn again for each epoch: the tokens change, the text does not, and a resumed run is equal."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -62,7 +62,7 @@ def texts(examples: list[Example], tokenizers: Tokenizers) -> set[tuple[str, str
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_each_epoch_has_cuts_of_its_own_that_are_a_function_of_seed_and_step(name: str, tmp_path: Path) -> None:
+def test_each_epoch_has_new_cuts_by_seed_and_step(name: str, tmp_path: Path) -> None:
     run = with_present_rules(dropped(RUNS[name](tmp_path)))
     task, _ = prepared(run)
     assert isinstance(task.sampler, FreshCuts)
@@ -93,7 +93,7 @@ def test_the_cuts_of_all_epochs_decode_to_the_same_texts(name: str, tmp_path: Pa
     assert len(whole) > 20
     for epoch in range(3):
         read = texts(rows(task, epoch), tokenizers)
-        assert read <= whole and len(read) > 0.9 * len(whole), "an epoch is a few rows longer or shorter than the first"
+        assert read <= whole and len(read) > 0.9 * len(whole), "an epoch has a few rows more or less than the first"
 
 
 @pytest.mark.parametrize("name", RUNS)
@@ -108,17 +108,15 @@ def test_the_validation_side_has_no_dropout(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["windows", "examples", "pairs", "labels"])
-def test_pitfall_23_a_resumed_run_has_the_cuts_of_one_that_was_never_stopped(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pitfall_23_a_resumed_run_has_equal_cuts(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = dropped(RUNS[name](tmp_path))
     whole = api.train(run, tmp_path / "whole")
     n_epochs = 20 / prepared(with_present_rules(run))[0].sampler.n_steps_per_epoch
-    assert n_epochs > 2, "else the test would show less than it says"
+    assert n_epochs > 2, "the test needs more than two epochs"
     cache = tmp_path / "cache"
     for step, command in ((3, "train"), (13, "resume"), (None, "resume")):
         if cache.is_dir():
-            cache.rename(tmp_path / f"gone-{step}")  # the tokens are prepared anew
+            cache.rename(tmp_path / f"gone-{step}")  # the tokens are prepared again
         with monkeypatch.context() as patch:
             if step is None:
                 outcome = api.resume(tmp_path / "parts")
@@ -132,7 +130,7 @@ def test_pitfall_23_a_resumed_run_has_the_cuts_of_one_that_was_never_stopped(
 
 
 @pytest.mark.parametrize("name", ["examples", "pairs", "labels", "tags"])
-def test_a_run_of_an_older_version_keeps_its_one_draw(name: str, tmp_path: Path) -> None:
+def test_a_run_of_an_older_version_keeps_its_single_draw(name: str, tmp_path: Path) -> None:
     run = dropped(RUNS[name](tmp_path))
     assert run.data.reading == 1
     task, _ = prepared(run)
@@ -149,12 +147,12 @@ def test_the_tokens_of_an_epoch_are_deleted_when_the_next_one_begins(tmp_path: P
     for epoch in range(4):
         task.sampler.batch(epoch * n)
         kept.append({path.name for path in (tmp_path / "cache").iterdir()})
-    assert [len(names) for names in kept] == [1, 2, 2, 2], "those of the first epoch and of this one"
+    assert [len(names) for names in kept] == [1, 2, 2, 2], "tokens of the first epoch and of this one"
     own = [names - kept[0] for names in kept[1:]]
-    assert len(set.union(*own)) == 3, "each epoch has tokens of its own, which are there while it is read"
+    assert len(set.union(*own)) == 3, "each epoch has its own tokens while it is read"
 
 
-def test_each_epoch_has_an_order_of_its_own(tmp_path: Path) -> None:
+def test_each_epoch_has_a_different_order(tmp_path: Path) -> None:
     run = with_present_rules(dropped(RUNS["examples"](tmp_path)))
     run = replace(run, model=replace(run.model, max_len=256), data=replace(run.data, context=256))
     task, tokenizers = prepared(run)
@@ -163,7 +161,7 @@ def test_each_epoch_has_an_order_of_its_own(tmp_path: Path) -> None:
     assert len({tuple(order) for order in orders}) == 4
 
 
-def test_dropout_of_the_source_alone_is_drawn_for_each_epoch_too(tmp_path: Path) -> None:
+def test_dropout_of_only_the_source_is_drawn_for_each_epoch(tmp_path: Path) -> None:
     run = dropped(with_present_rules(RUNS["pairs"](tmp_path)))
     task, _ = prepared(replace(run, tokenizer=replace(run.tokenizer, bpe_dropout=0.0)))
     first, second = (sorted(source for _, source in ids(rows(task, epoch))) for epoch in (0, 1))

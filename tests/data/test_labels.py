@@ -1,5 +1,5 @@
-"""Labelled texts from every kind of file, their split, their classes and how these are spread; what is dropped is told;
-every mistake is named with its place."""
+"""Labelled texts from every kind of file, their split and their classes; skipped records are reported; every mistake is
+named with its place."""
 
 import json
 import sys
@@ -32,7 +32,7 @@ HEADER = "text\tlabel\n"
 
 
 def table(write: Write, name: str, *rows: str) -> str:
-    """A table; a row is "text label"."""
+    """Write a table; a row is "text label"."""
     return str(write(f"{name}.tsv", HEADER + "".join(row.replace(" ", "\t") + "\n" for row in rows)))
 
 
@@ -40,7 +40,7 @@ def corpus(path: str, **fields: Any) -> LabelCorpus:
     return LabelCorpus(LabelData(path=path, **fields))
 
 
-def test_pitfall_22_equal_texts_stand_on_one_side_whatever_the_order_and_the_label() -> None:
+def test_pitfall_22_equal_texts_are_on_one_side() -> None:
     records = [Labelled(f"text {i % 40}", None, str(i % 3)) for i in range(200)]
     train, valid = split_labelled(records, 0.2)
     assert {r.text for r in train}.isdisjoint(r.text for r in valid)  # type: ignore[union-attr]
@@ -48,14 +48,14 @@ def test_pitfall_22_equal_texts_stand_on_one_side_whatever_the_order_and_the_lab
     assert [set(side) for side in split_labelled(records[::-1], 0.2)] == [set(train), set(valid)]
 
 
-def test_pairs_that_share_their_first_text_stand_on_one_side() -> None:
+def test_pairs_with_the_same_first_text_are_on_one_side() -> None:
     records = [Labelled(f"premise {i % 10}", f"hypothesis {i}", "x") for i in range(30)]
     train, valid = split_labelled(records, 0.3)
     assert valid and {r.text for r in train}.isdisjoint(r.text for r in valid)  # type: ignore[union-attr]
 
 
 def test_a_label_that_occurs_once_is_trained_on() -> None:
-    for place in range(50):  # whichever record has it
+    for place in range(50):  # for every record
         records = [Tagged((f"word {i}", "b"), ("rare" if i == place else "often", "O")) for i in range(50)]
         train, valid = split_labelled(records, 0.5)
         assert any("rare" in labels_in(record) for record in train) and len(valid) == 25
@@ -63,7 +63,7 @@ def test_a_label_that_occurs_once_is_trained_on() -> None:
     assert len(split_labelled(texts, 0.5)[1]) == 0 and len(split_labelled(texts, 0.5, keeps_labels=False)[1]) == 5
 
 
-def test_pitfall_22_training_texts_that_validate_too_are_left_out_and_told(write: Write) -> None:
+def test_pitfall_22_training_texts_in_the_validation_data_are_skipped(write: Write) -> None:
     train, valid = table(write, "t", "a 0", "b 1", "c 0", "a 1"), table(write, "v", "a 0", "x 1")
     found = corpus(train, valid_path=valid)
     assert found.split == (
@@ -73,7 +73,7 @@ def test_pitfall_22_training_texts_that_validate_too_are_left_out_and_told(write
     assert found.news() == ["2 training texts are also in the validation data and are skipped"]
 
 
-def test_the_test_is_read_where_it_is_named(write: Write) -> None:
+def test_the_test_data_is_read_if_it_is_named(write: Write) -> None:
     train, valid, test = (table(write, name, "a 0", "b 1", f"{name} 0") for name in "tvx")
     assert corpus(train, valid_fraction=0.4).test is None
     assert corpus(train, valid_path=table(write, "w", "w 1"), test_path=test).test == read_labels(LabelData(), test)
@@ -82,7 +82,7 @@ def test_the_test_is_read_where_it_is_named(write: Write) -> None:
     assert report.news == ("2 of the 3 test texts are also in the training or validation data",)
 
 
-def test_the_digest_follows_the_records_and_the_split(write: Write) -> None:
+def test_the_digest_depends_on_the_records_and_the_split(write: Write) -> None:
     path = table(write, "t", *(f"{letter} {i % 2}" for i, letter in enumerate("abcdefgh")))
     digest = corpus(path).digest
     assert corpus(path, batch_tokens=7).digest == digest
@@ -91,7 +91,7 @@ def test_the_digest_follows_the_records_and_the_split(write: Write) -> None:
     assert corpus(path).digest != digest
 
 
-def test_digests_tell_words_from_their_sums(write: Write) -> None:
+def test_digests_distinguish_words_from_joined_words(write: Write) -> None:
     rest = "".join(f"{letter}\tY\n\n" for letter in "cdefgh")
     digests = {
         corpus(str(write(f"{i}.conll", f"{sentence}\n\n{rest}")), outputs="tags").digest
@@ -101,7 +101,7 @@ def test_digests_tell_words_from_their_sums(write: Write) -> None:
 
 
 @pytest.mark.parametrize("side", ["valid_path", "test_path"])
-def test_a_label_that_training_lacks_is_named_with_its_place(write: Write, side: str) -> None:
+def test_a_label_missing_in_training_is_named_with_its_place(write: Write, side: str) -> None:
     train = table(write, "t", *(f"text{i} {('positive', 'negative')[i % 2]}" for i in range(8)))
     other = table(write, "v", "x negative", "y positiv")
     found = corpus(train, **{side: other})
@@ -123,13 +123,13 @@ def test_labels_that_are_numbers_have_no_classes(write: Write) -> None:
     assert "labels      from -2 to 3.5, mean 1.5" in str(report) and not found.news()
 
 
-def test_class_names_are_in_the_order_of_their_numbers_then_of_the_alphabet() -> None:
+def test_class_names_are_sorted_by_number_then_by_name() -> None:
     labels = ["b", "10", "2", "-1", "0.5", "nan", "a", "2"]
     assert class_names(Labelled("", None, label) for label in labels) == ["-1", "0.5", "2", "10", "a", "b", "nan"]
     assert class_names([Tagged(("x", "y"), ("B", "A")), Tagged(("x",), ("B",))]) == ["A", "B"]
 
 
-def test_the_report_counts_classes_and_tells_of_rare_ones(write: Write) -> None:
+def test_the_report_counts_classes_and_names_rare_ones(write: Write) -> None:
     rows = [f"text{i} {'rare' if i < 2 else 'often'}" for i in range(14)]
     found = corpus(table(write, "t", *rows), valid_path=table(write, "v", "xyz rare", "u often", "w often"))
     report = class_report(found)
@@ -149,14 +149,14 @@ def test_the_report_counts_classes_and_tells_of_rare_ones(write: Write) -> None:
     assert report.to_dict()["imbalance"] == 6.0 and report.to_dict()["counts"]["rare"] == (2, 1)
 
 
-def test_five_times_as_often_is_not_told_and_tags_are_counted_by_the_word(write: Write) -> None:
+def test_an_imbalance_of_five_is_not_reported_and_tags_count_words(write: Write) -> None:
     train = str(write("t.conll", "a\tX\nb\tX\nc\tX\n\nd\tX\ne\tX\nf\tY\n"))
     valid = str(write("v.conll", "a\tX\nb\tY\n"))
     found = corpus(train, valid_path=valid, outputs="tags")
     assert found.news() == [] and class_report(found).counts == {"X": (5, 1), "Y": (1, 1)}
 
 
-def test_many_classes_are_not_all_shown(write: Write) -> None:
+def test_the_report_shortens_many_classes(write: Write) -> None:
     rows = [f"text{i} class{i % 50}" for i in range(200)]
     report = class_report(corpus(table(write, "t", *rows), valid_path=table(write, "v", "x class0")))
     assert len(report.counts) == 50 and "… and 10 more classes" in str(report)
@@ -169,7 +169,7 @@ def test_many_classes_are_not_all_shown(write: Write) -> None:
         ({"path": "a.conll", "outputs": "tags", "second_field": "b"}, "remove data.second_field"),
     ],
 )
-def test_settings_that_cannot_be(fields: dict[str, Any], words: str) -> None:
+def test_wrong_settings_are_named(fields: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         LabelCorpus(LabelData(**fields))
 
@@ -182,7 +182,7 @@ def test_settings_that_cannot_be(fields: dict[str, Any], words: str) -> None:
         (["a 0", "b 0", "c 0"], "has only the label '0'"),
     ],
 )
-def test_texts_that_teach_nothing(write: Write, rows: list[str], words: str) -> None:
+def test_texts_without_training_or_validation_data_are_refused(write: Write, rows: list[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         _ = corpus(table(write, "t", *rows)).split
 
@@ -192,7 +192,7 @@ def test_a_file_without_a_record_is_refused(write: Write) -> None:
         read_labels(LabelData(), table(write, "t"))
 
 
-def test_a_dataset_validates_on_its_own_split(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_validates_on_its_validation_split(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = {
         name: [{"text": f"{name} {i}", "label": i % 2} for i in range(4)] for name in ("train", "validation", "test")
     }
@@ -208,7 +208,7 @@ def test_a_dataset_validates_on_its_own_split(monkeypatch: pytest.MonkeyPatch) -
     assert len(train) == 3 and len(valid) == 1
 
 
-def test_a_builtin_has_parts_of_its_own() -> None:
+def test_a_builtin_has_fixed_parts() -> None:
     found = corpus("builtin:docstrings")
     train, valid = found.split
     assert found.test == read_labels(LabelData(), "builtin:docstrings#test")
@@ -245,11 +245,11 @@ def tagged(path: Path | str, **fields: Any) -> list[Tagged]:
         ),
     ],
 )
-def test_texts_with_a_label(write: Write, name: str, content: str, fields: dict[str, str]) -> None:
+def test_texts_with_a_label_are_read(write: Write, name: str, content: str, fields: dict[str, str]) -> None:
     assert labelled(write(name, content), **fields) == TEXTS
 
 
-def test_a_pair_of_texts_and_a_label_that_is_true_or_false(write: Write) -> None:
+def test_a_pair_of_texts_with_a_boolean_label_is_read(write: Write) -> None:
     path = write("t.jsonl", '{"text": "a", "b": "c", "label": true}\n{"text": "a", "b": "", "label": false}\n')
     dropped = DroppedLabels()
     found = list(read_labelled(LabelData(second_field="b"), str(path), dropped))
@@ -261,12 +261,12 @@ def test_a_pair_of_texts_and_a_label_that_is_true_or_false(write: Write) -> None
         labelled(write("t.tsv", "a\tb\n"), second_field="b")
 
 
-def test_a_record_knows_its_line_and_is_equal_without(write: Write) -> None:
+def test_a_record_has_its_line_which_equality_ignores(write: Write) -> None:
     path = write("t.csv", 'text,label\n"a\ndog",0\nb,1\n')
     assert [record.where for record in labelled(path)] == [f"{path}:3", f"{path}:4"]
 
 
-def test_what_is_empty_is_dropped_and_a_missing_header_is_told(write: Write) -> None:
+def test_empty_records_and_a_missing_header_are_reported(write: Write) -> None:
     path, dropped = write("t.tsv", "a\t0\n \t1\nc\t \nd\t1\n"), DroppedLabels()
     assert [record.text for record in read_labelled(LabelData(), str(path), dropped)] == ["a", "d"]
     assert dropped.sentences() == [
@@ -276,14 +276,14 @@ def test_what_is_empty_is_dropped_and_a_missing_header_is_told(write: Write) -> 
 
 
 @pytest.mark.parametrize("header", ["sentence\tlabel", "text\tclass"])
-def test_a_header_that_names_one_column_is_no_record(write: Write, header: str) -> None:
+def test_a_header_with_one_of_the_columns_is_refused(write: Write, header: str) -> None:
     there = header.replace("\t", ", ")
     with pytest.raises(UserError, match=f"expected the columns text and label, got {there}; "):
         labelled(write("t.tsv", f"{header}\na\t0\n"))
 
 
 @pytest.mark.parametrize("label", ["x", "nan", "inf", "1e999", "1,5", "9" * 400])
-def test_a_number_must_be_one_and_the_line_is_named(write: Write, label: str) -> None:
+def test_a_label_that_is_not_a_number_is_named_with_its_line(write: Write, label: str) -> None:
     path = write("t.tsv", f"a\t-1.5e3\nb\t{label}\n")
     with pytest.raises(UserError, match=rf"t.tsv:2: .* needs a finite number as label, got '{label[:30]}"):
         labelled(path, outputs="regression")
@@ -306,7 +306,7 @@ def test_a_number_must_be_one_and_the_line_is_named(write: Write, label: str) ->
         ("t.tsv", b"caf\xe9\t1\n", "is not UTF-8"),
     ],
 )
-def test_files_that_cannot_be_read(write: Write, name: str, content: str | bytes, words: str) -> None:
+def test_label_files_that_cannot_be_read_are_named(write: Write, name: str, content: str | bytes, words: str) -> None:
     with pytest.raises(UserError, match=words):
         labelled(write(name, content))
 
@@ -323,11 +323,11 @@ def test_files_that_cannot_be_read(write: Write, name: str, content: str | bytes
         ),
     ],
 )
-def test_words_with_tags(write: Write, name: str, content: str) -> None:
+def test_tagged_words_are_read(write: Write, name: str, content: str) -> None:
     assert tagged(write(name, content)) == SENTENCES
 
 
-def test_words_with_a_space_inside_and_the_line_of_a_sentence(write: Write) -> None:
+def test_tagged_words_keep_spaces_and_sentences_have_their_line(write: Write) -> None:
     path = write("t.conll", "\na b\tX\n\nc\tY\nd\tX\n")
     assert tagged(path) == [Tagged(("a b",), ("X",)), Tagged(("c", "d"), ("Y", "X"))]
     assert [record.where for record in tagged(path)] == [f"{path}:2", f"{path}:4"]
@@ -352,13 +352,13 @@ def test_a_sentence_without_words_is_dropped(write: Write) -> None:
         ("t.jsonl", '{"text": ["a", " "], "label": ["X", "Y"]}\n', r"t.jsonl:1: word 2 or its tag is empty"),
     ],
 )
-def test_tags_that_cannot_be_read(write: Write, name: str, content: str, words: str) -> None:
+def test_tags_that_cannot_be_read_are_named(write: Write, name: str, content: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         tagged(write(name, content))
 
 
 class Rows(list[dict[str, Any]]):
-    """What `load_dataset` gives: rows that know their features."""
+    """The result of `load_dataset`: rows with their features."""
 
     def __init__(self, rows: list[dict[str, Any]], **features: Any) -> None:
         super().__init__(rows)
@@ -390,7 +390,7 @@ def test_the_tags_of_a_dataset_get_their_names(monkeypatch: pytest.MonkeyPatch) 
     assert found == [Tagged(("Peter", "went"), ("PER", "O"))]
 
 
-def test_a_builtin_of_the_other_kind_or_with_settings_that_it_lacks_is_refused() -> None:
+def test_a_builtin_with_unsuitable_settings_is_refused() -> None:
     with pytest.raises(UserError, match=r"builtin:python-tokens has tags: set data.outputs to tags"):
         labelled("builtin:python-tokens")
     with pytest.raises(UserError, match=r"builtin:docstrings has classes: set data.outputs to classes"):
@@ -400,6 +400,6 @@ def test_a_builtin_of_the_other_kind_or_with_settings_that_it_lacks_is_refused()
             labelled("builtin:docstrings", **fields)
 
 
-def test_a_jsonl_key_with_a_dot_is_found_as_it_is(write: Write) -> None:
+def test_a_jsonl_key_with_a_dot_is_found(write: Write) -> None:
     path = write("t.jsonl", json.dumps({"a.text": "x", "label": "y"}))
     assert labelled(path, text_field="a.text") == [Labelled("x", None, "y")]

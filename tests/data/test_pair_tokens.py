@@ -1,4 +1,4 @@
-"""Pairs as tokens: both sides, found again, prepared anew when altered."""
+"""Pairs as tokens: both sides, reused from the cache, prepared again after a change."""
 
 from pathlib import Path
 
@@ -31,7 +31,7 @@ def texts(pairs: PairFile, tokenizer: Tokenizer, source_tokenizer: Tokenizer) ->
     ]
 
 
-def test_both_sides_of_both_splits_come_back(corpus: PairCorpus, tmp_path: Path) -> None:
+def test_both_sides_of_both_splits_decode_to_the_pairs(corpus: PairCorpus, tmp_path: Path) -> None:
     of_target, of_source = tokenizers(corpus)
     splits = prepare_pairs(corpus, of_target, of_source, tmp_path / "cache")
     for prepared, pairs in zip((splits.train, splits.valid), corpus.split, strict=True):
@@ -39,7 +39,7 @@ def test_both_sides_of_both_splits_come_back(corpus: PairCorpus, tmp_path: Path)
         assert texts(encode_pairs(pairs, of_target, of_source, "x"), of_target, of_source) == pairs
 
 
-def test_a_second_preparation_is_the_first_and_an_altered_one_is_made_anew(corpus: PairCorpus, tmp_path: Path) -> None:
+def test_prepared_pairs_are_reused_and_damaged_ones_prepared_again(corpus: PairCorpus, tmp_path: Path) -> None:
     of_target, of_source = tokenizers(corpus)
     cache = tmp_path / "cache"
     first = prepare_pairs(corpus, of_target, of_source, cache)
@@ -56,7 +56,7 @@ def test_a_second_preparation_is_the_first_and_an_altered_one_is_made_anew(corpu
     assert prepare_pairs(corpus, of_target, of_source, cache, dropout=0.1).folder != first.folder
 
 
-def test_each_side_of_the_training_pairs_has_a_dropout_of_its_own(corpus: PairCorpus, tmp_path: Path) -> None:
+def test_each_side_of_the_training_pairs_has_its_own_dropout(corpus: PairCorpus, tmp_path: Path) -> None:
     train, _ = corpus.split
     learn = [text for pair in train for text in (pair.source, pair.target)]
     tokenizer = Tokenizer.train(learn, vocab_size=300)
@@ -78,7 +78,7 @@ def test_progress_reaches_the_end(corpus: PairCorpus, tmp_path: Path) -> None:
     assert seen[-1] == (160, 160) and seen == sorted(seen)
 
 
-def test_pairs_that_do_not_fit_are_counted_by_the_tokens_that_are_added(corpus: PairCorpus) -> None:
+def test_added_tokens_count_when_pairs_are_too_long(corpus: PairCorpus) -> None:
     tokenizer = Tokenizer.train(["abcdef"], vocab_size=0, scheme="char")
     pairs = [Pair("a" * n, "b" * m) for n, m in ((3, 3), (4, 3), (3, 4), (4, 4), (5, 1))]
     encoded = encode_pairs(pairs, tokenizer, tokenizer, "x")

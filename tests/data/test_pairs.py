@@ -1,4 +1,4 @@
-"""Pairs from every kind of source; what is dropped is told; the split is by source; mistakes are one sentence."""
+"""Pairs from every kind of source; skipped pairs are reported; the split is by source; mistakes are one sentence."""
 
 import json
 import sys
@@ -26,12 +26,12 @@ def aligned(folder: Path, source: str, target: str, name: str = "") -> dict[str,
     return {"source": write(folder / f"{name}s.txt", source), "target": write(folder / f"{name}t.txt", target)}
 
 
-def test_two_aligned_files(tmp_path: Path) -> None:
+def test_two_aligned_files_are_read(tmp_path: Path) -> None:
     data = PairData(**aligned(tmp_path, "a dog\ntwo cats\na dog\n", "ein hund\nzwei katzen\nder hund"))
     assert read_pairs(data) == PAIRS
 
 
-def test_windows_lines_a_byte_order_mark_and_strange_separators_are_read_as_text(tmp_path: Path) -> None:
+def test_windows_line_ends_and_rare_separators_are_read(tmp_path: Path) -> None:
     data = PairData(**aligned(tmp_path, "\ufeffa\u2028dog\r\nb\x0bc\r\n", "ein\x85hund\nd\n"))
     assert read_pairs(data) == [Pair("a\u2028dog", "ein\x85hund"), Pair("b\x0bc", "d")]
 
@@ -51,15 +51,15 @@ def test_windows_lines_a_byte_order_mark_and_strange_separators_are_read_as_text
         ),
     ],
 )  # fmt: skip
-def test_one_file_with_both_sides(tmp_path: Path, name: str, content: str, fields: dict[str, str]) -> None:
+def test_one_file_with_both_sides_is_read(tmp_path: Path, name: str, content: str, fields: dict[str, str]) -> None:
     assert read_pairs(PairData(path=write(tmp_path / name, content), **fields)) == PAIRS  # type: ignore[arg-type]
 
 
-def test_a_quotation_mark_in_a_tsv_is_one(tmp_path: Path) -> None:
+def test_a_quotation_mark_in_a_tsv_is_kept(tmp_path: Path) -> None:
     assert read_pairs(PairData(path=write(tmp_path / "p.tsv", '"a\tb"\n'))) == [Pair('"a', 'b"')]
 
 
-def test_an_empty_side_is_dropped_and_told_with_its_line(tmp_path: Path) -> None:
+def test_an_empty_side_is_skipped_and_reported_with_its_line(tmp_path: Path) -> None:
     files = aligned(tmp_path, "a\n\nc\nd\ne\nf\n", "1\n2\n \n4\n5\n6\n")
     corpus = PairCorpus(PairData(**files, valid_fraction=0.3))
     assert sum(map(len, corpus.split)) == 4
@@ -69,7 +69,7 @@ def test_an_empty_side_is_dropped_and_told_with_its_line(tmp_path: Path) -> None
     assert dropped.n_empty == 2
 
 
-def test_pitfall_22_training_pairs_that_validate_too_are_left_out_and_told(tmp_path: Path) -> None:
+def test_pitfall_22_training_pairs_in_the_validation_data_are_skipped(tmp_path: Path) -> None:
     files = aligned(tmp_path, "a\nb\nc\na\n", "1\n2\n3\n9\n")
     valid = {f"valid_{name}": path for name, path in aligned(tmp_path, "a\nx\n", "1\n7\n", "valid-").items()}
     corpus = PairCorpus(PairData(**files, **valid))
@@ -77,7 +77,7 @@ def test_pitfall_22_training_pairs_that_validate_too_are_left_out_and_told(tmp_p
     assert corpus.news() == ["1 training pair is also in the validation pairs and is skipped"]
 
 
-def test_pitfall_22_all_targets_of_a_source_stand_on_one_side_whatever_the_order() -> None:
+def test_pitfall_22_all_targets_of_a_source_are_on_one_side() -> None:
     pairs = [Pair(f"source {i % 40}", f"target {i}") for i in range(200)]
     train, valid = split_pairs(pairs, 0.2)
     assert {p.source for p in train}.isdisjoint(p.source for p in valid)
@@ -86,7 +86,7 @@ def test_pitfall_22_all_targets_of_a_source_stand_on_one_side_whatever_the_order
     assert [set(side) for side in again] == [set(train), set(valid)]
 
 
-def test_the_digest_follows_the_pairs_and_the_split(tmp_path: Path) -> None:
+def test_the_digest_depends_on_the_pairs_and_the_split(tmp_path: Path) -> None:
     files = aligned(tmp_path, "a\nb\nc\nd\n", "1\n2\n3\n4\n")
     digest = PairCorpus(PairData(**files)).digest
     assert PairCorpus(PairData(**files, batch_tokens=7)).digest == digest
@@ -106,7 +106,7 @@ def test_the_digest_follows_the_pairs_and_the_split(tmp_path: Path) -> None:
         ({"path": "a.tsv", "valid_path": "b", "valid_source": "a", "valid_target": "a"}, "remove data.valid_source"),
     ],
 )
-def test_sides_that_are_not_there(given: dict[str, str], words: str) -> None:
+def test_missing_sides_are_named(given: dict[str, str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         PairCorpus(PairData(**given))  # type: ignore[arg-type]
 
@@ -134,7 +134,7 @@ def test_sides_that_are_not_there(given: dict[str, str], words: str) -> None:
         ),
     ],
 )
-def test_files_that_cannot_be_read(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
+def test_pair_files_that_cannot_be_read_are_named(tmp_path: Path, name: str, content: str | bytes, words: str) -> None:
     path = write(tmp_path / name, content)
     with pytest.raises(UserError, match=words):
         read_pairs(PairData(path=path))
@@ -145,7 +145,7 @@ def test_unequal_numbers_of_lines_name_both(tmp_path: Path) -> None:
         read_pairs(PairData(**aligned(tmp_path, "a\nb\n", "1\n")))
 
 
-def test_one_source_alone_leaves_no_validation_pair(tmp_path: Path) -> None:
+def test_a_single_source_leaves_no_validation_pair(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no validation pair"):
         _ = PairCorpus(PairData(**aligned(tmp_path, "a\na\n", "1\n2\n"))).split
 
@@ -169,7 +169,7 @@ class FakeHub:
         return self.splits[split]
 
 
-def test_a_dataset_of_the_hub_by_name_and_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_dataset_is_read_by_name_and_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"translation": {"en": p.source, "de": p.target}} for p in PAIRS]
     hub = FakeHub({"train": rows, "validation": rows[1:2]})
     monkeypatch.setitem(sys.modules, "datasets", hub.module())
@@ -182,7 +182,7 @@ def test_a_dataset_of_the_hub_by_name_and_configuration(monkeypatch: pytest.Monk
         read_pairs(PairData(path="hf:no/such"))
 
 
-def test_a_split_of_a_dataset_can_be_named_and_validation_reads_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_and_validation_may_name_a_split_of_a_dataset(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [{"source": p.source, "target": p.target} for p in PAIRS]
     hub = FakeHub({"train": rows, "validation": rows[1:2], "test": rows[:1]})
     monkeypatch.setitem(sys.modules, "datasets", hub.module())
@@ -192,7 +192,7 @@ def test_a_split_of_a_dataset_can_be_named_and_validation_reads_its_own(monkeypa
     assert hub.asked[-2:] == [("name", "train"), ("name", "test")]
 
 
-def test_a_dataset_that_fails_without_a_word_and_a_value_that_json_cannot_say(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dataset_error_and_a_value_that_is_not_text_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     hub = FakeHub({"validation": [{"source": "a", "target": b"b"}]})
     monkeypatch.setitem(sys.modules, "datasets", hub.module())
     refusal = r"row 1 of hf:name \(validation\): the field 'target' must be a text, got b'b'"
@@ -204,13 +204,13 @@ def test_a_dataset_that_fails_without_a_word_and_a_value_that_json_cannot_say(mo
         read_pairs(PairData(path="hf:name"))
 
 
-def test_without_the_package_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match=r"pip install 'glassformer\[data\]'"):
         read_pairs(PairData(path="hf:some/name"))
 
 
-def test_a_builtin_has_its_own_split_and_its_parts_can_be_read() -> None:
+def test_a_builtin_has_a_fixed_split_with_readable_parts() -> None:
     corpus = PairCorpus(PairData(path="builtin:reverse"))
     train, valid = corpus.split
     test = read_pairs(PairData(path="builtin:reverse#test"))
@@ -220,14 +220,14 @@ def test_a_builtin_has_its_own_split_and_its_parts_can_be_read() -> None:
     assert all(pair.target == pair.source[::-1] for pair in test)
 
 
-def test_a_part_of_a_builtin_is_split_like_any_other_pairs() -> None:
+def test_a_part_of_a_builtin_is_split_like_other_pairs() -> None:
     train, valid = PairCorpus(PairData(path="builtin:reverse#test", valid_fraction=0.5)).split
     assert {*train, *valid} == set(read_pairs(PairData(path="builtin:reverse#test"))) and abs(
         len(valid) - len(train)
     ) <= 1
 
 
-def test_the_report_counts(tmp_path: Path) -> None:
+def test_the_report_counts_pairs(tmp_path: Path) -> None:
     report = pair_report(
         PairCorpus(PairData(**aligned(tmp_path, "a\na\nbb\n\nc\n", "1\n1\n22\n3\n4\n"), valid_fraction=0.3))
     )

@@ -1,4 +1,4 @@
-"""The report: its numbers are those of the text, and it says what was dropped."""
+"""The report: its numbers are correct, and it names skipped texts."""
 
 import json
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from glassformer.data.report import RepeatCounter, report
 Write = Callable[[str, str | bytes], Path]
 
 
-def test_the_numbers_are_those_of_the_text(write: Write, utf8: Any) -> None:
+def test_the_numbers_of_the_report_fit_the_text(write: Write, utf8: Any) -> None:
     texts = ["é\nb\n", "b\n\nb\n", "é\nb\n", " ", *(f"line {i}\n" for i in range(30))]
     path = write("a.jsonl", "".join(json.dumps({"text": text}) + "\n" for text in texts))
     found = report(Corpus([path]), utf8)
@@ -22,13 +22,13 @@ def test_the_numbers_are_those_of_the_text(write: Write, utf8: Any) -> None:
     assert (found.n_lines, found.n_repeated_lines) == (36, 4)
     assert found.total.n_characters == sum(map(len, kept))
     assert found.total.n_bytes == n_bytes
-    assert found.total.n_tokens == n_bytes + 33  # an end token each
+    assert found.total.n_tokens == n_bytes + 33  # one end token per document
     assert [side.name for side in found.sides] == ["training", "validation"]
     assert sum(side.n_documents for side in found.sides) == 33
     assert found.notes == ["1 document skipped: only white space"]
 
 
-def test_the_table_says_it_all(write: Write, utf8: Any, tmp_path: Path) -> None:
+def test_the_table_has_all_numbers_and_notes(write: Write, utf8: Any, tmp_path: Path) -> None:
     write("d/a.txt", "one\r\ntwo\r\n" * 50)
     write("d/b.pdf", b"%PDF")
     assert report(Corpus([tmp_path / "d"]), utf8).table() == (
@@ -47,7 +47,7 @@ def test_the_table_says_it_all(write: Write, utf8: Any, tmp_path: Path) -> None:
     )
 
 
-def test_a_text_that_cannot_be_split_is_reported_whole(write: Write) -> None:
+def test_a_text_that_cannot_be_split_is_reported_unsplit(write: Write) -> None:
     found = report(Corpus([write("a.txt", "x")]))
     assert [side.name for side in found.sides] == ["text"]
     assert "cannot be split" in found.notes[0]
@@ -63,7 +63,7 @@ def test_documents_left_out_of_training_are_named(write: Write) -> None:
     assert found.n_files == 2
 
 
-def test_repeats_are_exact_however_many_they_are() -> None:
+def test_repeats_are_counted_exactly() -> None:
     counter, n_distinct = RepeatCounter(), 50_000
     for i in range(n_distinct):
         counter.add(str(i))

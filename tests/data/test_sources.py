@@ -27,19 +27,19 @@ def message(*paths: Path | str, field: str = "text") -> str:
     return str(caught.value)
 
 
-# What is read
+# Reading
 
 
 def test_a_txt_file_is_one_document(write: Write) -> None:
     assert read(write("a.txt", "one\n\ntwo\n")) == ["one\n\ntwo\n"]
 
 
-def test_any_other_name_is_read_as_text(write: Write) -> None:
+def test_a_file_of_another_name_is_read_as_text(write: Write) -> None:
     assert read(write("notes.md", "# title\n")) == ["# title\n"]
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl"])
-def test_a_byte_order_mark_is_no_character(write: Write, name: str) -> None:
+def test_a_byte_order_mark_is_skipped(write: Write, name: str) -> None:
     content = json.dumps({"text": "é"}, ensure_ascii=False) if name == "a.jsonl" else "é"
     assert read(write(name, b"\xef\xbb\xbf" + content.encode())) == ["é"]
 
@@ -49,9 +49,7 @@ def test_a_later_byte_order_mark_is_kept(write: Write) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 1 << 18])
-def test_crlf_becomes_lf_and_a_lone_cr_stays_wherever_blocks_end(
-    write: Write, block: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_crlf_becomes_lf_and_a_lone_cr_is_kept(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
     counts = Counts()
     assert read(write("a.txt", "a\r\nb\rc\r\r\né\r"), counts=counts) == ["a\nb\rc\r\né\r"]
@@ -59,7 +57,7 @@ def test_crlf_becomes_lf_and_a_lone_cr_stays_wherever_blocks_end(
 
 
 @pytest.mark.parametrize("block", [1, 2, 3, 5])
-def test_characters_are_whole_wherever_blocks_end(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_are_whole_for_every_block_size(write: Write, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "_BLOCK_BYTES", block)
     text = "\ufeffa é 漢字 🙂 \u0301x"
     assert read(write("a.txt", text)) == [text[1:]]
@@ -92,22 +90,22 @@ def test_several_paths_keep_their_order(write: Write) -> None:
     assert read(write("b.txt", "B"), write("a.txt", "A")) == ["B", "A"]
 
 
-# What is refused, in one sentence that names the place
+# Errors: one sentence that names the place
 
 
-def test_no_such_file(tmp_path: Path) -> None:
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
     assert message(tmp_path / "none.txt") == f"no such file: {tmp_path}/none.txt"
 
 
-def test_an_empty_file(write: Write) -> None:
+def test_an_empty_file_is_refused(write: Write) -> None:
     assert "a.txt is empty" in message(write("a.txt", ""))
 
 
-def test_a_folder_without_text(write: Write) -> None:
+def test_a_folder_without_text_is_refused(write: Write) -> None:
     assert "has no .txt or .jsonl file" in message(write("d/photo.png", b"\x89PNG").parent)
 
 
-def test_a_name_that_no_file_can_have() -> None:
+def test_a_name_that_is_too_long_is_refused() -> None:
     assert "cannot read" in message("a" * 5000)
 
 
@@ -198,7 +196,7 @@ WORDS = st.sampled_from(
 @given(st.lists(WORDS, max_size=60), st.integers(1, 7))
 @example(["a", " ", "\n", "\x1c", "b"], 9)  # white space for Python, not for the tokenizers
 @example(["a", "\n", "\n", " ", "b"], 9)
-def test_pieces_cut_at_line_ends_are_split_into_the_chunks_of_the_whole_text(words: list[str], block: int) -> None:
+def test_pieces_cut_at_line_ends_keep_the_chunks(words: list[str], block: int) -> None:
     text = "".join(words)
     with pytest.MonkeyPatch.context() as monkeypatch:
         small_pieces(monkeypatch, 1, 10_000)
@@ -228,13 +226,13 @@ SPACES = st.tuples(st.sampled_from(["", " ", "\n", "\u00a0", "\x1c "]), st.sampl
 
 @settings(max_examples=150, derandomize=True, deadline=None)
 @given(st.lists(st.tuples(SPACES.map("".join), st.sampled_from(["a", "don't", "12", ".", "漢"])), max_size=30))
-def test_pieces_cut_between_words_are_split_into_the_chunks_of_the_whole_text(
+def test_pieces_cut_between_words_keep_the_chunks(
     words: list[tuple[str, str]],
 ) -> None:
     text = "".join(map("".join, words))
     with pytest.MonkeyPatch.context() as monkeypatch:
         small_pieces(monkeypatch, 12, 24)
-        monkeypatch.setattr(sources, "_LINE_CUT", re.compile("(?!)"))  # finds nothing
+        monkeypatch.setattr(sources, "_LINE_CUT", re.compile("(?!)"))  # matches nothing
         pieces = [piece.text for piece in cut([text])]
     assert "".join(pieces) == text
     assert len(text) <= 24 or len(pieces) > 1

@@ -1,4 +1,4 @@
-"""The held-out share: as near to what was asked for as whole units, or a cut document, allow."""
+"""The held-out share: as close to the setting as whole units or a cut document allow."""
 
 import json
 import random
@@ -27,7 +27,7 @@ def jsonl(texts: list[str]) -> str:
 
 
 def prose(seed: int, n_characters: int) -> str:
-    """Paragraphs of lines of words; each seed has words of its own, so that no two texts share a line."""
+    """Return paragraphs of lines of words; each seed has different words, so that no two texts share a line."""
     rng = random.Random(seed)
     text = ""
     while len(text) < n_characters:
@@ -60,7 +60,7 @@ def test_the_share_is_within_half_of_the_lightest_unit_left(weights: list[int], 
         assert abs(sum(weights[unit] for unit in chosen) - wanted) <= left[0] / 2
 
 
-def test_a_unit_that_fits_exactly_is_taken() -> None:
+def test_a_unit_that_fits_exactly_is_chosen() -> None:
     assert filled([5, 4, 1], 5) == [0] and filled([2, 3, 1], 5) == [0, 1]
 
 
@@ -81,7 +81,7 @@ def test_keys_keep_the_share_and_do_not_depend_on_the_order(
 
 
 def test_a_key_with_many_records_does_not_end_the_search() -> None:
-    """One key has 15 % of the records: wherever its hash is in the order, a tenth of the records validates."""
+    """One key has 15 % of the records: for every position of its hash, a tenth of the records validates."""
     for draw in range(50):
         keys = [f"often {draw}"] * 150 + [f"{draw} {i}" for i in range(850)]
         chosen = held_out_keys(keys, 0.1)
@@ -113,7 +113,7 @@ def test_documents_keep_the_share(units: list[tuple[int, int]], fraction: float,
 
 
 def test_a_small_file_among_books_is_not_the_validation_text(write: Write) -> None:
-    """Eight books and a readme: by the old rule the readme alone validates in most draws."""
+    """Eight books and a readme: with the old rule, most draws hold out only the readme."""
     for draw in range(10):
         folder = write(f"{draw}/readme.txt", f"A readme of forty characters, number {draw:2}.\n").parent
         books = [prose(100 * draw + number, 6000 + 300 * number) for number in range(8)]
@@ -133,7 +133,7 @@ def test_a_small_file_among_books_is_not_the_validation_text(write: Write) -> No
 
 
 @pytest.mark.parametrize(("between", "exact"), [("\n\n", False), ("\n", False), ("x", True)])
-def test_a_document_is_cut_at_a_paragraph_else_at_a_line_else_anywhere(
+def test_a_document_is_cut_at_a_paragraph_or_a_line_if_possible(
     write: Write, between: str, exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "PIECE_CHARACTERS", 100)
@@ -176,7 +176,7 @@ def test_no_character_is_lost_and_none_is_on_both_sides(
 
 
 @pytest.mark.parametrize("cut", range(1, 12))
-def test_one_piece_of_a_cut_document_begins_and_one_ends_where_it_is_cut(cut: int) -> None:
+def test_pieces_of_a_cut_document_meet_at_the_cut(cut: int) -> None:
     pieces = [Piece("abcd", False), Piece("efgh", False), Piece("ijkl", True)]
     sides: dict[SplitSide, list[Piece]] = {"train": [], "valid": []}
     for side, found in sides.items():
@@ -191,7 +191,7 @@ def test_one_piece_of_a_cut_document_begins_and_one_ends_where_it_is_cut(cut: in
     assert [p.ends_document for p in train] == [p.is_cut_after for p in train] and valid[-1].ends_document
 
 
-def test_a_share_that_is_not_reached_is_told(write: Write) -> None:
+def test_a_share_that_is_not_reached_is_reported(write: Write) -> None:
     rows = ["source\ttarget", *(f"the same\t{i}" for i in range(90)), "rare\tx"]
     pairs = PairCorpus(PairData(path=str(write("p.tsv", "\n".join(rows))), valid_fraction=0.3, reading=NEWEST_READING))
     (said,) = pairs.news()
@@ -205,7 +205,7 @@ def test_a_share_that_is_not_reached_is_told(write: Write) -> None:
     ]
 
 
-def test_the_rule_of_older_versions_gives_their_sides_and_digests(write: Write) -> None:
+def test_the_older_rule_keeps_its_sides_and_digests(write: Write) -> None:
     """The expected values were computed by the code before `data.reading` was added."""
     texts = [f"document number {i} " * (i * i % 17 + 1) for i in range(30)] + ["a readme"]
     corpus = Corpus([write("a.jsonl", jsonl(texts))], reading=1)

@@ -1,4 +1,4 @@
-"""Prepared tokens: the ids are those of the text, found again by content, whole or not at all."""
+"""Prepared tokens: the ids of the text, reused by content, complete or not used."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def jsonl(texts: Sequence[str]) -> str:
     return "".join(json.dumps({"text": text}) + "\n" for text in texts)
 
 
-# The ids are those of the text
+# Ids of the text
 
 
 def test_a_single_text_has_no_end_token(write: Write, utf8: Any, cache: Path) -> None:
@@ -73,7 +73,7 @@ def test_each_of_several_documents_is_followed_by_the_end_token(write: Write, ut
     assert sorted(found) == sorted(texts)
 
 
-def test_a_tokenizer_without_an_end_token_gets_none(write: Write, utf8: Any, cache: Path) -> None:
+def test_a_tokenizer_without_an_end_token_adds_nothing(write: Write, utf8: Any, cache: Path) -> None:
     utf8.eos_id = None
     splits = prepare(Corpus([write("a.jsonl", jsonl(["ab", "cd", "ef"]))]), utf8, cache)
     assert (splits.train.n_tokens, splits.train.n_documents, splits.valid.n_tokens) == (4, 2, 2)
@@ -86,7 +86,7 @@ def test_validation_follows_the_rule_of_the_training_text(write: Write, utf8: An
 
 
 @pytest.mark.parametrize(("vocab_size", "bytes_per_id"), [(65_536, 2), (65_537, 4)])
-def test_ids_take_two_bytes_while_they_fit(
+def test_ids_have_two_bytes_if_they_fit(
     write: Write, utf8: Any, cache: Path, vocab_size: int, bytes_per_id: int
 ) -> None:
     utf8.vocab_size = vocab_size
@@ -97,7 +97,7 @@ def test_ids_take_two_bytes_while_they_fit(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_streamed_ids_are_those_of_the_whole_text(
+def test_streamed_ids_equal_those_of_the_whole_text(
     write: Write, cache: Path, prose: str, scheme: Any, in_small_pieces: None
 ) -> None:
     tokenizer = Tokenizer.train([prose], vocab_size=600, scheme=scheme, learner="tokenizers")
@@ -150,10 +150,10 @@ def test_progress_counts_the_bytes_of_the_text(write: Write, utf8: Any, cache: P
     assert [done for done, _ in seen] == sorted({done for done, _ in seen}) and seen[-1][0] == 6000
 
 
-# Found again by content
+# Reuse by content
 
 
-def test_prepared_once_and_found_again(write: Write, utf8: Any, cache: Path) -> None:
+def test_tokens_are_prepared_once_and_reused(write: Write, utf8: Any, cache: Path) -> None:
     path = write("a.txt", "text\n" * 100)
     first = prepare(Corpus([path]), utf8, cache)
     n_calls = utf8.n_calls
@@ -165,7 +165,7 @@ def test_prepared_once_and_found_again(write: Write, utf8: Any, cache: Path) -> 
     assert again.valid.document_starts.tolist() == [0]
 
 
-def test_another_text_split_tokenizer_or_dropout_is_prepared_apart(write: Write, utf8: Any, cache: Path) -> None:
+def test_a_changed_setting_prepares_the_tokens_again(write: Write, utf8: Any, cache: Path) -> None:
     path = write("a.txt", "text\n" * 100)
     folders = {prepare(Corpus([path]), utf8, cache).folder}
     folders.add(prepare(Corpus([path], valid_fraction=0.2), utf8, cache).folder)
@@ -197,7 +197,7 @@ def change_a_number(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [truncate, flip_a_bit, empty, change_a_number, Path.unlink])
 @pytest.mark.parametrize("name", ["train.bin", "valid.bin", "train.starts", "tokens.json"])
-def test_damaged_tokens_are_prepared_anew(
+def test_damaged_tokens_are_prepared_again(
     write: Write, utf8: Any, cache: Path, damage: Callable[[Path], None], name: str
 ) -> None:
     corpus = Corpus([write("a.txt", "text\n" * 100)])
@@ -209,7 +209,7 @@ def test_damaged_tokens_are_prepared_anew(
     assert utf8.decode(again.valid.ids) == "text\n" * 10
 
 
-# Whole or not at all
+# Complete or not used
 
 
 def test_a_preparation_that_fails_leaves_nothing(write: Write, utf8: Any, cache: Path, in_small_pieces: None) -> None:
@@ -244,18 +244,18 @@ prepare(Corpus([sys.argv[1]]), Killed(), Path(sys.argv[2]), progress=kill)
 """
 
 
-def test_a_preparation_that_is_killed_leaves_nothing_that_is_accepted(write: Write, utf8: Any, cache: Path) -> None:
+def test_a_killed_preparation_leaves_nothing_that_is_used(write: Write, utf8: Any, cache: Path) -> None:
     path = write("a.txt", "text\n" * 1_000_000)
     killed = subprocess.run([sys.executable, "-c", KILLED, path, cache], capture_output=True, check=False)
     assert killed.returncode == -9, killed.stderr
-    [left] = cache.iterdir()  # it was killed while it wrote
+    [left] = cache.iterdir()  # it was killed during a write
     assert ".tmp-" in left.name
     prepared = prepare(Corpus([path]), utf8, cache)
     assert set(prepared.train.ids[:5]) == {byte + 1 for byte in b"text\n"}
-    assert list(cache.iterdir()) == [prepared.folder], "the next preparation cleans"
+    assert list(cache.iterdir()) == [prepared.folder], "the next preparation removes it"
 
 
-def test_only_what_a_dead_process_left_is_cleaned(write: Write, utf8: Any, cache: Path) -> None:
+def test_only_folders_of_ended_processes_are_removed(write: Write, utf8: Any, cache: Path) -> None:
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     key, dead, day = "0123456789abcdef" * 2, ended.pid, 86400
@@ -270,16 +270,16 @@ def test_only_what_a_dead_process_left_is_cleaned(write: Write, utf8: Any, cache
     host = files._host()
     other = "00000000" if host != "00000000" else "11111111"
     gone = [
-        left(f".{key}.tmp-{dead}"),  # as they were called before they named the host
+        left(f".{key}.tmp-{dead}"),  # the former name, without the host
         left(f".{key}.tmp-{dead}-{host}"),
         left(f".{key}.tmp-{dead}-{other}", 1.1 * day),
     ]
     kept = [
         left(f".{key}.tmp-{os.getpid()}", 9 * day),
         left(f".{key}.tmp-{os.getppid()}-{host}", 9 * day),
-        left(f".{key}.tmp-{dead}-{other}".replace("0123", "3210"), 0.9 * day),  # who knows whether it lives there?
+        left(f".{key}.tmp-{dead}-{other}".replace("0123", "3210"), 0.9 * day),  # the process may be alive on that host
         left(f".{key}.tmp-{os.getpid()}-{other}"),
-        left(f".notes.tmp-{dead}", 9 * day),  # not ours
+        left(f".notes.tmp-{dead}", 9 * day),  # not a folder of glassformer
         left(key, 9 * day),
     ]
     (cache / f".{key}.tmp-{dead}1-{other}").symlink_to(write("a.txt", "text\n" * 100).parent)
@@ -289,7 +289,7 @@ def test_only_what_a_dead_process_left_is_cleaned(write: Write, utf8: Any, cache
     assert names == {*kept, f".{key}.tmp-{dead}1-{other}", prepared.folder.name}
 
 
-def test_a_folder_of_another_host_that_is_still_written_is_kept(cache: Path) -> None:
+def test_a_recent_folder_of_another_host_is_kept(cache: Path) -> None:
     folder = cache / f".{'a' * 32}.tmp-7-{'0' * 8}"
     folder.mkdir(parents=True)
     os.utime(folder, (time.time() - 1e6,) * 2)
@@ -309,7 +309,7 @@ def test_a_cache_that_cannot_be_written_is_named(write: Write, utf8: Any) -> Non
         prepare(Corpus([path]), utf8, path / "cache")
 
 
-def test_a_character_that_the_tokenizer_lacks_leaves_nothing(write: Write, cache: Path) -> None:
+def test_an_unknown_character_leaves_nothing(write: Write, cache: Path) -> None:
     corpus = Corpus([write("a.txt", "a b " * 30 + "ß" * 12)])
     tokenizer = Tokenizer.train(corpus.training_texts(), vocab_size=0, scheme="char", special_tokens=())
     with pytest.raises(UserError, match="ß"):
@@ -330,7 +330,7 @@ def test_a_text_without_any_token_is_refused(write: Write, utf8: Any, cache: Pat
 # In memory
 
 
-def test_encode_text_follows_the_rules_of_prepare(utf8: Any, in_small_pieces: None) -> None:
+def test_encode_text_equals_prepare(utf8: Any, in_small_pieces: None) -> None:
     single = encode_text(utf8, ["é" * 400], name="the poem")
     assert utf8.eos_id not in single.ids and single.name == "the poem"
     assert (single.n_tokens, single.n_bytes, single.n_characters, single.n_documents) == (800, 800, 400, 1)

@@ -1,4 +1,4 @@
-"""What one of several processes does for all of them, what they deal out, and how they end when one fails."""
+"""Several processes: work that rank 0 does for all, work that is divided, and errors of one process."""
 
 import json
 import os
@@ -49,7 +49,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {
 
 
 def count_calls(patch: pytest.MonkeyPatch, calls: Counter[str]) -> None:
-    """Count what is expensive in a large run: hashes by the name of the file, learning, and reading whole texts."""
+    """Count the expensive work of a large run: hashes by file name, learning, and reading whole texts."""
     real, train = files.sha256, Tokenizer.train.__func__  # type: ignore[attr-defined]
 
     def hashed(path: Path) -> str:
@@ -71,7 +71,7 @@ def count_calls(patch: pytest.MonkeyPatch, calls: Counter[str]) -> None:
 
 
 @pytest.mark.parametrize("name", ["text", "pairs", "classes"])
-def test_one_process_alone_learns_the_tokenizer_and_hashes_the_data(
+def test_only_rank_0_learns_the_tokenizer_and_hashes_the_data(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RUNS[name](tmp_path)
@@ -97,7 +97,7 @@ def test_one_process_alone_learns_the_tokenizer_and_hashes_the_data(
         assert "learn" not in other and "scan" not in other
 
 
-def test_a_cache_of_another_size_is_not_taken_without_its_hash(tmp_path: Path) -> None:
+def test_without_hashes_only_sizes_of_the_cache_are_compared(tmp_path: Path) -> None:
     corpus, tokenizer = Corpus([write_text(tmp_path)]), Tokenizer.train(["abc"], vocab_size=0, special_tokens=())
 
     def prepared(**options: Any) -> TokenSplits:
@@ -116,10 +116,10 @@ def test_a_cache_of_another_size_is_not_taken_without_its_hash(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("place", ["tokenizers", "prepare"])
-def test_a_failure_of_the_first_process_ends_the_others(
+def test_an_error_of_rank_0_ends_the_other_processes(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first process fails and lives on, as under a launcher that does not end the others."""
+    """Rank 0 fails and its process stays alive, as under a launcher that does not end the others."""
     run = replace(RUNS["text"](tmp_path), parallel=ParallelConfig(timeout=60))
 
     def fails(*args: Any, **options: Any) -> Any:
@@ -134,7 +134,7 @@ def test_a_failure_of_the_first_process_ends_the_others(
             deadline = time.monotonic() + 20
             while not ended.exists() and time.monotonic() < deadline:
                 time.sleep(0.01)
-            assert ended.exists(), "the other process waits for ever"
+            assert ended.exists(), "the other process waits forever"
             return
         with pytest.raises(UserError, match="process 1 of 2 stops because process 0 failed; see its error"):
             api.train(run, tmp_path / "run")
@@ -143,7 +143,7 @@ def test_a_failure_of_the_first_process_ends_the_others(
     assert ranks_done(2, work) == [0, 0]
 
 
-def test_the_wait_for_the_first_process_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_wait_for_rank_0_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(RUNS["text"](tmp_path), parallel=ParallelConfig(timeout=60, prepare_timeout=1))
     tokenizers = TextRunData.tokenizers
 
@@ -168,7 +168,7 @@ def test_the_wait_for_the_first_process_is_bounded(tmp_path: Path, monkeypatch: 
 
 
 def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int]:
-    """The loss and the scores of a model; how many batches there are, and how many this process computed."""
+    """Return the loss and scores of a model, the number of batches, and the number that this process computed."""
     model = api.load(folder)
     measure = model.evaluation_data()
     n_own, compute = 0, measure.objective.loss
@@ -195,7 +195,7 @@ def measured(folder: Path, division: Division) -> tuple[dict[str, Any], int, int
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Several batches of tiny data."""
+    """Make tiny data give several batches."""
     monkeypatch.setattr(loss, "MAX_TOKENS", 64)
     monkeypatch.setattr(classify, "BATCH_TOKENS", 32)
     assert beam.decode_sorted.__kwdefaults__ is not None
@@ -203,9 +203,7 @@ def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_divided_evaluation_equals_that_of_one_process_to_the_bit(
-    name: str, tmp_path: Path, small_batches: None
-) -> None:
+def test_a_divided_evaluation_equals_one_process_to_the_bit(name: str, tmp_path: Path, small_batches: None) -> None:
     run = RUNS[name](tmp_path)
     assert done(lambda: api.train(run, tmp_path / "run")) == 0
 
@@ -225,8 +223,8 @@ def test_a_divided_evaluation_equals_that_of_one_process_to_the_bit(
 
 
 @pytest.mark.parametrize("n_batches", range(1, 8))
-def test_processes_that_hold_parts_run_equally_many_forwards(n_batches: int) -> None:
-    """Each forward gathers weights from all processes: one that has no batch left would leave the others waiting."""
+def test_processes_with_parts_run_equally_many_forwards(n_batches: int) -> None:
+    """Each forward gathers weights from all processes: if one had no batch left, the others would wait."""
 
     class Parts(Division):
         n, holds_parts, n_forwards = 3, True, 0
@@ -251,7 +249,7 @@ def test_processes_that_hold_parts_run_equally_many_forwards(n_batches: int) -> 
     assert counts == [-(-n_batches // 3)] * 3
 
 
-def test_the_sums_of_a_division_are_added_in_the_order_of_the_batches() -> None:
+def test_divided_sums_are_added_in_the_order_of_the_batches() -> None:
     """Sums per process would round differently: 1e16 + 1 - 1e16 is 0 in order, and 1 when 1e16 - 1e16 comes first."""
 
     class Second(Division):
@@ -277,7 +275,7 @@ def test_the_sums_of_a_division_are_added_in_the_order_of_the_batches() -> None:
     assert (report.loss, report.smoothed_loss, report.n_tokens) == (0.0, 0.0, 3)
 
 
-# What NCCL says of a lost process
+# Errors of NCCL after a lost process
 
 
 @pytest.mark.parametrize(
@@ -290,7 +288,7 @@ def test_the_sums_of_a_division_are_added_in_the_order_of_the_batches() -> None:
         "\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.",
     ],
 )
-def test_an_error_of_nccl_is_one_sentence_that_says_how_to_go_on(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_nccl_is_one_sentence_with_the_resume_command(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"WORLD_SIZE": "2", "RANK": "0"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(joining, "_join", lambda *args: None)
@@ -308,7 +306,7 @@ def test_an_error_of_nccl_is_one_sentence_that_says_how_to_go_on(said: str, monk
         raise RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:1234, invalid usage")
 
 
-def test_before_training_with_nccl_it_is_said_how_to_go_on(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_note_before_nccl_training_has_the_resume_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cuda, folder = torch.device("cuda", 0), tmp_path / "a run"
     assert watchdog_note(ParallelConfig(timeout=7), cuda, folder) is None, "a single process"
     monkeypatch.setenv("WORLD_SIZE", "2")
@@ -317,7 +315,7 @@ def test_before_training_with_nccl_it_is_said_how_to_go_on(monkeypatch: pytest.M
     assert note is not None and "after 7 s" in note and note.endswith(f"glassformer resume '{folder}'")
 
 
-def test_groups_of_hybrid_wait_as_long_as_the_setting_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_of_hybrid_have_the_timeout_of_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[tuple[timedelta, str]] = []
     mesh = type("Mesh", (), {"get_all_groups": lambda self: ["replicas", "parts"]})()
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")

@@ -1,4 +1,4 @@
-"""Several processes do what one does: the same losses and weights, whatever is trained and however it is split."""
+"""Several processes give the losses and weights of one process, for every kind of run and every strategy."""
 
 import itertools
 import json
@@ -96,7 +96,7 @@ def test_two_processes_equal_one(name: str, strategy: Any, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_2_1_2_processes_go_on_with_one_run(strategy: Any, tmp_path: Path) -> None:
+def test_2_then_1_then_2_processes_resume_one_run(strategy: Any, tmp_path: Path) -> None:
     run = padded_text(tmp_path)
     assert done(lambda: api.train(run, tmp_path / "whole")) == 0
     parts = replace(run, parallel=ParallelConfig(strategy, timeout=60), train=replace(run.train, max_time=1e-9))
@@ -122,7 +122,7 @@ def test_2_1_2_processes_go_on_with_one_run(strategy: Any, tmp_path: Path) -> No
     record(17, 2, 2, "2, 1 and 2 processes")
 
 
-def test_the_first_process_alone_decides_logs_and_publishes(tmp_path: Path) -> None:
+def test_only_rank_0_decides_logs_and_publishes(tmp_path: Path) -> None:
     run = padded_text(tmp_path)
     settings = {
         "schedule": PlateauSchedule(patience=0),
@@ -147,7 +147,7 @@ def test_the_first_process_alone_decides_logs_and_publishes(tmp_path: Path) -> N
         ({}, {"strategy": "hybrid", "shard_size": 3}, r"parallel.shard_size: expected a divisor of .* \(2\), got 3"),
     ],
 )
-def test_what_several_processes_cannot_do_is_refused(
+def test_settings_that_need_one_process_are_refused(
     train: dict[str, Any], parallel: dict[str, Any], words: str, tmp_path: Path
 ) -> None:
     settings: dict[str, Any] = {"grad_accumulation": 2} | train
@@ -162,8 +162,8 @@ def test_what_several_processes_cannot_do_is_refused(
 
 
 @pytest.mark.parametrize("n", [1, 2, 3, 8, 12, 16])
-def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every layout that is offered for n GPUs, through the refusals of n processes; PyTorch's engine is left out."""
+def test_flags_of_a_plan_are_accepted(n: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The checks of n processes accept every layout of a plan for n GPUs; no process group is started."""
     monkeypatch.setenv("WORLD_SIZE", str(n))
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(n))
     for name in ("init_process_group", "destroy_process_group"):
@@ -196,7 +196,7 @@ def test_what_a_plan_says_is_taken(n: int, tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(("optimizer", "strategy"), [("muon", "ddp"), ("adamw", "fsdp")])
-def test_a_plan_is_trained(optimizer: str, strategy: str, tmp_path: Path) -> None:
+def test_flags_of_a_plan_train(optimizer: str, strategy: str, tmp_path: Path) -> None:
     path, given = tmp_path / "run.toml", {"train.optimizer.kind": optimizer}
     written = tiny_run(write_text(tmp_path), max_steps=2, eval_every=2)
     path.write_text(to_toml(to_dict(written)))
@@ -210,7 +210,7 @@ def test_a_plan_is_trained(optimizer: str, strategy: str, tmp_path: Path) -> Non
     assert checkpoint.steps(tmp_path / "run") == [2]
 
 
-def test_13_a_bad_number_in_one_process_is_skipped_by_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_13_all_processes_skip_a_nan_of_one_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = padded_text(tmp_path)
     run = replace(run, train=replace(run.train, on_nonfinite="skip", log_every=1))
 
@@ -229,7 +229,9 @@ def test_13_a_bad_number_in_one_process_is_skipped_by_all(tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_13_several_processes_go_back_together(strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_13_several_processes_roll_back_together(
+    strategy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = replace(padded_text(tmp_path), parallel=ParallelConfig(strategy, timeout=60))
     run = replace(run, train=replace(run.train, on_nonfinite="rollback"))
     bad = {3}
@@ -245,7 +247,7 @@ def test_13_several_processes_go_back_together(strategy: Any, tmp_path: Path, mo
     record(13, 1, 1, "in one of two processes")
 
 
-def test_a_signal_to_one_process_stops_all_by_its_name(tmp_path: Path) -> None:
+def test_a_signal_to_one_process_stops_all(tmp_path: Path) -> None:
     run = replace(padded_text(tmp_path), parallel=ParallelConfig(timeout=60))
     run = replace(run, train=replace(run.train, max_steps=100_000))
 
@@ -260,7 +262,7 @@ def test_a_signal_to_one_process_stops_all_by_its_name(tmp_path: Path) -> None:
     assert [wait(first), wait(second)] == [0, 0]
 
 
-def test_processes_that_see_other_checkpoints_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_find_different_checkpoints_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(padded_text(tmp_path), parallel=ParallelConfig(timeout=60))
     assert done(lambda: api.train(run, tmp_path / "run")) == 0
 
@@ -273,7 +275,7 @@ def test_processes_that_see_other_checkpoints_are_told(tmp_path: Path, monkeypat
     assert ranks_done(2, stale) == [0, 0]
 
 
-def test_a_restart_goes_on_with_its_own_run_alone(tmp_path: Path) -> None:
+def test_a_restart_resumes_only_its_own_run(tmp_path: Path) -> None:
     run = padded_text(tmp_path)
     own = {"TORCHELASTIC_RUN_ID": "mine"}
     short = replace(run, train=replace(run.train, max_time=1e-9))
@@ -294,7 +296,7 @@ def test_a_restart_goes_on_with_its_own_run_alone(tmp_path: Path) -> None:
     assert checkpoint.steps(tmp_path / "run")[-1] == 2
 
 
-def test_16_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) -> None:
+def test_16_a_process_that_hangs_ends_the_run_with_one_sentence(tmp_path: Path) -> None:
     run = padded_text(tmp_path)
     run = replace(run, parallel=ParallelConfig(timeout=3), train=replace(run.train, max_steps=100_000))
 
@@ -314,7 +316,7 @@ def test_16_a_process_that_hangs_ends_the_run_with_a_sentence(tmp_path: Path) ->
     record(16, 1, 1, "-")
 
 
-def test_18_when_one_process_cannot_write_nothing_is_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_18_a_failed_write_of_one_process_commits_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = replace(padded_text(tmp_path), parallel=ParallelConfig("fsdp", timeout=60))
     real = checkpointer.check_parts
 

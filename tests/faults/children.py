@@ -1,4 +1,4 @@
-"""Work in a process of its own that dies as a machine would let it die: between two touches of the disk."""
+"""Child processes that die between any two accesses to the disk, as in a crash of the machine."""
 
 import builtins
 import contextlib
@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from glassformer.store import checkpoint, tensors
 
 CALLS = ("fsync", "replace", "rename", "unlink", "rmdir", "mkdir")
-"""Of `os`, those that change what will be found on the disk; beside them, files are opened and written."""
+"""Functions of `os` that change the disk; opening and writing files are counted too."""
 DIED, DIED_DELETING = 77, 78
 SECONDS = 120.0
 _where = threading.local()
@@ -31,7 +31,7 @@ _where = threading.local()
 
 @dataclass
 class Touches:
-    """Of the disk, by all threads: how many there have been, and which of them deleted old checkpoints."""
+    """Accesses to the disk by all threads: their number, and those that deleted old checkpoints."""
 
     n: int = 0
     deleting: list[int] = field(default_factory=list)
@@ -39,7 +39,7 @@ class Touches:
 
 @contextlib.contextmanager
 def at_touch(k: int, act: Callable[[], None], *, once: bool = False) -> Iterator[Touches]:
-    """Inside the block, `act` is called at the k-th touch of the disk, and at all later ones unless `once`.
+    """Call `act` at the k-th touch of the disk inside the block, and at all later ones unless `once`.
 
     A touch is the moment before one of the `CALLS`, before a file is opened to be written, and before, in the middle
     of, and after each write to it; of a file of tensors, before, in the middle of, and after it is written.
@@ -96,7 +96,7 @@ def at_touch(k: int, act: Callable[[], None], *, once: bool = False) -> Iterator
             touch()
             path.write_bytes(whole)
             touch()
-        except OSError as error:  # as safetensors tells of it
+        except OSError as error:  # like the error of safetensors
             raise SafetensorError(f"I/O error: {error.strerror} (os error {error.errno})") from error
 
     def pruned(*args: Any) -> None:
@@ -120,7 +120,7 @@ def at_touch(k: int, act: Callable[[], None], *, once: bool = False) -> Iterator
 
 
 def is_deleting() -> bool:
-    """Whether this thread is among the deletions of old checkpoints."""
+    """Return whether this thread is deleting old checkpoints."""
     return getattr(_where, "deleting", False)
 
 
@@ -129,7 +129,7 @@ def die() -> None:
 
 
 def fork(work: Callable[[], object]) -> int:
-    """The process id of a child that does the work and exits with 0, or with 1 and a traceback."""
+    """Start a child that does the work and exits with 0, or with 1 and a traceback; return its process id."""
     sys.stdout.flush()
     sys.stderr.flush()
     with warnings.catch_warnings():
@@ -148,7 +148,7 @@ def fork(work: Callable[[], object]) -> int:
 
 
 def wait(child: int) -> int:
-    """Its exit code, or the negative number of the signal that ended it; a child that hangs is ended."""
+    """Return the exit code of a child, or the negative number of its signal; a child that hangs is killed."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         found, status = os.waitpid(child, os.WNOHANG)
@@ -161,7 +161,7 @@ def wait(child: int) -> int:
 
 
 def done(work: Callable[[], object]) -> int:
-    """The exit code of a child that does the work."""
+    """Do the work in a child and return its exit code."""
     return wait(fork(work))
 
 
@@ -172,7 +172,7 @@ def killed(
     within: float,
     which: signal.Signals = signal.SIGKILL,
 ) -> int:
-    """The exit code of a child that gets a signal up to `within` seconds after something has happened."""
+    """Return the exit code of a child that gets a signal up to `within` seconds after an event."""
     child = fork(work)
     while not when():
         found, status = os.waitpid(child, os.WNOHANG)
@@ -186,7 +186,7 @@ def killed(
 
 
 def start_ranks(n: int, work: Callable[[], object], **environment: str) -> list[int]:
-    """Process ids of n children that are the processes of one run, as `torchrun` would start them on one machine."""
+    """Start n children as the processes of one run, like `torchrun` on one machine; return their process ids."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -200,5 +200,5 @@ def start_ranks(n: int, work: Callable[[], object], **environment: str) -> list[
 
 
 def ranks_done(n: int, work: Callable[[], object], **environment: str) -> list[int]:
-    """The exit codes of n children that are the processes of one run; what they say goes to standard error."""
+    """Run n children as the processes of one run and return their exit codes; their output goes to standard error."""
     return [wait(child) for child in start_ranks(n, work, **environment)]

@@ -1,4 +1,4 @@
-"""A run's folder that the tests of hostile files may spoil."""
+"""Fixtures: a run folder that the tests of hostile files may change."""
 
 import shutil
 from pathlib import Path
@@ -16,7 +16,7 @@ from glassformer.store.model_directory import publish, weights_of, write_model_f
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run's folder with a model and one checkpoint."""
+    """A run folder with a model and one checkpoint."""
     folder = tmp_path_factory.mktemp("hostile") / "run"
     network = random_model("gpt", dtype=torch.float32)
     run, weights = Run(model=network.config), weights_of(network)
@@ -28,5 +28,5 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def directory(published: Path, tmp_path: Path) -> Path:
-    """One that may be spoiled."""
+    """A copy of the folder that a test may change."""
     return Path(shutil.copytree(published, tmp_path / "run"))

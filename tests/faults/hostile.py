@@ -1,4 +1,4 @@
-"""A model directory whose author is hostile: its manifest agrees with whatever stands in it."""
+"""A model directory of a hostile author: its manifest agrees with all of its files."""
 
 import functools
 import json
@@ -18,24 +18,24 @@ from glassformer.tokenization.tokenizer import Tokenizer
 TEXT = "to be or not to be"
 TOKENIZER = Tokenizer.train([TEXT], vocab_size=0, scheme="char")
 WITHIN_S = 20.0
-"""CPU seconds in which any file is read or refused, on a slow machine too; an attack that works takes minutes."""
+"""CPU seconds in which every file is read or refused, even on a slow machine; a successful attack takes minutes."""
 
 
 def refused(attack: Callable[[], object], *words: str) -> str:
-    """The one sentence that refuses an attack, with all of the words in it, in time."""
+    """Require that an attack is refused in time by one sentence with all of the words; return the sentence."""
     begin = time.process_time()
     with pytest.raises(UserError) as caught:
         attack()
     took = time.process_time() - begin
     message = str(caught.value)
     assert took < WITHIN_S, f"{took:.1f} s until: {message}"
-    assert "\n" not in message and len(message) < 2000, "a sentence"
+    assert "\n" not in message and len(message) < 2000, "expected one sentence"
     assert all(word in message for word in words), message
     return message
 
 
 def sign(folder: Path) -> None:
-    """Writes the manifest that belongs to a folder's files as they are now."""
+    """Write a manifest that agrees with the current files of a folder."""
     old = Manifest.read(folder)
     names = sorted(
         str(path.relative_to(folder))
@@ -46,26 +46,26 @@ def sign(folder: Path) -> None:
 
 
 def plant(folder: Path, name: str, content: bytes | str) -> None:
-    """Puts a file in place of another, and signs."""
+    """Replace a file, and write a manifest that agrees with it."""
     (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     sign(folder)
 
 
 def edit_json(folder: Path, name: str, change: Callable[[Any], Any]) -> None:
-    """Changes what a JSON file of a folder says, and signs; the change is in place, or returns another value."""
+    """Change a JSON file of a folder and its manifest; `change` works in place or returns another value."""
     value = json.loads((folder / name).read_text("utf-8"))
     changed = change(value)
     plant(folder, name, json.dumps(value if changed is None else changed))
 
 
 def safetensors(header: bytes | dict[str, Any], data: bytes = b"\0" * 16) -> bytes:
-    """A file with any header."""
+    """Return a file of tensors with any header."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + data
 
 
 def entry(dtype: str = "F32", shape: Any = (4,), offsets: Any = (0, 16)) -> dict[str, Any]:
-    """What a header says of one tensor."""
+    """Return the entry of a header for one tensor."""
     return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
 
 

@@ -1,4 +1,4 @@
-"""How often each fault was injected and survived: quick counts in every run of the tests, full ones on demand."""
+"""Numbers of injected and survived faults: small by default, full on demand."""
 
 import json
 import os
@@ -10,22 +10,22 @@ from pathlib import Path
 
 @dataclass
 class Tally:
-    """Of one fault in one test."""
+    """The numbers of one fault in one test."""
 
     injected: int = 0
     survived: int = 0
 
 
 def count(quick: int, full: int) -> int:
-    """How often a fault is injected: `full` where GLASSFORMER_FAULTS=full."""
+    """Return how often to inject a fault: `full` with GLASSFORMER_FAULTS=full, otherwise `quick`."""
     return full if os.environ.get("GLASSFORMER_FAULTS") == "full" else quick
 
 
 @contextmanager
 def injected(fault: int, seeds: str, n: int = 0) -> Iterator[Tally]:
-    """Inside the block a test counts what it injects, after the first `n`, and what is survived.
+    """Count injected and survived faults of a test inside the block; `n` are already injected.
 
-    A test that fails is counted too: with all that it has injected, and what had been survived until then.
+    A test that fails is counted too, with its numbers until the error.
     """
     tally = Tally(injected=n)
     try:
@@ -35,7 +35,7 @@ def injected(fault: int, seeds: str, n: int = 0) -> Iterator[Tally]:
 
 
 def record(fault: int, injected: int, survived: int, seeds: str) -> None:
-    """Adds one line to the file that GLASSFORMER_FAULTS_TALLY names, if it names one."""
+    """Append one line to the file of the variable GLASSFORMER_FAULTS_TALLY, if it is set."""
     path = os.environ.get("GLASSFORMER_FAULTS_TALLY")
     if path:
         line = {"fault": fault, "injected": injected, "survived": survived, "seeds": seeds}

@@ -1,4 +1,4 @@
-"""Data as it comes: whatever its bytes are, it is read rightly, or a sentence names the place (fault 20)."""
+"""Bad data: all bytes are either read correctly or refused by a sentence that names the place (fault 20)."""
 
 import json
 import random
@@ -39,7 +39,7 @@ READERS: dict[str, tuple[Callable[[Path], Any], Callable[[str], str]]] = {
         lambda line: line.replace(" ", "\tO\n") + "\tO\n",
     ),
 }
-"""Each kind of file: how it is read, and a line of it."""
+"""The reader and an example line of each kind of file."""
 HEADERS = {".csv": "text,label\n"}
 
 
@@ -85,7 +85,7 @@ def test_fault_20_an_empty_file_is_named(tmp_path: Path, suffix: str, content: b
     path.write_bytes(content)
 
     def used() -> None:
-        """What a run does first with it."""
+        """Read the file like the first step of a run."""
         if suffix in (".txt", ".jsonl"):
             _ = Corpus([path]).plan
         else:
@@ -108,7 +108,7 @@ def test_fault_20_windows_line_ends_and_a_byte_order_mark_change_nothing(tmp_pat
 @pytest.mark.parametrize("suffix", READERS)
 @pytest.mark.parametrize("words", [True, False])
 def test_fault_20_a_line_of_10_mb_is_read_whole(tmp_path: Path, suffix: str, words: bool) -> None:
-    n = 2_000_000 if suffix == ".conll" and words else 10_000_000  # a line a word, which is slow and no one line
+    n = 2_000_000 if suffix == ".conll" and words else 10_000_000  # CoNLL has one line per word, which is slow
     line = ("ab cd " * (n // 6)).strip() if words else "ab" * (n // 2)
     path = tmp_path / f"data{suffix}"
     path.write_bytes(written(suffix, [line]))
@@ -153,7 +153,7 @@ def test_fault_20_parallel_files_of_unequal_length_are_named_with_both_counts(tm
 
 
 @pytest.mark.parametrize("kind", ["text", "pairs"])
-def test_fault_20_a_damaged_shard_of_tokens_is_prepared_anew(tmp_path: Path, kind: str) -> None:
+def test_fault_20_a_damaged_shard_of_tokens_is_prepared_again(tmp_path: Path, kind: str) -> None:
     n, seed = count(12, 100), 20
     rng = random.Random(seed)
     tokenizer = Tokenizer.train(LINES, vocab_size=300)
@@ -196,7 +196,7 @@ def test_fault_20_a_damaged_shard_of_tokens_is_prepared_anew(tmp_path: Path, kin
     record(20, n, n, str(seed))
 
 
-def test_fault_20_data_that_changed_since_the_checkpoint_stops_a_resume(trained: Outcome, tmp_path: Path) -> None:
+def test_fault_20_data_changed_since_the_checkpoint_prevents_resume(trained: Outcome, tmp_path: Path) -> None:
     folder = Path(shutil.copytree(trained.folder, tmp_path / "run"))
     path = Path(str(trained.run.data.path))
     whole = path.read_bytes()
@@ -228,7 +228,7 @@ def test_fault_20_data_that_changed_since_the_checkpoint_stops_a_resume(trained:
         ('{"text": ["a"]}', "must be a text, got"),
     ],
 )
-def test_fault_20_a_record_that_says_two_things_is_named_with_its_line(tmp_path: Path, line: str, words: str) -> None:
+def test_fault_20_an_ambiguous_record_is_named_with_its_line(tmp_path: Path, line: str, words: str) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text('{"text": "a"}\n' + line + "\n")
     refused(lambda: list(read_documents([path])), f"{path}:2", words)

@@ -1,4 +1,4 @@
-"""Faults 1 to 8 and 19: a run that dies at any moment is resumed, and ends with the same bits."""
+"""Faults 1 to 8 and 19: a run that dies at any moment is resumed and ends with equal bits."""
 
 import os
 import random
@@ -44,15 +44,15 @@ KINDS = {
 
 @pytest.fixture(scope="module", params=KINDS)
 def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, dict[str, Any]]:
-    """A run, and what is left of it when nothing happens to it."""
+    """A run, and its result without a fault."""
     folder = tmp_path_factory.mktemp(request.param)
     run = KINDS[request.param](folder)
-    assert done(lambda: api.train(run, folder / "whole")) == 0  # threads and all are those of the children below
+    assert done(lambda: api.train(run, folder / "whole")) == 0  # with the same threads as the children below
     return run, remains(folder / "whole")
 
 
 def go_on(run: Run, folder: Path, reporter: Silent | None = None) -> None:
-    """What a person would do: resume, or begin again where there is nothing yet."""
+    """Resume a run like a user, or start it if there is no checkpoint."""
     if checkpoint.steps(folder):
         api.resume(folder, reporter)
     else:
@@ -61,12 +61,12 @@ def go_on(run: Run, folder: Path, reporter: Silent | None = None) -> None:
 
 def end(run: Run, folder: Path) -> dict[str, Any]:
     assert done(lambda: go_on(run, folder)) == 0
-    assert not list(folder.rglob("*.tmp*")), "something half-written is left"
+    assert not list(folder.rglob("*.tmp*")), "a partly written file is left"
     return remains(folder)
 
 
 def same(found: dict[str, Any], expected: dict[str, Any]) -> bool:
-    """All but the manifest, which also vouches for the settings of where and how long."""
+    """Compare all except the manifest, which also covers the settings of device and time."""
     return all(found[name] == expected[name] for name in expected if name != "manifest")
 
 
@@ -75,7 +75,7 @@ def cases(kind: str, n: int) -> Iterator[random.Random]:
 
 
 class Counting(Silent):
-    """A reporter of a child: every step adds a byte to a file."""
+    """A reporter of a child: every step appends a byte to a file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -89,8 +89,10 @@ class Counting(Silent):
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_1_and_19_sigkill_while_saving(whole: tuple[Run, dict[str, Any]], background: bool, tmp_path: Path) -> None:
-    """Only what a save has left half-written proves that the signal came within it; others are not counted."""
+def test_1_and_19_a_run_survives_sigkill_during_a_save(
+    whole: tuple[Run, dict[str, Any]], background: bool, tmp_path: Path
+) -> None:
+    """Only a partly written file proves that the signal arrived during a save; other kills are not counted."""
     run, expected = whole
     run = replace(run, train=replace(run.train, background_saving=background))
     n = count(2, 17)
@@ -115,8 +117,8 @@ def test_1_and_19_sigkill_while_saving(whole: tuple[Run, dict[str, Any]], backgr
     assert tally.survived == n
 
 
-def test_2_sigkill_at_random_steps_several_times(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
-    """Three times in one run, each after steps and a checkpoint of the killed process itself."""
+def test_2_a_run_survives_several_sigkills_at_random_steps(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
+    """The run is killed three times, each time after new steps and a new checkpoint."""
     run, expected = whole
     n, times, n_runs = count(1, 7), 3, 0
     with injected(2, f"step0 and on, {times} kills in each run") as tally:
@@ -141,7 +143,7 @@ def test_2_sigkill_at_random_steps_several_times(whole: tuple[Run, dict[str, Any
                     rng,
                     0.005,
                 )
-                if code == 0:  # too late: at its end already
+                if code == 0:  # too late: the run has ended
                     break
                 assert code == -signal.SIGKILL and is_further()
                 tally.injected += 1
@@ -156,18 +158,19 @@ def test_2_sigkill_at_random_steps_several_times(whole: tuple[Run, dict[str, Any
 
 
 @pytest.mark.parametrize("background", [True, False])
-def test_3_and_4_the_process_ends_between_any_two_touches_of_the_disk(
+def test_3_and_4_the_process_dies_between_any_two_disk_accesses(
     whole: tuple[Run, dict[str, Any]], background: bool, tmp_path: Path
 ) -> None:
-    """Before, within and after each write; before each fsync, rename, replace, mkdir, unlink and rmdir of the run."""
+    """The process dies before, in and after each write, and before each fsync, rename, replace, mkdir, unlink and
+    rmdir."""
     run, expected = whole
     run = replace(run, train=replace(run.train, background_saving=background))
-    api.train(run, tmp_path / "cached")  # so that the touches are those of the run, not of the preparation
+    api.train(run, tmp_path / "cached")  # so that only accesses of the run are counted, not of the preparation
     with at_touch(10**9, die) as touches:
         api.train(run, tmp_path / "counted")
     every, every_deletion = count(199, 6), count(24, 2)
     kind = ["tiny", "pairs", "labels"].index(run.name)
-    first = 1 + (2 * kind + background) * every // 6  # each in other places, together in all
+    first = 1 + (2 * kind + background) * every // 6  # each with different places, together all places
     places = sorted({*range(first, touches.n + 1, every), *touches.deleting[kind::every_deletion]})
     of = f"{touches.n} touches" + (" or so" if background else "")
     with injected(3, f"every {every}. of {of}") as tally, injected(4, f"every {every_deletion}. there") as deletions:
@@ -186,10 +189,10 @@ def test_3_and_4_the_process_ends_between_any_two_touches_of_the_disk(
             counted.survived += survives
             assert survives, f"touch {k}"
             shutil.rmtree(folder)
-    assert tally.survived and (deletions.survived or background)  # which touches it shifts a little
+    assert tally.survived and (deletions.survived or background)  # background saving shifts the touches
 
 
-def test_5_signals_save_and_say_so_with_their_code(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
+def test_5_signals_save_and_exit_with_their_code(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
     run, expected = whole
     n = count(2, 7)
     with injected(5, "signal0 and on") as tally:
@@ -215,7 +218,7 @@ def test_5_signals_save_and_say_so_with_their_code(whole: tuple[Run, dict[str, A
     assert tally.survived == n
 
 
-def test_5_the_end_of_its_time_is_a_stop_like_a_signal(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
+def test_5_the_end_of_max_time_stops_like_a_signal(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
     run, expected = whole
     short = replace(run, train=replace(run.train, max_time=1e-9))
     with injected(5, "-", n=2) as tally:
@@ -229,9 +232,7 @@ def test_5_the_end_of_its_time_is_a_stop_like_a_signal(whole: tuple[Run, dict[st
         tally.survived = 2
 
 
-def test_6_resumed_after_every_step_of_an_epoch_and_at_its_end(
-    whole: tuple[Run, dict[str, Any]], tmp_path: Path
-) -> None:
+def test_6_a_run_resumes_after_every_step_of_an_epoch(whole: tuple[Run, dict[str, Any]], tmp_path: Path) -> None:
     run, expected = whole
 
     def one_step_a_time() -> None:
@@ -249,7 +250,7 @@ def test_6_resumed_after_every_step_of_an_epoch_and_at_its_end(
         tally.survived = tally.injected
 
 
-def test_7_a_preparation_that_dies_leaves_nothing_that_is_taken_for_whole(
+def test_7_a_preparation_that_dies_leaves_nothing_that_is_used(
     whole: tuple[Run, dict[str, Any]], tmp_path: Path
 ) -> None:
     run, expected = whole
@@ -276,7 +277,7 @@ def test_7_a_preparation_that_dies_leaves_nothing_that_is_taken_for_whole(
     assert code == 0
 
 
-def test_8_a_second_trainer_is_refused_and_a_dead_one_is_not_in_the_way(tmp_path: Path) -> None:
+def test_8_a_second_trainer_is_refused_and_a_dead_one_is_ignored(tmp_path: Path) -> None:
     run = dropout_run(tmp_path)
     api.train(run, tmp_path / "run")
     before = remains(tmp_path / "run")
@@ -307,7 +308,7 @@ def refused(work: Callable[[], object], words: str) -> None:
         work()
 
 
-def test_2_what_a_killed_process_left_half_written_is_in_nobody_s_way(tmp_path: Path) -> None:
+def test_2_partly_written_files_of_a_killed_process_are_ignored(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     (folder / "checkpoints" / ".step-2.tmp-7").mkdir(parents=True)
     for name in (".metrics.jsonl.tmp-7", ".owner.json.tmp-7", ".model.safetensors.tmp"):

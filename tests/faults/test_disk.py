@@ -1,4 +1,4 @@
-"""Faults 9 to 12: what a disk does to files that were written, and to those that are being written."""
+"""Faults 9 to 12: errors of the disk in written files and during writes."""
 
 import errno
 import os
@@ -54,7 +54,7 @@ def run_folder(finished: Path, tmp_path: Path) -> Path:
 
 
 def is_seen(folder: Path) -> bool:
-    """Whether a checkpoint is known to be damaged before anything of it is parsed."""
+    """Return whether the manifest of a checkpoint detects damage, before any file is parsed."""
     try:
         Manifest.read(folder).verify(folder)
     except UserError:
@@ -63,7 +63,7 @@ def is_seen(folder: Path) -> bool:
 
 
 def damaged_in_turn(folder: Path, file: str, damages: list[Callable[[bytes], bytes]]) -> int:
-    """How many damages to a file are seen."""
+    """Return how many damages to a file are detected."""
     path = folder / file
     whole, seen = path.read_bytes(), 0
     for damage in damages:
@@ -85,7 +85,7 @@ def flipped(rng: random.Random) -> Callable[[bytes], bytes]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_9_every_flipped_bit_is_seen(run_folder: Path, file: str) -> None:
+def test_9_every_flipped_bit_is_detected(run_folder: Path, file: str) -> None:
     rng, n = random.Random(file), count(60, 300)
     with injected(9, "the file's name", n) as tally:
         tally.survived = damaged_in_turn(checkpoint.path_of(run_folder, 8), file, [flipped(rng)] * n)
@@ -93,7 +93,7 @@ def test_9_every_flipped_bit_is_seen(run_folder: Path, file: str) -> None:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_10_truncated_empty_and_longer_files_are_seen(run_folder: Path, file: str) -> None:
+def test_10_truncated_empty_and_longer_files_are_detected(run_folder: Path, file: str) -> None:
     rng, n = random.Random(file), count(20, 100)
     damages: list[Callable[[bytes], bytes]] = [lambda data: data[: rng.randrange(len(data))]] * n
     damages += [lambda data: b"", lambda data: data + b"\0"]
@@ -103,7 +103,7 @@ def test_10_truncated_empty_and_longer_files_are_seen(run_folder: Path, file: st
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_10_a_missing_file_is_seen_and_one_too_many_is_not_read(run_folder: Path, file: str) -> None:
+def test_10_a_missing_file_is_detected_and_an_extra_file_is_not_read(run_folder: Path, file: str) -> None:
     folder = checkpoint.path_of(run_folder, 8)
     with injected(10, "-", n=2) as tally:
         (folder / f"{file}.bak").write_bytes(b"\x80\x04 not ours")
@@ -116,7 +116,7 @@ def test_10_a_missing_file_is_seen_and_one_too_many_is_not_read(run_folder: Path
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_11_the_newest_that_is_whole_is_gone_on_from(run_folder: Path, finished: Path, file: str) -> None:
+def test_11_the_newest_intact_checkpoint_is_resumed(run_folder: Path, finished: Path, file: str) -> None:
     before = remains(finished)
     path = checkpoint.path_of(run_folder, 8) / file
     path.write_bytes(flipped(random.Random(file))(path.read_bytes()))
@@ -128,7 +128,7 @@ def test_11_the_newest_that_is_whole_is_gone_on_from(run_folder: Path, finished:
         tally.survived = 1
 
 
-def test_11_when_all_are_damaged_nothing_begins_anew(run_folder: Path) -> None:
+def test_11_a_run_with_only_damaged_checkpoints_is_unchanged(run_folder: Path) -> None:
     for step in checkpoint.steps(run_folder):
         (checkpoint.path_of(run_folder, step) / NAME).write_text("{}")
     before = {path: path.read_bytes() for path in run_folder.rglob("*") if path.is_file()}
@@ -152,10 +152,10 @@ REFUSALS = {
 
 @pytest.mark.parametrize("background", [True, False])
 @pytest.mark.parametrize("refusal", REFUSALS)
-def test_12_a_disk_that_refuses_at_any_touch_costs_no_state(
+def test_12_a_disk_error_at_any_access_loses_no_state(
     refusal: str, background: bool, finished: Path, tmp_path: Path
 ) -> None:
-    """One sentence, or none where it goes on; the old state good, and the same end when the disk is well again."""
+    """The run continues or ends with one sentence; the old state is kept, and resuming ends with equal weights."""
     code, once = REFUSALS[refusal]
     expected = remains(finished)
     run = small_run(finished.parent, background_saving=background)
@@ -166,7 +166,7 @@ def test_12_a_disk_that_refuses_at_any_touch_costs_no_state(
     with at_touch(10**9, refuse) as touches:
         api.train(run, tmp_path / "counted")
     every = count(169, 5)
-    first = 1 + list(REFUSALS).index(refusal) * every // len(REFUSALS)  # each in other places, together in all
+    first = 1 + list(REFUSALS).index(refusal) * every // len(REFUSALS)  # each with different places
     with injected(12, f"every {every}. of {touches.n} touches") as tally:
         for k in range(first, touches.n + 1, every):
             folder = tmp_path / str(k) / "run"
@@ -191,8 +191,8 @@ def test_12_a_disk_that_refuses_at_any_touch_costs_no_state(
 
 
 @pytest.mark.parametrize("limit", [3_000, 20_000, 60_000])
-def test_12_files_that_cannot_grow(limit: int, finished: Path, tmp_path: Path) -> None:
-    """As on a full disk: the system itself stops a write in its middle."""
+def test_12_a_limit_of_file_size_is_one_sentence(limit: int, finished: Path, tmp_path: Path) -> None:
+    """The system stops a write in the middle, as on a full disk."""
     run = small_run(finished.parent)
     folder = tmp_path / "run"
 
@@ -210,7 +210,9 @@ def test_12_files_that_cannot_grow(limit: int, finished: Path, tmp_path: Path) -
         tally.survived = 1
 
 
-def test_12_a_folder_that_vanishes(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_12_a_run_folder_that_disappears_is_named(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run = small_run(finished.parent)
     saved = checkpoint.save
 
@@ -244,10 +246,10 @@ class FullDisk:
 
 @pytest.mark.parametrize("background", [True, False])
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "run.toml"])
-def test_12_a_disk_that_is_full_when_the_model_is_published(
+def test_12_a_full_disk_during_publication_loses_nothing(
     background: bool, name: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The checkpoint stays, nothing half-written does, and the run goes on with the best that it had."""
+    """The checkpoint is kept, no partly written file is left, and the run resumes with its best step."""
     run, folder = small_run(finished.parent, background_saving=background), tmp_path / "run"
     with monkeypatch.context() as patch:
         FullDisk(patch, name)
@@ -265,7 +267,7 @@ def test_12_a_disk_that_is_full_when_the_model_is_published(
     assert remains(folder)["tensors"] == remains(finished)["tensors"]
 
 
-def test_12_a_best_checkpoint_that_is_really_lost_is_told_of(finished: Path, run_folder: Path) -> None:
+def test_12_a_lost_best_checkpoint_is_reported(finished: Path, run_folder: Path) -> None:
     best = read_progress(checkpoint.path_of(run_folder, 8)).best_step
     (run_folder / NAME).unlink()
     assert best == 8

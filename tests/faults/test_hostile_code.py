@@ -1,4 +1,4 @@
-"""Faults 21 to 23: pickles, code and ways out of a folder. Every manifest is correct, since anybody can compute one."""
+"""Faults 21 to 23: pickles, code and paths out of a folder. Every manifest is correct, as an attacker can write one."""
 
 import io
 import json
@@ -31,7 +31,7 @@ from glassformer.tokenization.tokenizer import Tokenizer
 
 
 class Payload:
-    """What runs when it is unpickled: it makes a folder."""
+    """A payload that makes a folder when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -41,7 +41,7 @@ class Payload:
 
 
 def pickles(mark: Path) -> dict[str, bytes]:
-    """Every way in which a pickle comes along; all but the oldest, which is ASCII, are known by their first bytes."""
+    """Return a pickle of every kind; all except the oldest, which is ASCII, are identified by their first bytes."""
     found = {f"protocol {n}": pickle.dumps(Payload(mark), n) for n in (0, 2, 3, 4, 5)}
     objects = np.array([Payload(mark)], dtype=object)
     for name, write in {
@@ -57,7 +57,7 @@ def pickles(mark: Path) -> dict[str, bytes]:
 
 
 def model_with(name: str) -> Callable[[Path, Path], None]:
-    """An attack: a file of a model directory is the pickle."""
+    """Return an attack: a file of a model directory is the pickle."""
 
     def attack(path: Path, directory: Path) -> None:
         plant(directory, name, path.read_bytes())
@@ -67,7 +67,7 @@ def model_with(name: str) -> Callable[[Path, Path], None]:
 
 
 def state_with(name: str) -> Callable[[Path, Path], None]:
-    """An attack: a file of a checkpoint's training state is the pickle."""
+    """Return an attack: a file of a checkpoint's training state is the pickle."""
 
     def attack(path: Path, directory: Path) -> None:
         step = checkpoint.path_of(directory, 5)
@@ -78,7 +78,7 @@ def state_with(name: str) -> Callable[[Path, Path], None]:
 
 
 def folder_with(name: str) -> Callable[[Path, Path], None]:
-    """An attack: a folder of somebody else's, with the pickle under the name that is usual there."""
+    """Return an attack: a folder of another library, with the pickle under the usual name."""
 
     def attack(path: Path, directory: Path) -> None:
         other = directory.parent / "other"
@@ -90,7 +90,7 @@ def folder_with(name: str) -> Callable[[Path, Path], None]:
 
 
 def data_as(suffix: str, read: Callable[[Path], object]) -> Callable[[Path, Path], None]:
-    """An attack: data that is the pickle."""
+    """Return an attack: the data is the pickle."""
 
     def attack(path: Path, directory: Path) -> None:
         renamed = directory.parent / f"data{suffix}"
@@ -117,19 +117,17 @@ PLACES: dict[str, Callable[[Path, Path], None]] = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_fault_21_a_pickle_is_refused_with_the_way_to_convert_it_and_never_runs(
-    directory: Path, tmp_path: Path, place: str
-) -> None:
+def test_fault_21_a_pickle_is_refused_with_advice_and_never_runs(directory: Path, tmp_path: Path, place: str) -> None:
     mark = tmp_path / "it ran"
     pickle.loads(pickles(mark)["protocol 4"])
-    assert mark.exists(), "the payload is one"
+    assert mark.exists(), "the payload must run when it is unpickled"
     mark.rmdir()
     manifest = (directory / "manifest.json").read_bytes()
     for kind, content in pickles(mark).items():
         path = tmp_path / "weights.pt"
         path.write_bytes(content)
         (directory / "manifest.json").write_bytes(manifest)
-        if kind == "protocol 0":  # ASCII: as a text it is one, and elsewhere it is something else that cannot be read
+        if kind == "protocol 0":  # ASCII: valid as a text, and refused for another reason in other files
             try:
                 PLACES[place](path, directory)
             except UserError as error:
@@ -143,16 +141,16 @@ def test_fault_21_a_pickle_is_refused_with_the_way_to_convert_it_and_never_runs(
     record(21, len(pickles(mark)), len(pickles(mark)), "none: every kind in every place")
 
 
-# 22: code that a configuration asks for
+# 22: code that a configuration names
 
 
 @pytest.mark.parametrize("key", ["auto_map", "trust_remote_code", "custom_pipelines", "architectures"])
-def test_fault_22_code_that_comes_with_a_model_never_runs(directory: Path, tmp_path: Path, key: str) -> None:
+def test_fault_22_code_in_a_model_folder_never_runs(directory: Path, tmp_path: Path, key: str) -> None:
     mark = tmp_path / "it ran"
     for name in ("modeling_evil.py", "conftest.py", "__init__.py", "setup.py"):
         (directory / name).write_text(f"open({str(mark)!r}, 'w')")
     sign(directory)
-    read_model(directory)  # such files are left alone
+    read_model(directory)  # such files are ignored
     (directory / "tokenizer_config.json").write_text(json.dumps({key: "modeling_evil.Tokenizer"}))
     sign(directory)
     read_model(directory)
@@ -162,11 +160,11 @@ def test_fault_22_code_that_comes_with_a_model_never_runs(directory: Path, tmp_p
     record(22, 3, 3, "none")
 
 
-# 23: paths that lead out
+# 23: paths out of the folder
 
 
 def resign(directory: Path, name: str) -> None:
-    """A manifest that also vouches for a file of any name, and agrees with itself."""
+    """Write a manifest that also lists a file of any name, with a correct digest."""
     from glassformer.store import manifest
 
     value = json.loads((directory / "manifest.json").read_text())
@@ -179,7 +177,7 @@ def resign(directory: Path, name: str) -> None:
     "name",
     ["../x", "/etc/hostname", "checkpoints/../../x", ".", "", "..", "model.safetensors\0", "\0", "link/x"],
 )
-def test_fault_23_a_manifest_that_leads_out_is_refused(directory: Path, name: str) -> None:
+def test_fault_23_a_manifest_with_outside_paths_is_refused(directory: Path, name: str) -> None:
     (directory.parent / "x").write_text("x")
     (directory / "link").symlink_to(directory.parent)
     resign(directory, name)
@@ -188,7 +186,7 @@ def test_fault_23_a_manifest_that_leads_out_is_refused(directory: Path, name: st
 
 
 @pytest.mark.parametrize(("name", "words"), [("a" * 5000, "File name too long"), ("b\nc", "'b\\nc' is missing")])
-def test_fault_23_a_manifest_that_names_what_cannot_be(directory: Path, name: str, words: str) -> None:
+def test_fault_23_a_manifest_with_impossible_names_is_refused(directory: Path, name: str, words: str) -> None:
     resign(directory, name)
     refused(read_spoiled(directory), words)
     record(23, 1, 1, "none")
@@ -200,13 +198,13 @@ def test_fault_23_a_link_is_not_followed_out_of_the_folder(directory: Path, name
     (directory / name).symlink_to(directory.parent / name)
     refused(read_spoiled(directory), name, "outside the folder")
     (directory / name).unlink()
-    (directory / name).symlink_to(directory / name)  # in a circle
+    (directory / name).symlink_to(directory / name)  # a link to itself
     refused(read_spoiled(directory), name)
     record(23, 2, 2, "none")
 
 
 @pytest.mark.parametrize("name", ["source_tokenizer.json", "labels.json", AVERAGE])
-def test_fault_23_a_file_that_the_manifest_does_not_vouch_for_is_not_read(directory: Path, name: str) -> None:
+def test_fault_23_a_file_missing_in_the_manifest_is_not_read(directory: Path, name: str) -> None:
     folder = checkpoint.path_of(directory, 5) if name == AVERAGE else directory
     (folder / name).unlink(missing_ok=True)
     sign(folder)
@@ -219,7 +217,7 @@ def test_fault_23_a_file_that_the_manifest_does_not_vouch_for_is_not_read(direct
     record(23, 1, 1, "none")
 
 
-def test_fault_23_names_with_a_nul_are_no_files(tmp_path: Path) -> None:
+def test_fault_23_names_with_a_nul_are_refused(tmp_path: Path) -> None:
     refused(lambda: api.load("a\0b"), "no such model directory")
     refused(lambda: Tokenizer.load(Path("a\0b")), "is not a valid file name")
     run = recipes.parse('[data]\npath = "a\\u0000b"\n', "recipe")
@@ -227,7 +225,7 @@ def test_fault_23_names_with_a_nul_are_no_files(tmp_path: Path) -> None:
     record(23, 3, 3, "none")
 
 
-def test_fault_23_a_folder_of_texts_neither_leads_out_nor_hangs(tmp_path: Path) -> None:
+def test_fault_23_links_and_pipes_in_a_folder_of_texts_are_refused(tmp_path: Path) -> None:
     folder = tmp_path / "texts"
     folder.mkdir()
     (tmp_path / "secret.txt").write_text("secret")

@@ -1,6 +1,6 @@
-"""Fault 24: absurd sizes, and text that says two things; faults 24 and 26 in the state of a training.
+"""Fault 24: absurd sizes and ambiguous text; faults 24 and 26 in the training state.
 
-Every manifest is correct, since anybody can compute one.
+Every manifest is correct, as an attacker can write one.
 """
 
 import functools
@@ -27,7 +27,7 @@ from glassformer.reporting import Outcome
 from glassformer.store import checkpoint
 from glassformer.store.checkpoint import AVERAGE, OPTIMIZER, STATE
 
-# 24: absurd sizes and text that says two things
+# 24: absurd sizes and ambiguous text
 
 
 def peak_bytes() -> int:
@@ -62,9 +62,7 @@ SIZES: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("key", "value"), SIZES)
-def test_fault_24_an_absurd_configuration_is_refused_before_any_memory_is_asked_for(
-    directory: Path, key: str, value: Any
-) -> None:
+def test_fault_24_an_absurd_configuration_allocates_no_memory(directory: Path, key: str, value: Any) -> None:
     def change(config: dict[str, Any]) -> None:
         *path, leaf = key.split(".")
         for name in path:
@@ -73,7 +71,7 @@ def test_fault_24_an_absurd_configuration_is_refused_before_any_memory_is_asked_
 
     before = peak_bytes()
     edit_json(directory, "config.json", change)
-    is_no_integer = isinstance(value, str | list | dict | float) or value > MAX_INT  # named as the file spells it
+    is_no_integer = isinstance(value, str | list | dict | float) or value > MAX_INT  # then the error has the file's key
     refused(read_spoiled(directory), key if is_no_integer else f"model.{key}")
     assert peak_bytes() - before < 1 << 28
     record(24, 1, 1, "none")
@@ -81,7 +79,7 @@ def test_fault_24_an_absurd_configuration_is_refused_before_any_memory_is_asked_
 
 @pytest.mark.parametrize("positions", ["sinusoidal", "rotary", "learned", "alibi", "relative", "none"])
 @pytest.mark.parametrize("max_len", [10**12, 1 << 24])
-def test_fault_24_a_context_that_no_table_could_hold(directory: Path, positions: str, max_len: int) -> None:
+def test_fault_24_an_absurd_context_allocates_no_memory(directory: Path, positions: str, max_len: int) -> None:
     before = peak_bytes()
     edit_json(directory, "config.json", lambda c: c.update(max_len=max_len, positions={"kind": positions}))
     refused(read_spoiled(directory), "model.max_len is 1,000" if max_len > 1 << 24 else "does not fit the model")
@@ -89,7 +87,7 @@ def test_fault_24_a_context_that_no_table_could_hold(directory: Path, positions:
     record(24, 1, 1, "none")
 
 
-def test_fault_24_the_largest_sizes_that_are_allowed_ask_for_no_memory_either(directory: Path) -> None:
+def test_fault_24_the_largest_allowed_sizes_allocate_no_memory(directory: Path) -> None:
     before = peak_bytes()
     most = Stack(1000, 8, d_ff=1 << 20)
     config = TransformerConfig(decoder=most, d_model=1 << 20, vocab_size=1 << 24, max_len=1 << 24)
@@ -100,7 +98,7 @@ def test_fault_24_the_largest_sizes_that_are_allowed_ask_for_no_memory_either(di
 
 
 @pytest.mark.parametrize("key", ["n_layers", "d_embedding", "d_encoder", "d_decoder", "vocab_size", "max_len"])
-def test_fault_24_recurrent_sizes_have_bounds_too(directory: Path, key: str) -> None:
+def test_fault_24_recurrent_sizes_have_bounds(directory: Path, key: str) -> None:
     plant(directory, "config.json", json.dumps(to_dict(RecurrentConfig(vocab_size=9)) | {key: 10**12}))
     refused(read_spoiled(directory), f"model.{key} is 1,000,000,000,000")
     record(24, 1, 1, "none")
@@ -117,12 +115,12 @@ def test_fault_24_recurrent_sizes_have_bounds_too(directory: Path, key: str) -> 
         ("train.optimizer.learning-rate", "nan", "train.optimizer.learning_rate must be number"),
     ],
 )
-def test_fault_24_a_slip_of_the_keyboard_is_named(flag: str, value: str, words: str) -> None:
+def test_fault_24_a_typing_error_is_named(flag: str, value: str, words: str) -> None:
     refused(lambda: apply_flags(Run(), {flag: value}), words)
     record(24, 1, 1, "none")
 
 
-def test_fault_24_a_model_larger_than_the_memory_is_refused_before_the_data_is_read(tmp_path: Path) -> None:
+def test_fault_24_a_model_larger_than_memory_is_refused_first(tmp_path: Path) -> None:
     run = Run(model=TransformerConfig(decoder=Stack(12, 8, d_ff=1 << 20), d_model=1 << 20))
     refused(lambda: api.train(run, tmp_path / "out"), "the model's weights take", "GiB of memory: use a smaller model")
     assert not (tmp_path / "out").exists()
@@ -153,10 +151,10 @@ JSON_ATTACKS = {
     "name", ["config.json", "generation.json", "tokenizer.json", "labels.json", "manifest.json", STATE]
 )
 @pytest.mark.parametrize("attack", JSON_ATTACKS)
-def test_fault_24_json_that_is_absurd_or_says_two_things(directory: Path, name: str, attack: str) -> None:
+def test_fault_24_absurd_or_ambiguous_json_is_refused(directory: Path, name: str, attack: str) -> None:
     content, words = JSON_ATTACKS[attack]
     if (name, attack) == ("labels.json", "a list"):
-        return  # no names of labels are none
+        return  # an empty list means that there are no labels
     folder = checkpoint.path_of(directory, 5) if name == STATE else directory
     if name == "manifest.json":
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -181,7 +179,7 @@ def test_fault_24_json_that_is_absurd_or_says_two_things(directory: Path, name: 
         "a = \0",
     ],
 )
-def test_fault_24_toml_that_is_absurd(directory: Path, text: str) -> None:
+def test_fault_24_absurd_toml_is_refused(directory: Path, text: str) -> None:
     refused(lambda: parse_toml(text, "recipe.toml"), "recipe.toml is no")
     plant(directory, "run.toml", text)
     refused(read_spoiled(directory), "run.toml is no")
@@ -222,7 +220,7 @@ HEADERS: dict[str, tuple[bytes, str]] = {
 
 @pytest.mark.parametrize("attack", HEADERS)
 @pytest.mark.parametrize("name", ["model.safetensors", OPTIMIZER, AVERAGE])
-def test_fault_24_a_header_that_contradicts_itself(directory: Path, name: str, attack: str) -> None:
+def test_fault_24_a_contradictory_header_is_refused(directory: Path, name: str, attack: str) -> None:
     content, words = HEADERS[attack]
     before = peak_bytes()
     if name == "model.safetensors":
@@ -236,7 +234,7 @@ def test_fault_24_a_header_that_contradicts_itself(directory: Path, name: str, a
     record(24, 1, 1, "none")
 
 
-# 24 and 26: the state of a training
+# 24 and 26: the training state
 
 STATE_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "a key is missing": (lambda state: state.pop("n_targets") and None, "n_targets is missing"),
@@ -282,12 +280,12 @@ STATE_ATTACKS: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
 
 @pytest.fixture
 def stopped(trained: Outcome, tmp_path: Path) -> Path:
-    """A run that may be spoiled and resumed."""
+    """A run that a test may change and resume."""
     return Path(shutil.copytree(trained.folder, tmp_path / "run"))
 
 
 @pytest.mark.parametrize("attack", STATE_ATTACKS)
-def test_fault_24_a_training_state_that_says_what_none_can(stopped: Path, attack: str) -> None:
+def test_fault_24_an_impossible_training_state_is_refused(stopped: Path, attack: str) -> None:
     change, words = STATE_ATTACKS[attack]
     edit_json(checkpoint.path_of(stopped, 20), STATE, change)
     refused(lambda: api.resume(stopped), "state.json", words)
@@ -295,7 +293,7 @@ def test_fault_24_a_training_state_that_says_what_none_can(stopped: Path, attack
 
 
 @pytest.mark.parametrize("attack", ["shape", "part", "extra", "dtype"])
-def test_fault_26_an_optimizer_that_does_not_fit(stopped: Path, attack: str) -> None:
+def test_fault_26_an_optimizer_that_does_not_fit_is_refused(stopped: Path, attack: str) -> None:
     step = checkpoint.path_of(stopped, 20)
     tensors = load_file(step / OPTIMIZER)
     name = next(name for name in tensors if name.endswith("/exp_avg"))

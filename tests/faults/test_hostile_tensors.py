@@ -1,4 +1,4 @@
-"""Fault 26: tensors that are not those of the model. Every manifest is correct, since anybody can compute one."""
+"""Fault 26: tensors that do not fit the model. Every manifest is correct, as an attacker can write one."""
 
 import json
 from dataclasses import replace
@@ -15,10 +15,10 @@ from glassformer import files
 from glassformer.store.model_directory import read_model
 from glassformer.store.tensors import read_tensors
 
-# 26: tensors that are not those of the model
+# 26: tensors that do not fit the model
 
 
-def test_fault_26_what_does_not_fit_is_listed_by_name_and_counted(directory: Path) -> None:
+def test_fault_26_wrong_tensors_are_listed_by_name_and_counted(directory: Path) -> None:
     tensors = load_file(directory / "model.safetensors")
     names = list(tensors)
     tensors[names[0]] = torch.zeros(3, 5)
@@ -39,7 +39,7 @@ def test_fault_26_what_does_not_fit_is_listed_by_name_and_counted(directory: Pat
     record(26, 6, 6, "none")
 
 
-def test_fault_26_narrower_weights_are_taken_over_exactly(directory: Path) -> None:
+def test_fault_26_weights_of_lower_precision_are_loaded_exactly(directory: Path) -> None:
     halves = {name: x.to(torch.bfloat16) for name, x in load_file(directory / "model.safetensors").items()}
     save_file(halves, directory / "model.safetensors")
     sign(directory)
@@ -49,7 +49,7 @@ def test_fault_26_narrower_weights_are_taken_over_exactly(directory: Path) -> No
             assert x.dtype == torch.float32 and torch.equal(x, halves[name].float())
 
 
-def test_fault_26_weights_are_compared_before_the_network_takes_any_memory(
+def test_fault_26_weights_are_checked_before_memory_is_allocated(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from glassformer.store import model_directory
@@ -68,13 +68,13 @@ def test_fault_26_weights_are_compared_before_the_network_takes_any_memory(
 
 
 @pytest.mark.parametrize("names", [["a", "a"], ["a", 1], {"a": 1}, "ab", ["a"] * 3])
-def test_fault_26_names_of_labels_that_are_none(directory: Path, names: Any) -> None:
+def test_fault_26_wrong_names_of_labels_are_refused(directory: Path, names: Any) -> None:
     plant(directory, "labels.json", json.dumps(names))
     refused(read_spoiled(directory), "labels.json")
     record(26, 1, 1, "none")
 
 
-def test_fault_26_an_average_of_models_reads_as_carefully(directory: Path, tmp_path: Path) -> None:
+def test_fault_26_averaging_refuses_the_same_files(directory: Path, tmp_path: Path) -> None:
     from glassformer.training.averaging import average_directories
 
     plant(directory, "model.safetensors", safetensors({"v": entry(), "w": entry()}))
@@ -82,8 +82,8 @@ def test_fault_26_an_average_of_models_reads_as_carefully(directory: Path, tmp_p
     assert not (tmp_path / "mean").exists()
 
 
-def test_a_whole_model_is_still_read(directory: Path) -> None:
-    """The bounds refuse nothing that this package writes."""
+def test_an_intact_model_is_still_read(directory: Path) -> None:
+    """The bounds accept every file that glassformer writes."""
     stored = read_model(directory)
     assert stored.labels == ("a", "b") and replace(stored.config) == stored.config
     assert read_tensors(directory / "model.safetensors").keys() == load_file(directory / "model.safetensors").keys()

@@ -1,4 +1,4 @@
-"""Fault 25: files of tokenizers. Every manifest is correct, since anybody can compute one."""
+"""Fault 25: files of tokenizers. Every manifest is correct, as an attacker can write one."""
 
 import base64
 import functools
@@ -23,7 +23,7 @@ from tokenization import families
 # 25: tokenizers
 
 
-def test_fault_25_random_bytes_in_a_tokenizer_give_a_tokenizer_or_a_sentence(tmp_path: Path) -> None:
+def test_fault_25_random_bytes_give_a_tokenizer_or_a_sentence(tmp_path: Path) -> None:
     n, seed = count(150, 1000), 25
     originals = [
         Tokenizer.train([TEXT], vocab_size=290).to_json().encode(),
@@ -34,20 +34,20 @@ def test_fault_25_random_bytes_in_a_tokenizer_give_a_tokenizer_or_a_sentence(tmp
     record(25, n, n, f"{seed}; {n_loaded} loaded")
 
 
-def test_fault_25_random_bytes_in_tokenizers_of_other_people(tmp_path: Path) -> None:
+def test_fault_25_random_bytes_in_imported_tokenizers(tmp_path: Path) -> None:
     n, seed = count(200, 2000), 26
     texts = [TEXT] * 20
     kinds = (families.bert(texts, lowercase=True), families.llama_3(texts), families.llama_2(texts, legacy=True))
     originals = [Tokenizer.imported(rust.to_str(), roles).to_json().encode() for rust, roles in kinds]
     unigram, roles = families.t5(texts)
-    unigram.normalizer = normalizers.NFKC()  # the map is as large as all others together: see below
+    unigram.normalizer = normalizers.NFKC()  # the map is as large as all other parts together: see below
     originals.append(Tokenizer.imported(unigram.to_str(), roles).to_json().encode())
     n_loaded = fuzzed(tmp_path / "tokenizer.json", originals, random.Random(seed), n)
     record(25, n, n, f"{seed}; {n_loaded} loaded")
 
 
 def fuzzed(path: Path, originals: list[bytes], rng: random.Random, n: int) -> int:
-    """Files with random bytes in them load and work, or say in a sentence why not; how many load."""
+    """Load files with random bytes, which work or are refused in a sentence; return how many load."""
     n_loaded = 0
     for _ in range(n):
         data = bytearray(rng.choice(originals))
@@ -77,7 +77,7 @@ def use(tokenizer: Tokenizer) -> None:
 
 
 def test_fault_25_a_damaged_map_of_characters_gives_ids_or_a_sentence() -> None:
-    """The library follows the map without looking where it leads, so it may give up only when a text is encoded."""
+    """The library does not check the offsets in the map, so it may fail only when a text is encoded."""
     whole = families.precompiled()
     if whole is None:
         pytest.skip("needs the map that comes with sentencepiece")
@@ -237,7 +237,7 @@ def added(content: str, number: int) -> dict[str, Any]:
 
 
 def charsmap(targets: bytes) -> str:
-    """A map of characters with an empty trie, as the file has it."""
+    """Return a map of characters with an empty trie, as text of the file."""
     return base64.b64encode((1024).to_bytes(4, "little") + bytes(1024) + targets).decode()
 
 
@@ -270,7 +270,7 @@ def text(name: str, type_id: int) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("attack", TOKENIZER_ATTACKS)
-def test_fault_25_a_tokenizer_that_cannot_be(tmp_path: Path, attack: str) -> None:
+def test_fault_25_a_wrong_tokenizer_is_refused(tmp_path: Path, attack: str) -> None:
     change, words = TOKENIZER_ATTACKS[attack]
     description = json.loads(TOKENIZER.to_json())
     del description["model"]["frequencies"]
@@ -281,7 +281,7 @@ def test_fault_25_a_tokenizer_that_cannot_be(tmp_path: Path, attack: str) -> Non
     record(25, 1, 1, "none")
 
 
-def test_fault_25_a_token_that_no_byte_spells(tmp_path: Path) -> None:
+def test_fault_25_a_token_without_bytes_is_refused(tmp_path: Path) -> None:
     description = json.loads(Tokenizer.train([TEXT], vocab_size=290).to_json())
     description["model"]["vocab"]["日"] = len(description["model"]["vocab"])
     del description["model"]["frequencies"]
@@ -291,7 +291,7 @@ def test_fault_25_a_token_that_no_byte_spells(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("expression", sorted(KNOWN_EXPRESSIONS))
 def test_fault_25_every_known_expression_ends(expression: str) -> None:
-    """On long runs of one kind of character, with and without something behind them, for which engines backtrack."""
+    """Long runs of one kind of character, with and without another character after them, make engines backtrack."""
     splitting = pre_tokenizers.Split(Regex(expression), "isolated")
     n = count(5_000, 100_000)
     for unit in ("a", "A", "aA", "'s", "1", " ", "\n", " \n", "\t ", "!", " !", "\u0301", "字", "ǅ", "ʰ", "_", "\r"):
@@ -305,7 +305,7 @@ def test_fault_25_every_known_expression_ends(expression: str) -> None:
 
 
 @pytest.mark.parametrize("expression", SLOW)
-def test_fault_25_an_expression_that_backtracks_for_ever_is_never_compiled(tmp_path: Path, expression: str) -> None:
+def test_fault_25_an_exponential_expression_is_never_compiled(tmp_path: Path, expression: str) -> None:
     pattern = {"Regex": expression}
     split = {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
     replaced = {"type": "Replace", "pattern": pattern, "content": "x"}
@@ -339,26 +339,26 @@ def with_own_expression() -> str:
     return json.dumps(description | {"pre_tokenizer": {"type": "Sequence", "pretokenizers": parts}})
 
 
-def test_fault_25_expressions_of_a_trusted_file_are_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_25_expressions_of_a_trusted_file_are_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     text = with_own_expression()
     monkeypatch.setenv(TRUST, "1")
     tokenizer = Tokenizer.imported(text, {})
     for sample in ("the 12 cats", TEXT):
         assert tokenizer.encode(sample) == RustTokenizer.from_str(text).encode(sample).ids
-    monkeypatch.delenv(TRUST)  # no mark of it stays in the file
+    monkeypatch.delenv(TRUST)  # the saved file is not trusted
     refused(lambda: Tokenizer.from_json(tokenizer.to_json()), "is unknown and could take exponential time")
     record(25, 1, 1, "none")
 
 
 @pytest.mark.parametrize("value", ["", "0", "true"])
-def test_fault_25_trust_must_be_said_as_it_is_asked_for(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_25_trust_needs_the_exact_value(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRUST, value)
     refused(lambda: Tokenizer.imported(with_own_expression(), {}), "is unknown and could take exponential time")
     record(25, 1, 1, "none")
 
 
 @pytest.mark.parametrize("change", [{"Regex": "("}, {"Regex": 7}])
-def test_fault_25_a_trusted_expression_must_be_one(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_25_a_trusted_expression_must_be_valid(change: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRUST, "1")
     text = json.dumps(json.loads(with_own_expression()) | {"pre_tokenizer": OWN | {"pattern": change}})
     refused(lambda: Tokenizer.imported(text, {}), "")
@@ -369,6 +369,6 @@ OTHERS = sorted(attack for attack, (_, words) in TOKENIZER_ATTACKS.items() if "i
 
 
 @pytest.mark.parametrize("attack", OTHERS)
-def test_fault_25_trust_lets_nothing_else_through(tmp_path: Path, attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fault_25_trust_accepts_only_expressions(tmp_path: Path, attack: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRUST, "1")
-    test_fault_25_a_tokenizer_that_cannot_be(tmp_path, attack)
+    test_fault_25_a_wrong_tokenizer_is_refused(tmp_path, attack)

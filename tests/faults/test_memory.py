@@ -1,4 +1,4 @@
-"""Too little memory: one sentence that says how much was asked for and what to lower, and nothing saved is lost."""
+"""Too little memory: one sentence with the requested size and the setting to lower; checkpoints are kept."""
 
 import resource
 from collections.abc import Callable
@@ -19,11 +19,11 @@ from glassformer.training import loop
 from runs import MODEL, tiny_run, write_text
 
 ROOM = 1 << 29
-"""Bytes that the process may ask for beyond what it has."""
+"""Bytes that the process may allocate in addition."""
 
 
 def limited(work: Callable[[], object], room: int = ROOM) -> None:
-    """Does the work in a child whose address space cannot grow by more than `room` bytes."""
+    """Do the work in a child whose address space cannot grow by more than `room` bytes."""
 
     def child() -> None:
         used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
@@ -42,24 +42,22 @@ def refused(run: Run, folder: Path, *words: str) -> None:
         assert word in text, text
 
 
-def test_a_large_batch(tmp_path: Path) -> None:
+def test_a_batch_that_is_too_large_is_one_sentence(tmp_path: Path) -> None:
     run = tiny_run(write_text(tmp_path), batch_size=20_000)
     limited(lambda: refused(run, tmp_path / "run", "for another ", "iB: ", "(now 20,000)"))
     assert checkpoint.steps(tmp_path / "run") == []
 
 
 @pytest.mark.parametrize("shape", [{"d_model": 4096}, {"n_layers": 900}])
-def test_a_large_model(tmp_path: Path, shape: dict[str, int]) -> None:
+def test_a_model_that_is_too_large_is_one_sentence(tmp_path: Path, shape: dict[str, int]) -> None:
     d_model, n_layers = shape.get("d_model", 256), shape.get("n_layers", 1)
     model = replace(MODEL, d_model=d_model, decoder=Stack(n_layers, 2, d_ff=4 * d_model))
     run = tiny_run(write_text(tmp_path), model=model)
     limited(lambda: refused(run, tmp_path / "run", "for another "))
 
 
-def test_memory_that_ends_in_the_middle_of_a_run_costs_no_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The real allocator refuses at step 7; checkpoints of steps 2, 4 and 6 were due before."""
+def test_out_of_memory_during_a_run_keeps_the_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The real allocator fails at step 7, after the checkpoints of steps 2, 4 and 6."""
     run, folder = tiny_run(write_text(tmp_path), max_steps=8, eval_every=2), tmp_path / "run"
     one_step = loop.Trainer._one_step
 
@@ -89,13 +87,13 @@ def test_memory_that_ends_in_the_middle_of_a_run_costs_no_checkpoint(
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 512 bytes."), "512 bytes: do"),
     ],
 )
-def test_what_torch_and_numpy_raise(error: Exception, expected: str) -> None:
+def test_memory_errors_of_torch_and_numpy_are_one_sentence(error: Exception, expected: str) -> None:
     with pytest.raises(UserError) as found, enough_memory("do"):
         raise error
     assert str(found.value).endswith(expected)
 
 
-def test_other_errors_stay(tmp_path: Path) -> None:
+def test_other_errors_are_unchanged(tmp_path: Path) -> None:
     for error in (RuntimeError("shapes differ"), UserError("x"), ValueError("out of memory")):
         with pytest.raises(type(error), match=str(error)), enough_memory("do"):
             raise error

@@ -1,4 +1,4 @@
-"""Faults 13 and 14: losses and gradients that are no numbers, and batches with nothing in them."""
+"""Faults 13 and 14: NaN and Inf in losses and gradients, and empty batches."""
 
 import json
 import math
@@ -35,7 +35,7 @@ BAD = {
 
 
 def spoiled(monkeypatch: pytest.MonkeyPatch, steps: set[int], spoil: Callable[[LossSums], LossSums]) -> list[int]:
-    """Makes the loss of the second micro-batch of some steps bad; the list fills with the steps that were taken."""
+    """Make the loss of the second micro-batch NaN or Inf at some steps; return the list of steps that are taken."""
     real_step, real_loss = Trainer._one_step, CausalObjective.loss
     taken: list[int] = []
     calls = {"n": 0}
@@ -66,7 +66,7 @@ def all_finite(folder: Path) -> bool:
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_13_a_bad_number_stops_before_the_step(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_13_nan_or_inf_stops_before_the_step(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_text(tmp_path), grad_accumulation=2, checkpoint_every=5)
     with monkeypatch.context() as patch:
         spoiled(patch, {12}, BAD[what])
@@ -87,7 +87,7 @@ def test_13_a_bad_number_stops_before_the_step(what: str, tmp_path: Path, monkey
 
 
 @pytest.mark.parametrize("what", BAD)
-def test_13_a_bad_step_is_skipped_and_told(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_13_a_bad_step_is_skipped_and_reported(what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="skip", log_every=1, ema_decay=0.9)
     spoiled(monkeypatch, {3, 4}, BAD[what])
     reporter = Recording()
@@ -103,7 +103,7 @@ def test_13_a_bad_step_is_skipped_and_told(what: str, tmp_path: Path, monkeypatc
     record(13, 2, 2, "-")
 
 
-def test_13_a_run_of_bad_steps_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_13_too_many_bad_steps_end_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="skip")
     taken = spoiled(monkeypatch, set(range(2, 20)), BAD["loss is nan"])
     with pytest.raises(UserError, match="the loss is nan in step 13"):
@@ -112,7 +112,7 @@ def test_13_a_run_of_bad_steps_is_given_up(tmp_path: Path, monkeypatch: pytest.M
     record(13, 1, 1, "-")
 
 
-def test_13_rollback_halves_the_rate_and_takes_the_steps_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_13_rollback_halves_the_rate_and_repeats_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="rollback", checkpoint_every=5, log_every=1)
     bad = {7}
     taken = spoiled(monkeypatch, bad, lambda sums: (bad.clear(), BAD["loss is nan"](sums))[1])
@@ -131,11 +131,11 @@ def test_13_rollback_halves_the_rate_and_takes_the_steps_again(tmp_path: Path, m
     record(13, 1, 1, "-")
 
 
-def test_13_rollback_is_the_same_after_an_interruption_and_in_a_replay(
+def test_13_rollback_is_equal_after_an_interruption_and_in_a_replay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="rollback", checkpoint_every=5)
-    spoil = BAD["gradient is nan"]  # which keeps no batch, so that the two logs say the same
+    spoil = BAD["gradient is nan"]  # it saves no batch, so that both logs are equal
 
     def at_the_full_rate(monkeypatch: pytest.MonkeyPatch) -> None:
         real_step, real_loss = Trainer._one_step, CausalObjective.loss
@@ -170,13 +170,11 @@ def test_13_rollback_is_the_same_after_an_interruption_and_in_a_replay(
         checkpoint, "load_state", lambda path, real=checkpoint.load_state: (taken.append(path), real(path))[1]
     )
     api.replay(tmp_path / "parts")
-    assert [path.name for path in taken] == ["step-15", "step-15", "step-20"], "rolled back to where it began"
+    assert [path.name for path in taken] == ["step-15", "step-15", "step-20"], "rolled back to the start"
     record(13, 2, 2, "-")
 
 
-def test_13_weights_that_are_lost_in_an_evaluation_are_rolled_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_13_a_nan_evaluation_is_rolled_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real, evaluated = evaluations.evaluate_loss, []
 
     def once(*args: Any, **options: Any) -> Any:
@@ -198,7 +196,7 @@ def test_13_weights_that_are_lost_in_an_evaluation_are_rolled_back(
     record(13, 3, 3, "-")
 
 
-def test_13_rollback_before_the_first_checkpoint_and_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_13_rollback_ends_after_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_text(tmp_path), grad_accumulation=2, on_nonfinite="rollback")
     taken = spoiled(monkeypatch, {2}, BAD["gradient is nan"])
     with pytest.raises(UserError, match="the gradient is nan in step 3"):
@@ -209,7 +207,7 @@ def test_13_rollback_before_the_first_checkpoint_and_for_ever(tmp_path: Path, mo
     record(13, 1, 1, "-")
 
 
-def test_13_fp16_gradients_that_run_over_halve_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_13_fp16_overflow_halves_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_text(tmp_path), precision="fp16", checkpoint_every=5, ema_decay=0.9)
     real = Trainer.__init__
 
@@ -229,7 +227,7 @@ def test_13_fp16_gradients_that_run_over_halve_the_scale(tmp_path: Path, monkeyp
     record(13, int(n_halved), int(n_halved), "-")
 
 
-def test_13_a_scaled_run_goes_on_with_its_scale(tmp_path: Path) -> None:
+def test_13_an_fp16_run_resumes_with_its_scale(tmp_path: Path) -> None:
     run = tiny_run(write_text(tmp_path), precision="fp16", max_time=1e-9)
     with pytest.raises(Interrupted):
         api.train(run, tmp_path / "parts")
@@ -239,7 +237,7 @@ def test_13_a_scaled_run_goes_on_with_its_scale(tmp_path: Path) -> None:
     assert remains(tmp_path / "parts")["numbers"] == remains(tmp_path / "whole")["numbers"]
 
 
-def test_13_fp16_that_never_fits_is_a_bad_number_and_a_quiet_scale_grows() -> None:
+def test_13_the_fp16_scale_grows_and_repeated_overflow_is_an_error() -> None:
     scale = LossScale()
     for _ in range(GROWTH_INTERVAL):
         scale.update(is_finite=True)
@@ -293,7 +291,7 @@ def batch(ids: list[int], labels: list[int] | None = None, mask: list[bool] | No
     ],
     ids=["length 1", "length max", "no target", "all masked", "nothing at all"],
 )
-def test_14_batches_at_the_edge_give_finite_weights(
+def test_14_batches_of_extreme_sizes_give_finite_weights(
     ids: list[int], labels: list[int] | None, mask: list[bool] | None
 ) -> None:
     step = step_of()

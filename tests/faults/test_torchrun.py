@@ -1,4 +1,4 @@
-"""Fault 15: `torchrun` starts a run again after one of its processes was killed, and it ends with the same weights."""
+"""Fault 15: `torchrun` restarts a run after one of its processes was killed, and the run ends with equal weights."""
 
 import os
 import random
@@ -23,7 +23,7 @@ def children_of(process: int) -> list[int]:
     return [int(word) for word in found.stdout.split()]
 
 
-def test_15_a_killed_process_is_recovered_from(tmp_path: Path, environment: dict[str, str]) -> None:
+def test_15_a_run_recovers_from_a_killed_process(tmp_path: Path, environment: dict[str, str]) -> None:
     model = replace(MODEL, residual_dropout=0.1)
     run = tiny_run(
         write_text(tmp_path), model=model, max_steps=150, eval_every=150, checkpoint_every=15, grad_accumulation=2

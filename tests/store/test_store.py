@@ -1,4 +1,4 @@
-"""What is kept on disk: whole and verified, or not at all; tied tensors once; nothing that could run code."""
+"""Files on disk: complete and verified, tied tensors stored once, no file that could run code."""
 
 import ast
 import json
@@ -35,7 +35,7 @@ def model(name: str = "gpt") -> tuple[Transformer, Run]:
 
 
 def save(folder: Path, step: int = 5, name: str = "gpt", state: TrainingState = STATE) -> Transformer:
-    """A run's folder with one checkpoint."""
+    """Write a run folder with one checkpoint."""
     network, run = model(name)
     checkpoint.save(
         folder, step, lambda to: model_directory.write_model_files(to, weights_of(network), TOKENIZER, run), state
@@ -51,7 +51,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_a_model_comes_back_as_it_was(name: str, tmp_path: Path) -> None:
+def test_a_saved_model_is_loaded_unchanged(name: str, tmp_path: Path) -> None:
     network = save(tmp_path, name=name)
     stored = read_model(checkpoint.path_of(tmp_path, 5))
     assert stored.config == network.config
@@ -84,7 +84,7 @@ def test_a_tied_table_is_stored_once(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("place", [0.0, 0.3, 0.7, 0.999])
 @pytest.mark.parametrize("name", [*MODEL_FILES, "manifest.json"])
-def test_a_flipped_bit_is_seen(directory: Path, name: str, place: float) -> None:
+def test_a_flipped_bit_is_detected(directory: Path, name: str, place: float) -> None:
     data = bytearray((directory / name).read_bytes())
     data[int(place * len(data))] ^= 1
     (directory / name).write_bytes(data)
@@ -92,7 +92,7 @@ def test_a_flipped_bit_is_seen(directory: Path, name: str, place: float) -> None
         read_model(directory)
 
 
-def test_every_single_bit_of_a_manifest_counts(directory: Path) -> None:
+def test_every_flipped_bit_of_a_manifest_is_detected(directory: Path) -> None:
     path = directory / "manifest.json"
     whole = path.read_bytes()
     for place in range(0, len(whole), 7):
@@ -105,7 +105,7 @@ def test_every_single_bit_of_a_manifest_counts(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("name", MODEL_FILES)
-def test_a_truncated_or_missing_file_is_named_and_the_checkpoints_too(directory: Path, name: str) -> None:
+def test_a_damaged_model_error_names_the_file_and_the_checkpoints(directory: Path, name: str) -> None:
     data = (directory / name).read_bytes()
     (directory / name).write_bytes(data[:-1])
     with pytest.raises(UserError, match=f"{name} is not the file that was written; an intact checkpoint may be in"):
@@ -116,14 +116,14 @@ def test_a_truncated_or_missing_file_is_named_and_the_checkpoints_too(directory:
 
 
 @pytest.mark.parametrize("name", [checkpoint.STATE, checkpoint.OPTIMIZER])
-def test_a_checkpoint_vouches_for_its_training_state(directory: Path, name: str) -> None:
+def test_a_damaged_training_state_is_detected(directory: Path, name: str) -> None:
     path = checkpoint.path_of(directory, 5)
     (path / name).write_bytes((path / name).read_bytes()[:-1])
     with pytest.raises(UserError, match="no intact checkpoint"):
         checkpoint.newest(directory, lambda text: None)
 
 
-def test_places_that_hold_no_model(tmp_path: Path) -> None:
+def test_a_path_without_a_model_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such model directory"):
         read_model(tmp_path / "nowhere")
     with pytest.raises(UserError, match=r"is not a model directory: it has no manifest.json"):
@@ -134,7 +134,7 @@ def test_places_that_hold_no_model(tmp_path: Path) -> None:
 
 
 def rewrite(folder: Path, **changes: Any) -> None:
-    """A manifest with other content and the digest that belongs to it."""
+    """Write a manifest with other content and the correct digest."""
     value = json.loads((folder / "manifest.json").read_text()) | changes
     del value["sha256"]
     (folder / "manifest.json").write_text(json.dumps({"sha256": manifest._digest(value), **value}))
@@ -148,7 +148,7 @@ def test_a_manifest_that_names_files_outside_is_refused(directory: Path, name: s
         read_model(directory)
 
 
-def test_a_link_to_the_outside_is_refused(directory: Path) -> None:
+def test_a_link_out_of_the_folder_is_refused(directory: Path) -> None:
     (directory / "config.json").rename(directory.parent / "config.json")
     (directory / "config.json").symlink_to(directory.parent / "config.json")
     with pytest.raises(UserError, match="outside the folder"):
@@ -156,7 +156,7 @@ def test_a_link_to_the_outside_is_refused(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"files": []}, {"files": {"a": 1}}, {"step": "x"}, {"format_version": None}])
-def test_a_manifest_of_another_shape_is_damaged(directory: Path, changes: dict[str, Any]) -> None:
+def test_a_manifest_of_another_form_is_damaged(directory: Path, changes: dict[str, Any]) -> None:
     rewrite(directory, **changes)
     with pytest.raises(UserError, match=r"manifest.json is damaged"):
         read_model(directory)
@@ -168,7 +168,7 @@ def test_a_newer_format_is_named(directory: Path) -> None:
         read_model(directory)
 
 
-def test_a_manifest_that_leaves_out_a_file_is_no_whole_model(directory: Path) -> None:
+def test_a_manifest_without_a_needed_file_is_refused(directory: Path) -> None:
     entries = json.loads((directory / "manifest.json").read_text())["files"]
     del entries["tokenizer.json"]
     rewrite(directory, files=entries)
@@ -212,7 +212,9 @@ def test_weights_that_do_not_fit_are_listed(tmp_path: Path) -> None:
     message = str(caught.value)
     assert f"{first} is missing" in message and "more is not part of this model" in message
     assert f"{second} has shape (3,)" in message
-    assert all(torch.equal(x, before[name]) for name, x in weights_of(network).items()), "half of it was loaded"
+    assert all(torch.equal(x, before[name]) for name, x in weights_of(network).items()), (
+        "a part of the weights was loaded"
+    )
     (tmp_path / "w.safetensors").write_bytes(b"no tensors")
     with pytest.raises(UserError, match="cannot be read"):
         load_weights(network, tmp_path / "w.safetensors")
@@ -229,7 +231,7 @@ def test_a_save_that_fails_in_the_middle_leaves_nothing(tmp_path: Path) -> None:
     assert checkpoint.steps(tmp_path) == []
 
 
-def test_a_save_that_fails_keeps_the_checkpoint_that_was_there(directory: Path) -> None:
+def test_a_save_that_fails_keeps_the_old_checkpoint(directory: Path) -> None:
     def write(folder: Path) -> None:
         raise UserError("the disk is full")
 
@@ -238,7 +240,7 @@ def test_a_save_that_fails_keeps_the_checkpoint_that_was_there(directory: Path) 
     Manifest.read(checkpoint.path_of(directory, 5)).verify(checkpoint.path_of(directory, 5))
 
 
-def test_training_state_comes_back(tmp_path: Path) -> None:
+def test_the_training_state_is_loaded_unchanged(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3), "b": torch.tensor(7)}
     save(tmp_path, state=replace(STATE, average=tensors, weights={"w": torch.ones(2)}))
     path = checkpoint.path_of(tmp_path, 5)
@@ -260,7 +262,7 @@ def test_pruning_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step-4", "step-8", "step-10", "mine"}
 
 
-def test_nothing_is_pruned_for_a_newest_that_is_damaged(tmp_path: Path) -> None:
+def test_a_damaged_newest_checkpoint_prevents_pruning(tmp_path: Path) -> None:
     for step in (2, 4, 6):
         save(tmp_path, step)
     (checkpoint.path_of(tmp_path, 6) / "model.safetensors").write_bytes(b"")
@@ -276,13 +278,13 @@ def test_later_checkpoints_do_not_count_when_pruning(tmp_path: Path) -> None:
     assert checkpoint.steps(tmp_path) == [4, 6]
 
 
-def test_a_checkpoint_that_is_not_there_is_named_with_those_that_are(directory: Path) -> None:
+def test_a_missing_checkpoint_is_named_with_the_existing_ones(directory: Path) -> None:
     assert checkpoint.find(directory, 5).name == "step-5"
     with pytest.raises(UserError, match="no checkpoint of step 6; existing steps: 5"):
         checkpoint.find(directory, 6)
 
 
-def test_a_publication_that_is_cut_short_is_seen_and_mended(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_publication_is_detected_and_repaired(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     save(directory, 10)
     with monkeypatch.context() as patch:
         patch.setattr(Manifest, "write", lambda self, folder, name: (_ for _ in ()).throw(KeyboardInterrupt))
@@ -295,8 +297,8 @@ def test_a_publication_that_is_cut_short_is_seen_and_mended(directory: Path, mon
     assert read_model(directory).manifest.step == 10
 
 
-def test_no_pickle_anywhere() -> None:
-    """Neither written nor read: no code here can run what a file brings."""
+def test_no_code_reads_or_writes_pickles() -> None:
+    """No file can run code when it is read."""
     calls = {"eval", "exec", "compile", "torch.load", "torch.save", "yaml.load", "np.load", "numpy.load"}
     for path in Path(glassformer.__file__).parent.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
@@ -312,7 +314,7 @@ def test_no_pickle_anywhere() -> None:
 
 
 def test_an_adapted_network_is_described_by_its_own_configuration(tmp_path: Path) -> None:
-    """Whatever the recipe says: it tells how a model was made, not what it is."""
+    """The recipe is not used: it describes how the model was trained, not its architecture."""
     network, run = model()
     lora = LoraConfig(targets=("*.q_proj",), rank=2, alpha=4.0)
     add_lora(network, lora.targets, lora.rank, lora.alpha)
@@ -335,7 +337,7 @@ def test_an_adapted_network_is_described_by_its_own_configuration(tmp_path: Path
 
 
 @pytest.mark.parametrize("lora", [5, [], {"rank": "x"}, {"rak": 3}, {"rank": 0}, {"rank": 3}])
-def test_what_no_update_is_made_of_is_refused(lora: Any, tmp_path: Path) -> None:
+def test_a_wrong_lora_configuration_is_refused(lora: Any, tmp_path: Path) -> None:
     network, run = model()
 
     def written(to: Path) -> None:

@@ -1,4 +1,4 @@
-"""Reading what stands in a file of tensors."""
+"""Reading files of tensors."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_a_header_whose_length_looks_like_a_pickle_is_read(tmp_path: Path) -> No
     assert {b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"} <= found
 
 
-def test_a_pickle_is_told_as_one(tmp_path: Path) -> None:
+def test_a_pickle_is_refused_as_a_pickle(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     torch.save({"x": torch.zeros(2)}, path, _use_new_zipfile_serialization=False)
     assert files.holds_objects(path.read_bytes()[:256])

@@ -1,4 +1,4 @@
-"""Every kind of model goes through the one trainer, checkpoint, evaluation, doctor and plots."""
+"""Every kind of model works with the trainer, checkpoints, evaluation, doctor and plots."""
 
 import signal
 from collections.abc import Callable
@@ -48,14 +48,12 @@ RUNS: dict[str, Callable[[Path], Run]] = {
 
 
 @pytest.mark.parametrize("kind", RUNS)
-def test_a_run_of_every_kind_leaves_a_model_that_every_tool_takes(
-    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_tool_takes_a_model_of_every_kind(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RUNS[kind](tmp_path)
     run = replace(run, train=replace(run.train, select="last"))
     outcome = api.train(run, tmp_path / "whole")
     model = api.load(outcome.folder)
-    assert model.evaluate(log=print) == outcome.reports["valid"], "the trainer's number, by another way"
+    assert model.evaluate(log=print) == outcome.reports["valid"], "the trainer's loss, computed again"
     assert api.load(checkpoint.path_of(outcome.folder, 20)).evaluate(log=print) == outcome.reports["valid"]
     scores = model.scores(log=print)
     assert set(scores) >= SCORES[kind] and bool(scores) == bool(SCORES[kind])

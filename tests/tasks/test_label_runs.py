@@ -1,4 +1,4 @@
-"""Runs on labels: numbers in any unit, tags that are no spans, words that are cut, classes that come later."""
+"""Runs on labels: numbers in any unit, tags without spans, truncated words, new classes."""
 
 import json
 from dataclasses import replace
@@ -22,7 +22,7 @@ def path_of(run: object) -> Path:
 
 
 def test_numbers_are_learned_in_any_unit(tmp_path: Path) -> None:
-    """The same numbers, times a thousand and far from zero, are learned as well: errors differ by that factor."""
+    """Numbers times a thousand and far from zero are learned equally well: errors differ by that factor."""
     errors, losses = [], []
     for unit, begin in ((1, 0), (1000, 5000)):
         folder = tmp_path / str(unit)
@@ -53,7 +53,7 @@ def test_early_stopping_on_spans_needs_tags_of_spans(tmp_path: Path) -> None:
         api.train(run, tmp_path / "run")
 
 
-def test_words_that_do_not_fit_are_told_and_of_other_data_refused(tmp_path: Path) -> None:
+def test_truncated_words_are_reported_and_refused_in_other_data(tmp_path: Path) -> None:
     run = label_run(tmp_path, "tags", model=replace(label_run(tmp_path).model, max_len=5), max_steps=2)  # type: ignore[arg-type]
     model = api.load(api.train(run, tmp_path / "run").folder)
     told: list[str] = []
@@ -65,7 +65,7 @@ def test_words_that_do_not_fit_are_told_and_of_other_data_refused(tmp_path: Path
         model.scores(write_tags(other))
 
 
-def test_a_class_that_the_runs_own_file_has_gained_is_one_sentence(tmp_path: Path) -> None:
+def test_a_new_class_in_the_runs_file_is_one_sentence(tmp_path: Path) -> None:
     run = label_run(tmp_path, max_steps=2)
     model = api.load(api.train(run, tmp_path / "run").folder)
     path = path_of(run)
@@ -75,7 +75,7 @@ def test_a_class_that_the_runs_own_file_has_gained_is_one_sentence(tmp_path: Pat
 
 
 @pytest.mark.parametrize("outputs", ["classes", "tags"])
-def test_merges_are_left_out_of_the_training_texts_alone(tmp_path: Path, outputs: str) -> None:
+def test_bpe_dropout_changes_only_the_training_texts(tmp_path: Path, outputs: str) -> None:
     run = label_run(tmp_path, outputs)
     material = trainable_task(run).open(run)
     tokenizers = material.tokenizers(run, Silent())

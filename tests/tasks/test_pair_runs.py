@@ -1,4 +1,4 @@
-"""Runs on pairs: two tokenizers, resuming, averaging, stopping by a score; what is said of pairs that do not fit."""
+"""Runs on pairs: two tokenizers, resuming, averaging, stopping by a score, and pairs that are too long."""
 
 import signal
 from dataclasses import replace
@@ -25,7 +25,7 @@ RECURRENT = RecurrentConfig(
 
 
 @pytest.mark.parametrize("separate", [False, True])
-def test_a_run_leaves_a_model_that_evaluates_as_it_was_trained(tmp_path: Path, separate: bool) -> None:
+def test_evaluating_the_model_gives_the_loss_of_the_run(tmp_path: Path, separate: bool) -> None:
     outcome = api.train(pair_run(tmp_path, separate=separate), tmp_path / "run")
     model = api.load(outcome.folder)
     assert model.evaluate() == outcome.reports["valid"]
@@ -52,7 +52,7 @@ def test_resume_is_exact_to_the_bit_on_pairs(tmp_path: Path, monkeypatch: pytest
     assert remains(tmp_path / "stopped") == remains(tmp_path / "whole")
 
 
-def test_the_average_of_the_kept_checkpoints_is_published_and_told(tmp_path: Path) -> None:
+def test_the_average_of_the_kept_checkpoints_is_published_and_reported(tmp_path: Path) -> None:
     run = pair_run(tmp_path, select="average", keep_checkpoints=3, eval_every=5)
     told = Recording()
     outcome = api.train(run, tmp_path / "run", told)
@@ -66,10 +66,10 @@ def test_the_average_of_the_kept_checkpoints_is_published_and_told(tmp_path: Pat
     log = metrics(outcome.folder)
     assert sum("mean/valid_loss" in line for line in log) == 1
     assert api.resume(outcome.folder).reports["valid"] == outcome.reports["valid"]
-    assert metrics(outcome.folder) == log, "a finished run is measured again, and says nothing twice"
+    assert metrics(outcome.folder) == log, "a finished run is evaluated again, and logs nothing twice"
 
 
-def test_a_damaged_older_checkpoint_is_left_out_of_the_average_and_told(tmp_path: Path) -> None:
+def test_a_damaged_older_checkpoint_is_skipped_and_reported(tmp_path: Path) -> None:
     run = pair_run(tmp_path, select="average", keep_checkpoints=2, eval_every=10)
     folder = api.train(run, tmp_path / "run").folder
     (checkpoint.path_of(folder, 10) / "model.safetensors").write_bytes(b"")
@@ -80,18 +80,18 @@ def test_a_damaged_older_checkpoint_is_left_out_of_the_average_and_told(tmp_path
     assert (folder / "model.safetensors").read_bytes() == last.read_bytes()
 
 
-def test_the_average_of_a_run_with_a_moving_average_is_measured_as_it_is_published(tmp_path: Path) -> None:
+def test_the_reported_loss_is_that_of_the_published_average(tmp_path: Path) -> None:
     run = pair_run(tmp_path, select="average", keep_checkpoints=2, ema_decay=0.9)
     outcome = api.train(run, tmp_path / "run")
     assert api.load(outcome.folder).evaluate() == outcome.reports["valid"]
 
 
-def test_a_run_is_stopped_and_chosen_by_a_score(tmp_path: Path) -> None:
+def test_a_score_stops_the_run_and_chooses_the_weights(tmp_path: Path) -> None:
     stopping = EarlyStopping(metric="exact_match", patience=2, higher_is_better=True)
     told = Recording()
     outcome = api.train(pair_run(tmp_path, early_stopping=stopping, eval_every=4), tmp_path / "run", told)
     assert len(told.scores) == 3 and all("exact_match" in scores for scores in told.scores.values())
-    assert any(line.startswith("stopped at step 12") for line in told.said), told.said  # never right: 4 is the best
+    assert any(line.startswith("stopped at step 12") for line in told.said), told.said  # the score stays 0
     assert checkpoint.steps(outcome.folder)[-1] == 12
 
 
@@ -106,7 +106,7 @@ def test_a_run_is_stopped_and_chosen_by_a_score(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_scores_that_cannot_be_are_refused_before_the_first_step(
+def test_unavailable_scores_are_refused_before_the_first_step(
     tmp_path: Path, stopping: EarlyStopping, words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
@@ -114,7 +114,7 @@ def test_scores_that_cannot_be_are_refused_before_the_first_step(
     assert not (tmp_path / "run").exists()
 
 
-def test_pairs_that_are_too_long_for_the_model_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_pairs_that_are_too_long_are_skipped_and_counted(tmp_path: Path) -> None:
     told = Recording()
     api.train(pair_run(tmp_path, model=replace(PAIR_MODEL, max_len=6, source_max_len=5)), tmp_path / "run", told)
     lines = [line for line in told.said if "are left out" in line]
@@ -142,7 +142,7 @@ def test_pairs_that_are_too_long_for_the_model_are_left_out_and_counted(tmp_path
         ),
     ],
 )
-def test_runs_that_cannot_be_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+def test_wrong_runs_on_pairs_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         api.train(replace(pair_run(tmp_path), **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -154,7 +154,7 @@ def test_shared_embeddings_need_a_joint_vocabulary(tmp_path: Path) -> None:
         api.train(pair_run(tmp_path, model=model, separate=True), tmp_path / "run")
 
 
-def test_text_needs_no_encoder(tmp_path: Path) -> None:
+def test_text_is_refused_for_an_encoder(tmp_path: Path) -> None:
     path = write_text(tmp_path)
     with pytest.raises(UserError, match=r"with only \[model.decoder\]"):
         api.train(

@@ -1,4 +1,4 @@
-"""Every kind of objective has a task, and a package of somebody else may bring one."""
+"""Every kind of objective has a task, and another package may add one."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ def test_every_kind_of_objective_has_a_task_and_every_task_a_kind() -> None:
 
 
 @pytest.mark.parametrize("kind", HOMES)
-def test_a_task_can_do_what_its_protocols_say_and_nothing_else(kind: str) -> None:
+def test_a_task_has_the_abilities_of_its_protocols_only(kind: str) -> None:
     found = task_of_kind(kind)
     assert {name for name, protocol in PROTOCOLS.items() if isinstance(found, protocol)} - {"TakesOver"} == (
         ABILITIES[kind]
@@ -53,16 +53,16 @@ def test_a_task_can_do_what_its_protocols_say_and_nothing_else(kind: str) -> Non
             own = getattr(type(found), name, None)
             assert own is None or "Protocol" not in str(getattr(own, "__qualname__", "")), name
             home = next(cls for cls in type(found).__mro__ if name in vars(cls))
-            assert not getattr(home, "_is_protocol", False), f"{kind} says {protocol.__name__} and has no {name}"
+            assert not getattr(home, "_is_protocol", False), f"{kind} inherits {protocol.__name__} and has no {name}"
 
 
-def test_nothing_can_be_learned_of_vectors() -> None:
+def test_the_task_of_vectors_cannot_be_trained() -> None:
     run = Run(objective=task_of_kind("none").settings())
     with pytest.raises(UserError, match=r"the run 'run' has objective\.kind none and cannot be trained"):
         trainable_task(run)
 
 
-def test_a_task_is_imported_when_it_is_asked_for() -> None:
+def test_a_task_is_imported_at_first_use() -> None:
     program = (
         "import sys, glassformer.model\n"
         "from glassformer.config.run import Run\n"
@@ -110,7 +110,7 @@ TASK = EveryOtherTask()
 
 @pytest.fixture
 def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An installed package with a task of its own."""
+    """An installed package with another task."""
     site = tmp_path / "site"
     (site / "every_other-1.0.dist-info").mkdir(parents=True)
     (site / "every_other.py").write_text(FOREIGN, "utf-8")
@@ -122,8 +122,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site
 
 
-def test_a_package_of_somebody_else_brings_a_task(package: Path, tmp_path: Path) -> None:
-    """In a process of its own, as it is for the command line: recipe, flags, help, training, and the model in use."""
+def test_another_package_adds_a_task(package: Path, tmp_path: Path) -> None:
+    """In a separate process, like the command line: recipe, flags, help, training, and use of the model."""
     text = write_text(tmp_path)
     recipe = tmp_path / "foreign.toml"
     recipe.write_text(
@@ -170,10 +170,10 @@ def test_a_package_that_cannot_be_loaded_is_named(package: Path, monkeypatch: py
     monkeypatch.delitem(sys.modules, "every_other", raising=False)
     with pytest.raises(UserError, match=r"'every-other' .* of the package every-other cannot be loaded: No module"):
         from_dict(Run, {"objective": {"kind": "every-other"}})
-    assert Run(data=TextData()).objective.kind == "causal", "what is ours needs no other package"
+    assert Run(data=TextData()).objective.kind == "causal", "tasks of glassformer need no other package"
 
 
-def test_a_task_is_registered_by_hand(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
+def test_a_task_can_be_registered_in_python(monkeypatch: pytest.MonkeyPatch, package: Path) -> None:
     from glassformer.config import schema
     from glassformer.config.schema import from_dict
 

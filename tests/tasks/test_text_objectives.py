@@ -1,4 +1,4 @@
-"""What a run says of its objective is what is learned."""
+"""The objective of a run has the settings of the run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -32,7 +32,7 @@ def rows(tokenizer: Tokenizer, n: int = 60) -> list[Example]:
     return [Example(ids[30 * i : 30 * i + 30]) for i in range(n)]
 
 
-def test_masking_is_as_the_run_says(tmp_path: Path) -> None:
+def test_masking_follows_the_settings(tmp_path: Path) -> None:
     config = MaskedConfig(mask_prob=0.4, whole_words=True, label_smoothing=0.1)
     tokenizer, learned = objective_of(tmp_path, config)
     masked = learned.objective
@@ -46,7 +46,7 @@ def test_masking_is_as_the_run_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("permute", [False, True])
-def test_infilling_is_as_the_run_says(tmp_path: Path, permute: bool) -> None:
+def test_infilling_follows_the_settings(tmp_path: Path, permute: bool) -> None:
     config = InfillingConfig(noise_density=0.2, mean_span_length=1.0, permute_sentences=permute, label_smoothing=0.2)
     tokenizer, learned = objective_of(tmp_path, config)
     assert isinstance(learned.objective, DenoisingObjective) and learned.objective.label_smoothing == 0.2
@@ -59,7 +59,7 @@ def test_infilling_is_as_the_run_says(tmp_path: Path, permute: bool) -> None:
     assert 0.7 * len(text) < n_left <= len(text) + 6
 
 
-def test_spans_are_as_the_run_says(tmp_path: Path) -> None:
+def test_spans_follow_the_settings(tmp_path: Path) -> None:
     tokenizer, learned = objective_of(tmp_path, SpansConfig(noise_density=0.5, mean_span_length=5.0, n_sentinels=7))
     batch = learned.objective.collate(rows(tokenizer, 1), np.random.default_rng(0))
     sentinels = {tokenizer.vocab[f"[SPAN_{i}]"] for i in range(7)}
@@ -67,7 +67,7 @@ def test_spans_are_as_the_run_says(tmp_path: Path) -> None:
     assert len(written) == 15 and sum(i in sentinels for i in batch.labels[0].tolist()) == 3
 
 
-def test_end_tokens_between_documents_are_no_part_of_a_target(tmp_path: Path) -> None:
+def test_end_tokens_between_documents_are_not_in_a_target(tmp_path: Path) -> None:
     tokenizer, learned = objective_of(tmp_path, InfillingConfig())
     end = tokenizer.eos_id
     row = np.array([*tokenizer.encode("ab cd"), end, *tokenizer.encode("ef")])
@@ -77,6 +77,6 @@ def test_end_tokens_between_documents_are_no_part_of_a_target(tmp_path: Path) ->
         assert batch.labels[0, -1] == end
 
 
-def test_whole_words_need_a_tokenizer_that_tells_where_they_end(tmp_path: Path) -> None:
+def test_whole_words_need_a_tokenizer_that_marks_word_ends(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="whole_words: tokens of a whitespace tokenizer"):
         objective_of(tmp_path, MaskedConfig(whole_words=True), "whitespace")

@@ -1,4 +1,4 @@
-"""Text that the tests of this folder share."""
+"""Shared text of the tests of this folder."""
 
 import random
 from pydoc_data.topics import topics
@@ -24,7 +24,7 @@ ALPHABETS = [
 
 
 def mixed_line(rng: random.Random) -> str:
-    """A line of up to some 30 characters, of one script or of several, or of random bytes."""
+    """Return a line of about 30 characters at most, of one script or of several, or of random bytes."""
     kind = rng.random()
     if kind < 0.15:
         return rng.randbytes(rng.randint(0, 30)).decode("latin-1")
@@ -53,7 +53,7 @@ def documents() -> list[str]:
 
 @pytest.fixture(scope="session")
 def tokenizers_by_scheme(documents: list[str], mixed_lines: list[str]) -> dict[Scheme, Tokenizer]:
-    """One tokenizer of each scheme, trained on English and a little of everything else, so that merges meet it."""
+    """One tokenizer of each scheme, trained on English and a little text of other scripts."""
     texts = [*documents, *mixed_lines[:1000]]
     return {scheme: Tokenizer.train(texts, vocab_size=2000, scheme=scheme) for scheme in SCHEMES}
 

@@ -1,4 +1,4 @@
-"""Tiny tokenizers of the kinds that other people's models have, trained here, and the roles of their special tokens."""
+"""Tiny tokenizers of the kinds that published models have, trained here, and the roles of their special tokens."""
 
 import base64
 import json
@@ -34,7 +34,7 @@ Family = tuple[Tokenizer, dict[str, str]]
 
 
 def families(texts: Sequence[str]) -> dict[str, Family]:
-    """All kinds, by name."""
+    """Return all kinds, by name."""
     return {
         "bert": bert(texts, lowercase=True),
         "bert-cased": bert(texts, lowercase=False),
@@ -88,7 +88,7 @@ def roberta(texts: Sequence[str]) -> Family:
 
 
 def llama_3(texts: Sequence[str]) -> Family:
-    """The special tokens stand behind the vocabulary, and whole words need no merges."""
+    """Train a tokenizer whose special tokens are after the vocabulary, and whose whole words need no merges."""
     rust = byte_level(texts, [], pre_tokenizers.Split(Regex(LLAMA_3), "isolated"))
     rust.model.ignore_merges = True
     rust.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
@@ -107,7 +107,7 @@ def llama_3(texts: Sequence[str]) -> Family:
 
 
 def qwen(texts: Sequence[str]) -> Family:
-    """With NFC, and added tokens that are not special."""
+    """Train a tokenizer with NFC, and added tokens that are not special."""
     rust = byte_level(texts, [], pre_tokenizers.Split(Regex(LLAMA_3.replace("{1,3}", "")), "isolated"))
     rust.normalizer = normalizers.NFC()
     rust.add_special_tokens(["<|endoftext|>", "<|im_start|>", "<|im_end|>"])
@@ -116,9 +116,9 @@ def qwen(texts: Sequence[str]) -> Family:
 
 
 def llama_2(texts: Sequence[str], *, legacy: bool) -> Family:
-    """SentencePiece's BPE, bytes where characters are unknown; `legacy` puts the first space by a normalizer."""
+    """Train SentencePiece's BPE with bytes for unknown characters; with `legacy` a normalizer adds the first space."""
     learned = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
-    learned.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")  # a space only begins a piece
+    learned.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="first")  # a space is only at the start of a piece
     bytes_ = [f"<0x{i:02X}>" for i in range(256)]
     train(learned, trainers.BpeTrainer, texts, ["<unk>", "<s>", "</s>", *bytes_], size=1500, limit_alphabet=150)
     rust = Tokenizer(learned.model)
@@ -137,7 +137,7 @@ def llama_2(texts: Sequence[str], *, legacy: bool) -> Family:
 
 
 def t5(texts: Sequence[str]) -> Family:
-    """Unigram behind SentencePiece's map of characters, or NFKC where that package is not there."""
+    """Train Unigram after SentencePiece's map of characters, or after NFKC if that package is missing."""
     rust = Tokenizer(models.Unigram())
     charsmap = precompiled()
     first = normalizers.NFKC() if charsmap is None else normalizers.Precompiled(charsmap)
@@ -153,7 +153,7 @@ def t5(texts: Sequence[str]) -> Family:
 
 
 def precompiled() -> bytes | None:
-    """The map nmt_nfkc, as T5 and Marian have it."""
+    """Return the map nmt_nfkc of T5 and Marian."""
     if util.find_spec("sentencepiece") is None:
         return None
     path = resources.files("sentencepiece") / "package_data" / "nmt_nfkc.bin"
@@ -161,7 +161,7 @@ def precompiled() -> bytes | None:
 
 
 def own_classes(found: dict[str, Family]) -> dict[str, PreTrainedTokenizerFast]:
-    """The same vocabularies in the classes that `transformers` has for the families."""
+    """Return the same vocabularies in the classes of `transformers` for the families."""
 
     def parts(name: str) -> dict[str, Any]:
         model = json.loads(found[name][0].to_str())["model"]
@@ -183,7 +183,7 @@ def own_classes(found: dict[str, Family]) -> dict[str, PreTrainedTokenizerFast]:
 
 
 def roles_of(theirs: PreTrainedTokenizerFast) -> dict[str, str]:
-    """What the special tokens of a tokenizer of `transformers` are for."""
+    """Return the roles of the special tokens of a tokenizer of `transformers`."""
     named = {role: getattr(theirs, f"{role}_token") for role in ROLES}
     return {role: token for role, token in named.items() if token is not None}
 
@@ -200,5 +200,5 @@ def train(
 
 
 def charsmap_text(charsmap: bytes) -> str:
-    """As a `tokenizer.json` has it."""
+    """Return the map as text of a `tokenizer.json`."""
     return base64.b64encode(charsmap).decode("ascii")

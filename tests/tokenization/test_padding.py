@@ -6,7 +6,7 @@ from glassformer.errors import UserError
 from glassformer.tokenization import Tokenizer, pad, truncate
 
 
-def test_padding_on_both_sides() -> None:
+def test_padding_works_on_both_sides() -> None:
     ids, mask = pad([[1, 2, 3], [4], []], 9, side="left")
     assert ids.tolist() == [[1, 2, 3], [9, 9, 4], [9, 9, 9]]
     assert mask.tolist() == [[True] * 3, [False, False, True], [False] * 3]

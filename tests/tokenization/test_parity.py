@@ -1,4 +1,4 @@
-"""Equal to the `tokenizers` library and to `transformers`, merge for merge and id for id."""
+"""Merges and ids equal those of the `tokenizers` library and of `transformers`."""
 
 import json
 import warnings
@@ -17,10 +17,10 @@ from glassformer.tokenization.pretokenize import BYTE_TO_CHARACTER, pipeline
 
 @pytest.fixture(scope="module")
 def hf_tokenizers(tokenizers_by_scheme: dict[Scheme, Tokenizer], tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """`transformers.PreTrainedTokenizerFast` on the file of each of our tokenizers, unchanged."""
+    """`transformers.PreTrainedTokenizerFast` on the unchanged file of each tokenizer of glassformer."""
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         patch.setenv("HF_HUB_OFFLINE", "1")
-        warnings.simplefilter("ignore")  # those of the library's own imports
+        warnings.simplefilter("ignore")  # warnings of the library's imports
         from transformers import PreTrainedTokenizerFast
     folder: Path = tmp_path_factory.mktemp("tokenizers")
     loaded = {}
@@ -33,7 +33,7 @@ def hf_tokenizers(tokenizers_by_scheme: dict[Scheme, Tokenizer], tmp_path_factor
 def train_with_tokenizers(
     texts: list[str], pre_tokenizer: pre_tokenizers.PreTokenizer | None, alphabet: list[str]
 ) -> dict[str, Any]:
-    """The model of a tokenizer that the library itself trains, put together without our code."""
+    """Return the model of a tokenizer that the library trains, without code of glassformer."""
     theirs = tokenizers.Tokenizer(models.BPE())
     if pre_tokenizer is not None:
         theirs.pre_tokenizer = pre_tokenizer
@@ -46,7 +46,7 @@ def train_with_tokenizers(
 
 
 @pytest.mark.parametrize("scheme", ["byte", "char", "whitespace"])
-def test_merges_equal_those_of_tokenizers(scheme: Scheme, documents: list[str]) -> None:
+def test_merges_equal_the_tokenizers_library(scheme: Scheme, documents: list[str]) -> None:
     texts = [line for document in documents for line in document.splitlines(keepends=True)]
     if scheme == "byte":
         alphabet = pre_tokenizers.ByteLevel.alphabet()
@@ -67,7 +67,7 @@ def test_merges_equal_those_of_tokenizers(scheme: Scheme, documents: list[str]) 
     vocab_size=st.integers(12, 60),
     min_frequency=st.integers(0, 3),
 )
-def test_merges_equal_those_of_tokenizers_on_any_text(lines: list[str], vocab_size: int, min_frequency: int) -> None:
+def test_merges_equal_the_tokenizers_library_on_any_text(lines: list[str], vocab_size: int, min_frequency: int) -> None:
     ours, theirs = (
         Tokenizer.train(
             lines,
@@ -83,7 +83,7 @@ def test_merges_equal_those_of_tokenizers_on_any_text(lines: list[str], vocab_si
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_both_learners_make_the_same_tokenizer(scheme: Scheme, documents: list[str]) -> None:
+def test_both_learners_give_the_same_tokenizer(scheme: Scheme, documents: list[str]) -> None:
     ours = Tokenizer.train(documents[:30], vocab_size=800, scheme=scheme)
     theirs = Tokenizer.train(documents[:30], vocab_size=800, scheme=scheme, learner="tokenizers")
     assert ours.vocab == theirs.vocab
@@ -91,7 +91,7 @@ def test_both_learners_make_the_same_tokenizer(scheme: Scheme, documents: list[s
     assert theirs.frequencies is None
 
 
-def test_the_byte_alphabet_is_that_of_tokenizers() -> None:
+def test_the_byte_alphabet_equals_the_tokenizers_library() -> None:
     assert sorted(BYTE_TO_CHARACTER) == sorted(pre_tokenizers.ByteLevel.alphabet())
     for byte in range(128):
         ((chunk, _),) = pre_tokenizers.ByteLevel(add_prefix_space=False).pre_tokenize_str(chr(byte))
@@ -108,7 +108,7 @@ def test_ids_equal_the_readable_encoder_on_mixed_lines(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_transformers_loads_the_file_unchanged_and_gives_the_same_ids_and_text(
+def test_transformers_reads_the_file_with_equal_ids_and_text(
     scheme: Scheme,
     tokenizers_by_scheme: dict[Scheme, Tokenizer],
     mixed_lines: list[str],
@@ -116,7 +116,7 @@ def test_transformers_loads_the_file_unchanged_and_gives_the_same_ids_and_text(
 ) -> None:
     ours, theirs = tokenizers_by_scheme[scheme], hf_tokenizers[scheme]
     assert len(theirs) == ours.vocab_size
-    # The one difference: transformers reads special tokens in a text as such, so the same is asked for here.
+    # The only difference: transformers reads special tokens in a text, so they are allowed here too.
     ids = ours.encode_batch(mixed_lines, allow_special=ours.special_tokens)
     assert theirs(mixed_lines, add_special_tokens=False)["input_ids"] == ids
     for row in ids[::5]:
@@ -125,7 +125,7 @@ def test_transformers_loads_the_file_unchanged_and_gives_the_same_ids_and_text(
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
-def test_the_file_survives_a_pass_through_tokenizers(
+def test_the_file_is_unchanged_by_the_tokenizers_library(
     scheme: Scheme, tokenizers_by_scheme: dict[Scheme, Tokenizer]
 ) -> None:
     ours = tokenizers_by_scheme[scheme]
@@ -133,7 +133,7 @@ def test_the_file_survives_a_pass_through_tokenizers(
     assert (again.vocab, again.merges, again.scheme) == (ours.vocab, ours.merges, scheme)
 
 
-def test_one_line_is_a_chunk_of_the_char_scheme(mixed_lines: list[str]) -> None:
+def test_a_chunk_of_the_char_scheme_is_a_line(mixed_lines: list[str]) -> None:
     for text in ["\n".join(mixed_lines[:50]), "a\n\n\nb\n", "\n", "a", ""]:
         parts = text.split("\n")
         expected = [part + "\n" for part in parts[:-1]] + ([parts[-1]] if parts[-1] else [])

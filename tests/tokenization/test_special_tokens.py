@@ -1,4 +1,4 @@
-"""Special tokens in a text, and templates that put them around texts."""
+"""Special tokens in a text, and templates that add them around texts."""
 
 import json
 from pathlib import Path
@@ -60,7 +60,7 @@ def test_only_special_tokens_can_be_allowed(characters: Tokenizer) -> None:
         characters.encode("to be", allow_special=["<s>"])
 
 
-def test_templates_and_token_types(characters: Tokenizer) -> None:
+def test_templates_give_special_tokens_and_token_types(characters: Tokenizer) -> None:
     frame = Frame.parse("[CLS] A [SEP] B [SEP]", characters.vocab)
     ids, types = frame.around_pair(*characters.encode_batch(["to", "be"]))
     t, o, b, e = (characters.vocab[c] for c in "tobe")
@@ -70,12 +70,12 @@ def test_templates_and_token_types(characters: Tokenizer) -> None:
     assert characters.encode("to") == [t, o]
 
 
-def test_our_own_frames_are_those_of_their_templates(characters: Tokenizer) -> None:
+def test_default_frames_equal_their_templates(characters: Tokenizer) -> None:
     parsed = {use: Frame.parse(template, characters.vocab) for use, template in TEMPLATES.items()}
     assert parsed == vars(characters.frames)
 
 
-def test_templates_say_what_is_wrong(characters: Tokenizer) -> None:
+def test_wrong_templates_are_named(characters: Tokenizer) -> None:
     for wrong in ["", "[CLS]", "B A", "A A", "[CLS] B", "A B C"]:
         with pytest.raises(UserError, match="expected A, or A and B in order"):
             Frame.parse(wrong, characters.vocab)
@@ -83,8 +83,8 @@ def test_templates_say_what_is_wrong(characters: Tokenizer) -> None:
         Frame.parse("<s> A", characters.vocab)
 
 
-def test_a_special_token_that_stands_alone_ends_a_text() -> None:
-    """GPT-2's file has `<|endoftext|>` and no other."""
+def test_a_single_special_token_is_the_end_token() -> None:
+    """GPT-2's file has only the special token `<|endoftext|>`."""
     assert Tokenizer.train(["abc"], vocab_size=0, special_tokens=("<|endoftext|>",)).eos_id == 0
     assert Tokenizer.train(["abc"], vocab_size=0, special_tokens=("[MASK]",)).eos_id is None
     assert Tokenizer.train(["abc"], vocab_size=0, special_tokens=("<a>", "<b>")).eos_id is None

@@ -1,4 +1,4 @@
-"""`Tokenizer`: training, the file, unknown characters, dropout, the longest match, and what it explains."""
+"""`Tokenizer`: training, the file, unknown characters, dropout, the longest match, and explanations."""
 
 import hashlib
 import json
@@ -36,7 +36,7 @@ def test_a_tokenizer_of_characters_has_the_alphabet_and_no_merges(characters: To
 
 
 @pytest.mark.parametrize("learner", ["glassformer", "tokenizers"])
-def test_the_vocabulary_is_smaller_than_asked_for_when_the_text_gives_out(learner: Any) -> None:
+def test_the_vocabulary_is_smaller_if_the_text_is_too_short(learner: Any) -> None:
     tokenizer = Tokenizer.train(["abab"], vocab_size=500, scheme="char", learner=learner)
     assert tokenizer.merges == [("a", "b")]
     assert tokenizer.vocab_size == 7 + 2 + 1
@@ -54,12 +54,14 @@ def test_the_vocabulary_is_smaller_than_asked_for_when_the_text_gives_out(learne
         (["ab", "c\ud800d"], "byte", 300, r"lone surrogate, U\+D800 at character 1"),
     ],
 )
-def test_bad_training_is_named(learner: Any, texts: list[str], scheme: Scheme, vocab_size: int, message: str) -> None:
+def test_wrong_training_settings_are_named(
+    learner: Any, texts: list[str], scheme: Scheme, vocab_size: int, message: str
+) -> None:
     with pytest.raises(UserError, match=message):
         Tokenizer.train(texts, vocab_size=vocab_size, scheme=scheme, learner=learner)
 
 
-def test_bad_special_tokens_and_schemes_are_named() -> None:
+def test_wrong_special_tokens_and_schemes_are_named() -> None:
     with pytest.raises(UserError, match=r"'a' is too short"):
         Tokenizer.train([TEXT], vocab_size=300, special_tokens=["a"])
     with pytest.raises(UserError, match="given twice"):
@@ -68,14 +70,14 @@ def test_bad_special_tokens_and_schemes_are_named() -> None:
         Tokenizer.train([TEXT], vocab_size=300, scheme="bytes")  # type: ignore[arg-type]
 
 
-def test_training_reads_an_iterator_once_and_keeps_no_text() -> None:
+def test_training_counts_an_iterator_in_one_pass() -> None:
     lines = (f"line {i % 10}\n" for i in range(1000))
     assert count_chunks(lines, "char", characters_only=True).total() == 7 * 1000
     assert next(lines, None) is None
     assert len(count_chunks((f"line {i % 10}\n" for i in range(1000)), "char")) == 10
 
 
-def test_pitfall_22_a_tokenizer_knows_only_the_text_it_was_given() -> None:
+def test_pitfall_22_a_tokenizer_depends_only_on_its_training_text() -> None:
     train, validation = "aaaa bbbb", "aaaa zzzz"
     tokenizer = Tokenizer.train([train], vocab_size=0, scheme="char")
     assert "z" not in tokenizer.vocab
@@ -99,7 +101,7 @@ def test_save_and_load_give_the_same_tokenizer(
     assert loaded.fingerprint == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_the_same_text_gives_the_same_bytes() -> None:
+def test_the_same_text_gives_the_same_file() -> None:
     first = Tokenizer.train([TEXT, "more"], vocab_size=300)
     again = Tokenizer.train(["more", TEXT], vocab_size=300)
     assert first.to_json() == again.to_json()
@@ -130,7 +132,7 @@ def test_a_file_of_another_kind_is_refused_with_the_reason(tmp_path: Path) -> No
             assert str(path) in str(caught.value)
 
 
-def test_a_file_that_is_of_no_scheme_is_used_as_it_says() -> None:
+def test_a_file_of_another_scheme_is_used_unchanged() -> None:
     words = models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]")
     elsewhere = tokenizers.Tokenizer(words)
     elsewhere.add_special_tokens(["[UNK]"])
@@ -153,7 +155,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         Tokenizer.load(tmp_path / "tokenizer.json")
 
 
-def test_a_file_whose_settings_would_cut_or_fill_text_does_neither(characters: Tokenizer) -> None:
+def test_truncation_and_padding_of_a_file_are_ignored(characters: Tokenizer) -> None:
     rust = tokenizers.Tokenizer.from_str(characters.to_json())
     rust.enable_truncation(3)
     rust.enable_padding(length=20)
@@ -176,7 +178,7 @@ def test_pitfall_27_without_unk_an_unknown_character_is_an_error_that_names_it(s
     tokenizer = Tokenizer.train([TEXT], vocab_size=60, scheme=scheme, special_tokens=())
     assert tokenizer.encode("to be") == tokenizer.reference.encode("to be")
     message = r"the character '☃' \(U\+2603\) is not in the vocabulary"
-    for _ in range(2):  # a character that was refused once is refused again
+    for _ in range(2):  # the second attempt is refused too
         with pytest.raises(UserError, match=message):
             tokenizer.encode("to ☃ be")
     with pytest.raises(UserError, match=message):
@@ -189,7 +191,7 @@ def test_pitfall_27_without_unk_an_unknown_character_is_an_error_that_names_it(s
         tokenizer.explain("☃")
 
 
-def test_the_mark_of_a_word_end_cannot_be_forged() -> None:
+def test_text_cannot_contain_the_mark_of_a_word_end() -> None:
     tokenizer = Tokenizer.train(["a␣b c"], vocab_size=0, scheme="word", special_tokens=())
     assert tokenizer.tokens(tokenizer.encode("a␣b")) == ["a", "\ufffd", "b", "</w>"]
     with pytest.raises(UserError, match=r"U\+FFFD"):
@@ -264,7 +266,7 @@ def test_explain_ends_at_the_ids_of_encode(
         assert "Ġ" in line or "Ġ" not in str(explanation)
 
 
-def test_a_report_counts_what_it_says(characters: Tokenizer) -> None:
+def test_a_report_counts_tokens_and_unknown_characters(characters: Tokenizer) -> None:
     report = characters.report(["to be", "é to"])
     assert (report.n_texts, report.n_words, report.n_bytes, report.n_tokens) == (2, 4, 10, 9)
     assert report.tokens_per_word == 9 / 4
@@ -279,7 +281,7 @@ def test_a_report_counts_what_it_says(characters: Tokenizer) -> None:
     assert characters.report([]).bytes_per_token == 0
 
 
-def test_a_tokenizer_is_called_and_measured_as_people_expect(tmp_path: Path) -> None:
+def test_a_tokenizer_can_be_called_and_has_a_length(tmp_path: Path) -> None:
     tokenizer = Tokenizer.train(["to be, or not to be"] * 3, vocab_size=290)
     assert len(tokenizer) == tokenizer.vocab_size == len(tokenizer.vocab) > 200
     ids, mask = tokenizer("to be")
@@ -314,7 +316,7 @@ def test_a_tokenizer_is_called_and_measured_as_people_expect(tmp_path: Path) -> 
         (lambda tokenizer: tokenizer.decode([0.5]), "ids: expected a list of token ids"),
     ],
 )
-def test_wrong_arguments_are_named(call: Any, words: str) -> None:
+def test_wrong_arguments_of_a_tokenizer_are_named(call: Any, words: str) -> None:
     tokenizer = Tokenizer.train(["ab"], vocab_size=0, scheme="char", special_tokens=())
     with pytest.raises(UserError, match=words):
         call(tokenizer)

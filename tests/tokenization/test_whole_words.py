@@ -1,4 +1,4 @@
-"""Vocabularies of whole words: both learners alike, read by others, [UNK] for what is rare, nothing lost in saving."""
+"""Vocabularies of whole words: both learners are equal, transformers reads the file, rare words are [UNK]."""
 
 from collections import Counter
 from pathlib import Path
@@ -17,7 +17,7 @@ def tokenizer() -> Tokenizer:
     return Tokenizer.train(TEXTS, vocab_size=0, scheme="whole_words")
 
 
-def test_a_word_that_occurs_twice_is_a_token_and_a_rarer_one_is_not(tokenizer: Tokenizer) -> None:
+def test_words_that_occur_twice_are_tokens_and_rarer_words_are_not(tokenizer: Tokenizer) -> None:
     counts = Counter(" ".join(TEXTS).split())
     frequent = {word for word, n in counts.items() if n >= 2}
     assert set(tokenizer.vocab) == frequent | set(tokenizer.special_tokens)
@@ -27,14 +27,16 @@ def test_a_word_that_occurs_twice_is_a_token_and_a_rarer_one_is_not(tokenizer: T
     assert all(tokenizer.frequencies[tokenizer.vocab[word]] == counts[word] for word in frequent)
 
 
-def test_a_short_list_keeps_the_most_frequent(tokenizer: Tokenizer) -> None:
+def test_a_small_vocabulary_keeps_the_most_frequent_words(tokenizer: Tokenizer) -> None:
     n = len(tokenizer.special_tokens)
     short = Tokenizer.train(TEXTS, vocab_size=n + 3, scheme="whole_words")
-    assert list(short.vocab)[n:] == ["the", "cat", "did"], "four times, then those of two by the alphabet"
+    assert list(short.vocab)[n:] == ["the", "cat", "did"], (
+        "four times, then those that occur twice in alphabetical order"
+    )
 
 
 @pytest.mark.parametrize("vocab_size", [0, 12, 400])
-def test_both_learners_make_the_same_vocabulary(vocab_size: int, documents: list[str]) -> None:
+def test_both_learners_give_the_same_vocabulary(vocab_size: int, documents: list[str]) -> None:
     ours, theirs = (
         Tokenizer.train(documents[:30], vocab_size=vocab_size, scheme="whole_words", learner=learner)
         for learner in ("glassformer", "tokenizers")
@@ -48,7 +50,7 @@ def test_ids_equal_the_readable_encoder(mixed_lines: list[str], documents: list[
         assert ids == tokenizer.reference.encode(line) == tokenizer.encode_longest_match(line), repr(line)
 
 
-def test_it_survives_saving_and_transformers_reads_it(
+def test_saving_keeps_it_and_transformers_reads_it(
     tokenizer: Tokenizer, tmp_path: Path, mixed_lines: list[str]
 ) -> None:
     transformers: Any = pytest.importorskip("transformers")
@@ -62,13 +64,13 @@ def test_it_survives_saving_and_transformers_reads_it(
         )
 
 
-def test_pieces_explanations_and_reports(tokenizer: Tokenizer) -> None:
+def test_whole_words_have_pieces_explanations_and_reports(tokenizer: Tokenizer) -> None:
     assert [tokenizer.pieces[i] for i in tokenizer.encode("the dog")] == [b" the", b" dog"]
     assert "the" in str(tokenizer.explain("the zebra")) and tokenizer.report(TEXTS).n_unknown == 10
     more = tokenizer.with_special_tokens(["[SPAN_0]"])
     assert more.vocab["[SPAN_0]"] == tokenizer.vocab_size and more.encode("the cat") == tokenizer.encode("the cat")
     assert more.encode("[MASK] the", allow_special=["[MASK]"]) == [more.mask_id, more.vocab["the"]]
-    assert more.encode("[MASK]") == [more.unk_id], "in a text it is a word like any other"
+    assert more.encode("[MASK]") == [more.unk_id], "in a text it is an ordinary word"
 
 
 @pytest.mark.parametrize(
@@ -80,6 +82,6 @@ def test_pieces_explanations_and_reports(tokenizer: Tokenizer) -> None:
         (TEXTS, {"vocab_size": 3}, "a vocabulary of 3 is too small"),
     ],
 )
-def test_what_gives_no_vocabulary_is_said(texts: list[str], options: dict[str, Any], words: str) -> None:
+def test_settings_without_a_vocabulary_are_named(texts: list[str], options: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         Tokenizer.train(texts, **{"vocab_size": 0, "scheme": "whole_words", **options})

@@ -1,4 +1,4 @@
-"""Modules, losses and data that know nothing of us, by our loop."""
+"""The training loop with modules, losses and data that do not depend on glassformer."""
 
 import json
 import signal
@@ -33,7 +33,7 @@ CONFIG = TrainConfig(
 
 
 class Noisy(Dataset[dict[str, Tensor]]):
-    """Rows of four numbers and their sign; with noise that is drawn as the example is."""
+    """Rows of four numbers and their sign; noise is drawn when the example is read."""
 
     def __init__(self, n: int = 50) -> None:
         self.x = torch.randn(n, 4, generator=torch.Generator().manual_seed(1))
@@ -46,7 +46,7 @@ class Noisy(Dataset[dict[str, Tensor]]):
 
 
 class Stream(IterableDataset[dict[str, Tensor]]):
-    """Ready batches, 7 in a pass."""
+    """Ready batches, 7 per epoch."""
 
     def __iter__(self) -> Iterator[dict[str, Tensor]]:
         rows = Noisy(28)
@@ -55,7 +55,7 @@ class Stream(IterableDataset[dict[str, Tensor]]):
 
 
 class Killed(Silent):
-    """Stops the run at one of its steps."""
+    """A reporter that stops the run at one of its steps."""
 
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
         if step == 15:
@@ -75,7 +75,7 @@ def data_of(kind: str) -> Any:
     return {"dataset": Noisy, "iterable": Stream, "loader": lambda: DataLoader(Noisy(), 4, shuffle=True)}[kind]()
 
 
-def test_a_module_learns_and_its_folder_and_itself_hold_the_chosen_weights(tmp_path: Path) -> None:
+def test_a_module_learns_and_gets_the_chosen_weights(tmp_path: Path) -> None:
     module = network()
     report = train_module(module, loss, Noisy(), tmp_path / "run", valid=Noisy(), config=CONFIG)["valid"]
     assert report.loss < 0.5 and report.n_tokens == 50 and report.perplexity is None
@@ -87,14 +87,14 @@ def test_a_module_learns_and_its_folder_and_itself_hold_the_chosen_weights(tmp_p
 
 
 @pytest.mark.parametrize("kind", ["dataset", "iterable", "loader"])
-def test_a_run_that_was_stopped_goes_on_to_the_same_bits(kind: str, tmp_path: Path) -> None:
+def test_a_stopped_run_resumes_to_equal_bits(kind: str, tmp_path: Path) -> None:
     whole, halves = tmp_path / "whole", tmp_path / "halves"
     expected = train_module(network(), loss, data_of(kind), whole, valid=Noisy(8), config=CONFIG)
     with pytest.raises(
         Interrupted, match=r"SIGTERM: saved at step 15 of 30; continue with: train_module\(…, resume=True"
     ):
         train_module(network(), loss, data_of(kind), halves, valid=Noisy(8), config=CONFIG, reporter=Killed())
-    torch.manual_seed(99)  # what the process has drawn changes nothing
+    torch.manual_seed(99)  # random numbers of the process change nothing
     other = network()
     reports = train_module(other, loss, data_of(kind), halves, valid=Noisy(8), config=CONFIG, resume=True)
     assert reports.keys() == expected.keys()
@@ -104,7 +104,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(kind: str, tmp_path: Pa
     assert again["valid"].to_dict() == reports["valid"].to_dict(), "a finished run has no steps to do"
 
 
-def test_accumulation_is_one_large_batch_where_targets_are_spread_unevenly(tmp_path: Path) -> None:
+def test_accumulation_equals_one_large_batch_with_uneven_targets(tmp_path: Path) -> None:
     ids = torch.randint(1, 5, (8, 6), generator=torch.Generator().manual_seed(2))
     ids[::3, 2:] = 0  # not scored
     examples = list(ids)
@@ -125,12 +125,12 @@ def test_accumulation_is_one_large_batch_where_targets_are_spread_unevenly(tmp_p
 
 
 @pytest.mark.parametrize("change", [{"precision": "bf16"}, {"select": "last", "ema_decay": 0.0}])
-def test_settings_of_the_loop_hold_for_any_module(change: dict[str, Any], tmp_path: Path) -> None:
+def test_settings_of_the_loop_work_for_any_module(change: dict[str, Any], tmp_path: Path) -> None:
     reports = train_module(network(), loss, Noisy(), tmp_path / "run", valid=Noisy(), config=replace(CONFIG, **change))
     assert reports["valid"].loss < 0.6
 
 
-def test_the_mean_of_checkpoints(tmp_path: Path) -> None:
+def test_select_average_gives_the_mean_of_checkpoints(tmp_path: Path) -> None:
     module, config = nn.Linear(4, 2), replace(CONFIG, select="average", ema_decay=0.0)
     reports = train_module(module, loss, Noisy(), tmp_path / "run", valid=Noisy(), config=config)
     weights = [load_file(tmp_path / "run" / "checkpoints" / f"step-{n}" / "model.safetensors") for n in (20, 30)]
@@ -138,14 +138,14 @@ def test_the_mean_of_checkpoints(tmp_path: Path) -> None:
     assert reports["valid"].loss < 0.6
 
 
-def test_early_stopping(tmp_path: Path) -> None:
+def test_early_stopping_ends_the_run(tmp_path: Path) -> None:
     config = replace(CONFIG, max_steps=500, eval_every=5, early_stopping=EarlyStopping(patience=1))
     flat = replace(config, optimizer=AdamWConfig(learning_rate=1e-12))
     train_module(network(), loss, Noisy(), tmp_path / "run", valid=Noisy(8), config=flat)
     assert not (tmp_path / "run" / "checkpoints" / "step-500").exists()
 
 
-def test_a_loss_that_is_no_number_keeps_its_batch(tmp_path: Path) -> None:
+def test_a_nan_loss_saves_its_batch(tmp_path: Path) -> None:
     def bad(module: nn.Module, batch: dict[str, Tensor]) -> tuple[Tensor, int]:
         total, n = loss(module, batch)
         return total * float("nan"), n
@@ -166,7 +166,7 @@ def test_a_loss_that_is_no_number_keeps_its_batch(tmp_path: Path) -> None:
         (lambda total, n: (total, -1), "Tensor, int"),
     ],
 )
-def test_a_loss_of_another_kind_gets_one_sentence(result: Any, shown: str, tmp_path: Path) -> None:
+def test_a_wrong_loss_is_one_sentence(result: Any, shown: str, tmp_path: Path) -> None:
     def wrong(module: nn.Module, batch: dict[str, Tensor]) -> Any:
         return result(*loss(module, batch))
 
@@ -194,13 +194,13 @@ def test_a_loss_of_another_kind_gets_one_sentence(result: Any, shown: str, tmp_p
         ({"config": replace(CONFIG, schedule=PlateauSchedule())}, r"train\.schedule watches the validation loss"),
     ],
 )
-def test_arguments_that_cannot_be_are_named(given: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_wrong_arguments_of_train_module_are_named(given: dict[str, Any], words: str, tmp_path: Path) -> None:
     arguments = {"data": Noisy(), "config": CONFIG} | given
     with pytest.raises(UserError, match=words):
         train_module(network(), loss, out=tmp_path / "run", **arguments)
 
 
-def test_a_folder_with_a_run_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_with_a_run_is_not_overwritten(tmp_path: Path) -> None:
     config = replace(CONFIG, max_steps=1)
     train_module(network(), loss, Noisy(), tmp_path / "run", config=config)
     with pytest.raises(UserError, match="already contains a run: continue it with resume=True, or give another folder"):

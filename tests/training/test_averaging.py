@@ -34,11 +34,11 @@ def all_equal(one: list[Tensor], other: list[Tensor]) -> bool:
     return all(torch.equal(p, q) for p, q in zip(one, other, strict=True))
 
 
-# Along a run
+# During a run
 
 
 @pytest.mark.parametrize("decay", [0.0, 0.3, 0.999])
-def test_the_average_by_its_rule(decay: float) -> None:
+def test_the_average_follows_its_formula(decay: float) -> None:
     model = TiedModel()
     average = ExponentialAverage(model, decay)
     expected = weights(model)
@@ -52,7 +52,7 @@ def test_the_average_by_its_rule(decay: float) -> None:
             torch.testing.assert_close(ours, theirs)
 
 
-def test_the_start_is_forgotten_although_the_decay_is_slow() -> None:
+def test_the_start_has_little_weight_with_a_slow_decay() -> None:
     model = nn.Linear(1, 1, bias=False)
     with torch.no_grad():
         model.weight.fill_(1000.0)
@@ -65,7 +65,7 @@ def test_the_start_is_forgotten_although_the_decay_is_slow() -> None:
         assert model.weight.item() == pytest.approx(1.0, abs=1e-4)
 
 
-def test_swapping_gives_back_the_weights_to_the_bit_and_keeps_their_memory_and_ties() -> None:
+def test_swapping_restores_the_exact_weights_memory_and_ties() -> None:
     model = TiedModel()
     average = ExponentialAverage(model, 0.9)
     change(model, 1)
@@ -81,7 +81,7 @@ def test_swapping_gives_back_the_weights_to_the_bit_and_keeps_their_memory_and_t
         assert all_equal(inside, weights(model))
 
 
-def test_swapping_ends_when_the_evaluation_fails() -> None:
+def test_swapping_ends_after_an_error() -> None:
     model = TiedModel()
     average = ExponentialAverage(model, 0.9)
     change(model, 1)
@@ -92,7 +92,7 @@ def test_swapping_ends_when_the_evaluation_fails() -> None:
     average.update()
 
 
-def test_training_is_not_touched_by_the_average() -> None:
+def test_the_average_does_not_change_training() -> None:
     model = TiedModel()
     average = ExponentialAverage(model, 0.9)
     before = weights(model)
@@ -102,7 +102,7 @@ def test_training_is_not_touched_by_the_average() -> None:
 
 
 @pytest.mark.parametrize("verb", ["update", "swap in", "save", "load"])
-def test_what_would_mix_up_the_two_is_refused_while_swapped(verb: str) -> None:
+def test_updates_and_state_are_refused_while_swapped(verb: str) -> None:
     average = ExponentialAverage(TiedModel(), 0.9)
     state = average.state_tensors()
     calls = {
@@ -115,7 +115,7 @@ def test_what_would_mix_up_the_two_is_refused_while_swapped(verb: str) -> None:
         calls[verb]()
 
 
-def test_resuming_is_equal_to_the_bit() -> None:
+def test_resuming_the_average_is_equal_to_the_bit() -> None:
     straight, resumed = TiedModel(), TiedModel()
     average = ExponentialAverage(straight, 0.9)
     for n in range(3):
@@ -131,17 +131,17 @@ def test_resuming_is_equal_to_the_bit() -> None:
         assert all_equal(weights(straight), weights(resumed))
 
 
-def test_a_tied_parameter_is_kept_once_and_another_model_is_refused() -> None:
+def test_a_tied_parameter_is_stored_once_and_another_model_is_refused() -> None:
     state = ExponentialAverage(TiedModel(), 0.9).state_tensors()
     assert set(state) == {"average/table.weight", "average/norm.weight", "average/norm.bias", "n_updates"}
     with pytest.raises(UserError, match="does not fit this model"):
         ExponentialAverage(TiedModel(width=4), 0.9).load_state_tensors(state)
 
 
-# Over checkpoints
+# Of checkpoints
 
 
-def test_the_mean_of_checkpoints_keeps_ties_types_and_whole_numbers() -> None:
+def test_the_mean_of_checkpoints_keeps_ties_types_and_integers() -> None:
     model = TiedModel()
     checkpoints = []
     for n in range(3):
@@ -175,14 +175,14 @@ def test_fp64_checkpoints_are_not_changed_by_their_sum() -> None:
     assert first["w"].tolist() == [1.0, 1.0]
 
 
-def test_one_checkpoint_is_its_own_mean_but_no_view_of_it() -> None:
+def test_the_mean_of_one_checkpoint_is_a_copy() -> None:
     only = {"w": torch.tensor([1.5])}
     mean = average_state_dicts([only])
     mean["w"] += 1
     assert only["w"].item() == 1.5
 
 
-def test_checkpoints_are_taken_one_at_a_time() -> None:
+def test_checkpoints_are_read_one_at_a_time() -> None:
     taken = []
 
     def one_by_one() -> Iterator[dict[str, Tensor]]:
@@ -208,6 +208,6 @@ def test_checkpoints_of_different_models_are_refused(second: dict[str, Tensor], 
         average_state_dicts([{"w": torch.zeros(2), "n": torch.tensor(1)}, second])
 
 
-def test_no_checkpoint_is_refused() -> None:
+def test_a_mean_without_checkpoints_is_refused() -> None:
     with pytest.raises(UserError, match="no checkpoint"):
         average_state_dicts([])

@@ -1,4 +1,4 @@
-"""Snapshots: taken in a moment, written in the background."""
+"""Snapshots: copied at once, written in the background."""
 
 import json
 import threading
@@ -31,7 +31,7 @@ def nothing(folder: Path, weights: Any) -> None:
     (folder / "model.safetensors").write_bytes(b"")
 
 
-def test_the_loop_goes_on_while_a_checkpoint_is_written_and_cannot_change_it(tmp_path: Path) -> None:
+def test_training_during_a_save_does_not_change_the_checkpoint(tmp_path: Path) -> None:
     may_write, seen = threading.Event(), []
 
     def slow(folder: Path, weights: Any) -> None:
@@ -54,7 +54,7 @@ def test_the_loop_goes_on_while_a_checkpoint_is_written_and_cannot_change_it(tmp
 
 
 @pytest.mark.parametrize("then", ["wait", "save"])
-def test_what_goes_wrong_in_the_background_is_raised_once_by_what_comes_next(then: str, tmp_path: Path) -> None:
+def test_a_background_error_is_raised_once_by_the_next_call(then: str, tmp_path: Path) -> None:
     def fails(folder: Path, weights: Any) -> None:
         raise UserError("the disk is full")
 
@@ -66,9 +66,7 @@ def test_what_goes_wrong_in_the_background_is_raised_once_by_what_comes_next(the
     assert checkpoint.steps(tmp_path) == [] and not list(tmp_path.rglob("*.tmp*"))
 
 
-def test_a_full_disk_in_the_background_ends_a_run_with_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_in_the_background_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_text(tmp_path), checkpoint_every=5)
     real = checkpoint.save
 
@@ -87,23 +85,23 @@ def test_a_full_disk_in_the_background_ends_a_run_with_one_sentence(
     assert remains(tmp_path / "run") == remains(tmp_path / "whole")
 
 
-def test_saving_at_once_and_in_the_background_give_the_same(tmp_path: Path) -> None:
+def test_background_saving_gives_equal_checkpoints(tmp_path: Path) -> None:
     run = tiny_run(write_text(tmp_path), ema_decay=0.9, checkpoint_every=3)
     api.train(run, tmp_path / "a")
     at_once = replace(run, train=replace(run.train, background_saving=False))
     api.train(at_once, tmp_path / "b")
     a, b = remains(tmp_path / "a"), remains(tmp_path / "b")
-    assert {name for name in a if a[name] != b[name]} == {"manifest"}  # of run.toml, which says how
+    assert {name for name in a if a[name] != b[name]} == {"manifest"}  # run.toml has the setting
 
 
-def test_the_log_tells_what_saving_took_from_the_loop(tmp_path: Path) -> None:
+def test_the_log_has_the_time_that_saving_took(tmp_path: Path) -> None:
     api.train(tiny_run(write_text(tmp_path), checkpoint_every=7, log_every=5), tmp_path / "run")
     lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     told = [line["step"] for line in lines if line.get("save_ms", 0) > 0]
-    assert told == [10, 15] and "save_ms" in TIMES  # of steps 7 and 10, then of 14; that of 20 is behind the last line
+    assert told == [10, 15] and "save_ms" in TIMES  # of steps 7 and 10, then of 14; the last line is before step 20
 
 
-def test_a_save_that_failed_ends_the_run_at_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_save_ends_the_run_at_the_next_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from glassformer.training.loop import Trainer
 
     taken: list[int] = []
@@ -121,7 +119,7 @@ def test_a_save_that_failed_ends_the_run_at_the_next_step(tmp_path: Path, monkey
     monkeypatch.setattr(checkpoint, "save", full)
     with pytest.raises(UserError, match="No space left on device"):
         api.train(tiny_run(write_text(tmp_path), max_steps=1000, checkpoint_every=5, eval_every=1000), tmp_path / "run")
-    assert max(taken) < 9, "it went on until the next save"
+    assert max(taken) < 9, "the run continued until the next save"
 
 
 def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_run(
@@ -141,9 +139,9 @@ def test_an_old_checkpoint_that_cannot_be_deleted_does_not_end_the_run(
     assert checkpoint.steps(tmp_path / "run") == [4, 16, 20]
 
 
-def test_a_model_that_is_being_published_is_read_whole(tmp_path: Path) -> None:
+def test_a_model_read_during_publication_is_complete(tmp_path: Path) -> None:
     folder = api.train(tiny_run(write_text(tmp_path), select="last"), tmp_path / "run").folder
-    (folder / ".owner.json").touch()  # as beside a trainer
+    (folder / ".owner.json").touch()  # as during training
     ends = threading.Event()
 
     def in_turn() -> None:
@@ -163,17 +161,17 @@ def test_a_model_that_is_being_published_is_read_whole(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_from_before_any_evaluation_keeps_the_plateau(tmp_path: Path) -> None:
-    """Else a run that is rolled back to it would go on with a rate that had dropped later."""
+    """Otherwise a run that is rolled back to it would continue with a rate that dropped later."""
     run = tiny_run(write_text(tmp_path), schedule=PlateauSchedule(), on_nonfinite="rollback", keep_checkpoints=9)
     api.train(run, tmp_path / "run")
     assert checkpoint.load_numbers(checkpoint.path_of(tmp_path / "run", 0))["plateau"]["factor"] == 1.0
 
 
 @pytest.mark.parametrize("failing", ["write_parts", "join_parts"])
-def test_parts_of_several_processes_that_cannot_be_written_leave_nothing(
+def test_parts_that_cannot_be_written_leave_nothing(
     failing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a full disk: the folder of the parts is removed at once, not by the next run."""
+    """On a full disk, the folder of the parts is removed at once, not by the next run."""
 
     def full(tensors: Any, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)

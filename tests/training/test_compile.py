@@ -1,4 +1,4 @@
-"""A compiled step is one graph for every family and all lengths of its batches, and gives what an eager one does."""
+"""A compiled step is one graph for every family and all batch lengths, and gives the losses of an eager step."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ DROPOUTS = dict.fromkeys(
 
 @pytest.fixture
 def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Compiles by a backend that runs the graph as it is, refuses breaks, and counts the graphs made so far."""
+    """Compile with a backend that runs the graph eagerly and refuses breaks; return a counter of graphs."""
     torch._dynamo.reset()
     counters.clear()
     compiler = functools.partial(torch.compile, backend="eager", fullgraph=True)
@@ -60,7 +60,7 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 
 class ScoredObjective(CausalObjective):
-    """Logits at some positions alone, as in masked language modelling."""
+    """Logits at some positions only, as in masked language modelling."""
 
     def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:
         batch = super().collate(examples, rng)
@@ -75,12 +75,12 @@ class ScoredObjective(CausalObjective):
 
 @dataclass(frozen=True)
 class Case:
-    """A family, and what it learns."""
+    """A family and its objective."""
 
     config: TransformerConfig
     objective: Objective
     rows: Callable[[np.random.Generator, int, int, bool], list[Example]]
-    """Examples of a batch: of n rows, at most so many tokens each, all of one length or not."""
+    """Make the examples of a batch: number of rows, largest length, equal lengths or not."""
     recompute: bool = False
     lora: bool = False
 
@@ -132,7 +132,7 @@ CASES: dict[str, Case] = {
 
 
 def one_layer(config: TransformerConfig) -> TransformerConfig:
-    """A layer for each window, so that tests are short."""
+    """Return the configuration with one layer per window, so that tests are fast."""
 
     def short(stack: Stack | None) -> Stack | None:
         return None if stack is None else replace(stack, n_layers=max(1, len(stack.window_pattern)))
@@ -173,7 +173,7 @@ def weights(step: TrainStep) -> list[Tensor]:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], int]) -> None:
-    """With and without padding, each batch of another number of rows and tokens; losses are those of an eager step."""
+    """Batches with and without padding, of different sizes; losses equal those of an eager step."""
     case = CASES[name]
     compiled, eager = step_of(case, compiled=True), step_of(case, compiled=False)
     made = batches(case)
@@ -186,7 +186,7 @@ def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], 
         expected = eager([batch], [7])
         assert result.n_targets == expected.n_targets == batch.n_targets
         if case.recompute and case.config.residual_dropout:
-            continue  # the graph draws its dropout from another place of the random stream
+            continue  # the graph draws its dropout from another position of the random stream
         assert result.nats == pytest.approx(expected.nats, rel=1e-5)
         assert result.gradient_norm == pytest.approx(expected.gradient_norm, rel=1e-4)
     if case.recompute and case.config.residual_dropout:
@@ -195,9 +195,9 @@ def test_a_run_of_bucketed_lengths_is_one_graph(name: str, graphs: Callable[[], 
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
-def test_a_graph_of_forward_and_backward_is_one_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What inductor would be given: traced by AOTAutograd, which knows nothing of modules."""
+@pytest.mark.filterwarnings("ignore")  # warnings of torch's own code, which would be errors here
+def test_forward_and_backward_are_one_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The input of inductor: AOTAutograd traces forward and backward without modules."""
     torch._dynamo.reset()
     counters.clear()
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="aot_eager", fullgraph=True))
@@ -208,8 +208,8 @@ def test_a_graph_of_forward_and_backward_is_one_too(monkeypatch: pytest.MonkeyPa
     assert counters["stats"]["unique_graphs"] == 1
 
 
-def test_rows_of_one_shape_need_no_masks_and_stay_one_graph(graphs: Callable[[], int]) -> None:
-    """Windows of a text: the kernel sees "only causal", in every micro-batch, also after an evaluation in between."""
+def test_rows_of_one_shape_need_no_masks_and_are_one_graph(graphs: Callable[[], int]) -> None:
+    """Windows of a text: the kernel gets only the causal flag in every micro-batch, also after an evaluation."""
     case = CASES["llama, groups, windows"]
     step, rng = step_of(case, compiled=True, has_one_shape=True), np.random.default_rng(0)
     made = [CAUSAL.collate(plain(rng, 3, 7, padded=False), rng) for _ in range(6)]
@@ -231,7 +231,7 @@ def test_dropout_of_a_compiled_step_is_a_function_of_the_seed(graphs: Callable[[
 
 
 def test_a_run_with_evaluations_and_accumulation_is_one_graph(tmp_path: Path, graphs: Callable[[], int]) -> None:
-    """Pairs of many lengths; the log is that of an eager run, but for rounding."""
+    """Pairs of many lengths; the log equals that of an eager run, except for rounding."""
     train = {"max_steps": 6, "eval_every": 2, "log_every": 1, "grad_accumulation": 2}
     run = pair_run(tmp_path, **train, compile=True)
     with torch._dynamo.config.patch(error_on_recompile=True):
@@ -245,7 +245,7 @@ def test_a_run_with_evaluations_and_accumulation_is_one_graph(tmp_path: Path, gr
         assert {key: one[key] for key in numbers} == pytest.approx(numbers, rel=1e-3)
 
 
-def test_windows_of_a_text_are_told_from_rows_of_many_lengths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_rows_of_many_lengths_compile_with_dynamic_shapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(torch, "compile", lambda loss, **how: asked.append(how) or loss)
     api.train(tiny_run(write_text(tmp_path), max_steps=1, compile=True), tmp_path / "windows")
@@ -254,9 +254,9 @@ def test_windows_of_a_text_are_told_from_rows_of_many_lengths(tmp_path: Path, mo
     assert asked == [{"dynamic": None}, {"dynamic": True}, {"dynamic": True}]
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch about itself, which would be errors here
+@pytest.mark.filterwarnings("ignore")  # warnings of torch's own code, which would be errors here
 def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """The wrapper's own Python stays outside; batches of other lengths, with and without an exchange, add nothing."""
+    """The wrapper's code is not compiled; batches of other lengths, with and without an exchange, add nothing."""
 
     def work() -> None:
         torch._dynamo.reset()
@@ -279,11 +279,11 @@ def test_several_processes_trace_the_network_once(monkeypatch: pytest.MonkeyPatc
         finally:
             dist.destroy_process_group()
 
-    # In a process of its own: the threads of a process group do not exist in children that later tests fork.
+    # In a separate process: the threads of a process group do not exist in children that later tests fork.
     assert done(work) == 0
 
 
-# Where it cannot be
+# Where compiling is impossible
 
 
 def test_a_new_recurrent_run_is_refused(tmp_path: Path) -> None:
@@ -295,8 +295,8 @@ def test_a_new_recurrent_run_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_an_old_recurrent_run_goes_on_without_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs that versions before began with compile = true: the same numbers as an eager run's."""
+def test_an_old_recurrent_run_resumes_without_compiling(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run of an earlier version with compile = true gives the numbers of an eager run."""
     model = RecurrentConfig(d_embedding=8, d_encoder=8, d_decoder=8)
     run = pair_run(tmp_path, model=model, max_steps=4, eval_every=2)
     expected = api.train(run, tmp_path / "eager").reports["valid"]
@@ -312,7 +312,7 @@ def test_an_old_recurrent_run_goes_on_without_compiling(tmp_path: Path, monkeypa
     assert outcome.reports["valid"] == expected
 
 
-def test_a_machine_that_cannot_compile_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_compiler_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def without_compiler(*_: Any) -> Any:
         raise RuntimeError("no C++ compiler found")
 

@@ -1,4 +1,4 @@
-"""What decides the course of a run: rates, dropout, the moving average, and which metric is watched."""
+"""Evaluations in a run: learning rates, dropout, the moving average, and the watched metric."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,14 +30,14 @@ HALVED = PlateauSchedule(warmup_steps=0, patience=0, ratio=0.5)
 
 
 def rates(folder: Path) -> list[float]:
-    """The learning rate of every step, as a share of the peak."""
+    """Return the learning rate of every step, as a share of the peak."""
     return [line["learning_rate"] / PEAK for line in metrics(folder) if "learning_rate" in line]
 
 
 def trained_with(
     monkeypatch: pytest.MonkeyPatch, folder: Path, train: Sequence[float], valid: Sequence[float], **settings: Any
 ) -> Path:
-    """A run that is evaluated after each of five steps, with these losses in place of the measured ones."""
+    """Train for five steps with an evaluation after each, and replace the measured losses by these."""
 
     def measured(evaluations: Evaluations, step: int, *_: Any) -> Any:
         losses = {"train": train[step - 1], "valid": valid[step - 1]}
@@ -60,7 +60,7 @@ def test_the_best_step_and_the_plateau_follow_the_validation_loss(
 
 
 @pytest.mark.parametrize(("higher_is_better", "expected"), [(True, [1, 1, 1, 1, 1]), (False, [1, 1, 0.5, 0.25, 0.125])])
-def test_the_plateau_watches_the_metric_that_it_names_in_its_direction(
+def test_the_plateau_watches_its_metric_in_its_direction(
     higher_is_better: bool, expected: list[float], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The loss falls, and the metric, named perplexity, is its reciprocal and rises."""
@@ -77,7 +77,7 @@ def test_the_plateau_and_early_stopping_may_watch_different_metrics(
     assert rates(folder) == pytest.approx([1, 1, 1, 1, 1])
 
 
-def test_the_plateau_watches_a_score_of_written_targets(tmp_path: Path) -> None:
+def test_the_plateau_watches_a_score_of_generated_targets(tmp_path: Path) -> None:
     """No target is right in 20 steps: the score stays at 0 while the loss falls."""
     schedule = replace(HALVED, metric="exact_match", higher_is_better=True)
     settings = {"optimizer": AdamWConfig(learning_rate=PEAK), "eval_every": 4, "log_every": 4}
@@ -110,12 +110,12 @@ def test_a_plateau_of_an_unknown_metric_is_refused_before_the_first_step(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_evaluate_gives_the_trainers_number_in_every_precision(precision: str, tmp_path: Path) -> None:
+def test_evaluate_gives_the_trainers_loss_in_every_precision(precision: str, tmp_path: Path) -> None:
     outcome = api.train(tiny_run(write_text(tmp_path), max_steps=5, precision=precision), tmp_path / "run")
     assert api.load(outcome.folder).evaluate() == outcome.reports["valid"]
 
 
-def test_the_rate_of_each_step_is_that_of_its_schedule(tmp_path: Path) -> None:
+def test_the_rate_of_each_step_follows_the_schedule(tmp_path: Path) -> None:
     settings = {"schedule": LinearSchedule(warmup_steps=2, final_ratio=0.0), "log_every": 1, "max_steps": 6}
     run = tiny_run(write_text(tmp_path), optimizer=AdamWConfig(learning_rate=PEAK), **settings)
     api.train(run, tmp_path / "run")
@@ -131,12 +131,10 @@ def test_the_logged_training_loss_has_no_label_smoothing(tmp_path: Path) -> None
         api.train(replace(run, objective=CausalConfig(smoothing)), tmp_path / f"{smoothing}")
         first[smoothing] = next(line for line in metrics(tmp_path / f"{smoothing}") if "train/loss" in line)
     assert first[0.0]["train/loss"] == first[0.3]["train/loss"]
-    assert first[0.0]["gradient_norm"] != first[0.3]["gradient_norm"], "nothing was smoothed"
+    assert first[0.0]["gradient_norm"] != first[0.3]["gradient_norm"], "label smoothing has no effect"
 
 
-def test_each_micro_batch_of_each_step_has_a_dropout_seed_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_micro_batch_has_a_different_dropout_seed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
     loss = CausalObjective.loss
 
@@ -154,8 +152,8 @@ def test_each_micro_batch_of_each_step_has_a_dropout_seed_of_its_own(
     assert len(set(seeds)) == 12
 
 
-def test_a_step_that_is_not_taken_does_not_move_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An fp16 gradient that overflowed leaves the weights, and then also their average, as they were."""
+def test_a_skipped_step_does_not_change_the_average(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After an overflow of an fp16 gradient, the weights and their average are unchanged."""
     updates: list[int] = []
     call, update = TrainStep.__call__, ExponentialAverage.update
 
@@ -176,8 +174,8 @@ def test_a_step_that_is_not_taken_does_not_move_the_average(tmp_path: Path, monk
 
 
 @pytest.mark.parametrize(("n_targets", "n_batches", "told"), [(1, 999, True), (1, 1000, False), (300, 3, True)])
-def test_a_validation_side_of_few_targets_is_told(n_targets: int, n_batches: int, told: bool) -> None:
-    """Targets count, and not tokens, of which a masked row predicts a few."""
+def test_few_validation_targets_are_reported(n_targets: int, n_batches: int, told: bool) -> None:
+    """The number of targets counts, not that of tokens: a masked row has few targets."""
 
     class Few(CausalObjective):
         def collate(self, examples: Sequence[Example], rng: np.random.Generator) -> Batch:

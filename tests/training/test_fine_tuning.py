@@ -1,4 +1,4 @@
-"""What is frozen stays to the bit; rates fall with the depth, and steps with the rates."""
+"""Fine-tuning: frozen parameters are unchanged, and learning rates fall with the depth of a layer."""
 
 from typing import Any
 
@@ -44,7 +44,7 @@ def train(model: Any, optimizer: torch.optim.Optimizer, steps: range) -> None:
 
 @BY_KIND
 @pytest.mark.parametrize("name", ["gpt", "paper"])
-def test_what_is_frozen_stays_to_the_bit(name: str, config: OptimizerConfig) -> None:
+def test_frozen_parameters_are_unchanged_to_the_bit(name: str, config: OptimizerConfig) -> None:
     model = random_model(name)
     frozen = freeze(model, ["*.embeddings", "*.blocks.0.*"])
     before = copies(model)
@@ -65,7 +65,7 @@ def test_what_is_frozen_stays_to_the_bit(name: str, config: OptimizerConfig) -> 
         ("bahdanau", "bridge.*", ["bridge.hidden.0.weight", "bridge.hidden.0.bias"]),
     ],
 )
-def test_names_of_modules_and_parameters(name: str, pattern: str, frozen: list[str]) -> None:
+def test_freeze_takes_names_of_modules_and_parameters(name: str, pattern: str, frozen: list[str]) -> None:
     model = random_model(name)
     assert freeze(model, [pattern, pattern]) == frozen
     assert trained(model) == set(copies(model)) - set(frozen)
@@ -78,25 +78,25 @@ def test_names_of_modules_and_parameters(name: str, pattern: str, frozen: list[s
             ["encoder.*", "decoder.embedding"],
             "no parameter matches decoder.embedding; similar names: .*decoder.embeddings",
         ),
-        (["encoder.block"], r"encoder\.block"),  # a part of a name is none
+        (["encoder.block"], r"encoder\.block"),  # a part of a name does not match
         (["*coder.*", "output"], "freezes every parameter"),
     ],
 )
-def test_a_pattern_without_effect_or_with_too_much_is_refused(patterns: list[str], message: str) -> None:
+def test_a_pattern_that_freezes_nothing_or_everything_is_refused(patterns: list[str], message: str) -> None:
     model = random_model("two_vocabularies")
     with pytest.raises(UserError, match=message):
         freeze(model, patterns)
     assert trained(model) == set(copies(model))
 
 
-def test_freezing_all_that_an_adapted_model_trains_is_refused() -> None:
+def test_freezing_every_adapted_parameter_is_refused() -> None:
     model = random_model(GPT)
     add_lora(model, ["*.q_proj"], 2, 1.0)
     with pytest.raises(UserError, match="freezes every parameter"):
         freeze(model, ["*.lora_?"])
 
 
-def test_muon_refuses_a_model_whose_matrices_are_all_frozen() -> None:
+def test_muon_refuses_a_model_with_only_frozen_matrices() -> None:
     model = random_model(GPT)
     freeze(model, ["decoder.blocks"])
     with pytest.raises(UserError, match="this model has no such layer"):
@@ -161,7 +161,7 @@ def test_muon_refuses_a_model_whose_matrices_are_all_frozen() -> None:
         ),
     ],
 )
-def test_depths_by_hand(name: str, depths: dict[str, int]) -> None:
+def test_depths_equal_those_counted_by_hand(name: str, depths: dict[str, int]) -> None:
     model = random_model(name)
     scales = layer_scales(model, 0.5)
     assert list(scales) == [parameter for parameter, _ in model.named_parameters()]
@@ -169,8 +169,8 @@ def test_depths_by_hand(name: str, depths: dict[str, int]) -> None:
 
 
 @pytest.mark.parametrize("name", [*CONFIGS, *RECURRENT])
-def test_every_stack_is_seen(name: str) -> None:
-    """A block that had the head's rate would not be noticed in training."""
+def test_every_layer_gets_a_smaller_rate(name: str) -> None:
+    """A block with the rate of the head would not be noticed in training."""
     model = random_model(name)
     for parameter, scale in layer_scales(model, 0.5).items():
         in_layer = any(part in ("blocks", "cells", "embeddings", "tokens") for part in parameter.split("."))
@@ -178,8 +178,8 @@ def test_every_stack_is_seen(name: str) -> None:
     assert set(layer_scales(model, 1.0).values()) == {1.0}
 
 
-def test_the_first_step_of_adam_is_the_rate() -> None:
-    """Whatever the gradient, Adam's first step moves a parameter by its rate: so much, and so by layer."""
+def test_the_first_step_of_adam_has_the_size_of_the_rate() -> None:
+    """For every gradient, Adam's first step moves a parameter by its rate, which differs by layer."""
     model = random_model(GPT)
     before, scales = copies(model), layer_scales(model, 0.5)
     config = AdamWConfig(learning_rate=1e-3, weight_decay=0.0, eps=1e-30)
@@ -190,7 +190,7 @@ def test_the_first_step_of_adam_is_the_rate() -> None:
 
 
 @BY_KIND
-def test_scales_cut_groups_and_the_schedule_multiplies_each(config: OptimizerConfig) -> None:
+def test_scales_split_groups_and_the_schedule_multiplies_each(config: OptimizerConfig) -> None:
     model = random_model(GPT)
     scales = layer_scales(model, 0.5)
     whole, cut = build_optimizer(model, config), build_optimizer(model, config, scales)
@@ -208,7 +208,7 @@ def test_scales_cut_groups_and_the_schedule_multiplies_each(config: OptimizerCon
 
 
 @BY_KIND
-def test_scales_of_one_change_no_bit(config: OptimizerConfig) -> None:
+def test_scales_of_1_change_nothing(config: OptimizerConfig) -> None:
     plain, scaled = random_model(GPT), random_model(GPT)
     train(plain, build_optimizer(plain, config), range(3))
     train(scaled, build_optimizer(scaled, config, layer_scales(scaled, 1.0)), range(3))
@@ -216,7 +216,7 @@ def test_scales_of_one_change_no_bit(config: OptimizerConfig) -> None:
 
 
 @BY_KIND
-def test_resuming_with_scales_and_frozen_parts_is_equal_to_the_bit(config: OptimizerConfig) -> None:
+def test_resuming_with_scales_and_frozen_parameters_is_exact(config: OptimizerConfig) -> None:
     def prepared() -> tuple[Any, torch.optim.Optimizer]:
         model = random_model(GPT)
         freeze(model, ["decoder.embeddings.positions", "*.q_proj"])

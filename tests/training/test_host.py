@@ -1,4 +1,4 @@
-"""What is told of a machine."""
+"""The description of the machine."""
 
 import io
 import platform
@@ -11,7 +11,7 @@ from glassformer.training import host
 
 
 @pytest.mark.parametrize("is_told", [True, False])
-def test_the_cpu_is_named_as_far_as_the_system_tells(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_has_a_name_if_the_system_has_one(is_told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def opened(path: str, **options: Any) -> Any:
         if not is_told:

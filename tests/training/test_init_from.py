@@ -1,4 +1,4 @@
-"""Runs that start from another model: what is taken, what learns, what is refused; low-rank adaptation."""
+"""Runs that start from another model: reused weights, new parameters, errors, and low-rank adaptation."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -28,11 +28,11 @@ def tuned(folder: Path, start: Path, **changes: object) -> Run:
     return replace(run, init=InitConfig(path=str(start), **changes))  # type: ignore[arg-type]
 
 
-def test_fine_tuning_takes_the_model_and_the_tokenizer_and_says_what_is_new(masked: Outcome, tmp_path: Path) -> None:
+def test_fine_tuning_takes_model_and_tokenizer_and_reports_new_parts(masked: Outcome, tmp_path: Path) -> None:
     told = Recording()
     outcome = api.train(tuned(tmp_path, masked.folder), tmp_path / "run", told)
     before, after = api.load(masked.folder), api.load(outcome.folder)
-    assert after.network.config.d_model == before.network.config.d_model == 16, "the model of the start"
+    assert after.network.config.d_model == before.network.config.d_model == 16, "the architecture of the start"
     assert isinstance(after.network.config.head, SequenceHead) and after.network.config.residual_dropout == 0.25
     assert after.tokenizer.fingerprint == before.tokenizer.fingerprint
     said = "\n".join(told.said)
@@ -40,7 +40,7 @@ def test_fine_tuning_takes_the_model_and_the_tokenizer_and_says_what_is_new(mask
     assert set(after.classify(["the dog runs"])[0]) == {"cat", "dog"}
 
 
-def test_frozen_modules_stay_to_the_bit_and_the_rest_learns(masked: Outcome, tmp_path: Path) -> None:
+def test_frozen_modules_are_unchanged_and_the_rest_learns(masked: Outcome, tmp_path: Path) -> None:
     frozen = ("encoder.embeddings", "encoder.blocks.0.*")
     outcome = api.train(tuned(tmp_path, masked.folder, freeze=frozen), tmp_path / "run")
     before, after = (load_file(folder / "model.safetensors") for folder in (masked.folder, outcome.folder))
@@ -62,7 +62,7 @@ def test_layer_decay_moves_lower_layers_less(masked: Outcome, tmp_path: Path) ->
     assert moved(0.1) < 0.1 * moved(1.0)
 
 
-def test_an_adapted_run_learns_little_resumes_and_merges_to_the_same_model(
+def test_an_adapted_run_trains_few_parameters_resumes_and_merges(
     masked: Outcome, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = Recording()
@@ -82,8 +82,10 @@ def test_an_adapted_run_learns_little_resumes_and_merges_to_the_same_model(
     api.train(second, again / "run")
     merged = load_file(again / "run" / "model.safetensors")[f"{name}.weight"]
     update = after[f"{name}.lora_b"] @ after[f"{name}.lora_a"] * (160.0 / 2)
-    assert update.abs().max() > 0.01, "a hundred times what a step of the second run moves a weight"
-    assert torch.allclose(merged, after[f"{name}.weight"] + update, atol=1e-4), "an adapted start is not lost"
+    assert update.abs().max() > 0.01, "a hundred times the change of a weight per step"
+    assert torch.allclose(merged, after[f"{name}.weight"] + update, atol=1e-4), (
+        "the adapted weights of the start are kept"
+    )
 
 
 def test_a_vocabulary_grows_and_keeps_its_old_rows(tmp_path: Path) -> None:
@@ -108,9 +110,7 @@ def test_a_vocabulary_grows_and_keeps_its_old_rows(tmp_path: Path) -> None:
         ({"init": {"path": "nowhere"}}, "no such model directory"),
     ],
 )
-def test_starts_that_cannot_be_are_refused(
-    masked: Outcome, tmp_path: Path, change: dict[str, object], words: str
-) -> None:
+def test_wrong_starts_are_refused(masked: Outcome, tmp_path: Path, change: dict[str, object], words: str) -> None:
     run = tuned(tmp_path, masked.folder)
     if isinstance(change.get("init"), dict):
         run = replace(run, init=replace(run.init, **change["init"]))  # type: ignore[arg-type]
@@ -126,7 +126,7 @@ def test_starts_that_cannot_be_are_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_padded_vocabulary_is_no_reason_to_leave_the_table(tmp_path: Path) -> None:
+def test_a_padded_vocabulary_keeps_the_embeddings(tmp_path: Path) -> None:
     run = text_run_of(tmp_path, MaskedConfig(), max_steps=2)
     first = api.train(replace(run, model=replace(run.model, vocab_size=320)), tmp_path / "first")
     told = Recording()
@@ -138,7 +138,7 @@ def test_a_padded_vocabulary_is_no_reason_to_leave_the_table(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("names", [("cat", "dog"), ("one", "two")])
-def test_a_head_of_other_labels_is_new(tmp_path: Path, names: tuple[str, str]) -> None:
+def test_a_head_for_other_labels_is_new(tmp_path: Path, names: tuple[str, str]) -> None:
     first = api.train(label_run(tmp_path, max_steps=2), tmp_path / "first")
     path = Path(label_run(tmp_path).data.path or "")  # type: ignore[union-attr]
     lines = path.read_text().replace("\tcat\t", f"\t{names[0]}\t").replace("\tdog\t", f"\t{names[1]}\t")
@@ -151,7 +151,7 @@ def test_a_head_of_other_labels_is_new(tmp_path: Path, names: tuple[str, str]) -
     assert ("not loaded: output.proj.weight, output.proj.bias" in said) == (names == ("one", "two"))
 
 
-def test_an_adapted_run_that_would_never_learn_what_is_new_is_refused(masked: Outcome, tmp_path: Path) -> None:
+def test_an_adapted_run_with_untrained_new_parameters_is_refused(masked: Outcome, tmp_path: Path) -> None:
     run = text_run_of(tmp_path, SpansConfig(n_sentinels=4), max_steps=1)
     run = replace(run, init=InitConfig(path=str(masked.folder), model="recipe"), lora=LoraConfig(rank=2))
     with pytest.raises(UserError, match=r"would leave these new parameters untrained.*leave out"):
@@ -159,7 +159,7 @@ def test_an_adapted_run_that_would_never_learn_what_is_new_is_refused(masked: Ou
     assert not (tmp_path / "run").exists()
 
 
-def test_a_new_label_head_learns_whole_beside_the_updates(masked: Outcome, tmp_path: Path) -> None:
+def test_a_new_label_head_is_trained_fully_with_lora(masked: Outcome, tmp_path: Path) -> None:
     run = replace(tuned(tmp_path, masked.folder), lora=LoraConfig(rank=2))
     few = api.train(replace(run, train=replace(run.train, max_steps=1)), tmp_path / "few")
     many = api.train(run, tmp_path / "many")
@@ -167,7 +167,7 @@ def test_a_new_label_head_learns_whole_beside_the_updates(masked: Outcome, tmp_p
     assert not torch.equal(one, other)
 
 
-def test_pairs_of_texts_bring_token_types_to_a_model_without(masked: Outcome, tmp_path: Path) -> None:
+def test_pairs_of_texts_add_token_types_to_a_model(masked: Outcome, tmp_path: Path) -> None:
     run = tuned(tmp_path, masked.folder)
     run = replace(run, data=replace(run.data, second_field="other"))
     with pytest.raises(UserError, match=r"n_token_types: expected 2.*--model\.n-token-types 2"):
@@ -180,7 +180,7 @@ def test_pairs_of_texts_bring_token_types_to_a_model_without(masked: Outcome, tm
     assert one != other and model.takes_pairs
 
 
-def test_the_vocabulary_of_a_start_is_told_as_its_own(masked: Outcome, tmp_path: Path) -> None:
+def test_the_vocabulary_of_the_start_is_reported(masked: Outcome, tmp_path: Path) -> None:
     told = Recording()
     outcome = api.train(tuned(tmp_path, masked.folder), tmp_path / "run", told)
     assert not any("the text gives no" in line for line in told.said)
@@ -189,7 +189,7 @@ def test_the_vocabulary_of_a_start_is_told_as_its_own(masked: Outcome, tmp_path:
 
 
 @pytest.mark.parametrize(("model", "trains_starts"), [(MODEL, True), (MODEL, False), (ENCODER, False)])
-def test_a_start_token_is_recorded_where_one_is_trained_and_nowhere_else(
+def test_a_start_token_is_recorded_only_if_it_is_trained(
     model: TransformerConfig, trains_starts: bool, tmp_path: Path
 ) -> None:
     tokenizer = Tokenizer.train(["ab"], vocab_size=0, special_tokens=("[PAD]", "[BOS]", "[EOS]"))

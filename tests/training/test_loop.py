@@ -1,4 +1,4 @@
-"""The loop: what it evaluates, keeps, publishes and says."""
+"""The loop: evaluations, checkpoints, published weights and messages."""
 
 import math
 from collections.abc import Sequence
@@ -23,27 +23,27 @@ from runs import MODEL, Recording, metrics, signal_at, text_run_of, tiny_run, wr
 ROUGH = AdamWConfig(learning_rate=0.5)
 
 
-def test_the_best_weights_are_published_and_the_last_stay_in_their_checkpoint(tmp_path: Path) -> None:
+def test_the_best_weights_are_published_and_the_last_are_kept(tmp_path: Path) -> None:
     reporter = Recording()
     run = tiny_run(write_text(tmp_path), optimizer=ROUGH, eval_every=2, keep_checkpoints=1)
     api.train(run, tmp_path / "run", reporter)
     losses = {step: reports["valid"].loss for step, reports in reporter.evaluations.items()}
     best = min(losses, key=losses.__getitem__)
-    assert best != 20, "the rough rate should make the last step worse; else this shows nothing"
+    assert best != 20, "the high rate must make the last step worse"
     assert read_model(tmp_path / "run").manifest.step == best
     assert checkpoint.steps(tmp_path / "run") == [best, 20]
     assert api.load(tmp_path / "run").evaluate().loss == losses[best]
     assert api.load(tmp_path / "run", step=20).evaluate().loss == losses[20]
 
 
-def test_the_last_weights_are_published_when_asked(tmp_path: Path) -> None:
+def test_select_last_publishes_the_last_weights(tmp_path: Path) -> None:
     run = tiny_run(write_text(tmp_path), optimizer=ROUGH, eval_every=2, keep_checkpoints=1, select="last")
     outcome = api.train(run, tmp_path / "run")
     assert read_model(tmp_path / "run").manifest.step == 20
     assert api.load(tmp_path / "run").evaluate() == outcome.reports["valid"]
 
 
-def test_the_average_is_what_is_evaluated_and_published(tmp_path: Path) -> None:
+def test_the_average_is_evaluated_and_published(tmp_path: Path) -> None:
     run = tiny_run(write_text(tmp_path), ema_decay=0.5, select="last")
     outcome = api.train(run, tmp_path / "run")
     state = checkpoint.path_of(tmp_path / "run", 20)
@@ -54,8 +54,8 @@ def test_the_average_is_what_is_evaluated_and_published(tmp_path: Path) -> None:
     assert api.load(tmp_path / "run").evaluate() == outcome.reports["valid"]
 
 
-def test_evaluation_and_logging_do_not_disturb_the_training(tmp_path: Path) -> None:
-    """Pitfall 21, from outside: however often a run is evaluated, its weights end the same."""
+def test_evaluation_and_logging_do_not_change_training(tmp_path: Path) -> None:
+    """Pitfall 21 for a whole run: the final weights do not depend on the number of evaluations."""
     text = write_text(tmp_path)
     model = replace(MODEL, residual_dropout=0.3)
     weights = []
@@ -66,7 +66,7 @@ def test_evaluation_and_logging_do_not_disturb_the_training(tmp_path: Path) -> N
     assert weights[0] == weights[1]
 
 
-def test_every_micro_batch_of_a_run_is_another_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_micro_batch_of_a_run_is_different(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[int] = []
     batch = Windows.batch
 
@@ -79,7 +79,7 @@ def test_every_micro_batch_of_a_run_is_another_one(tmp_path: Path, monkeypatch: 
     assert drawn == list(range(12))
 
 
-def test_the_log_holds_both_splits_and_the_mean_loss_of_its_steps(tmp_path: Path) -> None:
+def test_the_log_has_both_splits_and_the_mean_loss_of_its_steps(tmp_path: Path) -> None:
     text = write_text(tmp_path)
     api.train(tiny_run(text, log_every=1), tmp_path / "fine")
     api.train(tiny_run(text, log_every=10), tmp_path / "coarse")
@@ -99,7 +99,7 @@ def test_the_loss_falls(tmp_path: Path) -> None:
     assert abs(losses[0] - math.log(290)) < 2 and losses[-1] < losses[0] - 0.3
 
 
-def test_early_stopping_says_so(tmp_path: Path) -> None:
+def test_early_stopping_prints_its_reason(tmp_path: Path) -> None:
     reporter = Recording()
     stopping = EarlyStopping(metric="perplexity", higher_is_better=True, patience=2)
     run = tiny_run(write_text(tmp_path), max_steps=50, eval_every=2, early_stopping=stopping)
@@ -109,13 +109,13 @@ def test_early_stopping_says_so(tmp_path: Path) -> None:
     assert outcome.reports["valid"] == reporter.evaluations[6]["valid"]
 
 
-def test_an_interrupted_run_quotes_the_command_that_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_prints_the_command_that_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     signal_at(monkeypatch, 1)
     with pytest.raises(Interrupted, match=r"glassformer resume '.*/a run'$"):
         api.train(tiny_run(write_text(tmp_path)), tmp_path / "a run")
 
 
-def test_numbers_that_end_are_an_error_and_leave_the_checkpoints(tmp_path: Path) -> None:
+def test_non_finite_numbers_are_an_error_and_keep_the_checkpoints(tmp_path: Path) -> None:
     run = tiny_run(write_text(tmp_path), optimizer=AdamWConfig(learning_rate=1e20), clip_norm=0.0, eval_every=1)
     with pytest.raises(UserError, match=r"(is|are) not finite in step \d+: lower train.optimizer.learning-rate"):
         api.train(run, tmp_path / "run")
@@ -124,8 +124,8 @@ def test_numbers_that_end_are_an_error_and_leave_the_checkpoints(tmp_path: Path)
         assert all(bool(p.isfinite().all()) for p in network.parameters())
 
 
-def test_rows_of_the_table_beyond_the_vocabulary_are_never_written(tmp_path: Path) -> None:
-    """A table padded to a round size; a fresh model would choose them most of the time."""
+def test_padding_rows_of_the_vocabulary_are_never_generated(tmp_path: Path) -> None:
+    """The table is padded to a round size; an untrained model would choose its padding most of the time."""
     model = replace(MODEL, vocab_size=2000, head=TokenHead(bias="learned"))
     reporter = Recording()
     outcome = api.train(
@@ -135,8 +135,8 @@ def test_rows_of_the_table_beyond_the_vocabulary_are_never_written(tmp_path: Pat
     assert api.load(outcome.folder).generate("abc", max_new_tokens=20)
 
 
-def test_every_step_and_every_seed_masks_other_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The noise of a step is a function of (seed, step): the same again, and never that of another step."""
+def test_every_step_and_every_seed_masks_different_tokens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The noise of a step is a function of (seed, step): repeatable, and different for every step."""
     run = text_run_of(tmp_path, MaskedConfig(), max_steps=3, batch_size=2)
     row = np.arange(30, 60)
     monkeypatch.setattr(Windows, "batch", lambda self, step: [Example(row), Example(row)])
@@ -154,4 +154,4 @@ def test_every_step_and_every_seed_masks_other_tokens(tmp_path: Path, monkeypatc
         train = replace(run.train, seed=seed)
         api.train(replace(run, train=train), tmp_path / f"{len(seen)}")
     assert len(seen) == 9 and seen[:3] == seen[6:]
-    assert len({labels for step in seen[:6] for labels in step}) == 12, "two rows of six steps, none alike"
+    assert len({labels for step in seen[:6] for labels in step}) == 12, "two rows in each of six steps, all different"

@@ -1,4 +1,4 @@
-"""`metrics.jsonl`: whole lines, and none twice after a resume."""
+"""`metrics.jsonl`: complete lines, and no line twice after a resume."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ def test_lines_are_json_and_reach_the_disk_at_once(tmp_path: Path) -> None:
         assert read_lines(tmp_path / "metrics.jsonl") == [{"step": 5, "loss": 1.5, "sample": "é\n"}]
 
 
-def test_a_resumed_log_drops_later_lines_and_a_line_that_a_crash_cut(tmp_path: Path) -> None:
+def test_a_resumed_log_drops_later_and_incomplete_lines(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps({"step": step}) + "\n" for step in (5, 10, 10, 15)) + '{"step": 1')
     with MetricsLog(tmp_path, 10) as log:
@@ -25,12 +25,12 @@ def test_a_resumed_log_drops_later_lines_and_a_line_that_a_crash_cut(tmp_path: P
     assert read_lines(path)[-1]["again"]
 
 
-def test_no_file_has_no_lines(tmp_path: Path) -> None:
+def test_a_missing_file_has_no_lines(tmp_path: Path) -> None:
     assert read_lines(tmp_path / "metrics.jsonl") == []
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_gets_the_same_numbers_and_a_resume_hides_only_later_ones(tmp_path: Path) -> None:
+def test_tensorboard_gets_equal_numbers_and_hides_only_later_ones(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     with MetricsLog(tmp_path, 0, tensorboard=True) as log:
         for step in (5, 10, 15):

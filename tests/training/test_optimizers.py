@@ -41,7 +41,7 @@ class TinyBlock(nn.Module):
 
 
 class TinyModel(nn.Module):
-    """Names that say nothing, so that only the types of the modules can tell what is what."""
+    """A model with meaningless names, so that only the module types identify the parameters."""
 
     def __init__(self, tied: bool = False, width: int = 8) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ def names_of_groups(optimizer: torch.optim.Optimizer) -> list[set[str]]:
     return [set(group["param_names"]) for group in optimizer.param_groups]
 
 
-# Which parameters decay
+# Weight decay
 
 
 @pytest.mark.parametrize("tied", [False, True])
@@ -99,8 +99,8 @@ def test_pitfall_25_no_decay_on_norms_biases_embeddings(tied: bool) -> None:
 
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
-def test_pitfall_25_seen_from_outside(kind: str, tied: bool) -> None:
-    # Without gradient, decay is all that a step does.
+def test_pitfall_25_a_step_without_gradient_decays_matrices_only(kind: str, tied: bool) -> None:
+    # Without gradient, a step only applies the decay.
     adamw = AdamWConfig(learning_rate=0.1, weight_decay=0.5)
     configs = {"adamw": adamw, "muon": MuonConfig(learning_rate=0.1, weight_decay=0.5, adamw=adamw)}
     model = tiny_model(tied)
@@ -114,7 +114,7 @@ def test_pitfall_25_seen_from_outside(kind: str, tied: bool) -> None:
         torch.testing.assert_close(parameter.detach(), factor * before[name], rtol=1e-6, atol=0)
 
 
-def test_decay_of_embeddings_when_asked_is_the_rule_by_dimension() -> None:
+def test_decay_of_embeddings_equals_the_rule_by_dimension() -> None:
     model = tiny_model(tied=True)
     decayed, kept = parameter_groups(model, AdamWConfig(decay="matrices_and_embeddings"))
     by_dimension = {name for name, parameter in model.named_parameters() if parameter.dim() >= 2}
@@ -124,7 +124,7 @@ def test_decay_of_embeddings_when_asked_is_the_rule_by_dimension() -> None:
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: config.kind)
 @pytest.mark.parametrize("tied", [False, True])
-def test_every_trained_parameter_is_stepped_once(config: OptimizerConfig, tied: bool) -> None:
+def test_every_trained_parameter_is_updated_once(config: OptimizerConfig, tied: bool) -> None:
     model = tiny_model(tied)
     model.c.weight.requires_grad_(False)
     stepped = [p for group in build_optimizer(model, config).param_groups for p in group["params"]]
@@ -146,7 +146,7 @@ def test_rates_follow_the_peak_of_each_group() -> None:
 
 
 @pytest.mark.parametrize(("config", "kind"), [(AdamConfig, torch.optim.Adam), (AdamWConfig, torch.optim.AdamW)])
-def test_adam_and_adamw_are_torchs_own_and_fused(
+def test_adam_and_adamw_are_torchs_fused_optimizers(
     config: type[AdamConfig | AdamWConfig], kind: type[torch.optim.Optimizer]
 ) -> None:
     optimizer = build_optimizer(tiny_model(), config(learning_rate=0.5, betas=(0.7, 0.8), eps=1e-3))
@@ -164,13 +164,13 @@ def random_matrices(shapes: list[tuple[int, int]], dtype: torch.dtype = torch.fl
 
 
 @pytest.mark.parametrize("ns_steps", [1, 5])
-def test_stacks_equal_the_reference_one_by_one(ns_steps: int) -> None:
+def test_stacked_matrices_equal_the_reference(ns_steps: int) -> None:
     matrices = random_matrices(SHAPES)
     for matrix, result in zip(matrices, orthogonalize(matrices, ns_steps), strict=True):
         torch.testing.assert_close(result, newton_schulz_reference(matrix, ns_steps), rtol=0, atol=1e-12)
 
 
-def test_singular_vectors_stay_and_singular_values_come_near_one() -> None:
+def test_singular_vectors_are_kept_and_singular_values_are_near_1() -> None:
     (matrix,) = random_matrices([(12, 20)])
     u, _, vt = torch.linalg.svd(matrix, full_matrices=False)
     turned = u.T @ newton_schulz_reference(matrix) @ vt.T
@@ -180,14 +180,14 @@ def test_singular_vectors_stay_and_singular_values_come_near_one() -> None:
     assert values.max() < 1.25
 
 
-def test_the_scale_of_the_gradient_does_not_matter_and_zero_stays_zero() -> None:
+def test_the_scale_of_the_gradient_has_no_effect_and_0_stays_0() -> None:
     (matrix,) = random_matrices([(6, 9)])
     small, large, zero = orthogonalize([1e-3 * matrix, 1e6 * matrix, 0 * matrix])
     torch.testing.assert_close(small, large)
     assert torch.equal(zero, torch.zeros(6, 9, dtype=torch.float64))
 
 
-def test_bfloat16_is_close_and_comes_back_in_the_own_type() -> None:
+def test_bfloat16_is_close_and_returns_the_input_type() -> None:
     matrices = random_matrices([(32, 48), (48, 32)], torch.float32)
     exact, rounded = orthogonalize(matrices), orthogonalize(matrices, dtype=torch.bfloat16)
     for one, other in zip(exact, rounded, strict=True):
@@ -209,7 +209,7 @@ def test_bfloat16_is_close_and_comes_back_in_the_own_type() -> None:
         ({"avx512_bf16": True}, "cpu", torch.float64, torch.float64),
     ],
 )
-def test_bfloat16_only_where_the_hardware_has_it(
+def test_bfloat16_is_used_only_if_the_hardware_has_it(
     capabilities: dict[str, bool],
     device: str,
     weights: torch.dtype,
@@ -244,7 +244,7 @@ def step_both(ours: list[nn.Parameter], theirs: list[nn.Parameter], steps: list[
 def test_muon_equals_torchs_step_for_step(
     adjust: str, weight_decay: float, momentum: float, exact: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if exact:  # torch's always rounds to bfloat16; without the rounding the two must agree to the last digits
+    if exact:  # torch always rounds to bfloat16; without the rounding both must agree to the last digits
         monkeypatch.setattr(Tensor, "bfloat16", Tensor.clone)
     dtype = torch.float64 if exact else torch.float32
     torch.manual_seed(0)
@@ -256,11 +256,11 @@ def test_muon_equals_torchs_step_for_step(
     for _ in range(5):
         step_both(ours, theirs, [muon.step, torch_muon.step])
         for our, their in zip(ours, theirs, strict=True):
-            # Rounded, a step may differ by some thousandths of its length, which is of the order of the rate.
+            # With rounding, a step may differ by some thousandths of its length, which is of the order of the rate.
             torch.testing.assert_close(our, their, rtol=0, atol=1e-12 if exact else 4e-3)
 
 
-def test_a_muon_step_by_its_equations() -> None:
+def test_a_muon_step_follows_its_equations() -> None:
     config = MuonConfig(learning_rate=0.1, weight_decay=0.2, momentum=0.9)
     model = tiny_model().double()
     optimizer = build_optimizer(model, config)
@@ -277,7 +277,7 @@ def test_a_muon_step_by_its_equations() -> None:
 
 
 @pytest.mark.parametrize("tied", [False, True])
-def test_muon_steps_the_linear_layers_of_blocks_and_adamw_the_rest_to_the_bit(tied: bool) -> None:
+def test_muon_updates_linear_layers_of_blocks_and_adamw_the_rest(tied: bool) -> None:
     model, twin = tiny_model(tied), tiny_model(tied)
     assert {name for name, _ in hidden_matrices(model)} == BLOCK_MATRICES
     adamw = AdamWConfig(learning_rate=0.01)
@@ -288,7 +288,7 @@ def test_muon_steps_the_linear_layers_of_blocks_and_adamw_the_rest_to_the_bit(ti
         assert torch.equal(our, their) == (name not in BLOCK_MATRICES), name
 
 
-def test_a_tied_head_in_a_list_of_heads_is_no_hidden_matrix() -> None:
+def test_a_tied_head_in_a_list_is_not_a_hidden_matrix() -> None:
     model = tiny_model()
     tied_head, other_head = nn.Linear(6, 11), nn.Linear(6, 3)
     tied_head.weight = model.a.weight
@@ -296,7 +296,7 @@ def test_a_tied_head_in_a_list_of_heads_is_no_hidden_matrix() -> None:
     assert {name for name, _ in hidden_matrices(model)} == BLOCK_MATRICES | {"d.3.weight"}
 
 
-def test_fused_queries_keys_and_values_are_stepped_as_the_matrices_that_they_are() -> None:
+def test_fused_queries_keys_and_values_are_updated_separately() -> None:
     class Fused(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -316,7 +316,7 @@ def test_fused_queries_keys_and_values_are_stepped_as_the_matrices_that_they_are
     torch.testing.assert_close(weight, torch.cat(parts), rtol=0, atol=1e-12)
 
 
-def test_the_gates_of_a_recurrent_layer_are_stepped_as_the_matrices_that_they_are() -> None:
+def test_the_gates_of_a_recurrent_layer_are_updated_separately() -> None:
     cells = nn.GRU(5, 4, num_layers=2, bidirectional=True).double()
     named = dict(cells.named_parameters())
     matrices = {name: p for name, p in named.items() if p.ndim == 2}
@@ -335,7 +335,7 @@ def test_the_gates_of_a_recurrent_layer_are_stepped_as_the_matrices_that_they_ar
         torch.testing.assert_close(p, torch.cat(gates[name]), rtol=0, atol=1e-12)
 
 
-def test_parameters_without_gradient_are_left_alone() -> None:
+def test_parameters_without_gradient_are_unchanged() -> None:
     model = tiny_model()
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = build_optimizer(model, CONFIGS[2])
@@ -344,7 +344,7 @@ def test_parameters_without_gradient_are_left_alone() -> None:
     assert state_tensors(optimizer) == {}
 
 
-def test_muon_refuses_what_is_no_matrix_and_a_model_without_blocks() -> None:
+def test_muon_refuses_vectors_and_a_model_without_blocks() -> None:
     with pytest.raises(ValueError, match="Muon updates matrices only"):
         Muon([muon_group([nn.Parameter(torch.zeros(3))])])
     with pytest.raises(UserError, match="kind adamw"):
@@ -395,7 +395,7 @@ def test_loaded_state_is_a_copy() -> None:
     ],
     ids=["unknown parameter", "wrong shape", "moment missing", "step missing"],
 )
-def test_state_that_does_not_fit_is_refused(
+def test_an_optimizer_state_that_does_not_fit_is_refused(
     spoil: Callable[[dict[str, Tensor]], dict[str, Tensor]],
 ) -> None:
     model = tiny_model()

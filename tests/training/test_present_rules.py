@@ -1,4 +1,4 @@
-"""A new run records the rules it follows; a run without them keeps those of the version that made it."""
+"""A new run records its rules; a run without recorded rules keeps those of its version."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ from runs import Recording, label_run, made_up_text, pair_run, remains, signal_a
 
 
 def text(folder: Path) -> Run:
-    """Eight texts of 1,600 characters, and one of some words."""
+    """Return a run on eight texts of 1,600 characters and one of a few words."""
     (folder / "texts").mkdir()
     for number in range(8):
         (folder / "texts" / f"{number}.txt").write_text(made_up_text(40, number), "utf-8")
@@ -33,7 +33,7 @@ RUNS: dict[str, Callable[[Path], Run]] = {"text": text, "pairs": pairs, "labels"
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_new_run_records_its_rules_and_is_evaluated_by_them(name: str, tmp_path: Path) -> None:
+def test_a_new_run_records_its_rules_for_evaluation(name: str, tmp_path: Path) -> None:
     run, reporter = RUNS[name](tmp_path), Recording()
     outcome = api.train(run, tmp_path / "run", reporter)
     assert run.data.reading == 1 and read_run(tmp_path / "run").data.reading == NEWEST_READING
@@ -47,7 +47,7 @@ def test_a_new_run_records_its_rules_and_is_evaluated_by_them(name: str, tmp_pat
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_of_an_older_version_goes_on_with_its_own_rules(
+def test_a_run_of_an_older_version_resumes_with_its_rules(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RUNS[name](tmp_path)
@@ -63,8 +63,8 @@ def test_a_run_of_an_older_version_goes_on_with_its_own_rules(
     assert api.load(tmp_path / "parts").evaluate() == whole.reports["valid"]
 
 
-def test_few_documents_of_unequal_size_validate_by_their_share(tmp_path: Path) -> None:
-    """The old rule holds out 1 % of this text, the shortest document, and says nothing."""
+def test_few_documents_of_unequal_size_reach_the_held_out_share(tmp_path: Path) -> None:
+    """The old rule holds out only the shortest document, 1 % of this text, without a message."""
     reporter = Recording()
     outcome = api.train(text(tmp_path), tmp_path / "run", reporter)
     valid = outcome.reports["valid"].n_tokens

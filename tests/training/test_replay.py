@@ -1,4 +1,4 @@
-"""Steps that are taken again give what they gave."""
+"""Replay: repeated steps give equal results."""
 
 import platform
 from dataclasses import replace
@@ -35,7 +35,7 @@ def test_a_replay_gives_the_same_bits_and_writes_nothing(name: str, tmp_path: Pa
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
-def test_a_replay_sees_what_is_otherwise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_finds_a_difference(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     api.train(tiny_run(write_text(tmp_path)), tmp_path / "run")
     from glassformer.training import loop
 
@@ -44,8 +44,8 @@ def test_a_replay_sees_what_is_otherwise(tmp_path: Path, monkeypatch: pytest.Mon
     assert any(name.endswith("exp_avg") for name in replay.differing) and "seconds" not in replay.differing
 
 
-def test_a_replay_says_whether_the_machine_is_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint that is older than a key says nothing about it; a CPU without bfloat16 is another one."""
+def test_a_replay_compares_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A key that an older checkpoint does not have is not compared; a CPU without bfloat16 is a different machine."""
     from glassformer.training import loop
 
     real = loop.made_with
@@ -75,7 +75,7 @@ def test_a_replay_needs_two_checkpoints(tmp_path: Path) -> None:
         api.replay(tmp_path / "run")
 
 
-def test_a_replay_looks_at_the_weights_behind_an_average_too(tmp_path: Path) -> None:
+def test_a_replay_compares_the_weights_under_an_average(tmp_path: Path) -> None:
     folder = api.train(tiny_run(write_text(tmp_path), ema_decay=0.9), tmp_path / "run").folder
     path = checkpoint.path_of(folder, 20)
     weights = load_file(path / checkpoint.UNAVERAGED)

@@ -1,4 +1,4 @@
-"""A run as a whole: what is refused before it begins; stopped whenever and resumed, it equals one that was not."""
+"""A whole run: errors before the first step, and a stopped and resumed run equals an uninterrupted one."""
 
 import json
 import shutil
@@ -57,7 +57,7 @@ RUNS: dict[str, Make] = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_pitfall_23_a_resumed_run_equals_one_that_was_never_stopped(
+def test_pitfall_23_a_resumed_run_equals_an_uninterrupted_one(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = RUNS[name](tmp_path)
@@ -76,8 +76,8 @@ def test_pitfall_23_a_resumed_run_equals_one_that_was_never_stopped(
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
 
 
-def test_early_stopping_and_plateau_took_place(tmp_path: Path) -> None:
-    """Else the test above would show less than it says."""
+def test_the_runs_above_use_early_stopping_and_plateau(tmp_path: Path) -> None:
+    """Otherwise the test above would not cover them."""
     api.train(RUNS["early_stopping"](tmp_path), tmp_path / "a")
     assert checkpoint.steps(tmp_path / "a")[-1] == 20
     api.train(RUNS["muon_and_plateau"](tmp_path), tmp_path / "b")
@@ -114,7 +114,7 @@ def test_a_finished_run_has_nothing_left_to_do(finished: Path) -> None:
 
 
 @pytest.mark.parametrize("file", ["model.safetensors", checkpoint.OPTIMIZER, checkpoint.STATE, "manifest.json"])
-def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(finished: Path, file: str) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_the_run_ends_equal(finished: Path, file: str) -> None:
     before, reporter = remains(finished), Recording()
     flip_a_bit(finished / "checkpoints" / "step-20" / file)
     api.resume(finished, reporter)
@@ -124,7 +124,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_the_run_ends_the_same(finished:
     assert remains(finished) == before
 
 
-def test_a_run_stopped_before_a_damaged_later_checkpoint_goes_on(
+def test_a_run_stopped_before_a_damaged_later_checkpoint_resumes(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = remains(finished)
@@ -139,7 +139,7 @@ def test_a_run_stopped_before_a_damaged_later_checkpoint_goes_on(
     assert remains(finished) == before
 
 
-def test_when_all_checkpoints_are_damaged_nothing_is_changed(finished: Path) -> None:
+def test_a_run_with_only_damaged_checkpoints_is_unchanged(finished: Path) -> None:
     for folder in (finished / "checkpoints").iterdir():
         flip_a_bit(folder / checkpoint.OPTIMIZER)
     weights = (finished / "model.safetensors").read_bytes()
@@ -148,21 +148,21 @@ def test_when_all_checkpoints_are_damaged_nothing_is_changed(finished: Path) -> 
     assert (finished / "model.safetensors").read_bytes() == weights
 
 
-def test_a_text_that_has_changed_is_refused(finished: Path) -> None:
+def test_a_changed_text_is_refused(finished: Path) -> None:
     text = finished.parent / "text.txt"
     text.write_text(text.read_text().replace("a", "b", 1))
     with pytest.raises(UserError, match=r"has changed since .* was trained on it"):
         api.resume(finished)
 
 
-def test_no_run_to_resume(tmp_path: Path) -> None:
+def test_resuming_a_missing_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no such run"):
         api.resume(tmp_path / "nowhere")
     with pytest.raises(UserError, match="no intact checkpoint"):
         api.resume(tmp_path)
 
 
-def test_a_run_that_died_between_a_checkpoint_and_its_publication_is_published(
+def test_a_run_killed_before_publication_is_published_on_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = tiny_run(write_text(tmp_path))
@@ -182,7 +182,7 @@ def test_a_run_that_died_between_a_checkpoint_and_its_publication_is_published(
     assert remains(tmp_path / "run") == remains(tmp_path / "whole")
 
 
-def test_a_published_model_that_was_torn_is_put_right(finished: Path) -> None:
+def test_a_damaged_published_model_is_repaired(finished: Path) -> None:
     before = remains(finished)
     flip_a_bit(finished / "model.safetensors")
     api.resume(finished)
@@ -193,7 +193,7 @@ def test_a_damaged_best_checkpoint_is_never_published(finished: Path) -> None:
     last = finished / "checkpoints" / "step-20"
     best = json.loads((last / checkpoint.STATE).read_text())["best_step"]
     assert best == 20
-    shutil.rmtree(last)  # step 10 is the newest, and best, of what is left
+    shutil.rmtree(last)  # step 10 is now the newest and the best
     flip_a_bit(finished / "checkpoints" / "step-10" / "model.safetensors")
     with pytest.raises(UserError, match="no intact checkpoint"):
         api.resume(finished)
@@ -207,9 +207,7 @@ def test_a_signal_during_the_last_step_lets_the_run_end(tmp_path: Path, monkeypa
     assert outcome.reports["valid"] == api.load(outcome.folder).evaluate()
 
 
-def test_pitfall_23_a_mean_of_checkpoints_is_the_same_after_an_interruption(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pitfall_23_an_interruption_does_not_change_the_mean(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tiny_run(write_text(tmp_path), select="average", keep_checkpoints=3, eval_every=5)
     api.train(run, tmp_path / "whole")
     with monkeypatch.context() as patch:
@@ -221,7 +219,7 @@ def test_pitfall_23_a_mean_of_checkpoints_is_the_same_after_an_interruption(
     assert remains(tmp_path / "parts") == remains(tmp_path / "whole")
 
 
-def test_a_mean_is_not_made_anew_of_what_is_left(tmp_path: Path) -> None:
+def test_a_published_mean_is_kept_when_a_checkpoint_is_missing(tmp_path: Path) -> None:
     run = tiny_run(write_text(tmp_path), select="average", keep_checkpoints=3, eval_every=5)
     api.train(run, tmp_path / "run")
     before = remains(tmp_path / "run")
@@ -230,7 +228,7 @@ def test_a_mean_is_not_made_anew_of_what_is_left(tmp_path: Path) -> None:
     assert remains(tmp_path / "run") == before
 
 
-def test_a_best_checkpoint_that_is_gone_is_told(tmp_path: Path) -> None:
+def test_a_missing_best_checkpoint_is_reported(tmp_path: Path) -> None:
     rough = AdamWConfig(learning_rate=0.5)
     run = tiny_run(write_text(tmp_path), optimizer=rough, eval_every=2, max_steps=30, keep_checkpoints=1)
     api.train(run, tmp_path / "run")
@@ -281,7 +279,7 @@ def test_pitfall_22_training_batches_hold_no_validation_document(tmp_path: Path)
         ({"early_stopping": EarlyStopping(metric="bleu")}, "choose one of loss, perplexity, bits_per_byte"),
     ],
 )
-def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path: Path, changes: Any, words: str) -> None:
+def test_wrong_training_settings_are_refused_and_leave_nothing(tmp_path: Path, changes: Any, words: str) -> None:
     with pytest.raises(UserError, match=words):
         api.train(tiny_run(write_text(tmp_path), **changes), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -304,7 +302,7 @@ def test_what_cannot_be_trained_is_refused_and_leaves_nothing(tmp_path: Path, ch
         ({"text": ""}, "is empty"),
     ],
 )
-def test_a_run_that_cannot_be_is_refused_and_leaves_nothing(tmp_path: Path, change: Any, words: str) -> None:
+def test_unsuitable_data_is_refused_and_leaves_nothing(tmp_path: Path, change: Any, words: str) -> None:
     path = write_text(tmp_path)
     if "text" in change:
         path.write_text(change["text"])
@@ -314,7 +312,7 @@ def test_a_run_that_cannot_be_is_refused_and_leaves_nothing(tmp_path: Path, chan
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_holds_something_is_not_written_over(tmp_path: Path) -> None:
+def test_a_folder_with_files_is_not_overwritten(tmp_path: Path) -> None:
     run = tiny_run(write_text(tmp_path), max_steps=1)
     api.train(run, tmp_path / "run")
     before = (tmp_path / "run" / "model.safetensors").stat()

@@ -38,7 +38,7 @@ def optimizer_with_rate(rate: float) -> SGD:
 
 
 def rates_of(scheduler: Callable[[SGD], lr_scheduler.LRScheduler], n_steps: int) -> list[float]:
-    """The rates that a scheduler of torch or transformers sets for a peak rate of 1."""
+    """Return the rates that a scheduler of torch or transformers sets for a peak rate of 1."""
     optimizer = optimizer_with_rate(1.0)
     running = scheduler(optimizer)
     rates = []
@@ -66,12 +66,12 @@ def test_factors_are_between_0_and_1_and_the_first_is_not_0(config: ScheduleConf
 
 @few
 @given(config=configs, max_steps=st.integers(40, 100))
-def test_no_step_jumps_further_than_its_part_of_the_way(config: ScheduleConfig, max_steps: int) -> None:
-    """Continuity, in steps: up by the warm-up's slope at most, down by the steepest slope of the decay."""
+def test_rates_change_by_at_most_one_step_of_the_slope(config: ScheduleConfig, max_steps: int) -> None:
+    """Rates grow at most by the slope of the warm-up, and fall at most by the steepest slope of the decay."""
     decay_steps = math.inf
     if isinstance(config, CosineSchedule | LinearSchedule):
         decay_steps = (config.decay_steps or max_steps) - config.warmup_steps
-        if decay_steps < 1:  # the floor lies inside the warm-up
+        if decay_steps < 1:  # the floor is inside the warm-up
             return
     elif isinstance(config, WarmupStableDecaySchedule):
         decay_steps = max(1, round(config.decay_fraction * max_steps))
@@ -85,7 +85,7 @@ def test_no_step_jumps_further_than_its_part_of_the_way(config: ScheduleConfig, 
 
 @few
 @given(config=configs, max_steps=st.integers(40, 100))
-def test_the_warm_up_grows_and_then_nothing_does(config: ScheduleConfig, max_steps: int) -> None:
+def test_rates_grow_only_in_the_warm_up(config: ScheduleConfig, max_steps: int) -> None:
     values = factors(config, max_steps, max_steps)
     if isinstance(config, WarmupStableDecaySchedule) and config.decay_fraction > 0.2:
         return  # the decay may begin inside the warm-up
@@ -97,11 +97,11 @@ def test_the_warm_up_grows_and_then_nothing_does(config: ScheduleConfig, max_ste
     assert rest == sorted(rest, reverse=True)
 
 
-# Each schedule beside its definition and its peers
+# Each schedule against its definition and other libraries
 
 
 @pytest.mark.parametrize("decay_steps", [0, 60])
-def test_cosine_is_nanogpts(decay_steps: int) -> None:
+def test_cosine_equals_nanogpt(decay_steps: int) -> None:
     peak, floor, warmup, max_steps = 1e-3, 1e-4, 10, 80
     last = decay_steps or max_steps
     config = CosineSchedule(warmup_steps=warmup, decay_steps=decay_steps, final_ratio=floor / peak)
@@ -116,23 +116,23 @@ def test_cosine_is_nanogpts(decay_steps: int) -> None:
         assert peak * schedule_factor(config, step, max_steps) == pytest.approx(expected, rel=1e-12)
 
 
-def test_cosine_is_torchs() -> None:
+def test_cosine_equals_torch() -> None:
     theirs = rates_of(lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, T_max=50, eta_min=0.1), 51)
     assert factors(CosineSchedule(0, 0, 0.1), 51, max_steps=50) == pytest.approx(theirs, abs=1e-12)
 
 
-def test_linear_is_torchs() -> None:
+def test_linear_equals_torch() -> None:
     theirs = rates_of(lambda optimizer: lr_scheduler.LinearLR(optimizer, 1.0, 0.25, total_iters=40), 60)
     assert factors(LinearSchedule(0, 40, 0.25), 60, max_steps=99) == pytest.approx(theirs, abs=1e-12)
 
 
-def test_a_constant_rate_after_the_warm_up_is_torchs() -> None:
+def test_a_constant_rate_after_the_warm_up_equals_torch() -> None:
     theirs = rates_of(lambda optimizer: lr_scheduler.LinearLR(optimizer, 1 / 6, 1.0, total_iters=5), 20)
     assert factors(ConstantSchedule(5), 20, max_steps=20) == pytest.approx(theirs, abs=1e-12)
 
 
-def test_the_shapes_are_those_of_transformers() -> None:
-    """Their warm-up starts at a rate of 0: their step n + 1 with w + 1 warm-up steps is our step n with w."""
+def test_schedules_equal_transformers() -> None:
+    """The warm-up of transformers starts at 0: its step n + 1 with w + 1 warm-up steps is step n with w here."""
     transformers = pytest.importorskip("transformers")
     w, max_steps = 10, 50
     later = {"num_warmup_steps": w + 1, "num_training_steps": max_steps + 1}
@@ -160,7 +160,7 @@ def test_the_shapes_are_those_of_transformers() -> None:
     assert factors(config, max_steps, max_steps) == pytest.approx(theirs[1:], abs=1e-12)
 
 
-def test_inverse_sqrt_is_equation_3_of_the_paper() -> None:
+def test_inverse_sqrt_equals_equation_3_of_the_paper() -> None:
     d_model, w = 512, 4000
     peak = (d_model * w) ** -0.5
     for n in (1, 2, 100, w - 1, w, w + 1, 10 * w):
@@ -176,7 +176,7 @@ def test_warmup_stable_decay_has_its_three_parts() -> None:
     assert values[30:] == pytest.approx([1 - 0.08 * i for i in range(11)])
 
 
-def test_a_decay_that_would_end_before_the_warm_up_goes_to_the_floor_after_it() -> None:
+def test_a_decay_shorter_than_the_warm_up_ends_at_the_floor() -> None:
     assert [cosine(step, 3, 2, 0.1) for step in range(6)] == [0.25, 0.5, 0.75, 1.0, 0.1, 0.1]
 
 
@@ -190,7 +190,7 @@ def test_a_decay_that_would_end_before_the_warm_up_goes_to_the_floor_after_it() 
     ratio=st.sampled_from([0.1, 0.5, 0.9]),
     min_ratio=st.sampled_from([0.0, 0.02, 0.3]),
 )
-def test_plateau_is_torchs(metrics: list[float], patience: int, ratio: float, min_ratio: float) -> None:
+def test_plateau_equals_torch(metrics: list[float], patience: int, ratio: float, min_ratio: float) -> None:
     optimizer = optimizer_with_rate(1.0)
     theirs = lr_scheduler.ReduceLROnPlateau(
         optimizer, factor=ratio, patience=patience, threshold=0.0, min_lr=min_ratio, eps=0.0

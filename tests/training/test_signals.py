@@ -1,4 +1,4 @@
-"""Signals ask once, and the handlers of before come back."""
+"""The first signal asks the run to stop, and the former handlers are restored."""
 
 import signal
 import threading
@@ -10,18 +10,18 @@ from glassformer.training.signals import stop_on_signals
 
 
 @pytest.mark.parametrize("which", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_is_a_request(which: signal.Signals) -> None:
+def test_a_signal_requests_a_stop(which: signal.Signals) -> None:
     before = signal.getsignal(which)
     with stop_on_signals() as request:
         assert request.code == 0
         signal.raise_signal(which)
         assert request.signal == which and request.code == 1 + which
-        assert signal.getsignal(which) == before, "a second signal must leave at once"
+        assert signal.getsignal(which) == before, "a second signal must end the process at once"
     assert signal.getsignal(which) == before
 
 
-def test_a_second_ctrl_c_leaves_at_once() -> None:
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
+def test_a_second_ctrl_c_ends_at_once() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs of a shell start without it
     try:
         with pytest.raises(KeyboardInterrupt), stop_on_signals():
             signal.raise_signal(signal.SIGINT)
@@ -30,14 +30,14 @@ def test_a_second_ctrl_c_leaves_at_once() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_handlers_come_back_after_an_error() -> None:
+def test_handlers_are_restored_after_an_error() -> None:
     before = signal.getsignal(signal.SIGTERM)
     with pytest.raises(ZeroDivisionError), stop_on_signals():
         raise ZeroDivisionError
     assert signal.getsignal(signal.SIGTERM) == before
 
 
-def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
+def test_signals_are_unchanged_outside_the_main_thread() -> None:
     found = []
 
     def work() -> None:
@@ -51,7 +51,7 @@ def test_outside_of_the_main_thread_signals_are_left_alone() -> None:
     assert found == [(0, before)]
 
 
-def test_the_end_of_the_time_is_a_request() -> None:
+def test_the_end_of_the_time_requests_a_stop() -> None:
     with stop_on_signals(time.monotonic() + 0.05) as request:
         assert request.code == 0
         time.sleep(0.06)

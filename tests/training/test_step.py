@@ -23,7 +23,7 @@ def rows(lengths: tuple[int, ...] = LENGTHS) -> list[Example]:
 
 
 class Kept(torch.optim.SGD):
-    """Moves nothing and keeps the gradients of the last step."""
+    """An optimizer that changes no weight and keeps the gradients of the last step."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__(network.parameters(), lr=0.0)
@@ -53,10 +53,8 @@ def gradients(parts: list[list[Example]], clip_norm: float = 0.0) -> tuple[dict[
 
 
 @pytest.mark.parametrize("cuts", [(1,), (3,), (1, 2, 5), (1, 2, 3, 4, 5)])
-def test_pitfall_19_accumulation_equals_one_batch_however_targets_are_spread(
-    cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In double precision throughout, so that the bound says something."""
+def test_pitfall_19_accumulation_equals_one_batch(cuts: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Everything is in double precision, so that the bound is tight."""
     monkeypatch.setattr(torch.Tensor, "float", torch.Tensor.double)
     ends = (0, *cuts, len(LENGTHS))
     parts = [rows()[a:b] for a, b in pairwise(ends)]
@@ -70,8 +68,8 @@ def test_pitfall_19_accumulation_equals_one_batch_however_targets_are_spread(
         torch.testing.assert_close(many[name], gradient, rtol=1e-12, atol=1e-12)
 
 
-def test_pitfall_19_the_mean_of_micro_batch_means_would_be_another_gradient() -> None:
-    """Shows that the parts above are uneven enough for the test to fail."""
+def test_pitfall_19_the_mean_of_micro_batch_means_differs() -> None:
+    """The parts above are uneven enough for the test to fail."""
     one, *_ = gradients([rows()])
     first, *_ = gradients([rows()[:1]])
     rest, *_ = gradients([rows()[1:]])
@@ -79,7 +77,7 @@ def test_pitfall_19_the_mean_of_micro_batch_means_would_be_another_gradient() ->
     assert not torch.allclose((first[name] + rest[name]) / 2, one[name], rtol=1e-3)
 
 
-def test_the_gradient_is_that_of_the_mean_over_targets() -> None:
+def test_the_gradient_equals_that_of_the_mean_over_targets() -> None:
     network = random_model("gpt", seed=3)
     logits = torch.cat([network(torch.from_numpy(row.token_ids[None, :-1]))[0] for row in rows()])
     labels = torch.cat([torch.from_numpy(row.token_ids[1:]) for row in rows()])
@@ -90,7 +88,7 @@ def test_the_gradient_is_that_of_the_mean_over_targets() -> None:
         torch.testing.assert_close(found[name], parameter.grad, rtol=1e-5, atol=1e-7)
 
 
-def test_clipping_shortens_the_whole_gradient_and_reports_its_length_before() -> None:
+def test_clipping_scales_the_gradient_and_reports_its_former_norm() -> None:
     free, _, _, norm = gradients([rows()])
     clipped, _, _, reported = gradients([rows()], clip_norm=norm / 4)
     assert reported == pytest.approx(norm)
@@ -101,7 +99,7 @@ def test_clipping_shortens_the_whole_gradient_and_reports_its_length_before() ->
 
 
 class Watched(nn.Module):
-    """A wrapper as for data parallelism: it notes whether forward and backward ran inside `no_sync`."""
+    """A wrapper like that of data parallelism: it records whether forward and backward ran inside `no_sync`."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -121,7 +119,7 @@ class Watched(nn.Module):
         return logits
 
 
-def test_pitfall_24_no_sync_covers_forward_and_backward_of_all_micro_batches_but_the_last() -> None:
+def test_pitfall_24_no_sync_covers_all_micro_batches_but_the_last() -> None:
     network = Watched(random_model("gpt", seed=3))
     objective = CausalObjective()
     step = TrainStep(
