@@ -21,7 +21,7 @@ from PIL import Image
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```(python|text|)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 STAGE = re.compile(r"[a-z ]+: [\d.]+ s")
-"""How long a stage took: printed on a slow machine alone, so pages leave it out."""
+"""The time of a stage, which is printed on slow machines only, so pages leave it out."""
 N_FIRST, N_LAST = 8, 8
 """Lines of a long output that are kept."""
 

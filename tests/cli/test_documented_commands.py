@@ -2,13 +2,13 @@
 
 A shell with stand-ins for the programs reads each block of a document, so quotes, loops, variables and continued lines
 mean what they mean to a reader. Then every command of glassformer is run in this process, in the order of its document.
-Each document has its own folder of made-up files. What is not run as it stands is in the tables below:
+Each document has its own folder of made-up files. The exceptions are in the tables below:
 
 - `PLACEHOLDERS`: values for words such as RECIPE and DIR, and small data in place of large data;
 - `SMALLER`: flags that are added to a verb, so that it takes a few steps;
 - `NOT_RUN`: commands that are not run, with the reason;
 - `RUNS`: runs that documents use and do not make;
-- `World.parse`: a command behind `torchrun` is parsed alone. torch's parser reads the words of torchrun, and that of
+- `World.parse`: a command after `torchrun` is only parsed. torch's parser reads the words of torchrun, and that of
   glassformer the rest, on data that does not exist, which must be the only thing that is wrong. If the document shows
   output, the command also runs, in one process.
 
@@ -134,7 +134,7 @@ WRITERS = ("generate", "translate")
 """Verbs that print what a model writes and nothing else; it is not compared."""
 
 PYTHON = {"mybook.txt": "lines.txt", "max_steps=500": "max_steps=2"}
-"""What is replaced in the Python of the documents."""
+"""Replacements in the Python code of the documents."""
 
 
 @dataclass(frozen=True)
@@ -304,7 +304,7 @@ class World:
         make_files(folder)
 
     def run(self, command: Command | Python) -> list[str]:
-        """What is wrong with a command."""
+        """Run a command and return its problems."""
         if isinstance(command, Python):
             return self.execute(command)
         program, *words = command.words
