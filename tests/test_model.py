@@ -242,7 +242,7 @@ def test_a_model_moves_to_a_device_and_shows_its_configuration(models: dict[str,
     assert {x.device.type for x in meta.network.parameters()} == {"meta"} == {meta.device.type}
 
 
-def test_a_model_names_the_network_for_what_a_module_has(models: dict[str, Model]) -> None:
+def test_attributes_of_a_module_point_to_the_network(models: dict[str, Model]) -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'parameters': use model\.network\.par"):
         models["causal"].parameters()  # type: ignore[attr-defined]
     with pytest.raises(AttributeError, match=r"a Model has no attribute .generat.$"):

@@ -423,7 +423,7 @@ def minilm() -> Path:
     return Path(found.origin).parent / "model"
 
 
-@pytest.mark.filterwarnings("ignore:.* was not trained to start a text:UserWarning")  # as docs/ecosystem.md says
+@pytest.mark.filterwarnings("ignore:.* was not trained to start a text:UserWarning")  # as in docs/ecosystem.md
 @pytest.mark.parametrize("path", DOCUMENTS, ids=lambda path: path.stem)
 def test_every_command_runs_and_prints_what_the_document_shows(glassformer: Glassformer, path: Path) -> None:
     folder = Path.cwd()
