@@ -101,7 +101,7 @@ def test_the_simplest_layout_that_fits_is_chosen() -> None:
         assert not plan_run(tiny(), card(min(sizes.values()) - 1), 16).layout.fits
     assert plan_run(tiny(), card(1e9), 1).flags == ""
     flags = plan_run(tiny(activation_checkpointing=True, grad_accumulation=16), card(1e9), 16).flags
-    assert flags == "--parallel.strategy ddp --train.activation-checkpointing"
+    assert flags == "--parallel.strategy ddp --train.activation-checkpointing true"
 
 
 def test_gpus_share_the_micro_batches_of_a_step() -> None:

@@ -39,10 +39,10 @@ class Layout:
 
     @property
     def flags(self) -> dict[str, str]:
-        """Flags for `train` by key; the value of a switch is empty."""
+        """Flags for `train` by key."""
         flags = {} if self.strategy == "none" else {"parallel.strategy": self.strategy}
         flags |= {"parallel.shard-size": str(self.n_parts)} if self.strategy == "hybrid" else {}
-        return flags | ({"train.activation-checkpointing": ""} if self.checkpointing else {})
+        return flags | ({"train.activation-checkpointing": "true"} if self.checkpointing else {})
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Plan:
         """Flags that make `train`, with one process per GPU, run the planned configuration."""
         of_layout = self.layout.flags
         flags = {key: shlex.quote(value) for key, value in self.settings.items() if key not in of_layout} | of_layout
-        return " ".join(f"--{key} {value}".rstrip() for key, value in flags.items())
+        return " ".join(f"--{key} {value}" for key, value in flags.items())
 
     @property
     def layout(self) -> Layout:
