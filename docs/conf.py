@@ -25,7 +25,7 @@ autodoc_typehints = "signature"
 autodoc_typehints_format = "short"
 autodoc_preserve_defaults = True
 default_role = "code"
-highlight_language = "console"
+highlight_language = "text"
 add_module_names = False
 python_use_unqualified_type_names = True
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
@@ -48,7 +48,7 @@ def mark_examples(app: Sphinx, what: str, name: str, obj: object, options: objec
     for n, line in enumerate(lines):
         is_first = line.startswith("    ") and n > 0 and not lines[n - 1].strip()
         if is_first and not any(before.startswith((" ", "-", "*")) for before in marked[-2:-1]):
-            marked += ["::", ""]
+            marked += [".. code-block:: python", ""]
         marked.append(line)
     lines[:] = marked
 
