@@ -115,6 +115,7 @@ NO_COMMANDS = {
 WRITTEN = [
     (r"^  .*(│.*|…)$", "PIECES"),  # the sample of an evaluation
     (r"  \d+:\d\d left$", ""),
+    (r", \d+ threads?$", ", THREADS"),
     (r"^(\w+\t)[01]\.\d+\t", "LABEL "),  # classify
     (r"^-?[01]\.\d{4}\t.*", "NEAREST"),  # embed
     (r"^\d+\t-\d+\.\d+\t.*", "TARGET"),  # translate --n-best

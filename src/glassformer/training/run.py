@@ -234,7 +234,7 @@ def tell_of_resumed_run(run: Run, stored: Path, progress: TrainerState, host: Ho
     """Report the step at which a run continues, and whether the result will be equal bit for bit."""
     if other := changed_machine(stored, progress):
         host.reporter.log(
-            f"the run was made with {'; '.join(other)}: the result will be equal up to rounding, not bit for bit"
+            f"the run was made with {'; '.join(other)}: the result is equal up to rounding, not bit for bit"
         )
     if not repeats_bits(run.train, host.device):
         host.reporter.log(f"on {host.device.type} without train.deterministic the result is equal up to rounding")
