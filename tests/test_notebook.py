@@ -9,7 +9,7 @@ import glassformer
 from glassformer import notebook
 from glassformer.config.run import MaskedConfig
 from glassformer.evaluation.labels import classification_report
-from glassformer.inspection.attention_maps import read_text
+from glassformer.inspection.capture import capture
 from glassformer.reporting import Outcome
 from runs import text_run_of
 
@@ -36,10 +36,10 @@ def test_results_become_a_data_frame_with_one_call(trained: Outcome) -> None:
 
 def test_attention_has_one_cell_per_weight(trained: Outcome) -> None:
     model = glassformer.load(trained.folder)
-    reading = read_text(model, "the cat")
+    reading = capture(model, "the cat")
     html, n = reading._repr_html_(), len(reading.target)
-    assert html.count("rgba") == len(reading.weights) * n * n
-    mean = next(iter(reading.weights.values()))[0].mean(0)
+    assert html.count("rgba") == sum(name.endswith(".weights") for name in reading) * n * n
+    mean = next(x for name, x in reading.items() if name.endswith(".weights"))[0].mean(0)
     assert f'title="{float(mean[n - 1, 0]):.3f}"' in html
 
 
