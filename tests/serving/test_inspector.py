@@ -11,8 +11,10 @@ import torch
 
 import glassformer
 from glassformer.errors import UserError
+from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
+from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.model import Model
 from glassformer.serving import inspector as inspector_module
 from glassformer.serving.app import Packed
@@ -191,6 +193,29 @@ def test_wrong_places_in_a_run_are_refused(models: dict[str, Model]) -> None:
     ):
         with pytest.raises(UserError, match=words):
             call()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_ablation_and_effects_equal_the_functions(models: dict[str, Model], family: str) -> None:
+    model = models[family]
+    inspector = Inspector(model)
+    run = inspector.run(**given_to(model))["run"]
+    found = inspector.effects(run)
+    kind = next(iter(set(found) & {"decoder", "encoder", "cross"}))
+    off = {"kind": kind, "layer": 0, "head": 0}
+    answer = inspector.ablate(run, [off])
+    assert answer["after"]["loss"] - answer["before"]["loss"] == pytest.approx(found[kind][0][0], abs=1e-5)
+    inputs = capture(model, **given_to(model)).inputs
+    with ablate(model, [f"{kind}.0.head.0"]):
+        expected = loss_of(model.network, inputs, measure_of(model.network, inputs))
+    if answer["measure"] == "loss":
+        assert answer["after"]["loss"] == pytest.approx(expected, abs=1e-5)
+    assert inspector.ablate(run, [])["after"]["loss"] == pytest.approx(answer["before"]["loss"], abs=1e-5)
+    assert inspector.ablate(run, [off], mean=True)["after"]["loss"] != answer["after"]["loss"]
+    with pytest.raises(UserError, match="has no part"):
+        inspector.ablate(run, [{"kind": kind, "layer": 0, "head": 99}])
+    with pytest.raises(UserError, match="expected a name such as"):
+        inspector.ablate(run, [{"kind": "sideways", "layer": 0}])
 
 
 def test_old_runs_are_dropped(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """The inspector: functions that answer the requests of its page, for one model or two of one vocabulary."""
 
+import contextlib
 import math
 import time
 from collections import OrderedDict
@@ -16,8 +17,11 @@ from glassformer.errors import UserError
 from glassformer.inference.decode import never_written
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection import Kind
+from glassformer.inspection.ablation import Part, ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers, checked
 from glassformer.inspection.capture import Trace, capture, capture_tensors, encoded, kind_of, model_hooks
+from glassformer.inspection.effects import effects
+from glassformer.inspection.measures import measure_of
 from glassformer.loading import load_model
 from glassformer.model import Model
 from glassformer.serving import page_data
@@ -142,17 +146,20 @@ class Inspector:
         return {
             "run": name,
             "kind": page_data.kind(chosen),
-            **self._tokens(shown),
+            **self._tokens(shown, shown.trace["logits"]),
             "attention": {kind: size | axes[kind] for kind, size in page_data.attention_sizes(chosen).items()},
             "seconds": time.perf_counter() - begin,
         }
 
-    def _tokens(self, shown: Shown) -> dict[str, Any]:
-        """Return the tokens of all sides with their predictions, the loss in nats per token, and labels."""
+    def _tokens(self, shown: Shown, logits: Tensor) -> dict[str, Any]:
+        """Return the tokens of all sides with their predictions, the loss in nats per token, and labels.
+
+        `logits` (1, T, V) or (1, n_labels) are those of the run, or of the run with parts switched off.
+        """
         model, trace = shown.model, shown.trace
         found: dict[str, Any] = {"source": [], "target": [], "written": [], "loss": None, "n_scored": 0, "labels": None}
         ids = trace.inputs["token_ids"][0].tolist()
-        logits = trace["logits"][0]
+        logits = logits[0]
         names = self._names(model)
         if model.is_seq2seq:
             found["source"] = page_data.tokens(model.source_tokenizer, trace.inputs["source_ids"][0].tolist())
@@ -211,6 +218,42 @@ class Inspector:
         if logits.ndim != 3:
             raise UserError("the model gives logits for the whole text only")
         return page_data.packed(logits[0, checked("position", position, logits.shape[1])])
+
+    def ablate(self, run: str, off: list[dict[str, Any]], mean: bool = False) -> dict[str, Any]:
+        """Answer the measure and the predictions before and after parts are switched off; see `ablation.ablate`."""
+        shown = self._run(run)
+        network, inputs = shown.model.network, shown.trace.inputs
+        measure = measure_of(network, inputs)
+        means = capture_tensors(network, inputs, ["*.context", "*.ff", "*_norm"]) if mean else None
+        before = shown.trace["logits"]
+        with ablate(network, [_part(item) for item in off], means) if off else contextlib.nullcontext():
+            after = capture_tensors(network, inputs, ["logits"])["logits"]
+        answers = {
+            side: {"loss": float(measure(logits)[0]), "positions": self._positions(shown, logits)}
+            for side, logits in (("before", before), ("after", after))
+        }
+        return {"measure": measure.name, **answers}
+
+    def _positions(self, shown: Shown, logits: Tensor) -> list[dict[str, Any]]:
+        """Return the log-probability of the token of each position, given these logits, and the best predictions."""
+        found = self._tokens(shown, logits)
+        side = "target" if found["target"] else "source"
+        return [{"log_prob": token["log_prob"], "top": token["top"][:5]} for token in found[side]]
+
+    def effects(self, run: str) -> dict[str, Any]:
+        """Answer the change of the measure for each head, feed-forward and layer, one at a time."""
+        shown = self._run(run)
+        network, inputs = shown.model.network, shown.trace.inputs
+        found = effects(network, inputs, measure_of(network, inputs))
+        sizes = page_data.attention_sizes(shown.model)
+        stacks = [kind for kind in sizes if kind != "cross"]
+        return {
+            "measure": found.measure,
+            "loss": found.before,
+            **{kind: found.heads(kind) for kind in sizes},
+            "feed_forward": {stack: found.feed_forwards(stack) for stack in stacks},
+            "layers": {stack: found.layers(stack) for stack in stacks},
+        }
 
     def next(self, ids: list[int], source_ids: list[int] | None = None, model: int = 0) -> dict[str, Any]:
         """Answer the most probable next tokens after ids, without those that generation never writes, and the text."""
@@ -277,9 +320,18 @@ class Inspector:
             Call("GET", "/api/run/{run}/attention", self.attention),
             Call("GET", "/api/run/{run}/alignment", self.alignment),
             Call("GET", "/api/run/{run}/logits", self.logits),
+            Call("POST", "/api/run/{run}/ablate", self.ablate),
+            Call("GET", "/api/run/{run}/effects", self.effects),
             Call("POST", "/api/next", self.next),
             Call("POST", "/api/compare", self.compare),
         ]
+
+
+def _part(item: Mapping[str, Any]) -> Part:
+    """Return the part of a request, such as `{"kind": "decoder", "layer": 0, "head": 3}`."""
+    place = f"{item.get('kind', item.get('stack'))}.{item.get('layer')}"
+    head = ".feed_forward" if item.get("feed_forward") else f".head.{item['head']}" if "head" in item else ""
+    return Part.parse(place + head)
 
 
 def _kind(name: str) -> Kind:
