@@ -163,6 +163,16 @@ def test_the_card_has_the_facts_of_the_model(models: dict[str, Model]) -> None:
         assert [step for step, _ in card["curves"]["validation"]] == [10, 20]
 
 
+@pytest.mark.parametrize("family", [*FAMILIES, "classifier"])
+def test_examples_come_from_the_validation_data(models: dict[str, Model], family: str) -> None:
+    inspector = Inspector(models[family], [given_to(models[family])])
+    first, *others = inspector.card()["examples"]
+    assert first == given_to(models[family]) and len(others) == 3
+    for example in others:
+        assert inspector.run(**example)["run"]
+        assert family != "encoder" or "[MASK]" in example["text"]
+
+
 @pytest.mark.parametrize(
     ("given", "words"),
     [

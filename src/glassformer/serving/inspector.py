@@ -92,7 +92,7 @@ class Inspector:
 
     def __init__(self, model: Model, examples: Sequence[Mapping[str, str | None]] = ()) -> None:
         self.models = [model]
-        self.examples = list(examples)
+        self.examples = [*examples, *page_data.examples(model)]
         self.runs: OrderedDict[str, Shown] = OrderedDict()
         self._n_runs = 0
 

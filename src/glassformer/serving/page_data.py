@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 from glassformer.config.recurrent import RecurrentConfig
 from glassformer.config.transformer import Stack, TransformerConfig
+from glassformer.errors import UserError
 from glassformer.inference.sampling import log_softmax
 from glassformer.inspection import Kind
 from glassformer.model import Model
@@ -23,6 +24,8 @@ from glassformer.training.metrics_log import NAME, read_lines
 
 N_TOP = 10
 """Number of most probable tokens that are sent for each position."""
+EXAMPLE = 24
+"""Number of tokens of an example."""
 THUMBNAIL = 48
 """Largest height and width of a thumbnail."""
 AXES: dict[Kind, tuple[str, str]] = {
@@ -176,6 +179,28 @@ def _rows(settings: Any, left_out: Sequence[str]) -> list[list[str]]:
         if field.name not in left_out and value not in (None, 0, False, ()):
             rows.append([field.name, str(getattr(value, "kind", value))])
     return rows
+
+
+def examples(model: Model, n: int = 3) -> list[dict[str, str]]:
+    """Return inputs from the validation data of the run: the beginnings of rows, pairs, or texts with a mask.
+
+    The list is empty if the model was not trained here or its data is gone.
+    """
+    try:
+        rows = next(iter(model.evaluation_data(log=lambda text: None).batches()))
+    except (UserError, StopIteration, OSError):
+        return []
+    found = []
+    for row in rows[:n]:
+        text = model.tokenizer.decode(row.token_ids[:EXAMPLE].tolist()).strip()
+        if row.source_ids is not None:
+            found.append({"source": model.source_tokenizer.decode(row.source_ids.tolist()).strip(), "target": text})
+        elif model.task.verb == "fill":
+            words = text.split(" ")
+            found.append({"text": " ".join([*words[: len(words) // 2], "[MASK]", *words[len(words) // 2 + 1 :]])})
+        else:
+            found.append({"text": text})
+    return [example for example in found if all(example.values())]
 
 
 def curves(path: Path) -> dict[str, list[list[float]]] | None:
