@@ -1,6 +1,9 @@
 """glassformer inspect DIR"""
 
-from glassformer.cli.arguments import Dir
+from pathlib import Path
+from typing import Annotated
+
+from glassformer.cli.arguments import fail
 from glassformer.cli.inputs_outputs import Stored
 from glassformer.cli.progress import err
 from glassformer.errors import UserError, needs
@@ -9,9 +12,7 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def main(
-    directory: Dir,
-    /,
-    *,
+    *directories: Annotated[str, "[DIR]"],
     text: str | None = None,
     source: str | None = None,
     target: str | None = None,
@@ -25,7 +26,8 @@ def main(
     The page is served from this computer and makes no request to any other host. Ctrl-C stops the server.
 
     Args:
-        directory: The model directory, or the folder of a run that is still training.
+        directories: The model directory, or the folder of a run that is still training. Without it, the page offers
+            four tiny models, which it trains in runs/gallery on first use.
         text: The first text on the page.
         source: The first source of an encoder-decoder.
         target: The target of this source; by default the model's own output.
@@ -35,18 +37,29 @@ def main(
     """
     with needs("the inspector", "serve"):
         from glassformer.serving import server
+    from glassformer.serving.gallery import Gallery
     from glassformer.serving.inspector import Inspector
+    from glassformer.store import checkpoint
+    from glassformer.store.lock import is_locked
 
-    model = stored.model(directory)
-    if model.is_seq2seq and text is not None:
-        raise UserError(f"{directory} is a sequence-to-sequence model: give --source TEXT")
-    if not model.is_seq2seq and (source is not None or target is not None):
-        raise UserError(f"{directory} has no source side: give --text TEXT")
-    given = {
-        name: value for name, value in (("text", text), ("source", source), ("target", target)) if value is not None
-    }
+    if len(directories) > 1:
+        fail("inspect takes one folder; a second model is chosen on the page")
     if host not in LOOPBACK:
         err(f"the page is open to every computer that reaches {host}: anyone there can use the model")
-    return server.serve(
-        Inspector(model, [] if text is source is None else [given]), host, port, opens_browser=not no_browser
-    )
+    given = {"text": text} if source is None else {"source": source, "target": target}
+    examples = [] if text is source is None else [given]
+    if not directories:
+        gallery = Gallery(Path("runs") / "gallery")
+        try:
+            return server.serve(Inspector(None, examples, gallery=gallery), host, port, opens_browser=not no_browser)
+        finally:
+            gallery.close()
+    folder = Path(directories[0])
+    waits = stored.checkpoint is None and is_locked(folder) and not checkpoint.steps(folder)
+    model = None if waits else stored.model(folder)
+    if model is not None and model.is_seq2seq and text is not None:
+        raise UserError(f"{folder} is a sequence-to-sequence model: give --source TEXT")
+    if model is not None and not model.is_seq2seq and (source is not None or target is not None):
+        raise UserError(f"{folder} has no source side: give --text TEXT")
+    inspector = Inspector(model, examples, folder=folder, device=stored.device)
+    return server.serve(inspector, host, port, opens_browser=not no_browser)

@@ -26,8 +26,10 @@ from glassformer.loading import load_model
 from glassformer.model import Model
 from glassformer.serving import page_data
 from glassformer.serving.app import Call, Packed
+from glassformer.serving.gallery import Gallery
 from glassformer.store import checkpoint
 from glassformer.store.lock import is_locked
+from glassformer.store.model_directory import RUN, read_run
 from glassformer.training.metrics_log import NAME as METRICS
 
 FOLDER = Path(__file__).parent / "page"
@@ -88,18 +90,62 @@ def _shown(model: Model, trace: Trace) -> Shown:
 
 
 class Inspector:
-    """The models that are open, and their latest runs."""
+    """The models that are open, and their latest runs.
 
-    def __init__(self, model: Model, examples: Sequence[Mapping[str, str | None]] = ()) -> None:
-        self.models = [model]
-        self.examples = [*examples, *page_data.examples(model)]
+    Without a model, `folder` is a run before its first checkpoint, or the gallery offers models.
+    """
+
+    def __init__(
+        self,
+        model: Model | None,
+        examples: Sequence[Mapping[str, str | None]] = (),
+        *,
+        folder: Path | None = None,
+        gallery: Gallery | None = None,
+        device: str = "auto",
+    ) -> None:
+        self.models: list[Model] = []
+        self.given = list(examples)
+        self.folder, self.gallery, self.device = folder, gallery, device
         self.runs: OrderedDict[str, Shown] = OrderedDict()
         self._n_runs = 0
+        if model is not None:
+            self._open(model)
+
+    def _open(self, model: Model) -> None:
+        self.models, self.folder = [model], model.folder
+        self.examples = [*self.given, *page_data.examples(model)]
 
     def _model(self, number: int) -> Model:
+        if not self.models:
+            what = "the run has no checkpoint yet" if self.gallery is None else "choose one of the gallery"
+            raise UserError(f"no model is open: {what}")
         if not 0 <= number < len(self.models):
             raise UserError(f"model {number} is not open: choose a checkpoint to compare with")
         return self.models[number]
+
+    def session(self) -> dict[str, Any]:
+        """Answer whether a model is open, the folder, and the models of the gallery."""
+        gallery = None if self.gallery is None else self.gallery.list()
+        return {"open": bool(self.models), "folder": str(self.folder or ""), "gallery": gallery}
+
+    def open(self, name: str | None = None, step: int | None = None) -> dict[str, Any]:
+        """Open a model of the gallery, or the run's newest checkpoint, or that of a step; answer the facts."""
+        if name is not None:
+            if self.gallery is None:
+                raise UserError("there is no gallery: start `glassformer inspect` without a folder")
+            self.folder = self.gallery.ready(name)
+        if self.folder is None:
+            raise UserError("the model has no folder with checkpoints")
+        self._open(load_model(self.folder, step, self.device))
+        return self.card()
+
+    def train(self, name: str) -> dict[str, Any]:
+        """Start or continue the training of a model of the gallery; `live` shows it."""
+        if self.gallery is None:
+            raise UserError("there is no gallery: start `glassformer inspect` without a folder")
+        self.folder = self.gallery.train(name)
+        return self.session()
 
     def _run(self, name: str) -> Shown:
         if name not in self.runs:
@@ -272,7 +318,7 @@ class Inspector:
 
     def compare(self, step: int | None = None, folder: str | None = None) -> dict[str, Any]:
         """Open a checkpoint of the same run, or another model, as model 1; answer its facts."""
-        first = self.models[0]
+        first = self._model(0)
         if (step is None) == (folder is None):
             raise UserError("give a step or a folder")
         if folder is None and first.folder is None:
@@ -286,7 +332,7 @@ class Inspector:
 
     def live(self, since: int = 0) -> dict[str, Any]:
         """Answer the lines that the run has logged from byte `since` on, and whether it is running."""
-        folder = self.models[0].folder
+        folder = self.folder
         if folder is None:
             raise UserError("the model has no folder")
         text, path = b"", folder / METRICS
@@ -301,7 +347,7 @@ class Inspector:
             "lines": lines,
             "is_running": is_locked(folder),
             "checkpoints": checkpoint.steps(folder),
-            "max_steps": self.models[0].run.train.max_steps,
+            "max_steps": read_run(folder).train.max_steps if (folder / RUN).exists() else None,
         }
 
     def health(self) -> dict[str, Any]:
@@ -313,6 +359,9 @@ class Inspector:
         return [
             Call("GET", "/api/health", self.health, is_quick=True),
             Call("GET", "/api/live", self.live, is_quick=True),
+            Call("GET", "/api/session", self.session),
+            Call("POST", "/api/train", self.train),
+            Call("POST", "/api/open", self.open),
             Call("GET", "/api/model", self.card),
             Call("GET", "/api/vocabulary", self.vocabulary),
             Call("POST", "/api/run", self.run),
