@@ -1,5 +1,8 @@
 """Show the progress of a run: a live bar on a terminal and in a notebook, plain lines in a log file."""
 
+import re
+import shutil
+import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -7,8 +10,9 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn
 from rich.table import Column
+from rich.text import Text
 
 from glassformer.distributed.environment import is_first
 from glassformer.reporting import Evaluation, LaunchReporter, Silent
@@ -34,7 +38,7 @@ class TerminalReporter:
         self.best: str = ""
 
     def log(self, text: str) -> None:
-        self.console.print(escape(text))
+        self.console.print(escape(text), soft_wrap=not self.console.is_terminal)
 
     def facts(self, rows: Mapping[str, str]) -> None:
         """Print names and values in two columns; an empty value is left out."""
@@ -46,6 +50,11 @@ class TerminalReporter:
             lines = textwrap.wrap(value, width, break_on_hyphens=False, break_long_words=False)
             for n, part in enumerate(lines):
                 self.console.print(f"[bold]{'' if n else escape(name):<{indent}}[/bold]{escape(part)}")
+
+    def header(self, rows: Mapping[str, str]) -> None:
+        """Print these facts above a bar; without a bar, print nothing."""
+        if self.live:
+            self.facts(rows)
 
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
         loss, rate = f"loss {values['train/loss']:.4f}", f"{values['tokens_per_s']:,.0f} tok/s"
@@ -72,8 +81,8 @@ class TerminalReporter:
             self.columns = names
             self.console.print(f"[bold]{aligned('step', names, names)}[/bold]")
         if evaluation.is_best:
-            watched = "eval loss" if evaluation.watched == "loss" else evaluation.watched
-            self.best = f"best {values[watched]}" if watched in values else ""
+            best = {"loss": values["eval loss"]} | {name: f"{name} {value}" for name, value in values.items()}
+            self.best = f"best {best[evaluation.watched]}" if evaluation.watched in best else ""
         row = aligned(str(evaluation.step), names, [values[name] for name in names])
         self.console.print(row + " *" * evaluation.is_best)
         if rest:
@@ -89,8 +98,7 @@ class TerminalReporter:
         if not self.live:
             yield lambda done, total: None
         else:
-            parts = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TimeRemainingColumn())
-            with Progress(*parts, console=self.console, transient=True) as bar:
+            with self._progress("{task.description}") as bar:
                 task = bar.add_task(title, total=None)
                 yield lambda done, total: bar.update(task, completed=done, total=total)
         seconds = time.perf_counter() - began
@@ -111,15 +119,25 @@ class TerminalReporter:
 
     def _bar(self, max_steps: int) -> Progress:
         if self.bar is None:
-            texts = [
-                TextColumn(text, table_column=Column(no_wrap=True))
-                for text in ("{task.completed}/{task.total}", "{task.fields[detail]}")
-            ]
-            bar = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4))
-            self.bar = Progress(bar, *texts, TimeRemainingColumn(), console=self.console, transient=True, expand=True)
+            self.bar = self._progress("{task.completed}/{task.total}", "{task.fields[detail]}")
             self._task = self.bar.add_task("training", total=max_steps, detail="")
             self.bar.start()
         return self.bar
+
+    def _progress(self, *texts: str) -> Progress:
+        """Return a bar as wide as the terminal, then these texts and the time; it disappears at its end."""
+        bar = BarColumn(bar_width=None, table_column=Column(ratio=1, min_width=4))
+        columns = [TextColumn(text, markup=False, table_column=Column(no_wrap=True)) for text in texts]
+        return Progress(bar, *columns, _TimeLeft(), console=self.console, transient=True, expand=True)
+
+
+class _TimeLeft(ProgressColumn):
+    """The time that a task still takes; the time since its start if the rest is unknown."""
+
+    def render(self, task: Task) -> Text:
+        left = task.time_remaining
+        time = clock(task.elapsed or 0) if left is None else f"{clock(left)} left"
+        return Text(time, style="progress.remaining", no_wrap=True)
 
 
 @contextmanager
@@ -181,3 +199,24 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def show(text: str, indent: int | None = None) -> None:
+    """Print a result on standard output; on a terminal, wrap its long lines at words (`wrapped`)."""
+    print(wrapped(text, shutil.get_terminal_size().columns, indent) if sys.stdout.isatty() else text)
+
+
+def wrapped(text: str, width: int, indent: int | None = None) -> str:
+    """Wrap long lines at words; their other parts start at `indent`, by default at the last column on the left.
+
+    >>> print(wrapped("ok  cache  one long detail", 20))
+    ok  cache  one long
+               detail
+    """
+    lines = []
+    for line in text.split("\n"):
+        columns = [gap.end() for gap in re.finditer(r"^ *|\S {2,}", line) if gap.end() <= 0.6 * width]
+        after = " " * (columns[-1] if indent is None else indent)
+        parts = textwrap.wrap(line, width, subsequent_indent=after, break_on_hyphens=False, break_long_words=False)
+        lines += parts or [""]
+    return "\n".join(lines)

@@ -15,6 +15,7 @@ from glassformer.errors import UserError, nearest_name
 from glassformer.evaluation.compare import describe_model
 from glassformer.files import exists
 from glassformer.formatting import count, duration
+from glassformer.terminal import show
 
 if TYPE_CHECKING:
     from glassformer.cost.plan import Layout, Plan
@@ -59,7 +60,7 @@ def main(
     if json_:
         print(json.dumps(plan.to_dict()))
     else:
-        print(report(plan))
+        show(report(plan))
     return 0
 
 

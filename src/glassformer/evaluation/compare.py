@@ -54,8 +54,10 @@ def describe_model(config: ModelConfig) -> str:
     return f"{config.cell.upper()} {config.n_layers}+{config.n_layers} × {config.d_decoder}, {seen}"
 
 
-def comparison_table(rows: Sequence[ComparedModel]) -> str:
+def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) -> str:
     """Format the rows as aligned plain text, one line per model, with a dash for unknown values.
+
+    If a line is longer than `width`, the kinds of the models are in a second table.
 
     >>> row = ComparedModel("mine", "GRU 1+1 × 64, no attention", 123_456, 75.0, 2_500_000, 1.25, "bleu", 20.5, 310.0)
     >>> print(comparison_table([row]))
@@ -78,13 +80,22 @@ def comparison_table(rows: Sequence[ComparedModel]) -> str:
                 "–" if row.sentences_per_s is None else _rate(row.sentences_per_s),
             ]
         )
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    lines = []
-    for cells in table:
-        words = [cell.ljust(width) for cell, width in zip(cells[:2], widths[:2], strict=True)]
-        numbers = [cell.rjust(width) for cell, width in zip(cells[2:], widths[2:], strict=True)]
-        lines.append("  ".join(words + numbers))
+    lines = _aligned(table, 2)
+    if width is not None and len(lines[0]) > width:
+        lines = [*_aligned([[cells[0], *cells[2:]] for cells in table], 1), "", *_aligned([c[:2] for c in table], 2)]
     return "\n".join(lines)
+
+
+def _aligned(table: list[list[str]], n_words: int) -> list[str]:
+    """Return the lines of a table: its first `n_words` columns are words, the others numbers."""
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if i < n_words else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+        )
+        for cells in table
+    ]
 
 
 def _score(row: ComparedModel) -> str:
