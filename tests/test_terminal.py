@@ -4,6 +4,7 @@ import io
 import json
 import re
 import sys
+from types import ModuleType, SimpleNamespace
 
 import pytest
 from rich.console import Console
@@ -80,6 +81,36 @@ def test_the_bar_of_a_training_fits_on_one_line(width: int) -> None:
     for part in ("1002/12000", "loss 2.2500", "123,456 tok/s"):
         assert part in last
     assert len(last) <= width
+
+
+def test_a_notebook_has_one_output_whose_bar_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages: list[dict[str, str]] = []
+    outputs: list[object] = []
+
+    class Output:
+        def update(self, data: dict[str, str], *, raw: bool) -> None:
+            pages.append(data)
+
+    def display(data: dict[str, str], *, raw: bool, display_id: bool) -> Output:
+        pages.append(data)
+        outputs.append(data)
+        return Output()
+
+    monkeypatch.setitem(sys.modules, "IPython", ModuleType("IPython"))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("glassformer.terminal.Cell.drawn", -1.0)
+    with reporter_or_default(None) as shown:
+        shown.facts({"run": "<b>"})
+        assert isinstance(shown, TerminalReporter) and shown.cell is not None
+        for step in (1, 2):
+            shown.cell.drawn = -1.0
+            shown.step(step, 3, {"train/loss": 2.25, "tokens_per_s": 100.0})
+        assert pages[-1]["text/html"].count("<progress") == 1 and "step 2/3  loss 2.2500" in pages[-1]["text/html"]
+        shown.evaluation(evaluation(2))
+    assert len(outputs) == 1 and "<progress" not in pages[-1]["text/html"] and "&lt;b&gt;" in pages[-1]["text/html"]
+    lines = pages[-1]["text/plain"].splitlines()
+    assert lines[0] == "run  <b>" and lines[1].split()[0] == "step" and len(lines) == 3
 
 
 @pytest.mark.parametrize("width", [40, 60, 100])

@@ -1,5 +1,7 @@
 """Show the progress of a run: a live bar on a terminal and in a notebook, plain lines in a log file."""
 
+import html
+import io
 import re
 import shutil
 import sys
@@ -7,6 +9,7 @@ import textwrap
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -30,7 +33,9 @@ class TerminalReporter:
         """Show only messages (`log`) if `is_quiet`. Of several processes, only the first shows anything."""
         self.console = Console(stderr=True, highlight=False, soft_wrap=True, quiet=not is_first())
         self.is_quiet = is_quiet
-        self.live = (self.console.is_terminal or self.console.is_jupyter) and not is_quiet
+        self.live = self.console.is_terminal and not is_quiet
+        self.cell = Cell() if self.console.is_jupyter and not is_quiet else None
+        self.console = self.cell or self.console
         self.bar: Progress | None = None
         self.last_line = 0.0
         self.first: tuple[int, float] | None = None
@@ -45,16 +50,11 @@ class TerminalReporter:
         if self.is_quiet:
             return
         indent = max(map(len, rows), default=0) + 2
-        width = self.console.width - indent if self.console.is_terminal else 10_000
+        width = self.console.width if self.console.is_terminal else 10_000
         for name, value in rows.items():
-            lines = textwrap.wrap(value, width, break_on_hyphens=False, break_long_words=False)
-            for n, part in enumerate(lines):
-                self.console.print(f"[bold]{'' if n else escape(name):<{indent}}[/bold]{escape(part)}")
-
-    def header(self, rows: Mapping[str, str]) -> None:
-        """Print these facts above a bar; without a bar, print nothing."""
-        if self.live:
-            self.facts(rows)
+            text = wrapped(f"{name:<{indent}}{value}", width, indent)
+            if value:
+                self.console.print(f"[bold]{escape(text[:indent])}[/bold]{escape(text[indent:])}")
 
     def step(self, step: int, max_steps: int, values: dict[str, float]) -> None:
         loss, rate = f"loss {values['train/loss']:.4f}", f"{values['tokens_per_s']:,.0f} tok/s"
@@ -65,11 +65,16 @@ class TerminalReporter:
             self._bar(max_steps).update(self._task, completed=step, detail=detail)
             if step == max_steps:
                 self.close()
-        elif not self.is_quiet and (now - self.last_line >= SECONDS_BETWEEN_LINES or step == max_steps):
+        elif self.cell or (not self.is_quiet and (now - self.last_line >= SECONDS_BETWEEN_LINES or step == max_steps)):
             self.last_line = now
             done = step - self.first[0]
             left = f"{clock((now - self.first[1]) / done * (max_steps - step))} left" if done else ""
-            self.console.print("  ".join(part for part in (f"step {step}/{max_steps}", loss, rate, left) if part))
+            parts = (f"step {step}/{max_steps}", loss, rate, self.best if self.cell else "", left)
+            line = "  ".join(part for part in parts if part)
+            if self.cell:
+                self.cell.progress(line, step / max_steps)
+            else:
+                self.console.print(line)
 
     def evaluation(self, evaluation: Evaluation) -> None:
         """Print a row of losses and scores; their names are printed once, and a star marks the best row so far."""
@@ -95,7 +100,11 @@ class TerminalReporter:
     def phase(self, title: str) -> Iterator[Callable[[int, int], None]]:
         """Show a preparation: a bar that disappears at its end, or a line if it took more than a second."""
         began = time.perf_counter()
-        if not self.live:
+        if self.cell:
+            cell = self.cell
+            yield lambda done, total: cell.progress(title, done / max(1, total))
+            cell.progress("", 1)
+        elif not self.live:
             yield lambda done, total: None
         else:
             with self._progress("{task.description}") as bar:
@@ -110,6 +119,8 @@ class TerminalReporter:
         if self.bar is not None:
             self.bar.stop()
             self.bar = None
+        if self.cell:
+            self.cell.progress("", 1)
 
     def __enter__(self) -> "TerminalReporter":
         return self
@@ -140,6 +151,40 @@ class _TimeLeft(ProgressColumn):
         return Text(time, style="progress.remaining", no_wrap=True)
 
 
+class Cell(Console):
+    """The output of a notebook cell: printed lines, and below them one bar with a text, which is replaced."""
+
+    bar = ""
+    drawn = 0.0
+    output: Any = None
+
+    def __init__(self) -> None:
+        kind: dict[str, Any] = {"force_terminal": True, "force_jupyter": False, "record": True}
+        super().__init__(file=io.StringIO(), width=100, highlight=False, soft_wrap=True, **kind)
+
+    def print(self, *objects: Any, **style: Any) -> None:
+        super().print(*objects, **style)
+        self._draw()
+
+    def progress(self, text: str, share: float) -> None:
+        """Replace the bar, at most five times per second; remove it when the share is 1."""
+        self.bar = f'<progress value="{share:.3f}"></progress>  {html.escape(text)}' if share < 1 else ""
+        if share == 1 or time.perf_counter() - self.drawn > 0.2:
+            self._draw()
+
+    def _draw(self) -> None:
+        from IPython.display import display
+
+        self.drawn = time.perf_counter()
+        lines = self.export_html(clear=False, inline_styles=True, code_format="{code}")
+        page = f'<pre style="font-family: monospace; line-height: 1.25">{lines}{self.bar}</pre>'
+        data = {"text/html": page, "text/plain": self.export_text(clear=False)}
+        if self.output is None:
+            self.output = display(data, raw=True, display_id=True)
+        else:
+            self.output.update(data, raw=True)
+
+
 @contextmanager
 def reporter_or_default(reporter: LaunchReporter | None) -> Iterator[LaunchReporter]:
     """Yield the reporter; without one, a `TerminalReporter` on a terminal or in a notebook, else a silent one."""
@@ -147,7 +192,7 @@ def reporter_or_default(reporter: LaunchReporter | None) -> Iterator[LaunchRepor
         yield reporter
         return
     with TerminalReporter() as terminal:
-        yield terminal if terminal.live else Silent()
+        yield terminal if terminal.console.is_terminal else Silent()
 
 
 def cells(evaluation: Evaluation) -> dict[str, str]:

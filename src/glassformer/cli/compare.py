@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from glassformer.cli.arguments import Dirs, Search
-from glassformer.cli.evaluate import device as on_device
 from glassformer.cli.evaluate import told_already
 from glassformer.cli.inputs_outputs import Measured, require_output
 from glassformer.errors import UserError
@@ -59,8 +58,9 @@ def main(
         names = [str(directory) for directory in directories]
     rows = []
     with TerminalReporter(is_quiet=quiet) as reporter:
-        places = ", ".join(map(str, directories))
-        reporter.header({"models": places, "data": str(data), "device": on_device(models[0])})
+        if reporter.live:
+            kinds = {name: describe_model(model.config) for name, model in zip(names, models, strict=True)}
+            reporter.facts(kinds | {"data": data.name})
         for directory, model, name, score_name in zip(directories, models, names, scores, strict=True):
             rows.append(_row(name, directory, model, data.places, score_name, search, reporter))
     if json_:

@@ -1,7 +1,7 @@
 """glassformer evaluate DIR…"""
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from glassformer.cli.arguments import Dirs, Search
 from glassformer.cli.inputs_outputs import Loading, Measured
@@ -9,9 +9,6 @@ from glassformer.errors import UserError
 from glassformer.evaluation.compare import describe_model
 from glassformer.tasks.task import HasPairs
 from glassformer.terminal import TerminalReporter, show
-
-if TYPE_CHECKING:
-    from glassformer.model import Model
 
 
 def main(
@@ -44,9 +41,10 @@ def main(
     except UserError as error:
         raise UserError(f"{error}; or measure only the loss: --loss-only") from error
     with TerminalReporter(is_quiet=quiet) as reporter:
-        kind = f"{describe_model(model.config)}, {model.network.n_parameters():,} parameters"
-        names = ", ".join(map(str, directories))
-        reporter.header({"model": f"{names}: {kind}", "data": str(data), "device": device(model)})
+        if reporter.live:
+            size = f"{describe_model(model.config)}, {model.network.n_parameters():,} parameters"
+            device = f"{model.device}, {model.dtype or model.run.train.precision}"
+            reporter.facts({"model": size, "data": data.name, "device": device})
         with reporter.phase("evaluating") as progress:
             report = model.evaluate(progress=progress, log=reporter.log, **places)
         values: dict[str, Any] = dict(report.to_dict())
@@ -69,11 +67,6 @@ def main(
     if report is not None:
         show(f"\n{report}")
     return 0
-
-
-def device(model: "Model") -> str:
-    """Return the device of a model and the precision of its evaluation."""
-    return f"{model.device}, {model.dtype or model.run.train.precision}"
 
 
 def told_already(sentence: str) -> None:

@@ -81,7 +81,8 @@ class Measured:
         """The keyword arguments for the methods of a model."""
         return {"path": self.data__path, "source": self.data__source, "target": self.data__target}
 
-    def __str__(self) -> str:
+    @property
+    def name(self) -> str:
         return " and ".join(str(path) for path in self.places.values() if path) or "validation data of the run"
 
 

@@ -57,7 +57,7 @@ def describe_model(config: ModelConfig) -> str:
 def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) -> str:
     """Format the rows as aligned plain text, one line per model, with a dash for unknown values.
 
-    If a line is longer than `width`, the kinds of the models are in a second table.
+    If a line is longer than `width`, the kinds of the models are left out.
 
     >>> row = ComparedModel("mine", "GRU 1+1 × 64, no attention", 123_456, 75.0, 2_500_000, 1.25, "bleu", 20.5, 310.0)
     >>> print(comparison_table([row]))
@@ -80,22 +80,16 @@ def comparison_table(rows: Sequence[ComparedModel], width: int | None = None) ->
                 "–" if row.sentences_per_s is None else _rate(row.sentences_per_s),
             ]
         )
-    lines = _aligned(table, 2)
-    if width is not None and len(lines[0]) > width:
-        lines = [*_aligned([[cells[0], *cells[2:]] for cells in table], 1), "", *_aligned([c[:2] for c in table], 2)]
-    return "\n".join(lines)
-
-
-def _aligned(table: list[list[str]], n_words: int) -> list[str]:
-    """Return the lines of a table: its first `n_words` columns are words, the others numbers."""
+    n_words = 2
+    if width is not None and sum(max(map(len, column)) + 2 for column in zip(*table, strict=True)) - 2 > width:
+        table, n_words = [[name, *numbers] for name, _, *numbers in table], 1
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if i < n_words else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
-        )
-        for cells in table
-    ]
+    lines = []
+    for cells in table:
+        words = [cell.ljust(width) for cell, width in zip(cells[:n_words], widths, strict=False)]
+        numbers = [cell.rjust(width) for cell, width in zip(cells[n_words:], widths[n_words:], strict=True)]
+        lines.append("  ".join(words + numbers))
+    return "\n".join(lines)
 
 
 def _score(row: ComparedModel) -> str:
