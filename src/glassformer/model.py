@@ -17,6 +17,7 @@ from glassformer.config.run import BeamConfig, GenerationConfig, Run
 from glassformer.data.pairs import Pair
 from glassformer.devices import choose_device
 from glassformer.errors import UserError
+from glassformer.evaluation.compare import describe_model
 from glassformer.evaluation.loss import LossReport
 from glassformer.inference.decode import EncodedPrompt, check_prompts, with_settings
 from glassformer.inference.embed import Vectors
@@ -91,7 +92,7 @@ class Model:
 
     def _repr_html_(self) -> str:
         config, n = self.config, sum(x.numel() for x in self.network.parameters())
-        facts = {"learned to": self.learned, "network": type(config).__name__, "parameters": n}
+        facts = {"learned to": self.learned, "network": describe_model(config), "parameters": n}
         facts |= {"max_len": config.max_len, "tokenizer": self.tokenizer, "device": self.device}
         return notebook.table(facts, self.name)
 
