@@ -143,8 +143,6 @@ def table_common(config: TransformerConfig) -> list[Rule]:
             lines.append(rule(f"{stack}.embeddings.tokens", f"model.{stack}.embed_tokens"))
         ours, theirs = f"{stack}.blocks.{{i}}.", f"model.{stack}.layers.{{i}}."
         for mine, other in (("self_attn", "self_attn"), ("cross_attn", "encoder_attn")):
-            if stack == "encoder" and mine == "cross_attn":
-                continue
             parts = (f"{theirs}{other}.{part}_proj" for part in ("q", "k", "v", "out"))
             lines += attention_lines(config, f"{ours}{mine}", *parts)
             lines.append(rule(f"{ours}{mine}_norm", f"{theirs}{other}_layer_norm"))
@@ -159,11 +157,6 @@ def recast_bart(config: TransformerConfig, weights: Weights) -> Recast:
     config, weights = with_scales_and_biases(config, weights)
     bias = weights.get("output.bias", next(iter(weights.values())).new_zeros(config.vocab_size))
     return replace(config, head=TokenHead(bias="constant")), weights | {"output.bias": bias}
-
-
-def unread(config: TransformerConfig) -> dict[str, str]:
-    """Return the shared table if embeddings are not tied: transformers then requires it, but never uses it."""
-    return {} if config.share_embeddings else {SHARED: "model.encoder.embed_tokens.weight"}
 
 
 def fit_without_head(config: TransformerConfig) -> list[str]:
@@ -183,7 +176,7 @@ BART = Family(
     prefix="model.",
     recast=recast_bart,
     repeats=REPEATS,
-    unread=unread,
+    unread=lambda config: {} if config.share_embeddings else {SHARED: "model.encoder.embed_tokens.weight"},
     derived=DERIVED,
     builder=framed_byte_level,
     roles=ROBERTA_ROLES,  # its tokenizer is RoBERTa's

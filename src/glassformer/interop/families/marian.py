@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from glassformer.config.transformer import SinusoidalPositions, TokenHead, TransformerConfig
-from glassformer.interop.equivalent import Recast, Weights, with_halves
+from glassformer.interop.equivalent import with_halves
 from glassformer.interop.families import bart
 from glassformer.interop.family import Family
 from glassformer.interop.hf_config import ACTIVATION_NAMES, ACTIVATIONS, HFConfig
@@ -64,10 +64,6 @@ def write_marian(config: TransformerConfig) -> dict[str, Any]:
     }
 
 
-def recast_marian(config: TransformerConfig, weights: Weights) -> Recast:
-    return bart.recast_bart(*with_halves(config, weights))
-
-
 def positions(config: TransformerConfig) -> dict[str, Tensor]:
     """Return the tables of sinusoids, which older files contain."""
     found = sinusoid(torch.arange(config.max_len), config.d_model, "halves")
@@ -83,7 +79,7 @@ MARIAN = Family(
     write=write_marian,
     table=bart.table_common,
     prefix="model.",
-    recast=recast_marian,
+    recast=lambda config, weights: bart.recast_bart(*with_halves(config, weights)),
     repeats=bart.REPEATS,
     fixed=positions,
     derived=(*bart.DERIVED, bart.SHARED),  # a shared table that is not tied is not used
