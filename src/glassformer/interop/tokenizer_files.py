@@ -13,7 +13,7 @@ from glassformer.errors import UserError, shown
 from glassformer.inference.decode import causal_frame
 from glassformer.interop import sentencepiece_files
 from glassformer.interop.directory import HFFolder
-from glassformer.interop.vocabulary_files import Builder, Parts, build
+from glassformer.interop.vocabulary_files import SAVE_FAST, Builder, Parts, build
 from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import ContinuesPrompts
@@ -65,7 +65,9 @@ def _read_tokenizer(folder: HFFolder, usual: Mapping[str, str], built: str | Non
     """Return the tokenizer of `tokenizer.json`, or of the text `built` in its place."""
     path = folder.path / TOKENIZER
     if built is None and not path.is_file():
-        raise UserError(f"{folder.path} has no {TOKENIZER}{_why_not(folder.path)}")
+        pieces = sorted(path.name for path in folder.path.iterdir() if path.suffix in (".spm", ".model"))
+        others = f", only the SentencePiece files {' and '.join(pieces)}" if pieces else ""
+        raise UserError(f"{folder.path} has no {TOKENIZER}{others}: {SAVE_FAST}")
     text = files.read_text(path, MAX_TOKENIZER_BYTES) if built is None else built
     try:
         said = roles(folder)
@@ -122,17 +124,6 @@ def _unsaid(folder: HFFolder, usual: Mapping[str, str]) -> dict[str, str]:
 
 def _said(folder: HFFolder) -> dict[str, Any]:
     return folder.table(SPECIAL) | folder.table(TOKENIZER_CONFIG)
-
-
-def _why_not(folder: Path) -> str:
-    """Return the end of the message about a missing `tokenizer.json`: the other files, and what to do."""
-    pieces = sorted(path.name for path in folder.iterdir() if path.suffix in (".spm", ".model"))
-    if pieces:
-        return (
-            f", only the SentencePiece files {' and '.join(pieces)}: load the fast tokenizer with transformers and "
-            "call save_pretrained, which writes one"
-        )
-    return ": load the fast tokenizer with transformers and call save_pretrained, which writes one"
 
 
 def trained_start(stored: StoredModel) -> int | None:
