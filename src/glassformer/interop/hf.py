@@ -213,12 +213,10 @@ def _their_outputs(theirs: Any, config: TransformerConfig, inputs: dict[str, Any
     return [found["last_hidden_state"], *([found["pooler_output"]] if applies_pooler else [])]
 
 
-def example_inputs(
-    config: TransformerConfig, n_rows: int = 3, n_tokens: int = 17
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def example_inputs(config: TransformerConfig) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return random ids with a fixed seed, as arguments of glassformer and as arguments of transformers."""
     draw = torch.Generator().manual_seed(1)
-    n_tokens = min(n_tokens, config.max_len)
+    n_rows, n_tokens = 3, min(17, config.max_len)
     ids = torch.randint(config.vocab_size, (n_rows, n_tokens), generator=draw)
     if config.pad_id is not None:  # transformers may treat it as padding at any position
         ids[ids == config.pad_id] = (config.pad_id + 1) % config.vocab_size
