@@ -17,7 +17,6 @@ from glassformer.interop.vocabulary_files import SAVE_FAST, Builder, Parts, buil
 from glassformer.store.model_directory import StoredModel
 from glassformer.tasks.registry import task_of
 from glassformer.tasks.task import ContinuesPrompts
-from glassformer.tokenization.special_tokens_template import Frame
 from glassformer.tokenization.tokenizer import Tokenizer
 from glassformer.tokenization.validate_tokenizer_json import MAX_TOKENIZER_BYTES, ROLES, tables
 
@@ -203,23 +202,18 @@ def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
     if not one.n_added + two.n_added:
         return None
 
-    def special(ids: Sequence[int], types: Sequence[int]) -> list[dict[str, Any]]:
-        pairs = zip(ids, types, strict=True)
-        return [{"SpecialToken": {"id": tokenizer.id_to_token(i), "type_id": kind}} for i, kind in pairs]
+    texts = {-1: "A", -2: "B"}  # negative numbers stand for the two texts
 
-    def before(frame: Frame) -> list[dict[str, Any]]:
-        return [*special(frame.before, [0] * len(frame.before)), {"Sequence": {"id": "A", "type_id": 0}}]
+    def piece(i: int, kind: int = 0) -> dict[str, Any]:
+        if i in texts:
+            return {"Sequence": {"id": texts[i], "type_id": kind}}
+        return {"SpecialToken": {"id": tokenizer.id_to_token(i), "type_id": kind}}
 
-    def behind(frame: Frame, kind: int) -> list[dict[str, Any]]:
-        return special(frame.behind, [kind] * len(frame.behind))
-
-    second = {"Sequence": {"id": "B", "type_id": two.second_type}}
-    pair = [*before(two), *special(two.between, two.between_types), second, *behind(two, two.second_type)]
-    used = {tokenizer.id_to_token(i): i for f in (one, two) for i in (*f.before, *f.between, *f.behind)}
+    used = {tokenizer.id_to_token(i): i for i in (*one.around([]), *two.around_pair([], [])[0])}
     return {
         "type": "TemplateProcessing",
-        "single": [*before(one), *behind(one, 0)],
-        "pair": pair,
+        "single": [piece(i) for i in one.around([-1])],
+        "pair": [piece(i, kind) for i, kind in zip(*two.around_pair([-1], [-2]), strict=True)],
         "special_tokens": {name: {"id": name, "ids": [i], "tokens": [name]} for name, i in used.items()},
     }
 
