@@ -55,11 +55,8 @@ def check_model(model: Model | nn.Module | str | Path, *, seed: int = 0, **given
     network = _with_token_head(model)
     config = network.config
     kind: Kind = "encoder-decoder"
-    if isinstance(config, TransformerConfig):
-        if config.encoder is None:
-            kind = "decoder"
-        elif config.decoder is None:
-            kind = "encoder"
+    if isinstance(config, TransformerConfig) and not config.is_encoder_decoder:
+        kind = "encoder" if config.decoder is None else "decoder"
     losses: dict[Kind, Loss | None] = {"decoder": causal_loss, "encoder": None, "encoder-decoder": seq2seq_loss}
     return check(
         network,

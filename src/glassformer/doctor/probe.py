@@ -234,14 +234,6 @@ def matrices(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in module.named_parameters() if p.dim() >= 2 and id(p) not in tables}
 
 
-def reinit_zero_parameters(module: nn.Module) -> None:
-    """Draw every parameter that is all zero: N(0, 1/fan in) for a matrix, N(0, 0.02²) for a vector."""
-    with torch.no_grad():
-        for parameter in module.parameters():
-            if parameter.is_floating_point() and not parameter.any():
-                parameter.normal_(std=parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02)
-
-
 def seed_everything(seed: int) -> None:
     """Seed the generators that a module may draw from."""
     torch.manual_seed(seed)
@@ -306,11 +298,15 @@ def measured(probe: Probe) -> Probe:
 
 
 def _awaken(module: nn.Module) -> None:
-    """Set eval mode, make every parameter trainable and not all zero, and clear gradients."""
+    """Set eval mode, clear gradients, and make every parameter trainable.
+
+    A parameter that is all zero is drawn: N(0, 1/fan in) for a matrix, N(0, 0.02²) for a vector.
+    """
     module.eval().zero_grad()
     for parameter in module.parameters():
         parameter.requires_grad_(parameter.is_floating_point())
-    reinit_zero_parameters(module)
+        if parameter.requires_grad and not parameter.any():
+            parameter.data.normal_(std=parameter.shape[1] ** -0.5 if parameter.dim() >= 2 else 0.02)
 
 
 def _in_float64(probe: Probe, rows: Rows) -> Probe:
