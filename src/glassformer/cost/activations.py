@@ -197,10 +197,9 @@ class _StackActivations:
             learned = is_self and isinstance(config.positions, c.RelativePositions)
             return n + (self.n_own * n_keys if learned and self._masked(window) else 0)  # mask, 1 byte each
         is_masked = is_self and (self._has_bias or window > 0)
-        if kernels.takes_groups(is_masked, w.d_head == w.d_value):
-            n += kernels.attended * (own * (w.query + w.context) + keys * (w.key + w.value))
-        else:
-            n += kernels.attended * (own * (w.query + w.context) + keys * w.n_heads * (w.d_head + w.d_value))
+        has_groups = kernels.takes_groups(is_masked, w.d_head == w.d_value)
+        of_key = w.key + w.value if has_groups else w.n_heads * (w.d_head + w.d_value)
+        n += kernels.attended * (own * (w.query + w.context) + keys * of_key)
         if kernels.attended > kernels.product and config.attn_out_proj:
             n += kernels.product * own * w.context  # a second copy, for the projection
         n += own * w.n_heads * _FP32
