@@ -80,10 +80,7 @@ def require_scores(outputs: Outputs) -> None:
 
 
 def text_scores(
-    outputs: Outputs,
-    hypotheses: Sequence[str],
-    references: Sequence[Sequence[str]],
-    lang: str = "en",
+    outputs: Outputs, hypotheses: Sequence[str], references: Sequence[Sequence[str]], lang: str = "en"
 ) -> dict[str, float | str]:
     """Compute all scores of this kind of output, by name, in percent; BLEU and chrF with their signatures.
 

@@ -40,7 +40,8 @@ class Rule:
 
 def rule(ours: str | Names, theirs: str | Names, *, transposed: bool = False, is_row: bool = False) -> Rule:
     """Return a line of a table, with one or several names per side."""
-    return Rule(_names(ours), _names(theirs), transposed, is_row)
+    mine, other = ((names,) if isinstance(names, str) else names for names in (ours, theirs))
+    return Rule(mine, other, transposed, is_row)
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,6 @@ def renamed(name: str, old: Mapping[str, str]) -> str:
 def matches(name: str, patterns: Iterable[str]) -> bool:
     """Return True if a name matches one of the patterns, such as `h.*.attn.bias`."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _names(names: str | Names) -> Names:
-    return (names,) if isinstance(names, str) else names
 
 
 def attention_lines(config: TransformerConfig, ours: str, q: str, k: str, v: str, out: str) -> list[Rule]:

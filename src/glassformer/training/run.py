@@ -110,17 +110,21 @@ def replay_run(folder: Path, reporter: LaunchReporter) -> Replay:
     if is_several():
         raise UserError("resume --verify runs in one process: start it without torchrun")
     with locked(folder):
-        begin, end = _two_newest(folder, reporter)
-        run = read_run(checkpoint.path_of(folder, end))
+        steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
+        if len(steps) < 2:
+            raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
+        begin, end = steps[-2:]
+        newest = checkpoint.path_of(folder, end)
+        run = read_run(newest)
         with host_of(run, folder, reporter, began) as host:
-            run, trainer = assemble(run, folder, host, stored=checkpoint.path_of(folder, end), writes=False)
+            run, trainer = assemble(run, folder, host, stored=newest, writes=False)
             trainer.restore(checkpoint.path_of(folder, begin))
             reporter.log(f"repeating steps {begin + 1} to {end}")
             return Replay(
                 begin,
                 end,
-                differing(trainer.replay(end), checkpoint.path_of(folder, end)),
-                is_same_machine=not changed_machine(checkpoint.path_of(folder, end), trainer.progress),
+                differing(trainer.replay(end), newest),
+                is_same_machine=not changed_machine(newest, trainer.progress),
                 repeats_bits=repeats_bits(run.train, host.device),
             )
 
@@ -194,13 +198,6 @@ def _require_same(newest: Path, ranks: Ranks) -> None:
             f"process {ranks.rank} finds {newest}, but process 0 finds step {step:.0f}: the processes see different "
             "files; wait and try again, or check the shared file system"
         )
-
-
-def _two_newest(folder: Path, reporter: LaunchReporter) -> tuple[int, int]:
-    steps = [step for step in checkpoint.steps(folder) if checkpoint.is_intact(folder, step, reporter.log)]
-    if len(steps) < 2:
-        raise UserError(f"a replay needs 2 intact checkpoints, and {folder} has {len(steps)}: train for more steps")
-    return steps[-2], steps[-1]
 
 
 # Messages
