@@ -45,6 +45,11 @@ class Compatibility:
         must = " or ".join(dict.fromkeys(_said(one, whole) for one in allowed))
         self.check(name, fine, f"model.{name}: expected {must}, got {_said(value, whole)}")
 
+    def needs(self, **fields: Any) -> None:
+        """Require each of these fields of the model to have the given value."""
+        for name, value in fields.items():
+            self.need(name, value)
+
     def check(self, name: str, fine: bool, misfit: str) -> None:
         """Mark a field as checked, and record `misfit` if it is not `fine`."""
         self._seen.add(name)

@@ -1,9 +1,8 @@
 """A model family of transformers: conversion of its configuration and of its tensor names.
 
 Each family has one table of tensor names, which is used in both directions. A line of the table pairs a glassformer
-module with a transformers module. The matrix may be stored transposed (`transposed`), or several matrices of one side
-may be concatenated by rows on the other side. Weights are not changed in any other way: importing an exported model
-returns every tensor bit for bit.
+module with a transformers module (`Rule`). Weights are only transposed, or divided or joined by rows:
+importing an exported model returns every tensor bit for bit.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

@@ -75,11 +75,9 @@ def _stack(given: HFConfig, name: str) -> Stack:
 
 def fit_bart(config: TransformerConfig) -> list[str]:
     fit = fit_common(config)
-    fit.need("positions", LearnedPositions(offset=2))
-    fit.need("embedding_norm", True)
+    fit.needs(positions=LearnedPositions(offset=2), embedding_norm=True)
     fit.need("source_max_len", 0, config.max_len)
-    fit.need("source_vocab_size", 0)
-    fit.need("share_embeddings", config.tie_output)
+    fit.needs(source_vocab_size=0, share_embeddings=config.tie_output)
     return fit.done()
 
 
@@ -88,8 +86,7 @@ def fit_common(config: TransformerConfig) -> Compatibility:
     fit = Compatibility(config)
     fit.stack("encoder", present=True)
     fit.stack("decoder", present=True)
-    fit.need("norm_order", "post")
-    fit.need("final_norm", False)
+    fit.needs(norm_order="post", final_norm=False)
     head = config.head
     plain = isinstance(head, TokenHead) and not head.transform
     fit.check("head", plain, "model.head: expected tokens without a transform")

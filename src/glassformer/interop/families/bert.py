@@ -84,9 +84,7 @@ def fit_encoder(config: c.TransformerConfig) -> Compatibility:
     fit = Compatibility(config)
     fit.stack("encoder", present=True)
     fit.stack("decoder", present=False)
-    fit.need("norm_order", "post")
-    fit.need("final_norm", False)
-    fit.need("embedding_norm", True)
+    fit.needs(norm_order="post", final_norm=False, embedding_norm=True)
     fit.holds("d_model", "tie_output", "activation", "fused_qkv", *SCALES_AND_BIASES)
     return fit
 

@@ -43,8 +43,7 @@ def read_distilbert(given: HFConfig, architecture: str) -> c.TransformerConfig:
 
 def fit_distilbert(config: c.TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
-    fit.need("positions", c.LearnedPositions())
-    fit.need("norm_eps", NORM_EPS)
+    fit.needs(positions=c.LearnedPositions(), norm_eps=NORM_EPS)
     fit_heads(fit, HEADS.values(), "none")
     return fit.done()
 

@@ -18,7 +18,6 @@ from glassformer.interop.vocabulary_files import qwen_byte_level
 FULL, SLIDING = "full_attention", "sliding_attention"
 REPEATS = {"lm_head.weight": "model.embed_tokens.weight"}
 DERIVED = ("model.layers.*.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq")
-BIASES = ("qkv_bias", "attn_out_bias", "ff_bias")
 
 
 def read_common(
@@ -43,7 +42,7 @@ def read_common(
         d_ff=given.take("intermediate_size", int),
         window_pattern=differences.pop("window_pattern", ()),
     )
-    fields: dict[str, Any] = {side: stack} | dict.fromkeys(BIASES, False) | differences
+    fields: dict[str, Any] = {side: stack, "qkv_bias": False, "attn_out_bias": False, "ff_bias": False} | differences
     return TransformerConfig(
         d_model=d_model,
         vocab_size=given.take("vocab_size", int),
@@ -170,24 +169,21 @@ def need_divisible(fit: Compatibility) -> None:
 
 def fit_mistral(config: TransformerConfig) -> list[str]:
     fit = _fit(config, "window_pattern")
-    for name in BIASES:
-        fit.need(name, False)
+    fit.needs(qkv_bias=False, attn_out_bias=False, ff_bias=False)
     _need_one_window(fit, set(_windows_of(config)))
     return fit.done()
 
 
 def fit_qwen2(config: TransformerConfig) -> list[str]:
     fit = _fit(config, "window_pattern")
-    for name in BIASES:
-        fit.need(name, name == "qkv_bias")
+    fit.needs(qkv_bias=True, attn_out_bias=False, ff_bias=False)
     _need_one_window(fit, set(_windows_of(config)) - {0})
     return fit.done()
 
 
 def fit_qwen3(config: TransformerConfig) -> list[str]:
     fit = _fit(config, "window_pattern")
-    fit.need("qk_norm", True)
-    fit.need("ff_bias", False)
+    fit.needs(qk_norm=True, ff_bias=False)
     need_same_biases(fit)
     _need_one_window(fit, set(_windows_of(config)) - {0})
     return fit.done()
