@@ -33,8 +33,7 @@ class Probe:
     """A copy of the module in eval mode, and the facts about it that the checks need.
 
     The copy computes in float64 if the module supports it, so that a rounding error is not reported as a fault.
-    Parameters that are all zero are drawn at random, because a layer that adds nothing would hide every fault
-    inside it.
+    Parameters that are all zero are drawn at random, because a layer that adds nothing would hide its own faults.
     """
 
     module: nn.Module
@@ -298,9 +297,9 @@ def measured(probe: Probe) -> Probe:
 
 
 def _awaken(module: nn.Module) -> None:
-    """Set eval mode, clear gradients, and make every parameter trainable.
+    """Set eval mode, clear gradients, make parameters trainable, and draw those that are all zero.
 
-    A parameter that is all zero is drawn: N(0, 1/fan in) for a matrix, N(0, 0.02²) for a vector.
+    A matrix is drawn from N(0, 1/fan in), a vector from N(0, 0.02²).
     """
     module.eval().zero_grad()
     for parameter in module.parameters():

@@ -133,7 +133,6 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], tokeniz
     >>> bleu(["the cat sat on a mat"], [["the cat sat on the mat"]])
     SignedScore(score=53.7..., signature='nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:...')
     """
-    _check_sizes(hypotheses, references)
     metric = _sacrebleu().BLEU(tokenize=tokenize, force=True)  # force: no warning for tokenized text
     return _signed(metric, hypotheses, references)
 
@@ -144,7 +143,6 @@ def chrf(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> Sign
     >>> chrf(["abcdef"], [["abcdef"]])
     SignedScore(score=100.0, signature='nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:...')
     """
-    _check_sizes(hypotheses, references)
     return _signed(_sacrebleu().CHRF(), hypotheses, references)
 
 
@@ -244,6 +242,7 @@ def _check_sizes(hypotheses: Sequence[Any], references: Sequence[Sequence[Any]])
 
 
 def _signed(metric: Any, hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> SignedScore:
+    _check_sizes(hypotheses, references)
     most = max(map(len, references))
     # sacreBLEU expects a list of first references, one of second references …, with None for missing ones.
     streams = [[texts[n] if n < len(texts) else None for texts in references] for n in range(most)]

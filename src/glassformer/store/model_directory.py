@@ -117,8 +117,7 @@ def publish(checkpoint: Path, folder: Path, step: int) -> None:
     """Make `folder` a model directory with the files of one of its checkpoints.
 
     All files are copied first. Then each is replaced atomically, the manifest last. If the power fails between two
-    replacements, the manifest does not match, and `read_model` reports it with the place of the checkpoints. A damaged
-    checkpoint is refused.
+    replacements, the manifest does not match, and `read_model` names the checkpoints. A damaged checkpoint is refused.
     """
     manifest = Manifest.read(checkpoint).verify(checkpoint)
     names = model_files(manifest)

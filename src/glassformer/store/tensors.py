@@ -1,8 +1,7 @@
 """Safetensors files: writing, and reading after the header has been validated.
 
 A file is eight bytes with the length of the header, the header (JSON: name → dtype, shape, begin and end of its
-bytes), and the bytes of all tensors one after another. The header contains all sizes, so tensors that do not fit are
-listed before memory is allocated.
+bytes), and the bytes of all tensors one after another. So all sizes are checked before memory is allocated.
 """
 
 import math

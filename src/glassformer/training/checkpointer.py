@@ -43,8 +43,7 @@ class Checkpointer:
     """A writer of snapshots, one after another, in a background thread or at once.
 
     The next `save` or `wait` raises the errors of the thread. A process killed at any moment leaves complete
-    checkpoints (`store.checkpoint`). If an old checkpoint cannot be deleted, this is logged, and the next save tries
-    again.
+    checkpoints (`store.checkpoint`). A failure to delete an old one is logged, and the next save tries again.
     """
 
     writes = True

@@ -40,8 +40,7 @@ class Trainer:
     """The trainer of one run, from its current progress to the last step.
 
     Batch, dropout and corruption of a micro-batch are functions of (seed, its number) alone. So a resumed run needs no
-    random state, and an evaluation does not affect later steps. Processes that share the micro-batches compute the same
-    as one process.
+    random state, and an evaluation does not affect later steps. Several processes compute the same as one.
     """
 
     def __init__(
