@@ -4,6 +4,7 @@ All scores are in percent. Item i of `references` holds all correct texts for hy
 """
 
 import functools
+import html
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,16 +26,8 @@ SCORES: dict[Outputs, dict[str, bool]] = {
     "pronunciations": {"wer": False, "per": False, "exact_match": True},
 }
 """Scores of each kind of output, in percent; True if higher is better."""
-ENTITIES = {  # Moses escapes of reserved characters; `&amp;` last, to unescape only once
-    "&quot;": '"',
-    "&apos;": "'",
-    "&lt;": "<",
-    "&gt;": ">",
-    "&#124;": "|",
-    "&#91;": "[",
-    "&#93;": "]",
-    "&amp;": "&",
-}
+ENTITIES = re.compile(r"&(?:quot|apos|lt|gt|amp|#124|#91|#93);")
+"""Moses escapes of the reserved characters `" ' < > & | [ ]`."""
 
 
 def translation_scores(
@@ -168,8 +161,7 @@ def lc_norm_tok(text: str, lang: str = "en") -> str:
     'the man &apos;s sign .'
     """
     text = re.sub(r" &apos;(?=\w)|(?<=\w)&apos; ", "'", text)
-    for entity, character in ENTITIES.items():
-        text = text.replace(entity, character)
+    text = ENTITIES.sub(lambda entity: html.unescape(entity[0]), text)
     normalizer, tokenizer = _moses(lang)
     return str(tokenizer.tokenize(normalizer.normalize(text.lower()), escape=True, return_str=True))
 
