@@ -184,8 +184,7 @@ def _block(config: c.TransformerConfig, side: StackShape) -> tuple[int, int]:
 
 
 def _norm(config: c.TransformerConfig, width: int) -> int:
-    has_bias = config.norm == "layernorm" and config.norm_bias
-    return width * config.norm_weight * (2 if has_bias else 1)
+    return width * config.norm_weight * (2 if config.norm == "layernorm" and config.norm_bias else 1)
 
 
 def _head(config: c.TransformerConfig) -> int:

@@ -119,8 +119,7 @@ def write_generation(
     found |= {"max_length": config.max_len} | _never(config, tokenizer)
     if generation.temperature == 0:
         return found | {"do_sample": False}
-    shape = {key: getattr(generation, key) for key in SAMPLING}
-    return found | {"do_sample": True} | shape
+    return found | {"do_sample": True} | {key: getattr(generation, key) for key in SAMPLING}
 
 
 def token_ids(config: TransformerConfig) -> dict[str, int | None]:

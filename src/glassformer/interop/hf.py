@@ -45,8 +45,7 @@ def write_hf(stored: StoredModel, folder: Path, max_shard_bytes: int = MAX_SHARD
     files.write_json(folder / CONFIG, their_config(family, named, stored.labels))
     if isinstance(config.head, TokenHead) and config.decoder is not None and architecture not in family.bare:
         generation = write_generation(named, stored.generation, stored.tokenizer)
-        generation = {"transformers_version": WRITTEN_FOR} | generation
-        files.write_json(folder / GENERATION, generation)
+        files.write_json(folder / GENERATION, {"transformers_version": WRITTEN_FOR} | generation)
     n_bytes = write_weights(weights.items(), folder, max_shard_bytes)
     tokenizer_files.write_tokenizers(stored, folder)
     said = [f"{family.name} ({architecture}): {len(weights):,} tensors, {n_bytes:,} bytes"]

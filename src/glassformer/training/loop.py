@@ -201,8 +201,7 @@ class Trainer:
         if self.ranks.any(not all(bool(own(p).isfinite().all()) for p in self.network.parameters())):
             raise NonFinite("weights are not finite", is_of_step=False)
         if is_scheduled:
-            steps = [*self.progress.scheduled, self.progress.step]
-            self.progress.scheduled = steps[-self.config.keep_checkpoints :]
+            self.progress.scheduled = [*self.progress.scheduled, self.progress.step][-self.config.keep_checkpoints :]
         self.checkpointer.save(self._snapshot())
 
     def _snapshot(self) -> Snapshot:

@@ -71,8 +71,7 @@ def fit_bert(config: c.TransformerConfig) -> list[str]:
 
 def fit_roberta(config: c.TransformerConfig) -> list[str]:
     fit = fit_encoder(config)
-    offset = (config.pad_id or 0) + 1
-    fits = config.positions == c.LearnedPositions(offset) and config.pad_id is not None
+    fits = config.pad_id is not None and config.positions == c.LearnedPositions(config.pad_id + 1)
     fit.check("positions", fits, "model.positions: expected learned with an offset of 1 + model.pad_id")
     if isinstance(config.head, c.TokenHead):
         fit.need("activation", "gelu")

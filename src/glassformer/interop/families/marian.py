@@ -44,8 +44,7 @@ def fit_marian(config: TransformerConfig) -> list[str]:
     fit.need("positions", SinusoidalPositions("halves"), SinusoidalPositions("interleaved"))
     untied = config.share_embeddings and not config.tie_output
     fit.check("share_embeddings", not untied, "model.tie_output: expected true with share_embeddings, got false")
-    sizes = [config.vocab_size, config.encoder_vocab_size]
-    fits = config.pad_id is None or config.pad_id < min(sizes)
+    fits = config.pad_id is None or config.pad_id < min(config.vocab_size, config.encoder_vocab_size)
     fit.check("source_vocab_size", fits, "model.pad_id: expected an id that is in both vocabularies")
     fit.holds("source_max_len")
     return fit.done()
