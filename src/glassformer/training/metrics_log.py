@@ -24,7 +24,11 @@ class MetricsLog(NoLog):
 
     def __init__(self, folder: Path, step: int, tensorboard: bool = False) -> None:
         self._path = folder / NAME
-        self._board = _tensorboard(folder, step) if tensorboard else None
+        self._board: Any = None
+        if tensorboard:
+            with needs("train.tensorboard", "log"):
+                from torch.utils.tensorboard import SummaryWriter
+            self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
         self._file = self._opened(step)
 
     def write(self, step: int, **values: Any) -> None:
@@ -89,9 +93,3 @@ def _present_name(name: str, line: Mapping[str, Any]) -> str:
     if side in ("train", "valid") and f"{'mean/' * of_mean}valid/loss" in line:
         return f"{'mean' if of_mean else 'eval'}/{side}_{rest}"
     return "mean/" * of_mean + name
-
-
-def _tensorboard(folder: Path, step: int) -> Any:
-    with needs("train.tensorboard", "log"):
-        from torch.utils.tensorboard import SummaryWriter
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

@@ -145,7 +145,7 @@ def _need_one_window(fit: Compatibility, windows: set[int]) -> None:
         fit.misfits.append(f"model.decoder.window_pattern: expected equal windows, got {sorted(windows)}")
 
 
-def need_same_biases(fit: Compatibility) -> None:
+def _need_same_biases(fit: Compatibility) -> None:
     """Check that the two biases of attention are both present or both absent."""
     config = fit.config
     what = "model.qkv_bias and model.attn_out_bias must be equal"
@@ -155,16 +155,19 @@ def need_same_biases(fit: Compatibility) -> None:
 
 def fit_llama(config: TransformerConfig) -> list[str]:
     fit = _fit(config, any_ff=True)
-    need_divisible(fit)
-    need_same_biases(fit)
-    fit.holds("ff_bias")
+    need_as_llama(fit)
     return fit.done()
 
 
-def need_divisible(fit: Compatibility) -> None:
-    """Check that n_heads divides d_model: some configuration classes of transformers require it for any head_dim."""
+def need_as_llama(fit: Compatibility) -> None:
+    """Check what Llama and EuroBERT require: equal biases of attention, and d_model divisible by n_heads.
+
+    Their configuration classes in transformers require the second, whatever head_dim is.
+    """
     if fit.config.d_model % fit.config.head_stack.n_heads:
         fit.misfits.append("model.d_model must be divisible by n_heads")
+    _need_same_biases(fit)
+    fit.holds("ff_bias")
 
 
 def fit_mistral(config: TransformerConfig) -> list[str]:
@@ -184,7 +187,7 @@ def fit_qwen2(config: TransformerConfig) -> list[str]:
 def fit_qwen3(config: TransformerConfig) -> list[str]:
     fit = _fit(config, "window_pattern")
     fit.needs(qk_norm=True, ff_bias=False)
-    need_same_biases(fit)
+    _need_same_biases(fit)
     _need_one_window(fit, set(_windows_of(config)) - {0})
     return fit.done()
 
