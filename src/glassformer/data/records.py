@@ -19,7 +19,7 @@ from typing import Any, ClassVar, TypeVar
 from glassformer import files
 from glassformer.config.run import NEWEST_READING, LabelData, PairData, Reading
 from glassformer.data.builtin import PREFIX
-from glassformer.errors import UserError, first_line, needs
+from glassformer.errors import UserError, first_line, nearest_name, needs
 
 T = TypeVar("T")
 Data = TypeVar("Data", PairData, LabelData)
@@ -60,8 +60,10 @@ class Record:
         value: Any = self.fields
         for key in [name] if name in self.fields else name.split("."):
             if not isinstance(value, Mapping) or key not in value:
-                there = ", ".join(map(str, value)) if isinstance(value, Mapping) else "no fields"
-                raise UserError(f"{self.where} has no field {name!r}; it has {there}; set {self.settings}")
+                names = list(value) if isinstance(value, Mapping) else []
+                near, has = nearest_name(key, names), ", ".join(map(repr, names[:8])) or "no fields"
+                hint = f"; it has {has}" if near is None else f": did you mean {near!r}?"
+                raise UserError(f"{self.where} has no field {name!r}{hint} (set {self.settings})")
             value = value[key]
         return value
 
@@ -278,13 +280,7 @@ def _of_jsonl(path: Path, wanted: Wanted) -> Iterator[Record]:
     for number, line in enumerate(lines(files.read_text(path)), 1):
         if line.strip():
             where = f"{path}:{number}"
-            try:
-                record = files.parse_json(line)
-            except ValueError as error:
-                raise UserError(f"{where} is not JSON: {error}; a jsonl file has one object per line") from error
-            if not isinstance(record, dict):
-                raise UserError(f"{where} is not a JSON object; a jsonl file has one object per line")
-            yield Record(where, record, wanted.settings)
+            yield Record(where, files.parse_json_line(line, where), wanted.settings)
 
 
 def _of_table(path: Path, wanted: Wanted, dropped: Dropped) -> Iterator[Record]:
