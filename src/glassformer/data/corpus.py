@@ -161,7 +161,8 @@ class Corpus:
     def news(self) -> list[str]:
         """Read the text and return notes: excluded training documents, and a held-out fraction that is too small."""
         n, share = self.plan.n_left_out, self.plan.valid_share
-        left_out = [f"{n} training documents are also in the validation text and are excluded"] if n else []
+        documents = f"{n:,} document{'' if n == 1 else 's'}"
+        left_out = [f"{documents} excluded from training: also in the validation text"] if n else []
         return left_out + ([] if share is None else share_news(share, self.valid_fraction))
 
     def pieces(self, side: SplitSide) -> Iterator[Piece]:

@@ -294,7 +294,7 @@ def split_labelled(
     *,
     keeps_labels: bool = True,
 ) -> tuple[list[LabelRecord], list[LabelRecord]]:
-    """Split into training and validation records, in their order; equal texts are on one side.
+    """Split into training and validation records, in their order; records with equal first texts are on one side.
 
     With `keeps_labels`, at least one text of every label is a training text.
 
@@ -302,7 +302,7 @@ def split_labelled(
     >>> [record.text for record in train], [record.text for record in valid]
     (['a', 'b', 'a', 'c'], ['d'])
     """
-    keys = [_key(record) for record in records]
+    keys = ["\n".join(record.words) if isinstance(record, Tagged) else record.text for record in records]
     kept: dict[str, str] = {}  # label → its alphabetically first text
     for record, key in zip(records, keys, strict=True):
         for label in labels_in(record) if keeps_labels else ():
@@ -425,11 +425,6 @@ def _inputs(record: LabelRecord) -> tuple[str, ...]:
     if isinstance(record, Tagged):
         return record.words
     return (record.text,) if record.second is None else (record.text, record.second)
-
-
-def _key(record: LabelRecord) -> str:
-    """Return the key of a record in the split: records with equal keys, such as equal first texts, are on one side."""
-    return "\n".join(record.words) if isinstance(record, Tagged) else record.text
 
 
 def _counts(records: Iterable[LabelRecord]) -> Counter[str]:
