@@ -76,14 +76,11 @@ def write_json(path: Path, value: Any) -> None:
 def read_bytes(path: Path, max_bytes: int) -> bytes:
     """Read a whole file of at most `max_bytes`, counted while reading; raise `UserError` for a pickle."""
     try:
-        if path.is_dir():
-            raise UserError(f"{path} is a folder: give a file")
-        with open(path, "rb") as file:
-            data = file.read(max_bytes + 1)
-    except FileNotFoundError as error:
-        raise UserError(f"no such file: {path}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {reason(error)}") from error
+        with reading(path):
+            if path.is_dir():
+                raise UserError(f"{path} is a folder: give a file")
+            with open(path, "rb") as file:
+                data = file.read(max_bytes + 1)
     except ValueError as error:  # the name contains a NUL
         raise UserError(f"{str(path)!r} is not a valid file name") from error
     if len(data) > max_bytes:
@@ -279,6 +276,8 @@ def reading(path: Path) -> Iterator[None]:
     """Convert any OSError raised in the block into a `UserError`."""
     try:
         yield
+    except FileNotFoundError as error:
+        raise UserError(f"no such file: {path}") from error
     except OSError as error:
         raise UserError(f"cannot read {path}: {reason(error)}") from error
 

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from glassformer.data import sources
-from glassformer.data.sources import Counts, cut, find_sources, read_documents, read_pieces
+from glassformer.data.sources import Counts, cut, find_sources, joined, read_pieces
 from glassformer.errors import UserError
 from glassformer.tokenization.pretokenize import SCHEMES, pipeline
 
@@ -18,7 +18,7 @@ Write = Callable[[str, str | bytes], Path]
 
 
 def read(*paths: Path | str, field: str = "text", counts: Counts | None = None) -> list[str]:
-    return list(read_documents(paths, text_field=field, counts=counts))
+    return [piece.text for piece in joined(read_pieces(paths, text_field=field, counts=counts))]
 
 
 def message(*paths: Path | str, field: str = "text") -> str:

@@ -12,8 +12,7 @@
 - With `reading` 1 (runs of older versions), documents are taken for validation in the order of their hash, up to the
   first one that does not fit. If already the first one does not fit, the shortest document is taken.
 
-All reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), and later
-passes encode them.
+Reading is streamed: one pass hashes and counts the documents (16 bytes of memory per document), later ones encode them.
 """
 
 import hashlib

@@ -4,9 +4,7 @@ Sources: a `.tsv`, `.csv` or `.jsonl` file with named columns; a `.conll` file o
 (`builtin_labels`) or a part of it, such as `builtin:NAME#test`; `hf:NAME`, a Hugging Face dataset (extra: data), or
 one split of it, `hf:NAME#SPLIT`. Only records without text or label are skipped; they are counted.
 
-Without validation data, built-in texts use their own parts, and a dataset uses its split named validation. All other
-data is split by the hash of the text (`records.held_out_keys`): the validation data is as close as possible to
-`valid_fraction` of all texts. Equal texts are on one side, and every label is in at least one training text.
+`records.read_sides` makes the split. Equal texts are on one side, and every label is in at least one training text.
 """
 
 import math
@@ -253,8 +251,7 @@ class LabelCorpus:
         return records
 
     def news(self) -> list[str]:
-        """Read the records and return notes: skipped records, tables read without a header, a held-out fraction that is
-        too small, and rare classes."""
+        """Read the records and return notes: skipped records, missing headers, too few held-out texts, rare classes."""
         train, _ = self.split
         counts = {} if self.data.outputs == "regression" else _counts(train)
         return [*self.dropped.sentences(), *self._share_news, *_imbalance_sentences(counts, self.data.outputs)]

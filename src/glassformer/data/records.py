@@ -247,7 +247,7 @@ def read_sides(
     """Read training and validation records, and return them with a note if the held-out fraction is too small.
 
     `given` describes separate validation data. Without it, built-in records use their own parts, a dataset uses its
-    split named validation, and `divide` splits all other data.
+    split named validation, and `divide` splits all other data by a hash of each record (`split_records`).
     """
     path = data.path or ""
     if given is not None:

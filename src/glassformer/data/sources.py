@@ -2,8 +2,7 @@
 
 Sources: a `.jsonl` file has one document per line, in a named field of a JSON object; any other file is one
 document. A folder means its `.txt` and `.jsonl` files, subfolders included, sorted by path; other files and
-hidden files are skipped. `builtin:NAME` is a text made from the installed Python
-(`glassformer.data.builtin`).
+hidden files are skipped. `builtin:NAME` is a text made from the installed Python (`data.builtin`).
 
 Encoding: UTF-8, with or without a byte order mark; invalid bytes raise an error with their place. Windows line
 ends (CRLF) become "\n"; a lone CR is kept. Documents of only white space are skipped and counted.
@@ -116,11 +115,9 @@ def read_pieces(
         yield from source.pieces(text_field, counts)
 
 
-def read_documents(
-    paths: Sequence[str | Path], *, text_field: str = "text", counts: Counts | None = None
-) -> Iterator[str]:
+def read_documents(paths: Sequence[str | Path], *, text_field: str = "text") -> Iterator[str]:
     """Iterate over the complete documents of `paths`."""
-    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field, counts=counts)))
+    return (piece.text for piece in joined(read_pieces(paths, text_field=text_field)))
 
 
 def joined(pieces: Iterable[Piece]) -> Iterator[Piece]:
@@ -175,12 +172,8 @@ def _cut_place(buffer: str, start: int) -> int | None:
 
 
 def _find_files(path: Path, counts: Counts) -> list[Path]:
-    try:
+    with files.reading(path):
         found = path.stat()
-    except FileNotFoundError as error:
-        raise UserError(f"no such file: {path}") from error
-    except OSError as error:
-        raise UserError(f"cannot read {path}: {files.reason(error)}") from error
     if stat.S_ISDIR(found.st_mode):
         return _files_in(path, counts)
     if found.st_size == 0:

@@ -109,8 +109,7 @@ def prepare(
     `dropout` is the probability of skipping a merge in the training text (BPE-dropout, Provilkov et al. 2020),
     reproducible by `dropout_seed`. The validation text is encoded without dropout.
 
-    With `checks_hashes=False` only the size of the ids is checked, for a process of a run in which another process
-    has already checked the hashes.
+    With `checks_hashes=False` only the size of the ids is checked, if another process of the run checks the hashes.
     """
     key: list[Any] = [FORMAT_VERSION, corpus.digest, tokenizer.fingerprint, dropout]
     key += [dropout_seed] if dropout_seed else []
@@ -156,8 +155,7 @@ def encode_text(
 ) -> TokenFile:
     """Encode whole documents in memory, for a small text that needs no cache.
 
-    Each document begins with `start_id`, if given. As in `prepare`, each document ends with the end token if there
-    are several documents.
+    Each document begins with `start_id`, if given. As in `prepare`, each of several documents ends with the end token.
     """
     rest = iter(documents)
     first = list(itertools.islice(rest, 2))
