@@ -206,8 +206,7 @@ class Kept:
 class TransformerState:
     """State of a Transformer between generation steps.
 
-    The buffers are written and grown in place: after `step` returns a new state, do not pass the old one to `step`
-    again.
+    The buffers are written and grown in place: after `step`, use only the state that it returns.
     """
 
     layers: list[LayerCache]
