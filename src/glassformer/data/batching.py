@@ -241,8 +241,7 @@ def pack(lengths: npt.ArrayLike, capacity: int) -> Ids:
     n_rows = 0
     for piece in np.argsort(-lengths, kind="stable").tolist():
         length = int(lengths[piece])
-        fitting = rooms >> length
-        if fitting:
+        if fitting := rooms >> length:
             room = length + (fitting & -fitting).bit_length() - 1
             row = open_rows[room].pop()
             if not open_rows[room]:

@@ -19,17 +19,7 @@ from glassformer import files
 from glassformer.config.run import NEWEST_READING, LabelData, Reading
 from glassformer.data import builtin_labels, records
 from glassformer.data.builtin import PREFIX
-from glassformer.data.records import (
-    HUB,
-    SUFFIXES,
-    VALIDATION,
-    Record,
-    Wanted,
-    digest_of,
-    lines,
-    read_sides,
-    split_records,
-)
+from glassformer.data.records import HUB, SUFFIXES, VALIDATION, Record, Wanted, digest_of, read_sides, split_records
 from glassformer.errors import UserError, nearest_name
 
 DOCUMENT_START = "-DOCSTART-"
@@ -170,7 +160,7 @@ def _of_conll(path: Path) -> Iterator[Tagged]:
     words: list[str] = []
     tags: list[str] = []
     first, n_columns = 0, 0
-    for number, line in enumerate([*lines(files.read_text(path)), ""], 1):  # the blank line ends the last sentence
+    for number, line in enumerate([*records.lines(files.read_text(path)), ""], 1):  # a blank line ends a sentence
         if line.strip() and not line.startswith(DOCUMENT_START):
             columns = [cell.strip() for cell in (line.split("\t") if "\t" in line else line.split())]
             n_columns = n_columns or len(columns)

@@ -438,17 +438,14 @@ def _whole(name: str, source: TokenFile, target: TokenFile) -> PairFile:
     return PairFile(name, source, target, np.arange(source.n_documents))
 
 
-def _encoded_texts(
-    texts: Sequence[str], tokenizer: Tokenizer, dropout: float = 0.0, dropout_seed: int = 0
-) -> list[EncodedPart]:
+def _encoded_texts(texts: list[str], tokenizer: Tokenizer, dropout: float = 0.0, seed: int = 0) -> list[EncodedPart]:
     pieces = (Piece(text, ends_document=True) for text in texts)
-    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=dropout_seed))
+    return list(encode_pieces(pieces, tokenizer, None, dropout=dropout, dropout_seed=seed))
 
 
 def _open_pairs(folder: Path, checks_hashes: bool = True) -> PairSplits | None:
     names = {f"{side}.{stem}": name for side, name in _PAIR_NAMES.items() for stem in ("source", "target")}
-    found = open_streams(folder, names, checks_hashes)
-    if found is None:
+    if (found := open_streams(folder, names, checks_hashes)) is None:
         return None
     train, valid = (
         _whole(name, found[f"{side}.source"], found[f"{side}.target"]) for side, name in _PAIR_NAMES.items()

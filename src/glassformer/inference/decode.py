@@ -92,8 +92,7 @@ def generate(
         if len(alive) < len(rows):
             keep = torch.tensor(alive, device=device)
             rows, chosen, state = [rows[p] for p in alive], [chosen[p] for p in alive], state.select(keep)
-        full_rows = [row for row in rows if len(histories[row]) - begins[row] > max_len]
-        if full_rows:
+        if full_rows := [row for row in rows if len(histories[row]) - begins[row] > max_len]:
             for row in full_rows:
                 begins[row] = len(histories[row]) - max(1, max_len // 2)
             logits, state = read([histories[row][begins[row] :] for row in rows], n_left)

@@ -125,13 +125,6 @@ class RecurrentState:
             attentional = torch.where(rows[:, None], attentional, old.attentional)
         return replace(self, layers=where(rows, self.layers, old.layers), attentional=attentional)
 
-    @property
-    def cache_bytes(self) -> int:
-        """Memory of the state in bytes, including the source."""
-        tensors = [self.source.summary, *(self.source.memory or ()), *(part for layer in self.layers for part in layer)]
-        tensors += [] if self.attentional is None else [self.attentional]
-        return sum(t.numel() * t.element_size() for t in tensors)
-
 
 class MaxoutReadout(nn.Module):
     """Maxout tⱼ = max(t̃ⱼ, t̃ⱼ₊ₗ), t̃ = U s + V E y + C c, l = d_embedding (Bahdanau 2015, A.2.2; Goodfellow 2013).

@@ -113,7 +113,7 @@ class Transformer(nn.Module):
         attentions = [block.self_attn for block in self.decoder.blocks]
         cross = [block.cross_attn for block in self.decoder.blocks]
         return TransformerState(
-            layers=[new_layer_cache(a, n_rows, max_len, weight.dtype, weight.device) for a in attentions],  # type: ignore[arg-type]
+            layers=[new_layer_cache(a, n_rows, max_len, weight) for a in attentions],  # type: ignore[arg-type]
             max_len=max_len,
             lengths=torch.zeros(n_rows, dtype=torch.long, device=weight.device),
             longest=0,

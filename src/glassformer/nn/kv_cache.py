@@ -266,10 +266,3 @@ class TransformerState:
             n_slots = min(n_slots, self.max_len + 1)
         for layer in self.layers:
             layer.grow(n_slots)
-
-    @property
-    def cache_bytes(self) -> int:
-        """Memory of the buffers in bytes, including the source."""
-        tensors = [t for layer in self.layers for t in (layer.keys, layer.values)]
-        tensors += [t for pair in self.memory or [] for t in pair]
-        return sum(t.numel() * t.element_size() for t in tensors)

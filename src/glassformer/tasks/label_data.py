@@ -244,8 +244,7 @@ def examples_of(
 ) -> list[Example]:
     """Return records as labelled rows; all labels must be in `names`. `dropout` is the rate of BPE-dropout."""
     numbers, lost = {label: i for i, label in enumerate(names)}, ""
-    tagged = [record for record in records if isinstance(record, Tagged)]
-    if tagged:
+    if tagged := [record for record in records if isinstance(record, Tagged)]:
         tags = [[numbers[tag] for tag in record.tags] for record in tagged]
         rows, n_cut = encode_tagged(tokenizer, [r.words for r in tagged], max_len, tags, dropout, dropout_seed)
         n_read = sum(int((row.labels != -100).sum()) for row in rows if row.labels is not None)

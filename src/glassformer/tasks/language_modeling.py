@@ -63,9 +63,8 @@ class LanguageModeling(TextTask, ContinuesPrompts, ScoresTexts, TakesOver):
         samples: Sequence[int],
         slide: bool,
     ) -> Iterator[list[str]]:
-        return stream_texts(
-            model.network, model.tokenizer, prompts, config, slide=slide, device=model.device, samples=samples
-        )
+        network, tokenizer = model.network, model.tokenizer
+        return stream_texts(network, tokenizer, prompts, config, slide=slide, device=model.device, samples=samples)
 
     def encode_prompt(self, model: TrainedModel, prompt: Prompt) -> EncodedPrompt:
         frame = causal_frame(model.tokenizer, model.network.config)
