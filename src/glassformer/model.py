@@ -298,9 +298,8 @@ class Model:
         **settings: Any,
     ) -> list[list[Translation]]:
         """Return the `n_best` targets of encoded sources (`encode_source`), best first, with ids and scores."""
-        return self.translator.translate_ids(
-            sources, beam(self, settings), n_best=n_best, prefix=prefix, progress=progress
-        )
+        config = beam(self, settings)
+        return self.translator.translate_ids(sources, config, n_best=n_best, prefix=prefix, progress=progress)
 
     @overload
     def score(self, text: str, target: str | None = None, *, source: str | None = None, log: Log = ...) -> Score: ...  # type: ignore[overload-overlap]
@@ -317,8 +316,7 @@ class Model:
         """Return log p of a text, or of each of several; with `source`, given the source or beginning of the text.
 
         `score(text, source=source)` and `score(source, text)` are equivalent. A causal model also scores a text alone;
-        an encoder-decoder needs the source. `log` receives a note if training put no start token before a text, so
-        that first tokens are not scored.
+        an encoder-decoder needs the source. `log` receives a note if first tokens are not scored (`no_start`).
         """
         texts, targets, is_one = texts_of(text, target, source)
         found = self._able(tasks.ScoresTexts, "score").score(self, texts, targets, log)
