@@ -202,7 +202,7 @@ def _around(tokenizer: Tokenizer, config: ModelConfig) -> dict[str, Any] | None:
     if not one.n_added + two.n_added:
         return None
 
-    texts = {-1: "A", -2: "B"}  # negative numbers stand for the two texts
+    texts = {-1: "A", -2: "B"}  # negative numbers mean the two texts
 
     def piece(i: int, kind: int = 0) -> dict[str, Any]:
         if i in texts:

@@ -162,7 +162,7 @@ def fit_llama(config: TransformerConfig) -> list[str]:
 def need_as_llama(fit: Compatibility) -> None:
     """Check what Llama and EuroBERT require: equal biases of attention, and d_model divisible by n_heads.
 
-    Their configuration classes in transformers require the second, whatever head_dim is.
+    Their configuration classes in transformers require the second for every head_dim.
     """
     if fit.config.d_model % fit.config.head_stack.n_heads:
         fit.misfits.append("model.d_model must be divisible by n_heads")
