@@ -47,3 +47,14 @@ def _owner(folder: Path) -> str:
         return f"process {owner['pid']} on {owner['host']} since {owner['since']}"
     except (OSError, ValueError, KeyError, TypeError):  # the owner has only just started, or is ending
         return "another process"
+
+
+def is_locked(folder: Path) -> bool:
+    """Return True if a trainer holds the lock of a run folder; it is not acquired, so no trainer is disturbed."""
+    try:
+        owner = json.loads((folder / OWNER).read_text("utf-8"))
+        if owner["host"] == socket.gethostname():
+            os.kill(owner["pid"], 0)
+    except (OSError, ValueError, KeyError, TypeError):  # no owner, or a killed one
+        return False
+    return True
