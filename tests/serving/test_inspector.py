@@ -14,6 +14,8 @@ from glassformer.errors import UserError
 from glassformer.inspection.ablation import ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers
 from glassformer.inspection.capture import capture
+from glassformer.inspection.head_scores import best_heads, trace_scores
+from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.inspection.measures import loss_of, measure_of
 from glassformer.model import Model
 from glassformer.serving import inspector as inspector_module
@@ -226,6 +228,76 @@ def test_ablation_and_effects_equal_the_functions(models: dict[str, Model], fami
         inspector.ablate(run, [{"kind": kind, "layer": 0, "head": 99}])
     with pytest.raises(UserError, match="expected a name such as"):
         inspector.ablate(run, [{"kind": "sideways", "layer": 0}])
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_scores_of_heads_equal_the_functions(models: dict[str, Model], family: str) -> None:
+    model = models[family]
+    inspector = Inspector(model)
+    found = inspector.scores(inspector.run(**given_to(model))["run"])
+    trace = capture(model, **given_to(model))
+    for kind, scores in trace_scores(trace).items():
+        for name, values in scores.items():
+            sent = [[head[name] for head in layer] for layer in found[kind]]
+            assert np.allclose(np.array(sent, dtype=float), values.numpy(), atol=1e-6, equal_nan=True)
+    for name, best in best_heads(trace).items():
+        assert found["best"][name][-1] == pytest.approx(best.score, abs=1e-6) and name in found["names"]
+    json.dumps(found, allow_nan=False)
+
+
+def test_random_tokens_follow_twice(models: dict[str, Model]) -> None:
+    inspector = Inspector(models["decoder"])
+    found = inspector.run(random=10)
+    ids = [token["id"] for token in found["target"]][-20:]
+    assert ids[:10] == ids[10:]
+    assert all(head["induction"] is not None for layer in inspector.scores(found["run"])["decoder"] for head in layer)
+    with pytest.raises(UserError, match="no induction scores"):
+        Inspector(models["recurrent"]).run(random=10)
+
+
+@pytest.mark.parametrize("family", ["decoder", "encoder", "encoder-decoder"])
+@pytest.mark.parametrize("norm", [True, False])
+def test_the_lens_equals_the_function(models: dict[str, Model], family: str, norm: bool) -> None:
+    model = models[family]
+    inspector = Inspector(model)
+    run = inspector.run(**given_to(model))
+    found = inspector.lens(run["run"], norm)
+    trace = capture(model, **given_to(model))
+    expected = lens_cells(model.network, trace, lens_labels(model.network, trace.inputs), norm=norm)
+    assert found["layers"] == expected.layers
+    for layer, row in enumerate(found["cells"]):
+        for place, cell in enumerate(row):
+            assert [i for i, _, _ in cell["top"]] == expected.top_ids[layer, place].tolist()
+            p = float(expected.label_probability[layer, place])
+            assert cell["next"] == pytest.approx(p, abs=1e-6) or (cell["next"] is None and p != p)
+    json.dumps(found, allow_nan=False)
+    if norm:
+        tokens = run["source"] if family == "encoder" else run["target"]
+        assert [cell["top"][0][0] for cell in found["cells"][-1]] == [token["top"][0][0] for token in tokens]
+
+
+def test_a_recurrent_model_has_no_lens(models: dict[str, Model]) -> None:
+    inspector = Inspector(models["recurrent"])
+    with pytest.raises(UserError, match="a recurrent model has no residual stream"):
+        inspector.lens(inspector.run(**PAIR)["run"])
+
+
+@pytest.mark.parametrize("family", ["encoder-decoder", "recurrent"])
+def test_the_results_of_the_tree_equal_the_translations(models: dict[str, Model], family: str) -> None:
+    model = models[family]
+    found = Inspector(model).beam(PAIR["source"], beam=3, length_penalty=0.6)
+    expected = model.translations(PAIR["source"], n_best=3, beam=3, length_penalty=0.6)
+    assert [result["text"] for result in found["results"]] == [translation.text for translation in expected]
+    for result, translation in zip(found["results"], expected, strict=True):
+        assert result["score"] == pytest.approx(translation.hypothesis.score, abs=1e-5)
+        node = found["nodes"][result["node"]]
+        assert node["log_prob"] == pytest.approx(result["log_prob"], abs=1e-5)
+        assert node["state"] == ("finished" if result["ended"] else "kept")
+    assert {node["state"] for node in found["nodes"]} >= {"root", "kept", "pruned"}
+    with pytest.raises(UserError, match="beam: expected 1 to 32, got 0"):
+        Inspector(model).beam(PAIR["source"], beam=0)
+    with pytest.raises(UserError, match="use it with generate, not translate"):
+        Inspector(models["decoder"]).beam("a")
 
 
 def test_old_runs_are_dropped(models: dict[str, Model], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,8 @@
 """Ablation: switch off heads, feed-forwards and layers of a network, and run it without them.
 
-- A head is off if its context (weights · values) is zero before the output projection. This equals a mask of 0 in
-  equation 1 of Michel (2019), and a gate of 0 in section 5.1 of Voita (2019). With `means`, the context is its mean
-  over the positions of a trace, so that only what differs between positions is removed (mean ablation, Wang 2022,
-  section 2.1).
+- A head is off if its context (weights · values) is zero before the output projection, as with the mask variable 0 of
+  Michel (2019, section 2.3) and the gate 0 of Voita (2019). With `means`, the context is its mean over the
+  positions of a trace, which removes only the differences between positions (mean ablation, Wang 2022).
 - A feed-forward is off if it adds zero, or its mean, to the residual stream.
 - A layer is off if the block returns its input. For post-norm models the norms of the block are skipped too.
 

@@ -70,7 +70,7 @@ def effects(
     with evaluation_mode(network):
         outputs = network(**inputs)
         before = float(measure(outputs)[0])
-        n_rows = max(1, max_bytes // _row_bytes(network, inputs, outputs))
+        n_rows = max(1, max_bytes // row_bytes(network, inputs, outputs))
         values: list[float] = []
         for begin in range(0, len(parts), n_rows):
             off = [[part] for part in parts[begin : begin + n_rows]]
@@ -81,7 +81,7 @@ def effects(
     return Effects(measure.name, before, changes)
 
 
-def _row_bytes(network: nn.Module, inputs: Mapping[str, Tensor], outputs: Tensor) -> int:
+def row_bytes(network: nn.Module, inputs: Mapping[str, Tensor], outputs: Tensor) -> int:
     """Estimate the memory of one row: logits, attention scores and the widest layer, four tensors of each."""
     longest = max(x.shape[1] for x in inputs.values())
     n_heads = 1 + max((part.head or 0 for part in all_parts(network)), default=0)

@@ -5,7 +5,7 @@ import math
 import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,11 @@ from glassformer.inference.sampling import log_softmax
 from glassformer.inspection import Kind
 from glassformer.inspection.ablation import Part, ablate
 from glassformer.inspection.attention_maps import alignment, attention_layers, checked
+from glassformer.inspection.beam_tree import beam_tree
 from glassformer.inspection.capture import Trace, capture, capture_tensors, encoded, kind_of, model_hooks
 from glassformer.inspection.effects import effects
+from glassformer.inspection.head_scores import NAMES, head_scores, induction_ids_of
+from glassformer.inspection.lens import lens_cells, lens_labels
 from glassformer.inspection.measures import measure_of
 from glassformer.loading import load_model
 from glassformer.model import Model
@@ -37,6 +40,7 @@ FOLDER = Path(__file__).parent / "page"
 MAX_RUNS = 8
 """Number of runs that are kept; the oldest one is dropped first."""
 KEPT = ("*.embeddings", "*.residual", "hidden", "logits")
+MAX_BEAM = 32
 N_NEXT = 50
 MAX_WEIGHTS = 512 << 20
 """Attention weights of a run are kept up to this many bytes; beyond it, a layer is computed when it is opened."""
@@ -50,6 +54,8 @@ class Shown:
     model: Model
     trace: Trace
     thumbnails: dict[Kind, Tensor]
+    scores: dict[Kind, list[list[dict[str, float | None]]]]
+    """Scores of each head, by layer (`head_scores`); None for a score that is not defined."""
     """By kind of attention: (layers, H, h, w), uint8."""
 
     def weights(self, kind: Kind, layer: int) -> Tensor:
@@ -67,10 +73,16 @@ class Shown:
 
 def _shown(model: Model, trace: Trace) -> Shown:
     """Run a model and reduce the attention weights to thumbnails; keep the weights only if they are small."""
-    found: dict[str, list[Tensor]] = {}
+    pictures: dict[Kind, list[Tensor]] = {}
+    scores: dict[Kind, list[list[dict[str, float | None]]]] = {}
+    ids = {"decoder": trace.inputs["token_ids"][0], "encoder": next(reversed(trace.inputs.values()))[0]}
 
     def reduce(name: str, weights: Tensor) -> None:
-        found.setdefault(name, []).append(page_data.thumbnails(weights[0].float()).cpu())
+        kind, x = kind_of(name), weights[0].float()
+        pictures.setdefault(kind, []).append(page_data.thumbnails(x).cpu())
+        values = {key: y.tolist() for key, y in head_scores(x, ids.get(kind)).items()}
+        heads = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
+        scores.setdefault(kind, []).append([page_data.without_nan(head) for head in heads])
 
     n_queries, n_keys = (x.shape[1] for x in (trace.inputs["token_ids"], next(reversed(trace.inputs.values()))))
     sizes = page_data.attention_sizes(model)
@@ -83,10 +95,7 @@ def _shown(model: Model, trace: Trace) -> Shown:
     else:
         with model_hooks(model.network, {"*.weights": reduce}):
             tensors = capture_tensors(model.network, trace.inputs, KEPT)
-    pictures: dict[Kind, list[Tensor]] = {kind: [] for kind in sizes}
-    for name, (picture,) in found.items():
-        pictures[kind_of(name)].append(picture)
-    return Shown(model, replace(trace, tensors=tensors), {kind: torch.stack(x) for kind, x in pictures.items() if x})
+    return Shown(model, replace(trace, tensors=tensors), {kind: torch.stack(x) for kind, x in pictures.items()}, scores)
 
 
 class Inspector:
@@ -173,10 +182,18 @@ class Inspector:
         target: str | None = None,
         ids: list[int] | None = None,
         source_ids: list[int] | None = None,
+        random: int | None = None,
         model: int = 0,
     ) -> dict[str, Any]:
-        """Run a model over a text, a pair, or ids; answer tokens with predictions, and the shapes of the attention."""
+        """Run a model over a text, a pair, or ids; answer tokens with predictions, and the shapes of the attention.
+
+        `random` is a number of random tokens that follow twice (`induction_ids_of`), the text for induction scores.
+        """
         chosen, begin = self._model(model), time.perf_counter()
+        if random is not None:
+            if chosen.is_seq2seq:
+                raise UserError(f"{chosen.name} has no induction scores: use a model with one stack")
+            ids = induction_ids_of(chosen, random)
         given: dict[str, Any] = {
             "text": text if ids is None or chosen.is_seq2seq else ids,
             "source": source if source_ids is None else source_ids,
@@ -245,6 +262,66 @@ class Inspector:
     def attention(self, run: str, kind: str, layer: int) -> Packed:
         """Answer the attention weights of one layer."""
         return page_data.packed(page_data.fractions(self._run(run).weights(_kind(kind), layer)))
+
+    def scores(self, run: str) -> dict[str, Any]:
+        """Answer the scores of all heads, their descriptions, and the best head of each score."""
+        found = self._run(run).scores
+        heads = [
+            (score, kind, i, j, value)
+            for kind, layers in found.items()
+            for i, layer in enumerate(layers)
+            for j, head in enumerate(layer)
+            for score, value in head.items()
+            if value is not None and score != "entropy"  # a head of large entropy attends to all tokens
+        ]
+        best: dict[str, list[Any]] = {}
+        for score, *place, value in heads:
+            if score not in best or value > best[score][-1]:
+                best[score] = [*place, value]
+        return {"names": NAMES, "best": best, **{str(kind): layers for kind, layers in found.items()}}
+
+    def lens(self, run: str, norm: bool = True) -> dict[str, Any]:
+        """Answer the logit lens: the prediction of each layer at each position."""
+        shown = self._run(run)
+        network, names = shown.model.network, self._names(shown.model)
+        found = lens_cells(network, shown.trace, lens_labels(network, shown.trace.inputs), norm=norm)
+        cells = []
+        for layer in range(len(found.layers)):
+            ids, probabilities = found.top_ids[layer].tolist(), found.top_probabilities[layer].tolist()
+            tops = [
+                [[i, names[i], p] for i, p in zip(*row, strict=True)] for row in zip(ids, probabilities, strict=True)
+            ]
+            labels = zip(found.label_probability[layer].tolist(), found.label_rank[layer].tolist(), strict=True)
+            cells.append(
+                [
+                    page_data.without_nan({"top": top, "next": p, "rank": None if rank < 0 else rank + 1})
+                    for top, (p, rank) in zip(tops, labels, strict=True)
+                ]
+            )
+        return {"layers": found.layers, "cells": cells}
+
+    def beam(
+        self,
+        source: str,
+        beam: int = 4,
+        length_penalty: float = 1.0,
+        length_penalty_type: str = "gnmt",
+        max_new_tokens: int | None = None,
+        model: int = 0,
+    ) -> dict[str, Any]:
+        """Answer the tree of a beam search and its results, best first."""
+        chosen = self._model(model)
+        settings: dict[str, Any] = {"beam": beam, "length_penalty": float(length_penalty)}
+        settings |= {"length_penalty_type": length_penalty_type}
+        settings |= {} if max_new_tokens is None else {"max_new_tokens": max_new_tokens}
+        if not 1 <= beam <= MAX_BEAM:
+            raise UserError(f"beam: expected 1 to {MAX_BEAM}, got {beam}")
+        chosen.require_source()
+        tree = beam_tree(chosen, source, **settings)
+        texts = chosen.tokenizer.tokens([node.token_id for node in tree.nodes])
+        nodes = [asdict(node) | {"token": text} for node, text in zip(tree.nodes, texts, strict=True)]
+        results = [{"node": place, "text": chosen.tokenizer.decode(h.ids), **asdict(h)} for place, h in tree.results]
+        return {"nodes": nodes, "results": results}
 
     def alignment(self, run: str, layer: int | None = None, head: int | None = None) -> dict[str, Any]:
         """Answer the weights from the written tokens to the source, and the largest one of each row as a link."""
@@ -371,6 +448,9 @@ class Inspector:
             Call("GET", "/api/run/{run}/logits", self.logits),
             Call("POST", "/api/run/{run}/ablate", self.ablate),
             Call("GET", "/api/run/{run}/effects", self.effects),
+            Call("GET", "/api/run/{run}/scores", self.scores),
+            Call("GET", "/api/run/{run}/lens", self.lens),
+            Call("POST", "/api/beam", self.beam),
             Call("POST", "/api/next", self.next),
             Call("POST", "/api/compare", self.compare),
         ]

@@ -1,9 +1,10 @@
 """Data of the inspector page: tokens with predictions, packed arrays, and the card of a model."""
 
 import dataclasses
+import math
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,15 @@ def fractions(weights: Tensor) -> Tensor:
     tensor([    0, 32768, 65535], dtype=torch.int32)
     """
     return (weights.double() * 65535).round().to(torch.int32).to(torch.uint16)
+
+
+def without_nan(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values with None in place of NaN, which JSON does not have.
+
+    >>> without_nan({"previous": 0.5, "induction": float("nan")})
+    {'previous': 0.5, 'induction': None}
+    """
+    return {name: None if isinstance(x, float) and math.isnan(x) else x for name, x in values.items()}
 
 
 def top(log_probs: Tensor, names: Sequence[str], n: int = N_TOP) -> list[list[list[Any]]]:

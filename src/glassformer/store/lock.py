@@ -20,8 +20,7 @@ LOCK, OWNER = ".lock", ".owner.json"
 def locked(folder: Path) -> Iterator[None]:
     """Lock a run folder inside the block; raise `UserError` with the owner if another process has locked it.
 
-    The operating system releases the lock when its owner ends for any reason, so a lock is never stale. The owner
-    file of a killed process is overwritten.
+    So a lock is never stale. The owner file of a killed process is overwritten.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
