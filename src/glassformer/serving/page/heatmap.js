@@ -17,10 +17,10 @@ import { tooltip } from "./tooltip.js";
  *   rows: number, columns: number, values: ArrayLike<number>, row_labels: string[], column_labels: string[],
  *   row_axis: string, column_axis: string, scale: "sequential" | "diverging", range: [number, number], dark: boolean,
  *   cell_text?: (row: number, column: number) => string, cell?: [number, number], describe: (row: number, column: number) => string,
- *   unit?: string,
+ *   unit?: string, plain_rows?: boolean, plain_columns?: boolean,
  * }} Matrix
  * Values are row by row; NaN is an empty cell. `cell` is the size of a cell in pixels at zoom 1; without it, cells are
- * square and fit the width.
+ * square and fit the width. Labels are tokens unless `plain_rows` or `plain_columns` is true.
  *
  * @typedef {{
  *   label: string, onhover?: (row: number, column: number) => void, onleave?: () => void,
@@ -117,7 +117,7 @@ export class Heatmap {
     const top = isUpright ? 36 : 18 + 7 * columnLength + 8;
     const room = Math.max(60, this.element.clientWidth - left - 2);
     const fit = Math.min(30, room / columns, rows > columns ? Infinity : 30);
-    const [width, height] = cell ? [Math.max(cell[0], Math.min(cell[0] * 1.6, room / columns)) * this.zoom, cell[1] * Math.min(1.5, Math.max(0.7, this.zoom))] : [fit * this.zoom, fit * this.zoom];
+    const [width, height] = cell ? [Math.max(cell[0] * 0.85, Math.min(cell[0] * 1.6, room / columns)) * this.zoom, cell[1] * Math.min(1.5, Math.max(0.7, this.zoom))] : [fit * this.zoom, fit * this.zoom];
     return { left, top, width, height, is_upright: isUpright };
   }
 
@@ -257,7 +257,7 @@ export class Heatmap {
     context.textAlign = "right";
     context.textBaseline = "middle";
     context.font = `${size(layout.height)}px ${MONO}`;
-    const draw = (/** @type {number} */ row) => context.fillText(shortened(matrix.row_labels[row] ?? "", 13), layout.left - 5, y0 + (row + 0.5) * layout.height);
+    const draw = (/** @type {number} */ row) => context.fillText(label(matrix.row_labels[row] ?? "", 13, matrix.plain_rows), layout.left - 5, y0 + (row + 0.5) * layout.height);
     const marked = this.cursor ?? [this.marked.row, this.marked.column];
     for (let row = visible.row[0] ?? 0; row < (visible.row[1] ?? 0); row++) {
       if (row === marked[0] || row % every(layout.height)) continue;
@@ -281,11 +281,11 @@ export class Heatmap {
       context.translate(x0 + (column + 0.5) * layout.width, layout.top - 5);
       if (layout.is_upright) {
         context.textAlign = "center";
-        context.fillText(shortened(text, Math.floor((layout.width - 2) / 7)), 0, -5);
+        context.fillText(label(text, Math.floor((layout.width - 2) / 7), matrix.plain_columns), 0, -5);
       } else {
         context.rotate(-Math.PI / 2);
         context.textAlign = "left";
-        context.fillText(shortened(text, 13), 0, 0);
+        context.fillText(label(text, 13, matrix.plain_columns), 0, 0);
       }
       context.restore();
     };
@@ -420,6 +420,12 @@ export class Heatmap {
   }
 }
 
+/** A label of at most `length` characters; spaces of a token are visible. @param {string} text @param {number} length @param {boolean} [isPlain] */
+function label(text, length, isPlain) {
+  if (!isPlain) return shortened(text, length);
+  return text.length <= length ? text : `${text.slice(0, length - 1)}…`;
+}
+
 /** @param {number} index @param {number} length */
 const clamp = (index, length) => Math.max(0, Math.min(length - 1, index));
 
@@ -513,10 +519,10 @@ function heatScene(matrix, image, title) {
   }
   const size = Math.min(12, Math.max(6, height - 3));
   for (let row = 0; row < rows; row += Math.max(1, Math.ceil(8 / height))) {
-    shapes.push({ type: "text", x: left - 5, y: top + (row + 0.5) * height + size / 3, text: shortened(matrix.row_labels[row] ?? "", 13), size, fill: ink, anchor: "end", mono: true });
+    shapes.push({ type: "text", x: left - 5, y: top + (row + 0.5) * height + size / 3, text: label(matrix.row_labels[row] ?? "", 13, matrix.plain_rows), size, fill: ink, anchor: "end", mono: true });
   }
   for (let column = 0; column < columns; column += Math.max(1, Math.ceil(8 / width))) {
-    const text = shortened(matrix.column_labels[column] ?? "", cell ? Math.floor(width / 7) : 13);
+    const text = label(matrix.column_labels[column] ?? "", cell ? Math.floor(width / 7) : 13, matrix.plain_columns);
     const x = left + (column + 0.5) * width;
     shapes.push(cell ? { type: "text", x, y: top - 6, text, size: 11, fill: ink, anchor: "middle", mono: true }
       : { type: "text", x: x + size / 3, y: top - 5, text, size: Math.min(12, Math.max(6, width - 3)), fill: ink, rotate: -90, mono: true });

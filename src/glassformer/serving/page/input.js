@@ -46,7 +46,7 @@ export function createInput(app, section) {
   /** @param {"text" | "source" | "target"} key @param {string} label @param {string} placeholder */
   function box(key, label, placeholder) {
     const area = h("textarea", {
-      rows: 2, placeholder, "aria-label": label, spellcheck: "false", readonly: isFixed, title: `${label}. Ctrl+Enter runs it.`,
+      rows: 1, placeholder, "aria-label": label, spellcheck: "false", readonly: isFixed, title: `${label}. Ctrl+Enter runs it.`,
       oninput: () => grow(area),
       onkeydown: (/** @type {KeyboardEvent} */ event) => {
         if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
@@ -92,15 +92,15 @@ export function createInput(app, section) {
     if (!model) return;
     boxes = isPair(model)
       ? [box("source", "Source", "source text"), box("target", "Target", "target text (optional: without it, the model writes one)")]
-      : [box("text", "Text", model.mask ? `text with ${model.mask} at the masked places` : "text")];
+      : [box("text", "Text", model.verb === "fill" ? "text with [MASK] at the masked places" : "text")];
     const examples = isFixed ? source.embeddedBodies("/api/run") : model.examples;
     fill(section,
-      h("div", { class: `texts${boxes.length > 1 ? " is-pair" : ""}` }, ...boxes.map(({ area }) => area)),
+      h("div", { class: `texts${boxes.length > 1 ? " is-pair" : ""}` }, ...boxes.map(({ area }) => area),
+        isFixed ? null : button("Run", submit, { class: "primary", title: "Ctrl+Enter" })),
       h("div", { class: "row" },
-        isFixed ? null : button("Run", submit, { class: "primary", title: "Ctrl+Enter" }),
         examples.length ? h("div", { class: "examples" }, "examples", ...examples.map((example) =>
           button(clipped(example.text ?? example.source ?? ""), () => use(example), { title: example.text ?? example.source }))) : null,
-        model.mask && !isFixed ? button(`insert ${model.mask}`, () => insertMask(model.mask ?? ""), { class: "quiet" }) : null));
+        model.mask && model.verb === "fill" && !isFixed ? button(`insert [MASK]`, () => insertMask("[MASK]"), { class: "quiet" }) : null));
     write();
   }
 

@@ -6,27 +6,56 @@
  */
 
 import { RunData } from "./app.js";
+import { createAblation } from "./ablation.js";
+import { createAlignment } from "./alignment.js";
 import { createAttention } from "./attention.js";
+import { createBeam } from "./beam.js";
 import { createCard, summaryFacts } from "./card.js";
+import { createCompare } from "./compare.js";
 import { arrowKeys, button, fill, h } from "./dom.js";
 import { createInput, isPair, runBody } from "./input.js";
+import { createLens } from "./lens.js";
 import { linkTokens } from "./link.js";
 import { createNext } from "./next.js";
+import { createPatch } from "./patch.js";
 import { OFFLINE, ServerError, openSource } from "./source.js";
 import { Store, decodeHash, encodeHash } from "./state.js";
+import { createSteps } from "./steps.js";
 import { fixed } from "./text.js";
 import { prefersDark, useTheme } from "./theme.js";
 import { createTokens } from "./tokens.js";
+import { createTraining } from "./training.js";
 
 /** @typedef {{id: string, title: string, create: (app: App) => Panel, exists: (model: Model) => boolean, route?: string}} Tab */
 
 /** @type {Tab[]} */
 const TABS = [
-  { id: "attention", title: "Attention", create: createAttention, exists: () => true },
+  { id: "attention", title: "Attention", create: createAttention, exists: (model) => Object.keys(model.attention).length > 0 },
+  { id: "alignment", title: "Alignment", create: createAlignment, exists: (model) => "cross" in model.attention, route: "/alignment" },
+  { id: "lens", title: "Logit lens", create: createLens, exists: (model) => model.kind !== "recurrent" && model.has_head_over_tokens, route: "/lens" },
+  { id: "steps", title: "Step by step", create: createSteps, exists: writes, route: "/api/next" },
+  { id: "ablation", title: "Ablation", create: createAblation, exists: (model) => model.kind !== "recurrent", route: "/effects" },
+  { id: "beam", title: "Beam search", create: createBeam, exists: isPair, route: "/api/beam" },
+  { id: "compare", title: "Compare", create: createCompare, exists: () => true, route: "/api/compare" },
+  { id: "patch", title: "Patching", create: createPatch, exists: (model) => !isPair(model) && model.kind === "decoder", route: "/api/patch" },
+  { id: "training", title: "Training", create: createTraining, exists: (model) => model.folder !== "", route: "/api/live" },
 ];
+
+/** @param {Model} model */
+function writes(model) {
+  return model.has_head_over_tokens && model.kind !== "encoder";
+}
 
 /** @param {string} id @returns {HTMLElement} */
 const byId = (id) => /** @type {HTMLElement} */ (document.getElementById(id));
+
+/**
+ * Return true if the server no longer has the run: it was restarted, or has had many runs since.
+ * @param {ServerError} error
+ */
+function isExpired(error) {
+  return error.message.includes("no longer kept");
+}
 
 /** @returns {boolean} */
 function storedDark() {
@@ -67,7 +96,7 @@ function start() {
       status.classList.remove("is-problem");
     },
     fail(error) {
-      if (error instanceof ServerError && error.status === 404 && Date.now() - lastRun > 5000) {
+      if (error instanceof ServerError && isExpired(error) && Date.now() - lastRun > 5000) {
         void run();
         return;
       }

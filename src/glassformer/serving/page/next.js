@@ -69,11 +69,11 @@ export function createNext(app) {
     if (!run || !model) return;
     const heading = card.element.querySelector("h2");
     const isLabels = !model.has_head_over_tokens;
-    if (heading) heading.textContent = isLabels ? (run.labels ? "Labels" : "Label of the token") : model.is_causal ? "Next token" : "Token at the position";
+    if (heading) heading.textContent = isLabels ? (run.labels ? "Labels" : "Label of the token") : run.target.length ? "Next token" : "Token at the position";
     sliders.hidden = isLabels || (app.source.isEmbedded && !isLoaded());
     const position = shownPosition(state);
     const token = mainTokens(state)[position];
-    where.textContent = run.labels || !token ? "" : `${model.is_causal ? "after" : "at"} position ${position}: ${visible(token.text)}`;
+    where.textContent = run.labels || !token ? "" : `${run.target.length ? "after" : "at"} position ${position}: ${visible(token.text)}`;
     bars = run.labels ? labelBars(state) : isLoaded() ? shapedBars(state) : topBars(state, position);
     fill(list, barList(bars));
     card.refresh();
@@ -112,10 +112,10 @@ export function createNext(app) {
   }
 
   /** The id that follows in the text, or that is at the position of an encoder. @param {State} state @param {number} position */
-  function actual({ run, model }, position) {
-    if (!run || !model) return -1;
+  function actual({ run }, position) {
+    if (!run) return -1;
     if (run.written.length) return run.written[position]?.id ?? -1;
-    return run[mainSide(store.state)][position + (model.is_causal ? 1 : 0)]?.id ?? -1;
+    return run[mainSide(store.state)][position + (run.target.length ? 1 : 0)]?.id ?? -1;
   }
 
   /** @returns {Picture | null} */

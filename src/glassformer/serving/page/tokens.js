@@ -3,16 +3,16 @@
  *
  * @import { App, Panel } from "./app.js"
  * @import { Picture, Side, State, Token } from "./types.js"
- * @import { Shape } from "./scene.js"
+ * @import { StripItem } from "./strip.js"
  */
 
-import { colourOf, css, inkOn } from "./colours.js";
-import { arrowKeys, fill, h, select } from "./dom.js";
+import { colourOf } from "./colours.js";
+import { fill, h, select } from "./dom.js";
 import { frame } from "./frame.js";
 import { markTokens } from "./link.js";
 import { mainSide, selectedPosition } from "./state.js";
+import { stripScene, tokenStrip } from "./strip.js";
 import { fixed, percent, visible } from "./text.js";
-import { theme } from "./theme.js";
 
 const COLOURS = /** @type {[string, string][]} */ ([
   ["log_prob", "log-probability"], ["rank", "rank"], ["entropy", "entropy"], ["none", "no colour"],
@@ -25,7 +25,7 @@ const COLOURS = /** @type {[string, string][]} */ ([
  */
 export function surprise(token, colour) {
   if (colour === "log_prob" && token.log_prob !== null) return Math.min(1, -token.log_prob / 8);
-  if (colour === "rank" && token.rank !== null) return Math.min(1, Math.log10(1 + token.rank) / 3);
+  if (colour === "rank" && token.rank !== null) return Math.min(1, Math.log10(Math.max(1, token.rank)) / 3);
   if (colour === "entropy" && token.entropy !== null) return Math.min(1, token.entropy / 6);
   return null;
 }
@@ -55,6 +55,17 @@ export function shownSides({ run }) {
   return run.target.length ? [["target", ""]] : [["source", ""]];
 }
 
+/** @param {State} state @param {Side} side @returns {StripItem[]} */
+function stripItems(state, side) {
+  return (state.run?.[side] ?? []).map((token, index) => {
+    const value = surprise(token, state.colour);
+    return {
+      text: token.text, place: { side, index }, title: describeToken(token, index),
+      colour: value === null ? null : colourOf(value * 0.75, "sequential", [0, 1], state.dark),
+    };
+  });
+}
+
 /** @param {App} app @returns {Panel} */
 export function createTokens(app) {
   const { store } = app;
@@ -68,15 +79,14 @@ export function createTokens(app) {
   }, lists, detail);
   card.tools.prepend(colours.element);
   card.element.classList.add("tokens");
-  card.element.querySelector(".about")?.append(" ", facts);
+  const about = card.element.querySelector(".about");
+  about?.append(" ", facts);
+  if (about) card.tools.before(about);
 
   function draw() {
     const { state } = store;
     fill(lists, ...shownSides(state).map(([side, title]) => {
-      const list = h("div", { class: "token-list", role: "group", "aria-label": `Tokens ${title}` },
-        ...(state.run?.[side] ?? []).map((token, index) => tokenButton(token, side, index, state)));
-      arrowKeys(list, ".token", () => 0);
-      return h("div", { class: "token-side" }, title ? h("h3", {}, title) : null, list);
+      return h("div", { class: "token-side" }, title ? h("h3", {}, title) : null, tokenStrip(stripItems(state, side), `Tokens ${title}`));
     }));
     const { run } = state;
     facts.textContent = run?.loss === null || run?.loss === undefined ? ""
@@ -118,31 +128,6 @@ export function createTokens(app) {
   };
 }
 
-/**
- * @param {Token} token
- * @param {Side} side
- * @param {number} index
- * @param {State} state
- */
-function tokenButton(token, side, index, state) {
-  const value = surprise(token, state.colour);
-  const element = h("button", {
-    type: "button", class: "token", "data-side": side, "data-index": index, title: describeToken(token, index),
-    "aria-label": describeToken(token, index), dir: "auto",
-  }, visible(token.text));
-  if (value !== null) {
-    const colour = colourOf(value * 0.75, "sequential", [0, 1], state.dark);
-    element.style.background = css(colour);
-    element.style.color = inkOn(colour);
-  }
-  return token.text.includes("\n") ? wrapBreak(element) : element;
-}
-
-/** @param {HTMLElement} element */
-function wrapBreak(element) {
-  return h("span", { class: "line-end" }, element, h("br"));
-}
-
 /** @param {State} state @returns {Picture | null} */
 function picture(state) {
   if (!state.run) return null;
@@ -157,32 +142,7 @@ function picture(state) {
         side, i, token.text, token.id, token.bytes.join(" "), token.log_prob, token.rank, token.entropy, token.top[0]?.[1] ?? null,
       ])),
     }),
-    scene: () => tokenScene(state, sides),
+    scene: () => stripScene(sides.map(([side, title]) => ({ title, items: stripItems(state, side) }))),
   };
 }
 
-/** @param {State} state @param {[Side, string][]} sides */
-function tokenScene(state, sides) {
-  const { ink, faint, paper, line } = theme();
-  const width = 900;
-  let [x, y] = [12, 12];
-  /** @type {Shape[]} */
-  const shapes = [];
-  for (const [side, title] of sides) {
-    if (title) shapes.push({ type: "text", x: 12, y: y + 12, text: title, fill: faint, size: 12 });
-    if (title) y += 20;
-    for (const token of state.run?.[side] ?? []) {
-      const text = visible(token.text);
-      const size = [...text].length * 7.9 + 8;
-      if (x + size > width - 12) [x, y] = [12, y + 26];
-      const value = surprise(token, state.colour);
-      const colour = value === null ? null : colourOf(value * 0.75, "sequential", [0, 1], state.dark);
-      shapes.push({ type: "rect", x, y, width: size, height: 22, rx: 3, fill: colour ? css(colour) : paper, stroke: line });
-      shapes.push({ type: "text", x: x + 4, y: y + 15, text, size: 13, fill: colour ? inkOn(colour) : ink, mono: true });
-      x += size + 2;
-      if (token.text.includes("\n")) [x, y] = [12, y + 26];
-    }
-    [x, y] = [12, y + 34];
-  }
-  return { width, height: y + 4, background: paper, shapes };
-}
